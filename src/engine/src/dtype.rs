@@ -1,0 +1,85 @@
+//! The element types that DALI has. Everything else is refused by name when the dataset is opened.
+
+use std::fmt;
+
+/// An element type. The discriminants are the engine's own and part of the C ABI; kernels switch on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum DType {
+    /// One byte, zero or one.
+    Bool = 0,
+    /// Signed, 8 bits.
+    I8 = 1,
+    /// Signed, 16 bits.
+    I16 = 2,
+    /// Signed, 32 bits.
+    I32 = 3,
+    /// Signed, 64 bits; also what datetime64 and timedelta64 are stored as.
+    I64 = 4,
+    /// Unsigned, 8 bits.
+    U8 = 5,
+    /// Unsigned, 16 bits.
+    U16 = 6,
+    /// Unsigned, 32 bits.
+    U32 = 7,
+    /// Unsigned, 64 bits.
+    U64 = 8,
+    /// IEEE 754 binary16.
+    F16 = 9,
+    /// IEEE 754 binary32.
+    F32 = 10,
+    /// IEEE 754 binary64.
+    F64 = 11,
+}
+
+impl DType {
+    /// All element types, in the order of their discriminants.
+    pub const ALL: [DType; 12] = [
+        Self::Bool, Self::I8, Self::I16, Self::I32, Self::I64, Self::U8, Self::U16, Self::U32, Self::U64, Self::F16,
+        Self::F32, Self::F64,
+    ];
+
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 | Self::F16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// The name that NumPy gives it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::I8 => "int8",
+            Self::I16 => "int16",
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::U8 => "uint8",
+            Self::U16 => "uint16",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::F16 => "float16",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+        }
+    }
+
+    /// Whether it is a floating-point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::F32 | Self::F64)
+    }
+
+    /// The type with the name that NumPy gives it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

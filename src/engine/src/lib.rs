@@ -1,0 +1,9 @@
+//! The engine of dali-zarr: from a spec to finished batches.
+//!
+//! Data flows one way: [`spec`] → dataset → sample order → plan → fetch → decode → assemble → queue → [`reader`].
+//! It knows nothing of DALI or Python.
+
+pub mod dtype;
+pub mod error;
+pub mod reader;
+pub mod spec;

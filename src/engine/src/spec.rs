@@ -1,0 +1,205 @@
+//! What the user asked for, as plain values. Names and meanings are the operator's arguments;
+//! nothing here touches storage, a clock or a device.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Where the finished batches are delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// Host memory.
+    Cpu,
+    /// The CUDA device with this ordinal.
+    Gpu(i32),
+}
+
+/// Where chunks are decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeDevice {
+    /// On the GPU what it can decode, the rest on the CPU (said in one log line per array).
+    Auto,
+    /// On the GPU, or an error that says which codec stands in the way.
+    Gpu,
+    /// On the CPU.
+    Cpu,
+}
+
+/// What happens with a window that reaches beyond the region of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfBounds {
+    /// An error when the reader is built.
+    Error,
+    /// Such a window isn't a sample.
+    Drop,
+    /// The elements outside get the fill value.
+    Pad,
+}
+
+/// A dimension, named (`dimension_names`, `_ARRAY_DIMENSIONS`) or numbered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimKey {
+    /// By name.
+    Name(String),
+    /// By position; negative from the end.
+    Index(i64),
+}
+
+/// Indices to take along one dimension, in that order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// The dimension.
+    pub dim: DimKey,
+    /// The indices; negative from the end.
+    pub indices: Vec<i64>,
+}
+
+/// Everything that the reader is told. Vectors that belong to `dims` are empty (the default for every dimension)
+/// or have one entry for each.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Stores; several are joined along the first of `dims`.
+    pub paths: Vec<String>,
+    /// Names of arrays; empty: the store's only array.
+    pub arrays: Vec<String>,
+    /// One output of channels instead of one per array.
+    pub stack_arrays: bool,
+    /// Indices to take.
+    pub pick: Vec<Pick>,
+    /// The dimensions along which samples are cut; empty: the first dimension of the first array that has most.
+    pub dims: Vec<DimKey>,
+    /// Elements per sample along each of `dims`; 0 (or `window` empty): one element, and the dimension is dropped.
+    pub window: Vec<i64>,
+    /// Distance between sample starts; default: the window's length without stride, i.e. 1 for a dropped dimension.
+    pub step: Vec<i64>,
+    /// Distance between elements inside a sample; default 1.
+    pub stride: Vec<i64>,
+    /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
+    pub offsets: Vec<i64>,
+    /// First element that samples may touch; negative from the end; default 0.
+    pub roi_start: Vec<i64>,
+    /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
+    pub roi_end: Vec<i64>,
+    /// See [`OutOfBounds`].
+    pub out_of_bounds_policy: OutOfBounds,
+    /// What elements outside the region of interest get, as a value of the output; default: 0.
+    pub fill_value: Option<f64>,
+    /// Decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned` as xarray does.
+    pub mask_and_scale: bool,
+    /// The outputs' element type; default: what the decoding yields.
+    pub dtype: Option<DType>,
+    /// Subtracted: one value, one per array, or one per channel of a stack.
+    pub mean: Vec<f64>,
+    /// Divided by, after `mean`: one value, one per array, or one per channel of a stack.
+    pub stddev: Vec<f64>,
+    /// Visit the samples in an order drawn anew for each epoch.
+    pub random_shuffle: bool,
+    /// The first epoch in order, each later one in an order drawn anew for it, over all shards.
+    pub shuffle_after_epoch: bool,
+    /// Of the order; the same on every shard.
+    pub seed: i64,
+    /// Which shard this reader delivers.
+    pub shard_id: i64,
+    /// How many shards there are.
+    pub num_shards: i64,
+    /// Stay with `shard_id` instead of moving on to the next shard after each epoch.
+    pub stick_to_shard: bool,
+    /// Repeat a shard's last sample until its last batch is full and all shards have equally many batches.
+    pub pad_last_batch: bool,
+    /// Samples per batch.
+    pub batch_size: usize,
+    /// Batches prepared ahead; `None`: as many as the memory limits allow.
+    pub prefetch_queue_depth: Option<usize>,
+    /// Where batches are delivered.
+    pub device: Device,
+    /// Where chunks are decoded.
+    pub decode_device: DecodeDevice,
+    /// Bytes of device memory that the reader holds at most; `None`: its default.
+    pub device_memory_limit: Option<u64>,
+    /// Bytes of host memory that the reader holds at most; `None`: its default.
+    pub host_memory_limit: Option<u64>,
+    /// Threads that read; `None`: by the number of cores.
+    pub io_threads: Option<usize>,
+    /// Threads that decode on the CPU; `None`: by the number of cores.
+    pub decode_threads: Option<usize>,
+    /// One more output: the sample's start in each of `dims`, int64.
+    pub return_index: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            arrays: Vec::new(),
+            stack_arrays: false,
+            pick: Vec::new(),
+            dims: Vec::new(),
+            window: Vec::new(),
+            step: Vec::new(),
+            stride: Vec::new(),
+            offsets: Vec::new(),
+            roi_start: Vec::new(),
+            roi_end: Vec::new(),
+            out_of_bounds_policy: OutOfBounds::Drop,
+            fill_value: None,
+            mask_and_scale: false,
+            dtype: None,
+            mean: Vec::new(),
+            stddev: Vec::new(),
+            random_shuffle: false,
+            shuffle_after_epoch: false,
+            seed: -1,
+            shard_id: 0,
+            num_shards: 1,
+            stick_to_shard: false,
+            pad_last_batch: false,
+            batch_size: 1,
+            prefetch_queue_depth: None,
+            device: Device::Cpu,
+            decode_device: DecodeDevice::Auto,
+            device_memory_limit: None,
+            host_memory_limit: None,
+            io_threads: None,
+            decode_threads: None,
+            return_index: false,
+        }
+    }
+}
+
+impl DimKey {
+    /// `"time"` is a name, `"0"` and `"-1"` are numbers.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Index)
+    }
+}
+
+impl std::fmt::Display for DimKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(n) => write!(f, "\"{n}\""),
+            Self::Index(i) => write!(f, "{i}"),
+        }
+    }
+}
+
+impl Pick {
+    /// Reads `"level=0,5,-1"`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::value(format!(
+                "pick: expected \"DIMENSION=INDEX,INDEX,…\" with whole numbers, e.g. \"level=0,5,-1\", but found {text:?}"
+            ))
+        };
+        let (dim, list) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let indices: Vec<i64> =
+            list.split(',').map(|i| i.trim().parse().map_err(|_| wrong())).collect::<Result<_>>()?;
+        Ok(Self { dim: DimKey::parse(dim.trim()), indices })
+    }
+}
+
+impl Spec {
+    /// The number of outputs, known without opening the store: groups of arrays, one group per offset, and the index.
+    pub fn num_outputs(&self) -> usize {
+        let per_offset = if self.stack_arrays { 1 } else { self.arrays.len().max(1) };
+        per_offset * self.offsets.len().max(1) + usize::from(self.return_index)
+    }
+}
