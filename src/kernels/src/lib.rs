@@ -1,1 +1,81 @@
-//! placeholder
+//! The CUDA kernels of dali-zarr as one fat binary, and the structures that host and device share.
+//!
+//! The structures mirror `kernels/assemble.cuh`; both sides assert their sizes.
+
+/// Dimensions of one [`Job`] at most. Boxes with more are cut into several jobs by the host.
+pub const MAX_DIMS: usize = 8;
+
+/// Where a [`Job`] takes its elements from.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Decoded chunk memory at [`Job::src`].
+    Chunk = 0,
+    /// The array's fill value, [`Op::fill`], which then goes through the operation like any stored element.
+    Fill = 1,
+    /// [`Op::pad`], cast to the output's type and nothing else: elements outside the region of interest.
+    Pad = 2,
+}
+
+/// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Op {
+    /// Type of the stored elements (after `_Unsigned`).
+    pub src_dtype: i32,
+    /// Type of the output's elements.
+    pub dst_dtype: i32,
+    /// Nonzero: the stored bytes of each element are in the other byte order.
+    pub swap: i32,
+    /// How many of `missing` are in use (0 to 2).
+    pub num_missing: i32,
+    /// Nonzero: multiply by `scale`, in float64.
+    pub has_scale: i32,
+    /// Nonzero: add `offset`, in float64, after `scale`, without contraction to one rounding.
+    pub has_offset: i32,
+    /// Nonzero: subtract `mean` and divide by `stddev`, in float64.
+    pub has_norm: i32,
+    /// Nonzero: an element passes through the float64 path although nothing above asks for it (never set together with
+    /// a plain copy); reserved for the host's choice of path, 0 otherwise.
+    pub reserved: i32,
+    /// Stored values that mean "missing" and become NaN, as bits of `src_dtype` in native order, zero-extended.
+    pub missing: [u64; 2],
+    /// The array's fill value: bits of `src_dtype` in native order, zero-extended.
+    pub fill: u64,
+    /// See `has_scale`.
+    pub scale: f64,
+    /// See `has_offset`.
+    pub offset: f64,
+    /// See `has_norm`.
+    pub mean: f64,
+    /// See `has_norm`.
+    pub stddev: f64,
+    /// The value of elements outside the region of interest.
+    pub pad: f64,
+}
+
+/// One box of elements to be moved from a decoded chunk (or from nothing) into an output.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Address of the box's first element in the decoded chunk; unused unless `source` is [`Source::Chunk`].
+    pub src: u64,
+    /// Address of the box's first element in the output.
+    pub dst: u64,
+    /// Index into the table of [`Op`]s.
+    pub op: u32,
+    /// A [`Source`].
+    pub source: u32,
+    /// Dimensions in use, at least 1.
+    pub ndim: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Elements along each dimension, innermost last; each at least 1.
+    pub extent: [u32; MAX_DIMS],
+    /// Distance in elements of the source; may be 0 (broadcast) or negative.
+    pub src_stride: [i64; MAX_DIMS],
+    /// Distance in elements of the output.
+    pub dst_stride: [i64; MAX_DIMS],
+}
+
+const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 192);
