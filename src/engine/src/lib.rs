@@ -5,5 +5,6 @@
 
 pub mod dtype;
 pub mod error;
+pub mod order;
 pub mod reader;
 pub mod spec;
