@@ -5,6 +5,7 @@
 
 pub mod dtype;
 pub mod error;
+pub mod geometry;
 pub mod order;
 pub mod reader;
 pub mod spec;
