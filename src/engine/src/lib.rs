@@ -3,9 +3,11 @@
 //! Data flows one way: [`spec`] → dataset → sample order → plan → fetch → decode → assemble → queue → [`reader`].
 //! It knows nothing of DALI or Python.
 
+pub mod dataset;
 pub mod dtype;
 pub mod error;
 pub mod geometry;
 pub mod order;
+pub mod plan;
 pub mod reader;
 pub mod spec;
