@@ -3,10 +3,12 @@
 //! Data flows one way: [`spec`] → dataset → sample order → plan → fetch → decode → assemble → queue → [`reader`].
 //! It knows nothing of DALI or Python.
 
+pub mod assemble;
 pub mod dataset;
 pub mod dtype;
 pub mod error;
 pub mod geometry;
+pub mod memory;
 pub mod order;
 pub mod plan;
 pub mod reader;

@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+pub use crate::memory::HostBuffer;
 use crate::spec::Spec;
 
 /// One output of every batch: the same for all samples, since all samples have one shape.
@@ -41,26 +42,7 @@ pub struct ReaderMeta {
     pub stick_to_shard: bool,
 }
 
-/// Host memory of one output of one batch, which goes back to its reader's pool when dropped (from any thread, also
-/// after the reader is gone).
-pub struct HostBuffer {
-    _todo: Vec<u8>,
-}
 
-impl HostBuffer {
-    /// The first byte; aligned to 64.
-    pub fn as_ptr(&self) -> *const u8 {
-        self._todo.as_ptr()
-    }
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self._todo.len()
-    }
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
 
 /// Device memory for all outputs of one batch, lent by the host; the reader writes it and gives it back with a batch.
 #[derive(Clone, Debug)]
