@@ -70,6 +70,13 @@ impl HostBuffer {
         Span { address: self.block().address(), len: self.len }
     }
 
+    /// Fills its beginning, before anybody else has its address.
+    pub(crate) fn fill_from(&mut self, bytes: &[u8]) {
+        // SAFETY: the block lives as long as `self`; nobody else writes this buffer.
+        let to = unsafe { self.span().bytes_mut() };
+        to[..bytes.len()].copy_from_slice(bytes);
+    }
+
     /// The content. Only for finished batches: while a batch is being filled, other threads write it.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the block lives as long as `self`; the engine hands a buffer out only after its last write.
