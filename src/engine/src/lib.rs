@@ -3,7 +3,10 @@
 //! Data flows one way: [`spec`] → dataset → sample order → plan → fetch → decode → assemble → queue → [`reader`].
 //! It knows nothing of DALI or Python.
 
+pub mod codec;
+pub mod dataset;
 pub mod dtype;
 pub mod error;
 pub mod reader;
 pub mod spec;
+pub mod store;
