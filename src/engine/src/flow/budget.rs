@@ -144,7 +144,7 @@ pub fn gpu(
     // What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
     let lane = |decoded: usize| -> Result<(usize, usize)> {
         let space = if on_gpu { rounded(workspace(chunks_in(decoded), decoded)?) } else { 0 };
-        let tables = chunks_in(decoded) * 64 + JOB_TABLE;
+        let tables = chunks_in(decoded) * TABLE_PER_CHUNK + JOB_TABLE;
         Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables), space))
     };
     let batches = window.unwrap_or(1).max(1);
@@ -198,6 +198,9 @@ pub fn gpu(
     })
 }
 
+/// Bytes of each lane's tables for each chunk of a wave.
+pub const TABLE_PER_CHUNK: usize = 128;
+
 /// Bytes of each lane's table of jobs.
 pub const JOB_TABLE: usize = 4 << 20;
 
@@ -222,7 +225,7 @@ mod tests {
 
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
         b.window * n.batch
-            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_chunks * 64 + JOB_TABLE))
+            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_chunks * TABLE_PER_CHUNK + JOB_TABLE))
             + b.slots
     }
 

@@ -10,11 +10,13 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use super::catalog::{Catalog, Location};
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{Read, ReadRange, Shared};
 use super::{Event, spawn};
 use crate::error::{Error, Result};
+use crate::plan::ChunkId;
 
 enum Work {
     Read(Read),
@@ -124,17 +126,36 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
-    let len = sharding.index_bytes;
-    if object.len() < len as u64 {
-        return Err(within(Error::runtime(format!(
-            "expected a shard with an index of {len} bytes, found {} bytes in all; the shard is truncated or its index is missing",
-            object.len()
-        ))));
-    }
-    let mut bytes = vec![0; len];
-    let offset = if sharding.index_at_end { object.len() - len as u64 } else { 0 };
+    let mut bytes = vec![0; sharding.index_bytes];
+    let offset = sharding.index_offset(object.len()).map_err(within)?;
     object.read_at(offset, &mut bytes).map_err(within)?;
     Stats::add(&shared.stats.index_reads, 1);
     let entries = sharding.decode_index(&bytes, object.len()).map_err(within)?;
     Ok(Some(Arc::new(Index { entries })))
+}
+
+/// The encoded bytes of a chunk, read from the store once more, into memory of its own.
+///
+/// # Errors
+/// If they can't be read any more.
+pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
+    let gone = || Error::runtime("it vanished while it was read");
+    let key = catalog.key(id);
+    let object = catalog.store(id.array, id.part).open(&key)?.ok_or_else(gone)?;
+    let (offset, len) = match (catalog.location(id), &catalog.part(id).sharding) {
+        (Location::Shard(_, slot), Some(sharding)) => {
+            let mut bytes = vec![0; sharding.index_bytes];
+            object.read_at(sharding.index_offset(object.len())?, &mut bytes)?;
+            let entries = sharding.decode_index(&bytes, object.len())?;
+            entries.get(slot).copied().flatten().ok_or_else(gone)?
+        }
+        _ => (0, object.len()),
+    };
+    let most = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id));
+    if len > most as u64 {
+        return Err(Error::runtime(format!("expected at most {most} encoded bytes, found {len}")));
+    }
+    let mut bytes = vec![0; len as usize];
+    object.read_at(offset, &mut bytes)?;
+    Ok(bytes)
 }

@@ -18,12 +18,12 @@ mod fetch;
 mod scheduler;
 mod shards;
 pub mod stats;
-mod tasks;
+pub(crate) mod tasks;
 pub(crate) mod wave;
 
 pub(crate) use decode::DecodePool;
-pub(crate) use fetch::FetchPool;
-pub(crate) use scheduler::{Finished, Scheduler, Setup};
+pub(crate) use fetch::{FetchPool, reread};
+pub(crate) use scheduler::{Block, Finished, Scheduler, Setup};
 
 use std::sync::Arc;
 

@@ -67,6 +67,7 @@ pub(crate) struct Setup {
     /// Asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
+    #[expect(dead_code, reason = "owned for its Drop")]
     /// The memory behind `staging` and `slots`. Last, so that all threads are gone before it is freed.
     pub memory: Vec<Box<dyn Send>>,
 }

@@ -15,8 +15,8 @@ use std::time::Instant;
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_TILE, Job, TILE};
 
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
-use super::{Fallback, codec, unfit};
-use crate::cuda::{self, Device, DeviceBuffer, Event, Module, Stream, copy_to_device_async, copy_to_host_async, nvcomp};
+use super::codec;
+use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async, nvcomp};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
 use crate::flow::stats::Stats;
@@ -50,7 +50,7 @@ pub(super) struct Lane {
     tables: Tables,
     module: Arc<Module>,
     ops: u64,
-    fallback: Option<Arc<Mutex<Fallback>>>,
+    fallback: Option<Arc<Mutex<PinnedBuffer>>>,
     shared: Shared,
 }
 
@@ -86,7 +86,7 @@ impl Lane {
         b: &DeviceBudget,
         module: &Arc<Module>,
         ops: u64,
-        fallback: Option<Arc<Mutex<Fallback>>>,
+        fallback: Option<Arc<Mutex<PinnedBuffer>>>,
         shared: &Shared,
     ) -> Result<Self> {
         Ok(Self {
@@ -142,7 +142,7 @@ impl Lane {
         self.copy(wave, &sorted)?;
         self.decode(wave, &sorted)?;
         for &chunk in &sorted.refused {
-            if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk], None) {
+            if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk]) {
                 failures[chunk] = Some(e);
             }
         }
@@ -339,24 +339,13 @@ impl Lane {
         self.tables.receive(&self.stream, results, sums.len() * size_of::<ChecksumResult>())
     }
 
-    /// Has a chunk decoded by the CPU and copies it to its slot; waits. With `encoded`, its bytes are fetched from the
-    /// staging buffer, since the host's copy may be gone.
-    fn decode_on_cpu(&self, chunk: &WaveChunk, encoded: Option<(usize, usize)>) -> Result<()> {
+    /// Has a chunk decoded by the CPU and copies it to its slot; waits. Nobody may write the chunk's bytes meanwhile.
+    fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
         Stats::add(&self.shared.stats.cpu_fallbacks, 1);
-        let fallback = self.fallback.as_ref().ok_or_else(|| unfit("and there is no memory to decode on the CPU"))?;
-        let mut fallback = fallback.lock().unwrap_or_else(PoisonError::into_inner);
-        let Fallback { decoded, encoded: back } = &mut *fallback;
-        let bytes: &[u8] = match encoded {
-            // SAFETY: not copied yet, so the scheduler keeps the bytes.
-            None => unsafe { chunk.bytes.bytes() },
-            Some((offset, len)) => {
-                let at = self.staging.ptr() + offset as u64;
-                // SAFETY: the range lies in the staging buffer, the buffer is as long as the longest encoded chunk.
-                unsafe { copy_to_host_async(&self.stream, back.ptr(), at, len.min(back.len()))? };
-                self.stream.synchronize()?;
-                &back.as_slice()[..len]
-            }
-        };
+        let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
+        let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
+        let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
         let catalog = &self.shared.catalog;
         let shape = catalog.planner.chunk_shape(chunk.id);
@@ -450,8 +439,7 @@ impl Lane {
         }
         for stage in again {
             let chunk = &wave.chunks[stage.chunk];
-            // The stream alone isn't the chunk: what stands before and after it was left on the host. Its decoder is the
-            // CPU's for the same compression, so the chunk is read again from the store.
+            // Its page-locked memory may hold other bytes by now, so the chunk is read from the store once more.
             match self.read_again(chunk) {
                 Ok(()) => {
                     let jobs: Vec<&Job> = wave.jobs[chunk.jobs.clone()].iter().collect();
@@ -471,7 +459,7 @@ impl Lane {
         let bytes = crate::flow::reread(&self.shared.catalog, chunk.id)?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
-        self.decode_on_cpu(&again, None)
+        self.decode_on_cpu(&again)
     }
 }
 
@@ -480,8 +468,3 @@ const fn rounded_up(offset: usize) -> usize {
     if offset == 0 { 0 } else { rounded(offset) }
 }
 
-/// Device memory in use by lanes is freed with the context's other memory; see `cuda`.
-#[allow(dead_code)]
-const _: fn(&Lane) -> &Arc<Device> = |lane| &lane.device;
-#[allow(unused_imports)]
-use cuda as _;

@@ -11,7 +11,7 @@ use crossbeam_channel::{Sender, bounded};
 use crate::codec::Compression;
 use crate::cuda::nvcomp::{self, GpuCodec};
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::flow::budget::{self, DeviceBudget, Needs};
 use crate::flow::catalog::Route;
 use crate::flow::spawn;
@@ -48,14 +48,6 @@ const fn codec(compression: Compression) -> GpuCodec {
 /// What to install.
 pub(crate) fn available() -> Result<()> {
     nvcomp::available()
-}
-
-/// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
-pub(crate) struct Fallback {
-    /// Page-locked, for decoded bytes.
-    decoded: PinnedBuffer,
-    /// Page-locked, for encoded bytes that must come back from the device.
-    encoded: PinnedBuffer,
 }
 
 struct RunningLanes {
@@ -111,7 +103,8 @@ pub(crate) fn open(
         None => budget::DEFAULT_DEVICE.min(device.memory_info()?.0 as u64 / 2),
     };
     let b = budget::gpu(limit, needs, window, !streams.is_empty(), &workspace)?;
-    let fallback = if streams.is_empty() { 0 } else { needs.decoded + needs.encoded };
+    // Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
+    let fallback = if streams.is_empty() { 0 } else { needs.decoded };
     let tables = b.lanes * tables::bytes(b.wave_chunks);
     let host_limit = match spec.host_memory_limit {
         Some(limit) => limit,
@@ -126,10 +119,7 @@ pub(crate) fn open(
     let fallback = if streams.is_empty() {
         None
     } else {
-        Some(Arc::new(Mutex::new(Fallback {
-            decoded: PinnedBuffer::alloc(&device, needs.decoded.max(1))?,
-            encoded: PinnedBuffer::alloc(&device, needs.encoded.max(1))?,
-        })))
+        Some(Arc::new(Mutex::new(PinnedBuffer::alloc(&device, needs.decoded.max(1))?)))
     };
     let lanes = start_lanes(&device, &b, &module, ops.ptr(), fallback.as_ref(), shared)?;
     Ok(Gpu {
@@ -166,7 +156,7 @@ fn start_lanes(
     b: &DeviceBudget,
     module: &Arc<Module>,
     ops: u64,
-    fallback: Option<&Arc<Mutex<Fallback>>>,
+    fallback: Option<&Arc<Mutex<PinnedBuffer>>>,
     shared: &Shared,
 ) -> Result<RunningLanes> {
     let mut lanes = RunningLanes {
@@ -192,9 +182,4 @@ fn start_lanes(
         })?);
     }
     Ok(lanes)
-}
-
-/// What a chunk that the GPU's decoder gave up on is told.
-fn unfit(what: impl std::fmt::Display) -> Error {
-    Error::runtime(format!("the GPU's decoder gave up ({what})"))
 }
