@@ -58,7 +58,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// The site-packages folders of the Python environments in question, most specific first.
+/// The module folders of the Python environments in question, most specific first.
 fn site_packages() -> Vec<PathBuf> {
     if let Some(python) = variable("DALI_ZARR_PYTHON") {
         return ask(&python);
@@ -74,7 +74,8 @@ fn site_packages() -> Vec<PathBuf> {
 }
 
 fn ask(python: &Path) -> Vec<PathBuf> {
-    let script = "import sysconfig as s; print(s.get_path('purelib')); print(s.get_path('platlib'))";
+    // The whole path, since pip builds with its requirements in a folder beside the environment's own.
+    let script = "import sys; print(*sys.path, sep='\\n')";
     let Ok(answer) = Command::new(python).args(["-c", script]).output() else { return Vec::new() };
-    String::from_utf8_lossy(&answer.stdout).lines().map(PathBuf::from).collect()
+    String::from_utf8_lossy(&answer.stdout).lines().filter(|l| !l.is_empty()).map(PathBuf::from).collect()
 }
