@@ -33,8 +33,9 @@ $(VENV)/.python: tests/requirements.txt
 
 # Beside the environment's packages and not among them, because PyTorch brings a later CUDA.
 $(VENV)/.toolkit: $(VENV)/.python pyproject.toml
-	$(BIN)/python cmake/toolkit.py | xargs $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/cuda
-	@touch $@
+	@$(BIN)/python cmake/toolkit.py > $@.new
+	@cmp -s $@.new $@ || $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/cuda -r $@.new
+	@mv $@.new $@
 
 $(VENV)/.bench: $(VENV)/.python tests/requirements-bench.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements-bench.txt

@@ -13,10 +13,10 @@ The operator is ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr``
 ``help(fn.zarr_reader)``.
 """
 
+from . import _load
 from ._build import DALI_VERSION, VERSION
-from ._load import load as _load
 
 __all__ = ["DALI_VERSION", "__version__"]
 __version__ = VERSION
 
-_load()
+_load.load()

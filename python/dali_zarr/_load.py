@@ -18,8 +18,8 @@ def check_dali_version(installed: str, location: str) -> None:
     if installed.split("+")[0] == _build.DALI_VERSION:
         return
     raise ImportError(
-        f"dali_zarr {_build.VERSION} was built for NVIDIA DALI {_build.DALI_VERSION}, but DALI {installed} is installed "
-        f"in {location}. Install the one that fits (pip install nvidia-dali-cuda130=={_build.DALI_VERSION}), or build "
+        f"dali_zarr {_build.VERSION} was built for NVIDIA DALI {_build.DALI_VERSION}, but DALI {installed} is installed in "
+        f"{location}. Install the one that fits (pip install nvidia-dali-cuda130=={_build.DALI_VERSION}), or build "
         f"dali_zarr from source against DALI {installed} (pip install --no-build-isolation --no-deps, in its source "
         "folder)."
     )
@@ -35,7 +35,7 @@ def nvcomp_dirs() -> list[str]:
     except ModuleNotFoundError:
         return []
     roots = spec.submodule_search_locations if spec else None
-    return [str(found) for root in roots or [] for found in (Path(root) / "lib64", Path(root) / "lib") if found.is_dir()]
+    return [str(found) for root in roots or [] for name in ("lib64", "lib") if (found := Path(root, name)).is_dir()]
 
 
 def load() -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError}
-_DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+# In the order of enum dali_zarr_dtype.
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 
 _library: ctypes.CDLL | None = None
 
@@ -72,7 +76,7 @@ def read_vector(path: str, array: str) -> np.ndarray:
         output, data, size = _Output(), ctypes.c_void_p(), ctypes.c_size_t()
         _check(library.dali_zarr_describe_output(reader, 0, ctypes.byref(output)))
         if output.ndim != 1:
-            raise ValueError(f"dali_zarr: store {path}, array '{array}': expected one dimension, but found {output.ndim}")
+            raise ValueError(f"store {path}, array '{array}': expected one dimension, but found {output.ndim}")
         _check(library.dali_zarr_next_batch(reader, ctypes.byref(batch)))
         try:
             _check(library.dali_zarr_batch_data(batch, 0, ctypes.byref(data), ctypes.byref(size)))

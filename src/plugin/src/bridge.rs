@@ -6,9 +6,9 @@
 use dali_zarr_engine::dtype::DType;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
-use dali_zarr_engine::spec::{Device, DimKey, Pick, Spec};
+use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
-use crate::parse::{parse_decode_device, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, positive};
 use crate::unwind::{Fenced, guard};
 
 #[cxx::bridge(namespace = "dali_zarr::engine")]
@@ -300,10 +300,10 @@ fn num_outputs(arguments: &ffi::Arguments) -> i32 {
 
 fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
     Ok(Spec {
-        paths: a.paths.clone(),
+        paths: parse_paths(a.paths.clone())?,
         arrays: a.arrays.clone(),
         stack_arrays: a.stack_arrays,
-        pick: a.pick.iter().map(|p| Pick::parse(p)).collect::<Result<_>>()?,
+        pick: parse_picks(&a.pick)?,
         dims: a.dims.iter().map(|d| DimKey::parse(d)).collect(),
         window: a.window.clone(),
         step: a.step.clone(),

@@ -3,10 +3,10 @@
 
 use dali_zarr_engine::dtype::DType;
 use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::spec::{Device, DimKey, Pick, Spec};
+use dali_zarr_engine::spec::{Device, DimKey, Spec};
 use serde_json::Value;
 
-use crate::parse::{parse_decode_device, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, positive};
 
 /// Reads a spec.
 ///
@@ -30,7 +30,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "path" => spec.paths = at.strings()?,
             "arrays" => spec.arrays = at.strings()?,
             "stack_arrays" => spec.stack_arrays = at.bool()?,
-            "pick" => spec.pick = at.strings()?.iter().map(|p| Pick::parse(p)).collect::<Result<_>>()?,
+            "pick" => spec.pick = parse_picks(&at.strings()?)?,
             "dims" => spec.dims = at.dims()?,
             "window" => spec.window = at.integers()?,
             "step" => spec.step = at.integers()?,
@@ -64,9 +64,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             _ => return Err(Error::value(format!("zarr_reader: there is no argument {key:?}"))),
         }
     }
-    if spec.paths.is_empty() {
-        return Err(Error::value("zarr_reader: path: expected at least one store, but found none"));
-    }
+    spec.paths = parse_paths(spec.paths)?;
     spec.device = if gpu { Device::Gpu(device_id) } else { Device::Cpu };
     Ok(spec)
 }

@@ -1,7 +1,20 @@
 //! Readings of single arguments that both doors of the library share.
 
 use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds};
+use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds, Pick};
+
+/// `pick`, a text for each dimension.
+pub fn parse_picks(texts: &[String]) -> Result<Vec<Pick>> {
+    texts.iter().map(|text| Pick::parse(text).map_err(|e| e.within("zarr_reader"))).collect()
+}
+
+/// `path`, which must name at least one store.
+pub fn parse_paths(paths: Vec<String>) -> Result<Vec<String>> {
+    if paths.is_empty() {
+        return Err(Error::value("zarr_reader: path: expected at least one store, but found none"));
+    }
+    Ok(paths)
+}
 
 /// A count that must be at least one.
 pub fn positive(name: &str, value: i64) -> Result<usize> {
