@@ -69,3 +69,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What a caught panic said.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
+}

@@ -1,9 +1,21 @@
 //! The engine of dali-zarr: from a spec to finished batches.
 //!
-//! Data flows one way: [`spec`] → dataset → sample order → plan → fetch → decode → assemble → queue → [`reader`].
-//! It knows nothing of DALI or Python.
+//! Data flows one way: [`spec`] → [`dataset`] → [`order`] of samples → [`geometry`] and [`plan`] → fetch, decode and
+//! [`assemble`] ([`flow`] on the CPU, [`gpu`] on a GPU) → queue → [`reader`]. It knows nothing of DALI or Python.
 
+pub mod assemble;
+pub mod codec;
+pub mod cuda;
+pub mod dataset;
 pub mod dtype;
 pub mod error;
+pub mod flow;
+pub mod geometry;
+mod gpu;
+pub mod gpu_codec;
+pub mod memory;
+pub mod order;
+pub mod plan;
 pub mod reader;
 pub mod spec;
+pub mod store;

@@ -1,8 +1,31 @@
 //! The reader as its hosts see it: open, ask what it delivers, take finished batches.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use dali_zarr_kernels::Op;
+
+use crate::assemble;
+use crate::codec::Codec;
+use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::Spec;
+use crate::flow::budget::{self, Needs};
+use crate::flow::catalog::{Catalog, Route};
+use crate::flow::stats::Stats;
+use crate::flow::tasks::Shared;
+use crate::flow::{Block, DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
+use crate::geometry::{ArrayShape, Geometry};
+use crate::gpu;
+pub use crate::memory::HostBuffer;
+use crate::memory::arena::Arena;
+use crate::memory::{HostBlock, Pool};
+use crate::order::Order;
+use crate::plan::{ArrayGrids, PartGrid, Planner};
+use crate::spec::{DecodeDevice, Device, Spec};
 
 /// One output of every batch: the same for all samples, since all samples have one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,27 +64,6 @@ pub struct ReaderMeta {
     pub stick_to_shard: bool,
 }
 
-/// Host memory of one output of one batch, which goes back to its reader's pool when dropped (from any thread, also
-/// after the reader is gone).
-pub struct HostBuffer {
-    _todo: Vec<u8>,
-}
-
-impl HostBuffer {
-    /// The first byte; aligned to 64.
-    pub fn as_ptr(&self) -> *const u8 {
-        self._todo.as_ptr()
-    }
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self._todo.len()
-    }
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// Device memory for all outputs of one batch, lent by the host; the reader writes it and gives it back with a batch.
 #[derive(Clone, Debug)]
 pub struct DeviceBuffers {
@@ -74,15 +76,30 @@ pub struct DeviceBuffers {
 }
 
 /// A finished batch: full, dense, and complete in memory (nothing is pending on any stream).
+#[derive(Debug)]
 pub struct Batch {
-    /// With [`crate::spec::Device::Cpu`]: one buffer per output. Empty otherwise.
+    /// With [`Device::Cpu`]: one buffer per output. Empty otherwise.
     pub host: Vec<HostBuffer>,
-    /// With [`crate::spec::Device::Gpu`]: the lent set that was filled. `None` otherwise.
+    /// With [`Device::Gpu`]: the lent set that was filled. `None` otherwise.
     pub buffers: Option<u64>,
 }
 
 /// A running reader: its threads, memory and devices. Dropping it ends all of them.
-pub struct Reader {}
+pub struct Reader {
+    outputs: Vec<OutputInfo>,
+    meta: ReaderMeta,
+    notes: Vec<String>,
+    /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
+    buffers: usize,
+    finished: Receiver<Finished>,
+    events: Sender<Event>,
+    stop: Arc<AtomicBool>,
+    scheduler: Option<JoinHandle<()>>,
+    stats: Arc<Stats>,
+}
+
+/// Names a file that every reader, when dropped, replaces by its counters as JSON: for tests and measurements.
+const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
 
 impl Reader {
     /// Opens the store, checks the spec against it, reserves the memory and starts the threads.
@@ -90,24 +107,98 @@ impl Reader {
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn open(spec: Spec) -> Result<Self> {
-        let _ = spec;
-        Err(Error::runtime("not built yet"))
+        let dataset = Dataset::open(&spec)?;
+        if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
+            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
+        }
+        let geometry = Geometry::new(&spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        let order = Order::new(&spec, geometry.samples)?;
+        let ops = operations(&spec, &dataset, &geometry);
+        let outputs = geometry.outputs.clone();
+        let meta = ReaderMeta {
+            epoch_size: order.samples() as i64,
+            epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
+            number_of_shards: spec.num_shards,
+            shard_id: spec.shard_id,
+            pad_last_batch: spec.pad_last_batch,
+            stick_to_shard: spec.stick_to_shard,
+        };
+        let mut notes = Vec::new();
+        let routes = routes(&spec, &dataset, &mut notes)?;
+        let grids = dataset.arrays.iter().map(grids).collect();
+        let catalog = Arc::new(Catalog { planner: Planner::new(geometry, grids), routes, dataset });
+        let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
+
+        let (events, event_receiver) = unbounded();
+        let (finished_sender, finished) = unbounded();
+        let stats = Arc::new(Stats::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Shared {
+            catalog,
+            ops: Arc::new(ops),
+            stats: Arc::clone(&stats),
+            events: events.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let memory = reserve(&spec, &needs, &outputs, &shared)?;
+        let window = memory.window;
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        let io_threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
+        let (plan, plan_requests) = unbounded();
+        let setup = Setup {
+            fetch: FetchPool::new(io_threads, &shared)?,
+            decode: DecodePool::new(memory.threads, &shared)?,
+            lanes: memory.lanes,
+            staging: memory.staging,
+            slots: memory.slots,
+            pools: memory.pools,
+            window,
+            lookahead: window.max(8),
+            index_limit: memory.indexes,
+            index_output: spec.return_index,
+            plan,
+            finished: finished_sender,
+            memory: memory.owned,
+            shared: shared.clone(),
+        };
+        let planner = {
+            let shared = shared.clone();
+            let batch = spec.batch_size as u64;
+            spawn("plan", events.clone(), move || plan_batches(order, batch, &shared, &plan_requests))?
+        };
+        let scheduler = spawn("schedule", events.clone(), move || {
+            Scheduler::new(setup).run(&event_receiver);
+            // Its channel is closed now, so it has ended or is about to.
+            let _ = planner.join();
+        })?;
+        let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
+        Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats })
     }
 
     /// What each batch holds, in order.
     pub fn outputs(&self) -> &[OutputInfo] {
-        &[]
+        &self.outputs
     }
 
     /// For DALI's iterators.
     pub fn meta(&self) -> ReaderMeta {
-        todo!()
+        self.meta
     }
 
-    /// With [`crate::spec::Device::Gpu`]: how many sets of device buffers the host must lend before the first batch.
-    /// After that, one for each batch taken keeps the reader running at full speed.
+    /// What the user should be told, once: arrays that the GPU can't decode, for example.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The counters up to now, as a JSON object.
+    pub fn stats(&self) -> String {
+        self.stats.to_json()
+    }
+
+    /// With [`Device::Gpu`]: how many sets of device buffers the host must lend before the first batch. After that, one
+    /// for each batch taken keeps the reader running at full speed. 0 with [`Device::Cpu`].
     pub fn buffers_wanted(&self) -> usize {
-        0
+        self.buffers
     }
 
     /// Lends a set of device buffers.
@@ -115,8 +206,20 @@ impl Reader {
     /// # Errors
     /// If the set doesn't fit [`Self::outputs`], or the reader delivers to the CPU.
     pub fn lend(&self, set: DeviceBuffers) -> Result<()> {
-        let _ = set;
-        Ok(())
+        if self.buffers == 0 {
+            return Err(Error::value("device buffers were lent to a reader that delivers to the CPU"));
+        }
+        if set.outputs.len() != self.outputs.len() {
+            return Err(Error::value(format!(
+                "expected device buffers for {} outputs, found {}",
+                self.outputs.len(),
+                set.outputs.len()
+            )));
+        }
+        if let Some(bad) = set.outputs.iter().find(|&&a| a == 0 || a % 8 != 0) {
+            return Err(Error::value(format!("expected device addresses aligned to 256 bytes, found {bad:#x}")));
+        }
+        self.events.send(Event::Lent(set)).map_err(|_| stopped())
     }
 
     /// The next batch, in order; waits for it.
@@ -124,6 +227,218 @@ impl Reader {
     /// # Errors
     /// What failed for a chunk that the batch needs. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
-        Err(Error::runtime("not built yet"))
+        let start = Instant::now();
+        let finished = self.finished.recv().map_err(|_| stopped())?;
+        Stats::time(&self.stats.wait_ns, start.elapsed());
+        self.events.send(Event::Taken).map_err(|_| stopped())?;
+        finished
+    }
+}
+
+fn stopped() -> Error {
+    Error::runtime("the reader's scheduler has stopped after an internal error")
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.events.send(Event::Stop);
+        if let Some(scheduler) = self.scheduler.take() {
+            let _ = scheduler.join();
+        }
+        if let Some(file) = std::env::var_os(STATS_FILE)
+            && let Err(e) = std::fs::write(&file, self.stats.to_json())
+        {
+            eprintln!("dali_zarr: {STATS_FILE}: can't write {}: {e}", file.display());
+        }
+    }
+}
+
+fn shape(array: &ArrayInfo) -> ArrayShape {
+    ArrayShape {
+        name: array.name.clone(),
+        dims: array.dims.clone(),
+        parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
+        values: array.cf.decoded,
+    }
+}
+
+fn grids(array: &ArrayInfo) -> ArrayGrids {
+    let part = |p: &crate::dataset::Part| PartGrid {
+        dims: p.grid.clone(),
+        order: p.format.order.clone(),
+        swap: p.format.swap,
+    };
+    ArrayGrids { element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
+}
+
+/// The table of operations that jobs index: each norm in both byte orders.
+fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
+    let pad = spec.fill_value.unwrap_or(0.0);
+    geometry
+        .norms
+        .iter()
+        .flat_map(|norm| {
+            let array = &dataset.arrays[norm.array];
+            let cf = &array.cf;
+            let decoding =
+                assemble::Decoding { missing: cf.missing.clone(), scale: cf.scale, offset: cf.offset };
+            [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+        })
+        .collect()
+}
+
+/// How each part of each array is decoded, and a note for each array that falls back.
+fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) -> Result<Vec<Vec<Route>>> {
+    if spec.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
+        return Err(Error::value(
+            "decode_device=\"gpu\" needs device=\"gpu\": batches that are delivered to the CPU are decoded there",
+        ));
+    }
+    let on_gpu = matches!(spec.device, Device::Gpu(_)) && spec.decode_device != DecodeDevice::Cpu;
+    let mut routes = Vec::new();
+    for array in &dataset.arrays {
+        let mut parts = Vec::new();
+        for part in &array.parts {
+            let store = dataset.stores[part.store].location();
+            parts.push(match &part.format.codec {
+                Codec::Raw => Route::Raw,
+                _ if !on_gpu => Route::Cpu,
+                Codec::Gpu(compression) => match gpu::available() {
+                    Ok(()) => Route::Gpu(*compression),
+                    Err(e) if spec.decode_device == DecodeDevice::Gpu => return Err(e),
+                    Err(e) => {
+                        notes.push(format!("store {store}, array '{}': decoded on the CPU: {e}", array.name));
+                        Route::Cpu
+                    }
+                },
+                Codec::Other(_) => {
+                    let why = format!(
+                        "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
+                         uncompressed, zstd, gzip, zlib and LZ4 chunks",
+                        array.name,
+                        part.format.describe()
+                    );
+                    if spec.decode_device == DecodeDevice::Gpu {
+                        return Err(Error::value(format!("{why}; use decode_device=\"auto\" or \"cpu\"")));
+                    }
+                    notes.push(why);
+                    Route::Cpu
+                }
+            });
+        }
+        routes.push(parts);
+    }
+    Ok(routes)
+}
+
+/// What the reader must hold at a time.
+fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
+    let too_large = |name: &str| Error::value(format!("array '{name}': a chunk has more bytes than can be addressed"));
+    let batch = outputs
+        .iter()
+        .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
+        .filter(|&n| n < 1 << 46)
+        .ok_or_else(|| Error::value("a batch has more bytes than can be addressed"))?;
+    let mut needs =
+        Needs { batch, encoded: 0, decoded: 0, bounced: 0, per_thread: 0, index: 0, working_set: 0, smallest: usize::MAX };
+    let gpu = matches!(spec.device, Device::Gpu(_));
+    for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
+        for (part, route) in array.parts.iter().zip(routes) {
+            let elements = part.largest_chunk().iter().try_fold(array.dtype.size(), |n, &l| {
+                n.checked_mul(usize::try_from(l).ok()?)
+            });
+            let decoded = elements.filter(|&n| n < 1 << 44).ok_or_else(|| too_large(&array.name))?;
+            needs.decoded = needs.decoded.max(decoded);
+            needs.smallest = needs.smallest.min(decoded.max(1));
+            let encoded = match route {
+                Route::Raw if !gpu && part.sharding.is_none() => 0,
+                Route::Raw => decoded,
+                _ => part.format.max_encoded_bytes(decoded),
+            };
+            needs.encoded = needs.encoded.max(encoded);
+            if gpu && *route == Route::Cpu {
+                needs.bounced = needs.bounced.max(decoded);
+            }
+            if matches!(part.format.codec, Codec::Other(_)) {
+                needs.per_thread = needs.per_thread.max(decoded);
+            }
+            if let Some(sharding) = &part.sharding {
+                needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
+            }
+        }
+    }
+    let samples: Vec<u64> = (0..spec.batch_size as u64).map(|k| order.sample(k)).collect();
+    let plan = catalog.planner.plan(&samples);
+    needs.working_set = plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum();
+    Ok(needs)
+}
+
+/// The memory of a reader, reserved.
+struct Memory {
+    window: usize,
+    threads: usize,
+    indexes: usize,
+    staging: Block,
+    slots: Option<Block>,
+    pools: Vec<Arc<Pool>>,
+    lanes: Option<Box<dyn crate::flow::wave::Lanes>>,
+    owned: Vec<Box<dyn Send>>,
+}
+
+fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
+    let cores = std::thread::available_parallelism().map_or(4, usize::from);
+    let threads = spec.decode_threads.unwrap_or(cores).max(1);
+    let window = spec.prefetch_queue_depth;
+    if window == Some(0) {
+        return Err(Error::value("prefetch_queue_depth: expected at least 1, found 0"));
+    }
+    let host_limit = spec.host_memory_limit.unwrap_or(budget::DEFAULT_HOST);
+    let Device::Gpu(ordinal) = spec.device else {
+        // Without a limit from the user, a dataset with large chunks gets what it needs.
+        let limit = match spec.host_memory_limit {
+            Some(limit) => limit,
+            None => budget::smallest_cpu(needs, window).saturating_mul(3).max(host_limit),
+        };
+        let b = budget::cpu(limit, needs, window, threads)?;
+        let block = HostBlock::map(b.block)?;
+        let staging = Block { arena: Arena::new(b.block), base: block.address() };
+        let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, b.window + 2)).collect();
+        return Ok(Memory {
+            window: b.window,
+            threads: b.threads,
+            indexes: b.indexes,
+            staging,
+            slots: None,
+            pools,
+            lanes: None,
+            owned: vec![Box::new(block)],
+        });
+    };
+    let g = gpu::open(ordinal, spec, needs, window, threads, shared)?;
+    Ok(Memory {
+        window: g.window,
+        threads: g.threads,
+        indexes: g.indexes,
+        staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
+        slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
+        pools: Vec::new(),
+        lanes: Some(g.lanes),
+        owned: g.owned,
+    })
+}
+
+/// The planner's thread: one batch for each request.
+fn plan_batches(mut order: Order, batch: u64, shared: &Shared, requests: &Receiver<()>) {
+    let mut next = 0;
+    for () in requests {
+        if shared.stopped() {
+            continue;
+        }
+        let samples: Vec<u64> = (next..next + batch).map(|k| order.sample(k)).collect();
+        next += batch;
+        if shared.events.send(Event::Planned(shared.catalog.planner.plan(&samples))).is_err() {
+            return;
+        }
     }
 }

@@ -1,0 +1,174 @@
+//! Conversions between element types: NumPy's `astype` where the value fits, DALI's saturation where it doesn't.
+//!
+//! One of the places where `unsafe` is allowed: elements are read and written through the addresses of jobs.
+//!
+//! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds once.
+
+#![allow(unsafe_code)]
+
+use half::f16;
+
+/// An element as it lies in memory.
+pub(super) trait Element: Copy {
+    /// Bytes.
+    const SIZE: usize = size_of::<Self>();
+    /// From memory, in native order or swapped.
+    fn load(bytes: *const u8, swap: bool) -> Self;
+    /// To memory.
+    fn store(self, bytes: *mut u8);
+    /// From the low bits.
+    fn from_bits64(bits: u64) -> Self;
+    /// Whether it is the same value as `other`; all NaN are one.
+    fn same(self, other: Self) -> bool;
+    /// Exact but for 64-bit integers, which round.
+    fn to_f64(self) -> f64;
+    /// One rounding, saturating.
+    fn from_f64(v: f64) -> Self;
+    /// From an integer; saturating, or one rounding.
+    fn from_int(v: i128) -> Self;
+    /// The value as an integer, for integers and bool; `None` for floats.
+    fn to_int(self) -> Option<i128>;
+}
+
+macro_rules! memory {
+    ($t:ty, $bits:ty) => {
+        #[inline(always)]
+        fn load(bytes: *const u8, swap: bool) -> Self {
+            // SAFETY: the caller of the assembler passes boxes that lie in their buffers; no alignment is assumed.
+            let bits = unsafe { bytes.cast::<$bits>().read_unaligned() };
+            Self::from_bits64(u64::from(if swap { bits.swap_bytes() } else { bits }))
+        }
+    };
+}
+
+macro_rules! integer {
+    ($t:ty, $u:ty) => {
+        impl Element for $t {
+            memory!($t, $u);
+            #[inline(always)]
+            fn store(self, bytes: *mut u8) {
+                // SAFETY: as for `load`.
+                unsafe { bytes.cast::<$t>().write_unaligned(self) }
+            }
+            #[inline(always)]
+            fn from_bits64(bits: u64) -> Self {
+                bits as $t
+            }
+            #[inline(always)]
+            fn same(self, other: Self) -> bool {
+                self == other
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn from_f64(v: f64) -> Self {
+                v.round_ties_even() as $t
+            }
+            #[inline(always)]
+            fn from_int(v: i128) -> Self {
+                v.clamp(<$t>::MIN as i128, <$t>::MAX as i128) as $t
+            }
+            #[inline(always)]
+            fn to_int(self) -> Option<i128> {
+                Some(self as i128)
+            }
+        }
+    };
+}
+integer!(i8, u8);
+integer!(i16, u16);
+integer!(i32, u32);
+integer!(i64, u64);
+integer!(u8, u8);
+integer!(u16, u16);
+integer!(u32, u32);
+integer!(u64, u64);
+
+macro_rules! float {
+    ($t:ty, $u:ty, $to:expr, $from:expr, $int:expr) => {
+        impl Element for $t {
+            memory!($t, $u);
+            #[inline(always)]
+            fn store(self, bytes: *mut u8) {
+                // SAFETY: as for `load`.
+                unsafe { bytes.cast::<$u>().write_unaligned(self.to_bits()) }
+            }
+            #[inline(always)]
+            fn from_bits64(bits: u64) -> Self {
+                <$t>::from_bits(bits as $u)
+            }
+            #[inline(always)]
+            fn same(self, other: Self) -> bool {
+                self == other || (self.is_nan() && other.is_nan())
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                $to(self)
+            }
+            #[inline(always)]
+            fn from_f64(v: f64) -> Self {
+                $from(v)
+            }
+            #[inline(always)]
+            fn from_int(v: i128) -> Self {
+                $int(v)
+            }
+            #[inline(always)]
+            fn to_int(self) -> Option<i128> {
+                None
+            }
+        }
+    };
+}
+float!(f16, u16, f64::from, f16::from_f64, |v: i128| f16::from_f64(v as f64));
+float!(f32, u32, f64::from, |v: f64| v as f32, |v: i128| v as f32);
+float!(f64, u64, |v: f64| v, |v: f64| v, |v: i128| v as f64);
+
+/// One byte, zero or one.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Bool(u8);
+
+impl Element for Bool {
+    memory!(Bool, u8);
+    #[inline(always)]
+    fn store(self, bytes: *mut u8) {
+        // SAFETY: as for `load`.
+        unsafe { bytes.write(self.0) }
+    }
+    #[inline(always)]
+    fn from_bits64(bits: u64) -> Self {
+        Self(u8::from(bits & 0xff != 0))
+    }
+    #[inline(always)]
+    fn same(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self.0)
+    }
+    #[inline(always)]
+    fn from_f64(v: f64) -> Self {
+        Self(u8::from(v != 0.0))
+    }
+    #[inline(always)]
+    fn from_int(v: i128) -> Self {
+        Self(u8::from(v != 0))
+    }
+    #[inline(always)]
+    fn to_int(self) -> Option<i128> {
+        Some(i128::from(self.0))
+    }
+}
+
+/// The direct conversion, with one rounding at most.
+#[inline(always)]
+pub(super) fn convert<S: Element, D: Element>(v: S) -> D {
+    match v.to_int() {
+        Some(i) => D::from_int(i),
+        None => D::from_f64(v.to_f64()),
+    }
+}

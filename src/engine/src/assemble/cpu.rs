@@ -1,0 +1,188 @@
+//! Runs jobs on the CPU.
+//!
+//! One of the places where `unsafe` is allowed: jobs carry addresses, which the plan computed to lie inside the decoded
+//! chunk and the output; both are checked against the buffers in debug builds by the tests of the plan.
+
+#![allow(unsafe_code)]
+
+use dali_zarr_kernels::{Job, Op, Source};
+
+use super::cast::{Bool, Element, convert};
+use super::is_copy;
+use crate::dtype::DType;
+use half::f16;
+
+/// Runs one job, whose `src` and `dst` are addresses.
+///
+/// # Safety
+/// The job's boxes must lie in memory that is alive; nobody else may touch the destination meanwhile, nor write the
+/// source.
+pub unsafe fn run(job: &Job, op: &Op) {
+    if is_copy(op) && job.source == Source::Chunk as u32 {
+        match (DType::ALL[op.src_dtype as usize].size(), op.swap != 0) {
+            (1, _) => rows::<1>(job, copy::<1>),
+            (2, false) => rows::<2>(job, copy::<2>),
+            (4, false) => rows::<4>(job, copy::<4>),
+            (_, false) => rows::<8>(job, copy::<8>),
+            (2, true) => rows::<2>(job, swap::<u16>),
+            (4, true) => rows::<4>(job, swap::<u32>),
+            (_, true) => rows::<8>(job, swap::<u64>),
+        }
+        return;
+    }
+    macro_rules! dispatch {
+        ($job:ident, $op:ident, $of:expr, $f:ident $(, $fixed:ty)?) => {
+            match DType::ALL[$of as usize] {
+                DType::Bool => $f::<$($fixed,)? Bool>($job, $op),
+                DType::I8 => $f::<$($fixed,)? i8>($job, $op),
+                DType::I16 => $f::<$($fixed,)? i16>($job, $op),
+                DType::I32 => $f::<$($fixed,)? i32>($job, $op),
+                DType::I64 => $f::<$($fixed,)? i64>($job, $op),
+                DType::U8 => $f::<$($fixed,)? u8>($job, $op),
+                DType::U16 => $f::<$($fixed,)? u16>($job, $op),
+                DType::U32 => $f::<$($fixed,)? u32>($job, $op),
+                DType::U64 => $f::<$($fixed,)? u64>($job, $op),
+                DType::F16 => $f::<$($fixed,)? f16>($job, $op),
+                DType::F32 => $f::<$($fixed,)? f32>($job, $op),
+                DType::F64 => $f::<$($fixed,)? f64>($job, $op),
+            }
+        };
+    }
+    fn from<S: Element>(job: &Job, op: &Op) {
+        dispatch!(job, op, op.dst_dtype, elements, S)
+    }
+    dispatch!(job, op, op.src_dtype, from)
+}
+
+/// One innermost row: source and its distance, destination and its distance, in bytes; elements.
+type Row = fn(*const u8, isize, *mut u8, isize, usize);
+
+/// Calls `row` for every innermost row of the box.
+fn rows<const SIZE: usize>(job: &Job, row: Row) {
+    walk(job, SIZE, SIZE, |src, src_step, dst, dst_step, n| row(src, src_step, dst, dst_step, n));
+}
+
+/// Walks over the rows of a box.
+#[inline(always)]
+fn walk(
+    job: &Job,
+    src_size: usize,
+    dst_size: usize,
+    mut row: impl FnMut(*const u8, isize, *mut u8, isize, usize),
+) {
+    let inner = job.ndim as usize - 1;
+    let outer: u64 = job.extent[..inner].iter().map(|&e| u64::from(e)).product();
+    let (src_step, dst_step) =
+        (job.src_stride[inner] as isize * src_size as isize, job.dst_stride[inner] as isize * dst_size as isize);
+    for r in 0..outer {
+        let (mut rest, mut src, mut dst) = (r, 0i64, 0i64);
+        for d in (0..inner).rev() {
+            let i = (rest % u64::from(job.extent[d])) as i64;
+            rest /= u64::from(job.extent[d]);
+            src += i * job.src_stride[d];
+            dst += i * job.dst_stride[d];
+        }
+        let src = (job.src as i64).wrapping_add(src * src_size as i64) as *const u8;
+        let dst = (job.dst as i64).wrapping_add(dst * dst_size as i64) as *mut u8;
+        row(src, src_step, dst, dst_step, job.extent[inner] as usize);
+    }
+}
+
+fn copy<const SIZE: usize>(src: *const u8, src_step: isize, dst: *mut u8, dst_step: isize, n: usize) {
+    // SAFETY: `run`'s caller promises that both rows lie in their buffers, which don't overlap.
+    unsafe {
+        if src_step == SIZE as isize && dst_step == SIZE as isize {
+            std::ptr::copy_nonoverlapping(src, dst, n * SIZE);
+            return;
+        }
+        for i in 0..n as isize {
+            let v = src.offset(i * src_step).cast::<[u8; SIZE]>().read();
+            dst.offset(i * dst_step).cast::<[u8; SIZE]>().write(v);
+        }
+    }
+}
+
+fn swap<T: Swap>(src: *const u8, src_step: isize, dst: *mut u8, dst_step: isize, n: usize) {
+    for i in 0..n as isize {
+        // SAFETY: as for `copy`.
+        unsafe {
+            let v = src.offset(i * src_step).cast::<T>().read_unaligned();
+            dst.offset(i * dst_step).cast::<T>().write_unaligned(v.swapped());
+        }
+    }
+}
+
+trait Swap: Copy {
+    fn swapped(self) -> Self;
+}
+impl Swap for u16 {
+    fn swapped(self) -> Self {
+        self.swap_bytes()
+    }
+}
+impl Swap for u32 {
+    fn swapped(self) -> Self {
+        self.swap_bytes()
+    }
+}
+impl Swap for u64 {
+    fn swapped(self) -> Self {
+        self.swap_bytes()
+    }
+}
+
+/// The general path from one type to another.
+fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
+    let missing: [S; 2] = op.missing.map(S::from_bits64);
+    let missing = &missing[..op.num_missing as usize];
+    let decode = |v: S| -> D {
+        let mut x = if missing.iter().any(|&m| v.same(m)) { f64::NAN } else { v.to_f64() };
+        if op.has_scale != 0 {
+            x *= op.scale;
+        }
+        if op.has_offset != 0 {
+            x += op.offset;
+        }
+        if op.has_norm != 0 {
+            x = (x - op.mean) / op.stddev;
+        }
+        D::from_f64(x)
+    };
+    let plain = missing.is_empty() && op.has_scale == 0 && op.has_offset == 0 && op.has_norm == 0;
+    let only_norm = missing.is_empty() && op.has_scale == 0 && op.has_offset == 0;
+    let fill = S::from_bits64(op.fill);
+    let swap = op.swap != 0;
+    // One loop for each common case, so that each is simple enough to be vectorised.
+    if job.source == Source::Pad as u32 {
+        let v = D::from_f64(op.pad);
+        map::<S, D>(job, |_| v);
+    } else if job.source == Source::Fill as u32 {
+        let v = if plain { convert(fill) } else { decode(fill) };
+        map::<S, D>(job, |_| v);
+    } else if plain && !swap {
+        map::<S, D>(job, |p| convert(S::load(p, false)));
+    } else if only_norm && !swap {
+        let (mean, stddev) = (op.mean, op.stddev);
+        map::<S, D>(job, |p| D::from_f64((S::load(p, false).to_f64() - mean) / stddev));
+    } else if plain {
+        map::<S, D>(job, |p| convert(S::load(p, true)));
+    } else {
+        map::<S, D>(job, |p| decode(S::load(p, swap)));
+    }
+}
+
+/// Stores `f` of the address of each source element. Constants don't touch the source, whose address is then no one's.
+#[inline(always)]
+fn map<S: Element, D: Element>(job: &Job, f: impl Fn(*const u8) -> D) {
+    walk(job, S::SIZE, D::SIZE, |src, src_step, dst, dst_step, n| {
+        if src_step == S::SIZE as isize && dst_step == D::SIZE as isize {
+            for i in 0..n {
+                f(src.wrapping_add(i * S::SIZE)).store(dst.wrapping_add(i * D::SIZE));
+            }
+        } else {
+            for i in 0..n as isize {
+                f(src.wrapping_offset(i * src_step)).store(dst.wrapping_offset(i * dst_step));
+            }
+        }
+    });
+}

@@ -1,0 +1,108 @@
+use super::*;
+use crate::geometry::Norm;
+use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+use half::f16;
+
+fn job(src: u64, dst: u64, dims: &[(u32, i64, i64)], source: Source) -> Job {
+    let mut job = Job {
+        src,
+        dst,
+        op: 0,
+        source: source as u32,
+        ndim: dims.len() as u32,
+        reserved: 0,
+        extent: [1; MAX_DIMS],
+        src_stride: [0; MAX_DIMS],
+        dst_stride: [0; MAX_DIMS],
+    };
+    for (i, &(n, s, d)) in dims.iter().enumerate() {
+        (job.extent[i], job.src_stride[i], job.dst_stride[i]) = (n, s, d);
+    }
+    job
+}
+
+/// Applies an operation to a vector of elements.
+fn apply<S: Copy, D: Copy + Default>(values: &[S], op: &Op, source: Source) -> Vec<D> {
+    let mut out = vec![D::default(); values.len()];
+    let n = values.len() as u32;
+    let j = job(values.as_ptr() as u64, out.as_mut_ptr() as u64, &[(n, 1, 1)], source);
+    // SAFETY: both vectors have `n` elements of the types that the operation names.
+    unsafe { run(&j, op) };
+    out
+}
+
+fn plain(src: DType, dst: DType) -> Op {
+    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, dtype: dst }, 0.0, false)
+}
+
+#[test]
+fn casts_round_and_saturate() {
+    let f = [0.5f32, 1.5, 2.5, -0.5, -1.5, f32::NAN, f32::INFINITY, -f32::INFINITY, 300.4, -129.0];
+    let to_i8: Vec<i8> = apply(&f, &plain(DType::F32, DType::I8), Source::Chunk);
+    assert_eq!(to_i8, [0, 2, 2, 0, -2, 0, 127, -128, 127, -128]);
+    let to_u8: Vec<u8> = apply(&f, &plain(DType::F32, DType::U8), Source::Chunk);
+    assert_eq!(to_u8, [0, 2, 2, 0, 0, 0, 255, 0, 255, 0]);
+    let ints = [i64::MAX, i64::MIN, -1, 255, (1 << 24) + 1, 0x7fff_ffbf_ffff_ffff];
+    let to_u32: Vec<u32> = apply(&ints, &plain(DType::I64, DType::U32), Source::Chunk);
+    assert_eq!(to_u32, [u32::MAX, 0, 0, 255, (1 << 24) + 1, u32::MAX]);
+    let to_f32: Vec<f32> = apply(&ints, &plain(DType::I64, DType::F32), Source::Chunk);
+    assert_eq!(to_f32, ints.map(|i| i as f32), "one rounding, not two");
+    let halves: Vec<u16> = apply(&[65504.0f64, 65520.0, 1e-8, 0.1], &plain(DType::F64, DType::F16), Source::Chunk);
+    assert_eq!(halves, [65504.0, 65520.0, 1e-8, 0.1].map(|v| f16::from_f64(v).to_bits()));
+    let bools: Vec<u8> = apply(&[0.0f32, 0.3, f32::NAN], &plain(DType::F32, DType::Bool), Source::Chunk);
+    assert_eq!(bools, [0, 1, 1]);
+    let from_bool: Vec<f32> = apply(&[0u8, 1, 7], &plain(DType::Bool, DType::F32), Source::Chunk);
+    assert_eq!(from_bool, [0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn decoding_then_normalisation_then_cast() {
+    let decoding = Decoding { missing: vec![(-999i16) as u16 as u64], scale: Some(0.01), offset: Some(273.15) };
+    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), dtype: DType::F32 };
+    let op = op(DType::I16, 7, &decoding, &norm, -1.0, true);
+    let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
+    let got: Vec<f32> = apply(&stored, &op, Source::Chunk);
+    let want = |v: f64| ((v * 0.01 + 273.15 - 280.0) / 12.5) as f32;
+    assert!(got[0].is_nan());
+    assert_eq!(got[1..], [want(0.0), want(1234.0), want(-32768.0)]);
+    assert_eq!(apply::<i16, f32>(&stored, &op, Source::Fill), [want(7.0); 4], "the fill value is decoded like any other");
+    assert_eq!(apply::<i16, f32>(&stored, &op, Source::Pad), [-1.0; 4], "elements outside are not");
+}
+
+#[test]
+fn nan_fill_values_match_any_nan() {
+    let decoding = Decoding { missing: vec![u64::from(f32::NAN.to_bits())], ..Decoding::default() };
+    let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
+    let got: Vec<f32> = apply(&[f32::from_bits(0x7fc0_1234), 1.0], &op(DType::F32, 0, &decoding, &norm, 0.0, false), Source::Chunk);
+    assert!(got[0].is_nan() && got[1] == 1.0);
+}
+
+#[test]
+fn strided_boxes_of_every_size() {
+    fn check<T: Copy + Default + PartialEq + std::fmt::Debug>(dtype: DType, of: fn(u64) -> T) {
+        let src: Vec<T> = (0..120).map(of).collect();
+        let mut dst = vec![T::default(); 200];
+        // A transposed box with a reversed dimension and a broadcast one.
+        let dims = [(3, 0, 60), (4, -5, 1), (5, 20, 4)];
+        let j = job(&raw const src[17] as u64, &raw mut dst[2] as u64, &dims, Source::Chunk);
+        // SAFETY: the largest source index is 17 + 80, the smallest 2; the largest destination 2 + 120 + 3 + 16.
+        unsafe { run(&j, &plain(dtype, dtype)) };
+        for (a, b, c) in (0..3).flat_map(|a| (0..4).flat_map(move |b| (0..5).map(move |c| (a, b, c)))) {
+            assert_eq!(dst[2 + a * 60 + b + c * 4], src[17 - b * 5 + c * 20]);
+        }
+    }
+    check::<u8>(DType::U8, |v| v as u8);
+    check::<i16>(DType::I16, |v| v as i16 * 200);
+    check::<f32>(DType::F32, |v| v as f32 * 1.5);
+    check::<i64>(DType::I64, |v| (v as i64) << 40);
+}
+
+#[test]
+fn nan_payloads_survive_a_copy() {
+    let bits = [0x7ff0_dead_beef_0001u64, 0x8000_0000_0000_0000, 1];
+    let got: Vec<u64> = apply(&bits, &plain(DType::F64, DType::F64), Source::Chunk);
+    assert_eq!(got, bits);
+    let swapped = Op { swap: 1, ..plain(DType::F64, DType::F64) };
+    let got: Vec<u64> = apply(&bits.map(u64::swap_bytes), &swapped, Source::Chunk);
+    assert_eq!(got, bits);
+}

@@ -1,0 +1,171 @@
+//! Chunks that zarrs decodes on the CPU: Blosc, filters, checksums, whole shards, and codecs of other projects.
+//!
+//! zarrs decodes to memory of its own, so this path costs one more copy than the compressors beside it. It must never
+//! let a chunk's claims about itself decide how much memory is taken, where that can be told before.
+
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use zarrs::array::{
+    ArrayBytesRaw, ArrayToBytesCodecTraits, BytesRepresentation, CodecChain, CodecOptions, DataType, FillValue,
+};
+use zarrs::metadata::v3::MetadataV3;
+
+use super::chain::unknown;
+use super::{Compression, wrong_size};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// A chain of codecs that zarrs undoes.
+#[derive(Debug)]
+pub struct Fallback {
+    names: String,
+    /// Undone here before the chain, so that it can't decode to more than it should.
+    outer: Option<Compression>,
+    /// Whether the last codec is Blosc, whose header claims a size.
+    blosc: bool,
+    chain: CodecChain,
+    /// The chain without its last codec: the size before a Blosc codec.
+    before_blosc: Option<CodecChain>,
+    data_type: DataType,
+    fill: FillValue,
+    dtype: DType,
+    max_encoded: usize,
+}
+
+impl Fallback {
+    /// A chain of `codecs` (`names` in messages), of which the last may be `outer`, for chunks up to the shape
+    /// `largest`.
+    pub(super) fn new(
+        names: String,
+        codecs: &[MetadataV3],
+        outer: Option<Compression>,
+        dtype: DType,
+        fill: u64,
+        largest: &[u64],
+    ) -> Result<Self> {
+        let parse = |codecs: &[MetadataV3]| {
+            caught(|| CodecChain::from_metadata(codecs).map_err(|e| e.to_string())).map_err(|e| unknown(&names, e))
+        };
+        let data_type = DataType::from_metadata(&MetadataV3::new(dtype.name())).map_err(|e| unknown(&names, e))?;
+        let fill = fill.to_le_bytes()[..dtype.size()].to_vec();
+        let fill = FillValue::new(if cfg!(target_endian = "big") { fill.into_iter().rev().collect() } else { fill });
+        let shape = nonzero(largest)?;
+        let size = |chain: &CodecChain| {
+            caught(|| chain.encoded_representation(&shape, &data_type, &fill).map_err(|e| e.to_string()))
+                .map_err(|e| unknown(&names, e))
+        };
+        let full = parse(codecs)?;
+        let bound = size(&full)?.size();
+        let decoded = super::decoded_bytes(largest, dtype)?;
+        // Sharding has no bound: an index entry for each inner chunk comes on top.
+        let max_encoded = bound.and_then(|b| usize::try_from(b).ok()).unwrap_or(0).max(decoded + decoded / 4 + 65_536);
+
+        let blosc = codecs.last().is_some_and(|codec| codec.name() == "blosc");
+        let shorter = match codecs {
+            [shorter @ .., _] if outer.is_some() || blosc => Some(parse(shorter)?),
+            _ => None,
+        };
+        let fixed = match &shorter {
+            Some(chain) => matches!(size(chain)?, BytesRepresentation::FixedSize(_)),
+            None => false,
+        };
+        let (chain, outer, before_blosc) = match (shorter.filter(|_| fixed), outer) {
+            (Some(chain), Some(outer)) => (chain, Some(outer), None),
+            (shorter, _) => (full, None, shorter),
+        };
+        Ok(Self { names, outer, blosc, chain, before_blosc, data_type, fill, dtype, max_encoded })
+    }
+
+    /// The codecs' names, in the order in which they encode.
+    pub fn names(&self) -> &str {
+        &self.names
+    }
+
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        self.max_encoded.max(decoded.saturating_add(decoded / 4).saturating_add(65_536))
+    }
+
+    /// Fills `out` with a chunk of `shape`, in C order and native byte order.
+    pub(super) fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
+        let expected = out.len();
+        let shape = nonzero(shape)?;
+        let failed = |reason: String| {
+            Error::runtime(format!(
+                "expected {} bytes encoded with {}, but they can't be decoded: {reason}; the chunk is damaged",
+                encoded.len(),
+                self.names
+            ))
+        };
+        let fixed_size = |chain: &CodecChain| {
+            caught(|| chain.encoded_representation(&shape, &self.data_type, &self.fill).map_err(|e| e.to_string()))
+                .map(|r| r.size().and_then(|s| usize::try_from(s).ok()))
+                .map_err(failed)
+        };
+        if let (true, Some(chain)) = (self.blosc, &self.before_blosc)
+            && let Some(size) = fixed_size(chain)?
+        {
+            check_blosc_header(encoded, size)?;
+        }
+        let encoded_here = match self.outer {
+            None => ArrayBytesRaw::Borrowed(encoded),
+            Some(outer) => {
+                let size = fixed_size(&self.chain)?.ok_or_else(|| failed("its size is unknown".into()))?;
+                let mut bytes = vec![0; size];
+                outer.decode(encoded, &mut bytes)?;
+                ArrayBytesRaw::Owned(bytes)
+            }
+        };
+        // Decoding is spread over the reader's own threads, chunk by chunk.
+        let options = CodecOptions::default().with_concurrent_target(1);
+        let decoded = caught(|| {
+            self.chain
+                .decode(encoded_here, &shape, &self.data_type, &self.fill, &options)
+                .and_then(|bytes| Ok(bytes.into_fixed()?))
+                .map_err(|e| e.to_string())
+        })
+        .map_err(failed)?;
+        if decoded.len() != expected {
+            return Err(wrong_size(expected, decoded.len()));
+        }
+        debug_assert_eq!(expected % self.dtype.size(), 0);
+        out.copy_from_slice(&decoded);
+        Ok(())
+    }
+}
+
+/// Blosc's header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15, both little-endian.
+fn check_blosc_header(encoded: &[u8], expected: usize) -> Result<()> {
+    let field = |at: usize| encoded.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
+    let (Some(decoded), Some(size)) = (field(4), field(12)) else {
+        return Err(Error::runtime(format!(
+            "expected a Blosc header of 16 bytes, but found {} bytes in all; the chunk is truncated",
+            encoded.len()
+        )));
+    };
+    if decoded != expected {
+        return Err(wrong_size(expected, decoded));
+    }
+    if size > encoded.len() {
+        return Err(Error::runtime(format!(
+            "expected {size} bytes, as the Blosc header says, but found {}; the chunk is truncated",
+            encoded.len()
+        )));
+    }
+    Ok(())
+}
+
+fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>> {
+    shape.iter().map(|&extent| NonZeroU64::new(extent)).collect::<Option<_>>().ok_or_else(|| {
+        Error::value(format!("expected chunks with an extent of at least 1, but found the shape {shape:?}"))
+    })
+}
+
+/// Runs foreign code; a panic in it is the chunk's or the metadata's fault, not the process's.
+fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        Err(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the codec panicked".into()))
+    })
+}

@@ -1,0 +1,180 @@
+//! From the bytes of an encoded chunk to its elements, on the CPU, and what the GPU needs to know to do the same.
+//!
+//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
+//! One compressor is one file; all that has no file here is decoded by zarrs ([`fallback`]).
+
+mod chain;
+mod deflate;
+pub mod fallback;
+mod lz4;
+mod zstd;
+
+pub(crate) use chain::{CodecList, V2Codecs};
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use fallback::Fallback;
+
+/// A compressor of whole chunks that is decoded here and may be decoded on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// RFC 8878: any number of frames.
+    Zstd,
+    /// RFC 1952: any number of members.
+    Gzip,
+    /// RFC 1950: one stream.
+    Zlib,
+    /// numcodecs' LZ4: the decoded size as a little-endian u32, then one LZ4 block.
+    Lz4,
+}
+
+impl Compression {
+    /// The name in metadata.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
+            Self::Lz4 => "lz4",
+        }
+    }
+
+    /// Fills `out` from `encoded`.
+    ///
+    /// # Errors
+    /// If `encoded` is damaged, or decodes to another size than that of `out`, whose content is then undefined.
+    pub fn decode(self, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Zstd => zstd::decode(encoded, out),
+            Self::Gzip => deflate::decode_gzip(encoded, out),
+            Self::Zlib => deflate::decode_zlib(encoded, out),
+            Self::Lz4 => lz4::decode(encoded, out),
+        }
+    }
+
+    /// The most bytes to which writers in use encode `decoded` bytes, at any level.
+    pub fn max_encoded_bytes(self, decoded: usize) -> usize {
+        match self {
+            // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
+            Self::Zstd => zstd_safe::compress_bound(decoded).saturating_add(64),
+            // zlib's deflateBound for stored blocks with the smallest memory level, and a gzip header with a file name.
+            Self::Gzip | Self::Zlib => {
+                decoded.saturating_add(decoded >> 5).saturating_add(decoded >> 7).saturating_add(decoded >> 11) + 512
+            }
+            // LZ4_compressBound and the size before it.
+            Self::Lz4 => decoded.saturating_add(decoded / 255) + 16 + 4,
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the elements of a chunk are packed into its bytes.
+#[derive(Debug)]
+pub enum Codec {
+    /// As they are.
+    Raw,
+    /// By one compressor, which the GPU may decode.
+    Gpu(Compression),
+    /// By anything else: decoded on the CPU to C order and native byte order.
+    Other(Box<Fallback>),
+}
+
+/// How the chunks of an array are encoded.
+#[derive(Debug)]
+pub struct ChunkFormat {
+    /// Decoded bytes are in C order of the stored axes, and stored axis `k` is the array's axis `order[k]`.
+    pub order: Vec<usize>,
+    /// Whether decoded elements are in the other byte order than this machine's.
+    pub swap: bool,
+    /// What remains to be undone before that.
+    pub codec: Codec,
+    dtype: DType,
+}
+
+impl ChunkFormat {
+    /// Fills `out` with the elements of a chunk of `shape` (encoded extents, in the array's axes), laid out as
+    /// `order` and `swap` say.
+    ///
+    /// # Errors
+    /// If `encoded` is damaged, or decodes to another size than that of `out`, whose content is then undefined.
+    pub fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
+        let expected = self.decoded_bytes(shape)?;
+        if out.len() != expected {
+            return Err(Error::runtime(format!(
+                "expected room for the {expected} bytes of a chunk of shape {shape:?}, but found {}",
+                out.len()
+            )));
+        }
+        match &self.codec {
+            Codec::Raw if encoded.len() == expected => {
+                out.copy_from_slice(encoded);
+                Ok(())
+            }
+            Codec::Raw => Err(Error::runtime(format!(
+                "expected {expected} uncompressed bytes, but found {}; the chunk is {}",
+                encoded.len(),
+                if encoded.len() < expected { "truncated" } else { "not what the metadata says" }
+            ))),
+            Codec::Gpu(compression) => compression.decode(encoded, out),
+            Codec::Other(fallback) => fallback.decode(encoded, shape, out),
+        }
+    }
+
+    /// Bytes of a decoded chunk of `shape`.
+    ///
+    /// # Errors
+    /// If they can't be counted.
+    pub fn decoded_bytes(&self, shape: &[u64]) -> Result<usize> {
+        decoded_bytes(shape, self.dtype)
+    }
+
+    /// The most bytes to which writers in use encode a chunk of `decoded` bytes. A chunk that is larger isn't wrong,
+    /// only unusual.
+    pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        match &self.codec {
+            Codec::Raw => decoded,
+            Codec::Gpu(compression) => compression.max_encoded_bytes(decoded),
+            Codec::Other(fallback) => fallback.max_encoded_bytes(decoded),
+        }
+    }
+
+    /// The codecs' names, for messages.
+    pub fn describe(&self) -> String {
+        match &self.codec {
+            Codec::Raw => "uncompressed".into(),
+            Codec::Gpu(compression) => compression.name().into(),
+            Codec::Other(fallback) => fallback.names().into(),
+        }
+    }
+}
+
+/// Bytes of `shape` elements of `dtype`.
+pub(crate) fn decoded_bytes(shape: &[u64], dtype: DType) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(dtype.size() as u64, |bytes, &extent| bytes.checked_mul(extent))
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| Error::value(format!("expected a chunk that fits into memory, but found the shape {shape:?}")))
+}
+
+/// The error of a chunk that decodes to another size.
+fn wrong_size(expected: usize, found: impl fmt::Display) -> Error {
+    Error::runtime(format!(
+        "expected {expected} decoded bytes, but found {found}; the chunk is damaged or of another array"
+    ))
+}
+
+/// The error of a chunk that can't be decoded.
+fn damaged(compression: Compression, encoded: usize, reason: impl fmt::Display) -> Error {
+    Error::runtime(format!(
+        "expected {encoded} bytes of {compression} data, but they can't be decoded: {reason}; the chunk is damaged"
+    ))
+}

@@ -1,0 +1,328 @@
+//! One array in one store: its metadata document becomes a shape, chunk grids, a chunk format and keys.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use zarrs::array::ChunkKeyEncoding;
+use zarrs::metadata::v3::MetadataV3;
+
+use super::cf::{self, Cf};
+use super::dtype::{self, Stored};
+use super::grid::{self, DimGrid};
+use super::hierarchy::Node;
+use super::json::shown;
+use super::sharding::{self, Sharding};
+use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
+const MAX_DIMS: usize = 32;
+
+/// An array in one of the stores that are joined.
+#[derive(Debug)]
+pub struct Part {
+    /// Index into [`super::Dataset::stores`].
+    pub store: usize,
+    /// Elements along each dimension.
+    pub shape: Vec<u64>,
+    /// The chunks that are decoded, along each dimension: inner chunks where shards are opened.
+    pub grid: Vec<DimGrid>,
+    /// How they are encoded.
+    pub format: Arc<ChunkFormat>,
+    /// How shards are opened, if there are any that can be.
+    pub sharding: Option<Sharding>,
+    keys: ChunkKeyEncoding,
+    prefix: String,
+    metadata_key: String,
+}
+
+impl Part {
+    /// The key of the chunk at `coords`, or of the shard at `coords` where [`Self::sharding`] is set.
+    pub fn key(&self, coords: &[u64]) -> String {
+        format!("{}{}", self.prefix, self.keys.encode(coords).as_str())
+    }
+
+    /// Whether the array's metadata are still in `store`, which must be the one that they were read from. A chunk's
+    /// key that is missing means the fill value only if so: else the array was deleted.
+    ///
+    /// # Errors
+    /// If that can't be found out.
+    pub fn metadata_exists(&self, store: &dyn Store) -> Result<bool> {
+        store.exists(&self.metadata_key)
+    }
+
+    /// The largest encoded extents of a chunk.
+    pub fn largest_chunk(&self) -> Vec<u64> {
+        self.grid.iter().map(DimGrid::longest).collect()
+    }
+}
+
+/// What an array's metadata say beside the [`Part`].
+pub(super) struct Described {
+    pub part: Part,
+    pub dims: Vec<String>,
+    pub stored: Stored,
+    pub fill: u64,
+    pub cf: Cf,
+}
+
+/// Reads the metadata of an array in the store number `store`.
+pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result<Described> {
+    let Value::Object(document) = &node.metadata else {
+        return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
+    };
+    let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
+    let version = field("zarr_format").as_u64();
+    if version != Some(u64::from(node.version)) {
+        return Err(Error::value(format!(
+            "zarr_format: expected {}, but found {}",
+            node.version,
+            shown(field("zarr_format"))
+        )));
+    }
+    let shape = shape(field("shape"))?;
+    let stored =
+        if node.version == 3 { dtype::parse_v3(field("data_type"))? } else { dtype::parse_v2(field("dtype"))? };
+    let own_fill = dtype::fill_value(field("fill_value"), stored)?;
+    if own_fill.is_none() && node.version == 3 {
+        return Err(Error::value("fill_value: expected a value, but found none"));
+    }
+    let fill = own_fill.unwrap_or(0);
+    countable(&shape, stored)?;
+    let dims = dimension_names(document.get("dimension_names"), &node.attributes, shape.len())?;
+    let cf = if mask_and_scale {
+        cf::decode(node.version, stored, own_fill.filter(|_| node.version == 2), &node.attributes)?
+    } else {
+        Cf::identity(stored.dtype)
+    };
+    let chunks = if node.version == 3 {
+        understood(document)?;
+        chunks_v3(document, &shape, stored, fill)?
+    } else {
+        chunks_v2(document, &shape, stored, fill)?
+    };
+    let part = Part {
+        store,
+        shape,
+        grid: chunks.grid,
+        format: Arc::new(chunks.format),
+        sharding: chunks.sharding,
+        keys: chunks.keys,
+        prefix: node.prefix,
+        metadata_key: node.key,
+    };
+    Ok(Described { part, dims, stored, fill, cf })
+}
+
+struct Chunks {
+    grid: Vec<DimGrid>,
+    format: ChunkFormat,
+    sharding: Option<Sharding>,
+    keys: ChunkKeyEncoding,
+}
+
+fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+    let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
+    let mut grid = grid::parse_v3(field("chunk_grid"), shape)?;
+    let mut codecs = CodecList::parse(field("codecs"))?;
+    let mut opened = None;
+    if let Some(configuration) = codecs.only("sharding_indexed")
+        && let Some(shards) = sharding::parse(configuration, shape, &grid)?
+    {
+        opened = Some(shards.sharding);
+        grid = shards.grid;
+        codecs = shards.codecs;
+    }
+    let format = codecs.format(stored.dtype, fill, &largest(&grid, stored)?)?;
+    let keys = key_encoding(field("chunk_key_encoding").clone())?;
+    Ok(Chunks { grid, format, sharding: opened, keys })
+}
+
+fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+    let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
+    let grid = grid::regular(field("chunks"), shape)?;
+    let fortran = match field("order") {
+        Value::String(s) if s == "C" => false,
+        Value::String(s) if s == "F" => true,
+        found => return Err(Error::value(format!("order: expected \"C\" or \"F\", but found {}", shown(found)))),
+    };
+    let filters = match field("filters") {
+        Value::Null => Vec::new(),
+        Value::Array(filters) => filters.clone(),
+        found => return Err(Error::value(format!("filters: expected a list or null, but found {}", shown(found)))),
+    };
+    let compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
+    let format = codecs.format(stored.dtype, fill, &largest(&grid, stored)?)?;
+    let separator = match field("dimension_separator") {
+        Value::Null => Value::from("."),
+        found => found.clone(),
+    };
+    let keys = key_encoding(serde_json::json!({"name": "v2", "configuration": {"separator": separator}}))?;
+    Ok(Chunks { grid, format, sharding: None, keys })
+}
+
+/// The largest chunk's shape, which must fit into memory.
+fn largest(grid: &[DimGrid], stored: Stored) -> Result<Vec<u64>> {
+    let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
+    decoded_bytes(&largest, stored.dtype)?;
+    Ok(largest)
+}
+
+fn key_encoding(value: Value) -> Result<ChunkKeyEncoding> {
+    let wrong = |reason: String| {
+        Error::value(format!(
+            "chunk_key_encoding: expected \"default\" or \"v2\", but found {} ({reason})",
+            shown(&value)
+        ))
+    };
+    let metadata: MetadataV3 = serde_json::from_value(value.clone()).map_err(|e| wrong(e.to_string()))?;
+    ChunkKeyEncoding::from_metadata(&metadata).map_err(|e| wrong(e.to_string()))
+}
+
+fn shape(value: &Value) -> Result<Vec<u64>> {
+    let shape: Option<Vec<u64>> =
+        value.as_array().and_then(|list| list.iter().map(|v| v.as_u64().filter(|&n| n <= i64::MAX as u64)).collect());
+    let shape = shape.ok_or_else(|| {
+        Error::value(format!("shape: expected a list of whole numbers from 0 to 2^63 - 1, but found {}", shown(value)))
+    })?;
+    if shape.len() > MAX_DIMS {
+        return Err(Error::value(format!("shape: expected at most {MAX_DIMS} dimensions, but found {}", shape.len())));
+    }
+    Ok(shape)
+}
+
+/// Positions of elements are computed in 64 bits.
+fn countable(shape: &[u64], stored: Stored) -> Result<()> {
+    let bytes = shape.iter().try_fold(stored.dtype.size() as u64, |bytes, &n| bytes.checked_mul(n));
+    if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) && !shape.contains(&0) {
+        return Err(Error::value(format!("shape: expected less than 2^63 bytes, but found {shape:?}")));
+    }
+    Ok(())
+}
+
+/// Fields that a reader must understand and this one doesn't are errors, as the specification demands.
+fn understood(document: &Map<String, Value>) -> Result<()> {
+    const KNOWN: [&str; 12] = [
+        "zarr_format",
+        "node_type",
+        "shape",
+        "data_type",
+        "chunk_grid",
+        "chunk_key_encoding",
+        "fill_value",
+        "codecs",
+        "attributes",
+        "storage_transformers",
+        "dimension_names",
+        "consolidated_metadata",
+    ];
+    for (key, value) in document {
+        let optional = value.is_null() || value.get("must_understand").and_then(Value::as_bool) == Some(false);
+        if !KNOWN.contains(&key.as_str()) && !optional {
+            return Err(Error::value(format!(
+                "expected the fields of Zarr v3, but found {key:?}, which must be understood to read this array"
+            )));
+        }
+    }
+    match document.get("storage_transformers") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Array(list)) if list.is_empty() => Ok(()),
+        Some(found) => Err(Error::value(format!("expected no storage_transformers, but found {}", shown(found)))),
+    }
+}
+
+/// `dimension_names`, else `_ARRAY_DIMENSIONS`; dimensions without a name are called `dim_0`, `dim_1` and so on.
+fn dimension_names(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Result<Vec<String>> {
+    let (field, names) = match names {
+        Some(names) if !names.is_null() => ("dimension_names", names),
+        _ => ("_ARRAY_DIMENSIONS", attributes.get("_ARRAY_DIMENSIONS").unwrap_or(&Value::Null)),
+    };
+    let wrong = || {
+        Error::value(format!(
+            "{field}: expected a name or null for each of {ndim} dimensions, but found {}",
+            shown(names)
+        ))
+    };
+    let unnamed = vec![Value::Null; ndim];
+    let names = match names {
+        Value::Null => &unnamed,
+        Value::Array(names) if names.len() == ndim => names,
+        _ => return Err(wrong()),
+    };
+    let mut dims: Vec<String> = Vec::with_capacity(ndim);
+    for (i, name) in names.iter().enumerate() {
+        let name = match name {
+            Value::Null => format!("dim_{i}"),
+            Value::String(name) => name.clone(),
+            _ => return Err(wrong()),
+        };
+        if dims.contains(&name) {
+            return Err(Error::value(format!(
+                "{field}: expected a different name for each dimension, but found {name:?} twice"
+            )));
+        }
+        dims.push(name);
+    }
+    Ok(dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(change: impl Fn(&mut Value)) -> Node {
+        let mut metadata = json!({
+            "zarr_format": 3, "node_type": "array", "shape": [10, 20], "data_type": "float32", "fill_value": 0.0,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 5]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]
+        });
+        change(&mut metadata);
+        Node { version: 3, prefix: "a/".into(), metadata, attributes: Map::new(), key: "a/zarr.json".into() }
+    }
+
+    #[test]
+    fn keys_and_names() {
+        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, false).unwrap();
+        assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
+        assert_eq!(described.dims, ["dim_0", "lat"]);
+        assert_eq!(described.part.largest_chunk(), [4, 5]);
+    }
+
+    #[test]
+    fn absurd_metadata_are_errors() {
+        let cases: &[(&str, Value)] = &[
+            ("zarr_format", json!(2)),
+            ("shape", json!([-1, 20])),
+            ("shape", json!([u64::MAX, 20])),
+            ("shape", json!([1u64 << 40, 1u64 << 40])),
+            ("shape", json!([10])),
+            ("shape", json!(vec![1; 33])),
+            ("shape", json!("10")),
+            ("fill_value", Value::Null),
+            ("data_type", json!("complex64")),
+            ("chunk_grid", json!({"name": "regular", "configuration": {"chunk_shape": [0, 5]}})),
+            ("chunk_grid", json!({"name": "regular", "configuration": {"chunk_shape": [1u64 << 40, 1u64 << 40]}})),
+            ("codecs", json!([])),
+            ("codecs", json!(["nonsense"])),
+            ("codecs", json!([{"name": "transpose", "configuration": {"order": [0, 0]}}, "bytes"])),
+            ("codecs", json!([{"name": "transpose", "configuration": {"order": [0, 7]}}, "bytes"])),
+            ("codecs", json!([{"name": "bytes", "configuration": {"endian": "middle"}}])),
+            ("chunk_key_encoding", json!({"name": "nonsense"})),
+            ("storage_transformers", json!([{"name": "x"}])),
+            ("dimension_names", json!(["a", "a"])),
+            ("dimension_names", json!(["dim_1", null])),
+            ("dimension_names", json!(["a"])),
+            ("encryption", json!({"name": "x"})),
+        ];
+        for (key, value) in cases {
+            let result = describe(node(|m| m[*key] = value.clone()), 0, false);
+            assert!(result.is_err(), "{key} = {value}");
+        }
+        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), 0, false).is_ok());
+    }
+}

@@ -1,0 +1,508 @@
+//! CF decoding (`_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `_Unsigned`) as xarray's `open_zarr` does
+//! it without decoding times: which values are missing, which type results. What xarray refuses is refused here.
+//!
+//! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and
+//! an integer `scale_factor` alone gives int64.
+
+use serde_json::{Map, Value};
+
+use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
+use super::json::{bare_float, shown};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cf {
+    /// Stored values that mean missing: bits of `src_dtype` in native order, zero-extended; at most 2. xarray compares
+    /// values as floats: -0.0 equals 0.0, and integers beyond 2^53 equal their neighbours.
+    pub missing: Vec<u64>,
+    /// Factor, already rounded to `decoded`; the product is rounded to `decoded` too, also before a summand is added.
+    pub scale: Option<f64>,
+    /// Summand, rounded likewise.
+    pub offset: Option<f64>,
+    /// The type of the stored elements, after `_Unsigned`: as wide as the array's own.
+    pub src_dtype: DType,
+    /// The type that results; also that in which `scale` and `offset` are applied (not always float64: float32 data
+    /// whose fill value is NaN stay float32).
+    pub decoded: DType,
+}
+
+impl Cf {
+    /// No decoding at all.
+    pub fn identity(dtype: DType) -> Self {
+        Self { missing: Vec::new(), scale: None, offset: None, src_dtype: dtype, decoded: dtype }
+    }
+
+    /// Whether values pass unchanged.
+    pub fn is_identity(&self) -> bool {
+        self.missing.is_empty() && self.scale.is_none() && self.offset.is_none() && self.src_dtype == self.decoded
+    }
+}
+
+/// A number of an attribute. Equal numbers are one, whatever their types.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Int(i128),
+    Float(f64),
+}
+
+impl Number {
+    fn as_f64(self) -> f64 {
+        match self {
+            Self::Int(i) => i as f64,
+            Self::Float(f) => f,
+        }
+    }
+
+    fn as_int(self) -> Option<i128> {
+        match self {
+            Self::Int(i) => Some(i),
+            Self::Float(f) => whole(f),
+        }
+    }
+
+    fn equals(self, other: Self) -> bool {
+        match (self.as_int(), other.as_int()) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => self.as_f64() == other.as_f64(),
+            _ => false,
+        }
+    }
+}
+
+/// A scale or offset, with what Python's type of it decides.
+#[derive(Clone, Copy)]
+enum Factor {
+    Int(f64),
+    Float(f64),
+    /// A bool or a list of one: no number type for xarray.
+    Odd(f64),
+}
+
+impl Factor {
+    fn value(self) -> f64 {
+        match self {
+            Self::Int(f) | Self::Float(f) | Self::Odd(f) => f,
+        }
+    }
+}
+
+/// Which type xarray computes in.
+enum Packed {
+    Float(DType),
+    Int64,
+    NoNumber,
+}
+
+/// Reads an array's attributes. `own_fill` is the array's fill value in v2 metadata, where it isn't null.
+///
+/// # Errors
+/// [`Error::value`] for what xarray refuses, and for results that aren't numbers of one type.
+pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: &Map<String, Value>) -> Result<Cf> {
+    let dtype = stored.dtype;
+    let fill = match (version, own_fill) {
+        (2, Some(bits)) => Fill::Own(bits),
+        _ => match attrs.get("_FillValue") {
+            None => Fill::None,
+            Some(value) if version == 3 => Fill::Attribute(vec![encoded_fill(value, stored)?]),
+            Some(Value::Null) => Fill::None,
+            Some(value) => Fill::Attribute(numbers("_FillValue", value)?),
+        },
+    };
+    if stored.time {
+        return Ok(Cf::identity(dtype));
+    }
+
+    // The values that mean missing. `None`: one that no stored value equals.
+    let mut values: Vec<Option<Number>> = Vec::new();
+    let mut named = false;
+    let mut add = |list: &[Option<Number>]| {
+        let list: Vec<_> = list.iter().filter(|v| !v.is_some_and(|n| n.as_f64().is_nan())).copied().collect();
+        // NaN for an integer is dropped with its attribute; for a float the attribute still counts.
+        named |= !(list.is_empty() && is_integer(dtype));
+        for value in list {
+            let known = |v: &Option<Number>| match (v, value) {
+                (Some(a), Some(b)) => a.equals(b),
+                _ => false,
+            };
+            if !values.iter().any(known) {
+                values.push(value);
+            }
+        }
+    };
+    match attrs.get("missing_value") {
+        None | Some(Value::Null) => {}
+        Some(value) => add(&numbers("missing_value", value)?),
+    }
+    match &fill {
+        Fill::None => {}
+        Fill::Own(bits) => add(&[Some(own_number(*bits, dtype))]),
+        Fill::Attribute(list) => add(list),
+    }
+
+    let src_dtype = unsigned(dtype, attrs, &fill, &mut values)?;
+    let scale = factor(attrs, "scale_factor")?;
+    let offset = factor(attrs, "add_offset")?;
+    let packed = attrs.contains_key("scale_factor") || attrs.contains_key("add_offset");
+
+    let mut decoded = src_dtype;
+    if !values.is_empty() {
+        decoded = if packed {
+            match choose(src_dtype, scale, offset) {
+                Packed::Float(float) => float,
+                Packed::Int64 => return Err(refused("an integer scale_factor, and missing values that int64 lacks")),
+                Packed::NoNumber => return Err(refused("a scale_factor that is no plain number")),
+            }
+        } else {
+            match src_dtype {
+                DType::Bool => return Err(refused("missing values in an array of bool, which would become objects")),
+                float if float.is_float() => float,
+                int if int.size() <= 2 => DType::F32,
+                _ => DType::F64,
+            }
+        };
+    }
+    if packed {
+        if !named {
+            decoded = match choose(decoded, scale, offset) {
+                Packed::Float(float) => float,
+                Packed::Int64 => int64_scale(decoded, scale)?,
+                Packed::NoNumber => return Err(refused("a scale_factor that is no plain number")),
+            };
+        } else if !decoded.is_float() {
+            return Err(refused("a scale_factor or add_offset for an array of bool with missing values"));
+        }
+    }
+    if attrs.get("dtype").and_then(Value::as_str) == Some("bool") {
+        if packed {
+            return Err(refused("the attribute dtype \"bool\" together with scale_factor or add_offset"));
+        }
+        decoded = DType::Bool;
+    }
+
+    let missing = missing_bits(&values, src_dtype)?;
+    let rounded = |factor: Option<Factor>| {
+        let value = factor.map(Factor::value);
+        if decoded.is_float() { value.map(|f| float_value(float_bits(f, decoded), decoded)) } else { value }
+    };
+    Ok(Cf { missing, scale: rounded(scale), offset: rounded(offset), src_dtype, decoded })
+}
+
+enum Fill {
+    None,
+    /// v2's `fill_value`: a NumPy scalar of the array's type.
+    Own(u64),
+    /// The attribute: Python numbers.
+    Attribute(Vec<Option<Number>>),
+}
+
+fn refused(found: &str) -> Error {
+    Error::value(format!(
+        "mask_and_scale: expected attributes that decode to numbers, but found {found}; correct the array's attributes, \
+         or read it with mask_and_scale=False"
+    ))
+}
+
+fn is_integer(dtype: DType) -> bool {
+    !dtype.is_float() && dtype != DType::Bool
+}
+
+fn own_number(bits: u64, dtype: DType) -> Number {
+    match int_value(bits, dtype) {
+        Some(i) => Number::Int(i),
+        None if dtype == DType::Bool => Number::Int(i128::from(bits)),
+        None => Number::Float(float_value(bits, dtype)),
+    }
+}
+
+fn number(value: &Value) -> Option<Number> {
+    match value {
+        Value::Bool(b) => Some(Number::Int(i128::from(*b))),
+        Value::Number(n) => {
+            let int = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+            int.map(Number::Int).or_else(|| n.as_f64().map(Number::Float))
+        }
+        Value::String(s) => bare_float(s).map(Number::Float),
+        _ => None,
+    }
+}
+
+/// All numbers of a value, which may be a list of lists; `None` for strings, which equal no number.
+fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> {
+    let mut out = Vec::new();
+    let mut rest = vec![value];
+    while let Some(value) = rest.pop() {
+        match value {
+            Value::Array(list) => rest.extend(list.iter().rev()),
+            Value::Object(_) => return Err(refused(&format!("{name} = {}", shown(value)))),
+            Value::Null => {}
+            _ => out.push(number(value)),
+        }
+    }
+    // One float makes all of a list floats, and one string makes all of it strings.
+    if out.iter().any(Option::is_none) {
+        out = vec![None; out.len()];
+    } else if out.iter().any(|n| matches!(n, Some(Number::Float(_)))) {
+        out = out.iter().map(|n| n.map(|n| Number::Float(n.as_f64()))).collect();
+    }
+    Ok(out)
+}
+
+/// v3's attribute `_FillValue`: floats as base64 of a little-endian float64, integers as they are.
+fn encoded_fill(value: &Value, stored: Stored) -> Result<Option<Number>> {
+    let wrong = |expected: &str| {
+        Error::value(format!(
+            "_FillValue: expected {expected}, as xarray writes it for {} in Zarr v3, but found {}; correct the attribute, \
+             or read the array with mask_and_scale=False",
+            if stored.time { "datetime64 or timedelta64" } else { stored.dtype.name() },
+            shown(value)
+        ))
+    };
+    if stored.time {
+        return Err(wrong("no such attribute"));
+    }
+    if stored.dtype.is_float() {
+        let bytes = value.as_str().and_then(base64).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+        return bytes.map(|b| Some(Number::Float(f64::from_le_bytes(b)))).ok_or_else(|| wrong("a float64 in base64"));
+    }
+    if stored.dtype == DType::Bool {
+        return match value {
+            Value::Bool(_) | Value::Number(_) => Ok(number(value).map(|n| Number::Int(i128::from(n.as_f64() != 0.0)))),
+            _ => Err(wrong("a bool")),
+        };
+    }
+    match number(value) {
+        Some(Number::Int(i)) => Ok(Some(Number::Int(i))),
+        Some(Number::Float(f)) if f.is_finite() && f.abs() < 1e30 => Ok(Some(Number::Int(f.trunc() as i128))),
+        _ => Err(wrong("a number")),
+    }
+}
+
+/// Standard base64 with padding.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digit = |b: u8| {
+        Some(match b {
+            b'A'..=b'Z' => b - b'A',
+            b'a'..=b'z' => b - b'a' + 26,
+            b'0'..=b'9' => b - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        })
+    };
+    let (groups, rest) = text.as_bytes().as_chunks::<4>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut out = Vec::with_capacity(groups.len() * 3);
+    for (i, group) in groups.iter().enumerate() {
+        let padding = group.iter().rev().take_while(|&&b| b == b'=').count();
+        if padding > 2 || (padding > 0 && i + 1 < groups.len()) {
+            return None;
+        }
+        let bits = group[..4 - padding].iter().try_fold(0u32, |bits, &b| Some(bits << 6 | u32::from(digit(b)?)))?;
+        let bytes = (bits << (6 * padding)).to_be_bytes();
+        out.extend_from_slice(&bytes[1..4 - padding]);
+    }
+    Some(out)
+}
+
+/// Applies `_Unsigned`: the type that stored bits are taken for, and the fill value in it.
+fn unsigned(dtype: DType, attrs: &Map<String, Value>, fill: &Fill, values: &mut Vec<Option<Number>>) -> Result<DType> {
+    let to = match (dtype, attrs.get("_Unsigned").and_then(Value::as_str)) {
+        (DType::I8, Some("true")) => DType::U8,
+        (DType::I16, Some("true")) => DType::U16,
+        (DType::I32, Some("true")) => DType::U32,
+        (DType::I64, Some("true")) => DType::U64,
+        (DType::U8, Some("false")) => DType::I8,
+        (DType::U16, Some("false")) => DType::I16,
+        (DType::U32, Some("false")) => DType::I32,
+        (DType::U64, Some("false")) => DType::I64,
+        _ => return Ok(dtype),
+    };
+    let (old, bits) = match fill {
+        Fill::None => return Ok(to),
+        Fill::Own(bits) => (own_number(*bits, dtype), *bits),
+        Fill::Attribute(list) => {
+            // NaN was dropped with its attribute, as was null.
+            if list.iter().all(|v| v.is_some_and(|n| n.as_f64().is_nan())) {
+                return Ok(to);
+            }
+            let [Some(old)] = list[..] else {
+                return Err(refused("a _FillValue that isn't one number, with _Unsigned"));
+            };
+            // The attribute is first taken for a number of one of the types: that on disk if it is the signed one,
+            // else the resulting one. Either way the signed one.
+            let signed = if is_signed(dtype) { dtype } else { to };
+            let truncated = old.as_int().unwrap_or(old.as_f64().trunc() as i128);
+            let bits = int_bits(truncated, signed)
+                .ok_or_else(|| refused(&format!("a _FillValue that {signed} can't hold, with _Unsigned")))?;
+            (old, bits)
+        }
+    };
+    values.retain(|v| !v.is_some_and(|v| v.equals(old)));
+    let new = own_number(bits, to);
+    if !values.iter().any(|v| v.is_some_and(|v| v.equals(new))) {
+        values.push(Some(new));
+    }
+    Ok(to)
+}
+
+fn is_signed(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+}
+
+fn factor(attrs: &Map<String, Value>, name: &str) -> Result<Option<Factor>> {
+    let Some(value) = attrs.get(name) else { return Ok(None) };
+    let wrong = || refused(&format!("{name} = {}", shown(value)));
+    let mut inner = value;
+    while let Value::Array(list) = inner {
+        let [one] = list.as_slice() else { return Err(wrong()) };
+        inner = one;
+    }
+    Ok(match (inner, number(inner)) {
+        (Value::Null, _) if value.is_null() => None,
+        (_, Some(n)) if value.is_array() || value.is_boolean() => Some(Factor::Odd(n.as_f64())),
+        (_, Some(Number::Int(i))) => Some(Factor::Int(i as f64)),
+        (_, Some(Number::Float(f))) => Some(Factor::Float(f)),
+        _ => return Err(wrong()),
+    })
+}
+
+/// The type for `dtype` scaled by these, of which at least one key is present (but may be null).
+fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed {
+    match (scale, offset) {
+        (_, Some(_)) | (Some(Factor::Float(_)), None) => Packed::Float(DType::F64),
+        (Some(Factor::Int(_)), None) => Packed::Int64,
+        (Some(Factor::Odd(_)), None) => Packed::NoNumber,
+        (None, None) => Packed::Float(match dtype {
+            DType::F16 | DType::F32 | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
+            _ => DType::F64,
+        }),
+    }
+}
+
+/// An integer scale alone multiplies in int64. Computed in float64 that is exact for what passes here.
+fn int64_scale(dtype: DType, scale: Option<Factor>) -> Result<DType> {
+    let small = scale.is_none_or(|s| s.value().abs() <= f64::from(1 << 20));
+    if !dtype.is_float() && dtype.size() <= 4 && small {
+        return Ok(DType::I64);
+    }
+    Err(refused("an integer scale_factor, with which xarray computes in int64 (write it with a decimal point)"))
+}
+
+/// The stored values that equal one of `values`.
+fn missing_bits(values: &[Option<Number>], dtype: DType) -> Result<Vec<u64>> {
+    let mut missing = Vec::new();
+    for value in values.iter().flatten() {
+        if dtype.is_float() {
+            let f = value.as_f64();
+            let bits = float_bits(f, dtype);
+            if float_value(bits, dtype) == f {
+                missing.push(bits);
+            }
+        } else if dtype == DType::Bool {
+            missing.extend(value.as_int().filter(|&i| i == 0 || i == 1).map(|i| i as u64));
+        } else if dtype.size() == 8 && [2f64.powi(63), 2f64.powi(64)].contains(&value.as_f64()) {
+            // As floats these equal the largest value of their type, which rounds up to them.
+            let largest = if dtype == DType::I64 { i64::MAX as u64 } else { u64::MAX };
+            let rounded = if dtype == DType::I64 { 2f64.powi(63) } else { 2f64.powi(64) };
+            match value.as_int().and_then(|i| int_bits(i, dtype)) {
+                Some(bits) => missing.push(bits),
+                None if value.as_f64() == rounded => missing.push(largest),
+                None => {}
+            }
+        } else {
+            missing.extend(value.as_int().and_then(|i| int_bits(i, dtype)));
+        }
+    }
+    if missing.len() > 2 {
+        return Err(Error::value(format!(
+            "mask_and_scale: expected at most two stored values that mean missing, but found {}; write the array with \
+             one of them",
+            missing.len()
+        )));
+    }
+    Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cf(version: u8, dtype: DType, own: Option<u64>, attrs: Value) -> Result<Cf> {
+        decode(version, Stored { dtype, time: false, big_endian: false }, own, attrs.as_object().unwrap())
+    }
+
+    #[test]
+    fn packed_integers() {
+        let packed =
+            cf(3, DType::I16, None, json!({"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768})).unwrap();
+        assert_eq!(
+            packed,
+            Cf {
+                missing: vec![0x8000],
+                scale: Some(0.01),
+                offset: Some(273.15),
+                src_dtype: DType::I16,
+                decoded: DType::F64
+            }
+        );
+        assert_eq!(cf(3, DType::I16, None, json!({"_FillValue": -1})).unwrap().decoded, DType::F32);
+        assert_eq!(cf(3, DType::I32, None, json!({"missing_value": -1})).unwrap().decoded, DType::F64);
+        assert_eq!(cf(3, DType::I16, None, json!({"scale_factor": 2})).unwrap().decoded, DType::I64);
+        assert!(cf(3, DType::I16, None, json!({"scale_factor": 2, "_FillValue": 0})).is_err());
+        assert!(cf(3, DType::I16, None, json!({"scale_factor": [0.5]})).is_err());
+        assert_eq!(
+            cf(3, DType::I16, None, json!({"scale_factor": [0.5], "add_offset": [1]})).unwrap().decoded,
+            DType::F64
+        );
+    }
+
+    #[test]
+    fn own_fill_values_mean_missing_in_v2_only() {
+        assert_eq!(cf(2, DType::F32, Some(0), json!({})).unwrap().missing, [0]);
+        assert!(cf(3, DType::F32, None, json!({})).unwrap().is_identity());
+        let nan = u64::from(f32::NAN.to_bits());
+        let scaled = cf(2, DType::F32, Some(nan), json!({"scale_factor": 0.1})).unwrap();
+        assert_eq!((scaled.decoded, scaled.missing.len()), (DType::F32, 0), "float32 stays float32");
+        assert_eq!(cf(2, DType::F32, None, json!({"scale_factor": 0.1})).unwrap().decoded, DType::F64);
+        assert!(cf(2, DType::Bool, Some(0), json!({})).is_err());
+    }
+
+    #[test]
+    fn unsigned_bytes() {
+        let c = cf(3, DType::I8, None, json!({"_Unsigned": "true", "_FillValue": -1})).unwrap();
+        assert_eq!((c.src_dtype, c.missing, c.decoded), (DType::U8, vec![255], DType::F32));
+        assert!(cf(3, DType::I8, None, json!({"_Unsigned": "true", "_FillValue": 255})).is_err());
+        let c = cf(2, DType::U8, Some(255), json!({"_Unsigned": "false"})).unwrap();
+        assert_eq!((c.src_dtype, c.missing), (DType::I8, vec![255]));
+        assert!(cf(3, DType::U8, None, json!({"_Unsigned": "false", "_FillValue": 255})).is_err());
+    }
+
+    #[test]
+    fn float_fill_values_in_v3_are_base64() {
+        // struct.pack("<d", -9999.0)
+        assert_eq!(base64("AAAAAICHw8A=").unwrap(), (-9999f64).to_le_bytes());
+        let c = cf(3, DType::F32, None, json!({"_FillValue": "AAAAAICHw8A="})).unwrap();
+        assert_eq!((c.missing, c.decoded), (vec![u64::from((-9999f32).to_bits())], DType::F32));
+        assert!(cf(3, DType::F32, None, json!({"_FillValue": -9999.0})).is_err());
+        assert!(cf(3, DType::F32, None, json!({"_FillValue": "AAA="})).is_err());
+    }
+
+    #[test]
+    fn missing_values_that_nothing_equals_still_promote() {
+        let c = cf(3, DType::F32, None, json!({"missing_value": 0.1})).unwrap();
+        assert!(c.missing.is_empty(), "0.1 is no float32");
+        let c = cf(3, DType::U8, None, json!({"missing_value": [300, -1]})).unwrap();
+        assert_eq!((c.missing.len(), c.decoded), (0, DType::F32));
+        assert!(cf(3, DType::U8, None, json!({"missing_value": [1, 2, 3]})).is_err());
+        let c = cf(2, DType::I32, None, json!({"missing_value": "\u{0}NaN"})).unwrap();
+        assert!(c.is_identity(), "NaN means nothing for integers");
+        let c = cf(3, DType::U64, None, json!({"missing_value": 18446744073709551616.0})).unwrap();
+        assert_eq!(c.missing, [u64::MAX], "as a float the largest value is 2^64");
+    }
+}

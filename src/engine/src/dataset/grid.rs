@@ -1,0 +1,234 @@
+//! Chunk grids: where chunks begin and end along each dimension.
+//!
+//! Specifications: Zarr v3 core (`regular`), zarr-extensions (`rectilinear`), and zarrs' `rectangular` and
+//! `regular_bounded`. All of them are products of one grid per dimension.
+
+use serde_json::Value;
+
+use super::json::shown;
+use crate::error::{Error, Result};
+
+/// Boundaries that are listed, not computed, are kept in memory: 128 MB of them at most.
+const MAX_LISTED: u64 = 1 << 24;
+
+/// The chunks along one dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimGrid {
+    /// Chunks of equal length; also the last, of which the end may lie outside the array.
+    Regular {
+        /// Elements in a chunk, at least 1.
+        chunk: u64,
+        /// Chunks.
+        count: u64,
+    },
+    /// Chunks of any length.
+    Irregular {
+        /// Where each chunk begins, and behind them where the last one ends; strictly increasing.
+        starts: Vec<u64>,
+    },
+}
+
+impl DimGrid {
+    /// Chunks of `chunk` elements that cover `extent`.
+    pub fn regular(chunk: u64, extent: u64) -> Self {
+        Self::Regular { chunk, count: extent.div_ceil(chunk) }
+    }
+
+    /// How many chunks there are.
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::Regular { count, .. } => *count,
+            Self::Irregular { starts } => starts.len() as u64 - 1,
+        }
+    }
+
+    /// The chunk that holds the element `position`, which must lie in the array.
+    pub fn chunk_at(&self, position: u64) -> u64 {
+        match self {
+            Self::Regular { chunk, .. } => position / chunk,
+            Self::Irregular { starts } => starts.partition_point(|&start| start <= position) as u64 - 1,
+        }
+    }
+
+    /// The first element of the chunk `index`, which must be below [`Self::count`].
+    pub fn start(&self, index: u64) -> u64 {
+        match self {
+            Self::Regular { chunk, .. } => index * chunk,
+            Self::Irregular { starts } => starts[index as usize],
+        }
+    }
+
+    /// The encoded extent of the chunk `index`; it may reach beyond the array.
+    pub fn len(&self, index: u64) -> u64 {
+        match self {
+            Self::Regular { chunk, .. } => *chunk,
+            Self::Irregular { starts } => starts[index as usize + 1] - starts[index as usize],
+        }
+    }
+
+    /// Whether there is no chunk.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// The largest encoded extent; at least 1.
+    pub fn longest(&self) -> u64 {
+        match self {
+            Self::Regular { chunk, .. } => *chunk,
+            Self::Irregular { starts } => starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(1),
+        }
+    }
+}
+
+/// A regular grid: one chunk length per dimension, as in v2's `chunks` and v3's `chunk_shape`.
+pub(super) fn regular(chunks: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
+    chunk_shape(chunks, shape.len())
+        .map(|chunks| chunks.iter().zip(shape).map(|(&chunk, &extent)| DimGrid::regular(chunk, extent)).collect())
+}
+
+/// A list of one positive length for each of `ndim` dimensions.
+pub(super) fn chunk_shape(value: &Value, ndim: usize) -> Result<Vec<u64>> {
+    let lengths: Option<Vec<u64>> =
+        value.as_array().and_then(|list| list.iter().map(|v| v.as_u64().filter(|&c| c > 0)).collect());
+    lengths.filter(|lengths| lengths.len() == ndim && lengths.iter().all(|&c| c <= i64::MAX as u64)).ok_or_else(|| {
+        Error::value(format!("chunk shape: expected {ndim} whole numbers above 0, but found {}", shown(value)))
+    })
+}
+
+/// Reads `chunk_grid` of v3 metadata.
+pub(super) fn parse_v3(value: &Value, shape: &[u64]) -> Result<Vec<DimGrid>> {
+    let wrong = |reason: &str| Error::value(format!("chunk_grid: expected {reason}, but found {}", shown(value)));
+    let name = value.get("name").and_then(Value::as_str).ok_or_else(|| wrong("an object with a name"))?;
+    let field = |key: &str| value.get("configuration").and_then(|c| c.get(key)).unwrap_or(&Value::Null);
+    match name {
+        "regular" => regular(field("chunk_shape"), shape),
+        "zarrs.regular_bounded" | "regular_bounded" => {
+            let chunks = chunk_shape(field("chunk_shape"), shape.len())?;
+            chunks.iter().zip(shape).map(|(&chunk, &extent)| bounded(chunk, extent)).collect()
+        }
+        "rectilinear" | "rectangular" => {
+            let key = if name == "rectilinear" { "chunk_shapes" } else { "chunk_shape" };
+            let lists = field(key).as_array().filter(|lists| lists.len() == shape.len());
+            let lists = lists.ok_or_else(|| wrong("one list of chunk lengths for each dimension"))?;
+            lists.iter().zip(shape).map(|(list, &extent)| listed(list, extent)).collect()
+        }
+        _ => Err(wrong("the grid \"regular\", \"rectilinear\" or \"rectangular\"")),
+    }
+}
+
+/// A regular grid whose last chunk ends with the array.
+fn bounded(chunk: u64, extent: u64) -> Result<DimGrid> {
+    if extent.is_multiple_of(chunk) {
+        return Ok(DimGrid::regular(chunk, extent));
+    }
+    let count = extent.div_ceil(chunk);
+    too_many(count)?;
+    let mut starts: Vec<u64> = (0..count).map(|i| i * chunk).collect();
+    starts.push(extent);
+    Ok(DimGrid::Irregular { starts })
+}
+
+/// A number (all chunks are that long), or a list of lengths and of pairs (length, how often).
+fn listed(value: &Value, extent: u64) -> Result<DimGrid> {
+    let wrong = |found: String| {
+        Error::value(format!(
+            "chunk_grid: expected chunk lengths above 0 that cover the {extent} elements of their dimension, but \
+             found {found}"
+        ))
+    };
+    let length = |v: &Value| v.as_u64().filter(|&l| l > 0 && l <= i64::MAX as u64).ok_or_else(|| wrong(shown(v)));
+    let Some(list) = value.as_array() else { return Ok(DimGrid::regular(length(value)?, extent)) };
+    let mut starts = vec![0u64];
+    let mut end = 0u64;
+    for entry in list {
+        let (len, times) = match entry.as_array().map(Vec::as_slice) {
+            None => (length(entry)?, 1),
+            Some([len, times]) => (length(len)?, length(times)?),
+            Some(_) => return Err(wrong(shown(entry))),
+        };
+        too_many((starts.len() as u64).saturating_add(times))?;
+        for _ in 0..times {
+            end = end.checked_add(len).filter(|&e| e <= i64::MAX as u64).ok_or_else(|| wrong(shown(value)))?;
+            starts.push(end);
+        }
+    }
+    if end < extent {
+        return Err(wrong(format!("lengths that cover {end}")));
+    }
+    // Chunks that lie outside the array are never read.
+    let used = starts.partition_point(|&start| start < extent).max(usize::from(extent == 0));
+    starts.truncate(used + usize::from(extent > 0));
+    Ok(DimGrid::Irregular { starts })
+}
+
+fn too_many(count: u64) -> Result<()> {
+    if count <= MAX_LISTED {
+        return Ok(());
+    }
+    Err(Error::value(format!(
+        "chunk_grid: expected at most {MAX_LISTED} irregular chunks along a dimension, but found {count}"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn grids_by_hand() {
+        let grid = parse_v3(
+            &json!({"name": "rectilinear", "configuration": {"kind": "inline",
+            "chunk_shapes": [[[5, 3], 2, 4], 10]}}),
+            &[18, 25],
+        )
+        .unwrap();
+        assert_eq!(grid[0], DimGrid::Irregular { starts: vec![0, 5, 10, 15, 17, 21] });
+        assert_eq!(grid[1], DimGrid::Regular { chunk: 10, count: 3 });
+        assert_eq!((grid[0].chunk_at(16), grid[0].len(4), grid[0].longest()), (3, 4, 5));
+        let bounded = parse_v3(&json!({"name": "zarrs.regular_bounded", "configuration": {"chunk_shape": [4]}}), &[10]);
+        assert_eq!(bounded.unwrap()[0], DimGrid::Irregular { starts: vec![0, 4, 8, 10] });
+        assert_eq!(regular(&json!([4]), &[0]).unwrap()[0].count(), 0);
+        assert_eq!(listed(&json!([3, 3]), 0).unwrap().count(), 0);
+        assert_eq!(listed(&json!([3, 3, 3]), 6).unwrap().count(), 2, "chunks outside the array are dropped");
+    }
+
+    #[test]
+    fn absurd_grids() {
+        for (value, shape) in [
+            (json!({"name": "regular", "configuration": {"chunk_shape": [0]}}), vec![1]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [-1]}}), vec![1]),
+            (json!({"name": "regular", "configuration": {"chunk_shape": [1, 1]}}), vec![1]),
+            (json!({"name": "regular"}), vec![1]),
+            (json!({"name": "spiral"}), vec![1]),
+            (json!("regular"), vec![1]),
+            (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1, 1u64 << 62]]]}}), vec![5]),
+            (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[[1u64 << 62, 3]]]}}), vec![5]),
+            (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[1, 0]]}}), vec![1]),
+            (json!({"name": "rectilinear", "configuration": {"chunk_shapes": [[2]]}}), vec![3]),
+            (json!({"name": "regular_bounded", "configuration": {"chunk_shape": [2]}}), vec![(1 << 40) + 1]),
+        ] {
+            assert!(parse_v3(&value, &shape).is_err(), "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_lies_in_its_chunk(lengths in prop::collection::vec(1u64..9, 1..20), cut in 0u64..9) {
+            let total: u64 = lengths.iter().sum();
+            let extent = total.saturating_sub(cut).max(1);
+            for grid in [listed(&json!(lengths), extent).unwrap(), DimGrid::regular(lengths[0], extent),
+                         bounded(lengths[0], extent).unwrap()] {
+                for position in 0..extent {
+                    let i = grid.chunk_at(position);
+                    prop_assert!(i < grid.count());
+                    prop_assert!(grid.start(i) <= position && position < grid.start(i) + grid.len(i));
+                    prop_assert!(grid.len(i) <= grid.longest());
+                }
+                prop_assert!(grid.start(grid.count() - 1) < extent);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! From paths and names to arrays that can be read: shapes, types, chunk grids, formats and keys.
+//!
+//! Reads metadata only, never a chunk. Everything that a store claims is checked here, so that later stages may trust
+//! it: extents are positive and countable, chunks fit into memory, codecs are known.
+
+mod array;
+mod cf;
+mod dtype;
+mod grid;
+mod hierarchy;
+mod json;
+mod sharding;
+
+use std::sync::Arc;
+
+pub use array::Part;
+pub use cf::Cf;
+pub use grid::DimGrid;
+pub(crate) use json::shown;
+pub use sharding::Sharding;
+
+use crate::dtype::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::spec::Spec;
+use crate::store::{self, Store};
+use array::Described;
+use hierarchy::Hierarchy;
+
+/// The arrays that a reader was asked for, in all of its stores.
+pub struct Dataset {
+    /// The stores, in the order of the spec's paths.
+    pub stores: Vec<Arc<dyn Store>>,
+    /// The arrays, in the order of the spec's arrays.
+    pub arrays: Vec<ArrayInfo>,
+}
+
+/// An array, which may have a part in each of several stores.
+#[derive(Debug)]
+pub struct ArrayInfo {
+    /// Its name in the store; that of the store if it is the array itself.
+    pub name: String,
+    /// The dimensions' names, all different.
+    pub dims: Vec<String>,
+    /// The type of the stored elements.
+    pub dtype: DType,
+    /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
+    pub fill: u64,
+    /// How stored values become decoded ones; the identity unless the spec asks for decoding.
+    pub cf: Cf,
+    /// One for each store, with the same number of dimensions.
+    pub parts: Vec<Part>,
+}
+
+impl Dataset {
+    /// Opens the stores of `spec` and reads the metadata of its arrays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] if a store or an array isn't there or can't be read, or the stores don't fit together;
+    /// [`ErrorKind::Type`] for a data type that DALI lacks.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        if spec.paths.is_empty() {
+            return Err(Error::value("path: expected at least one store, but found none"));
+        }
+        let stores = spec.paths.iter().map(|path| store::open(path)).collect::<Result<Vec<_>>>()?;
+        let mut arrays: Vec<ArrayInfo> = Vec::new();
+        for (i, store) in stores.iter().enumerate() {
+            let hierarchy = metadata_error(Hierarchy::open(store.as_ref()))?;
+            let names =
+                if spec.arrays.is_empty() { vec![only_name(&hierarchy, store.as_ref())?] } else { spec.arrays.clone() };
+            for (position, name) in names.iter().enumerate() {
+                let described = find(&hierarchy, store.as_ref(), i, name, spec.mask_and_scale)?;
+                if i == 0 {
+                    let name = if name.is_empty() { base_name(store.location()) } else { name.clone() };
+                    arrays.push(ArrayInfo::new(name, described));
+                } else {
+                    arrays[position].join(described, stores[0].location(), store.location())?;
+                }
+            }
+        }
+        Ok(Self { stores, arrays })
+    }
+}
+
+impl ArrayInfo {
+    fn new(name: String, described: Described) -> Self {
+        let Described { part, dims, stored, fill, cf } = described;
+        Self { name, dims, dtype: stored.dtype, fill, cf, parts: vec![part] }
+    }
+
+    /// Adds the part in another store.
+    fn join(&mut self, other: Described, first: &str, location: &str) -> Result<()> {
+        let differ = |what: &str, mine: String, theirs: String| {
+            Err(Error::value(format!(
+                "stores {first} and {location}, array '{}': expected the same {what} in all stores that are joined, but \
+                 found {mine} and {theirs}",
+                self.name
+            )))
+        };
+        if self.dims != other.dims {
+            return differ("dimensions", format!("{:?}", self.dims), format!("{:?}", other.dims));
+        }
+        if self.dtype != other.stored.dtype {
+            return differ("data type", self.dtype.to_string(), other.stored.dtype.to_string());
+        }
+        if self.fill != other.fill {
+            return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
+        }
+        if self.cf != other.cf {
+            return differ("decoding attributes", format!("{:?}", self.cf), format!("{:?}", other.cf));
+        }
+        self.parts.push(other.part);
+        Ok(())
+    }
+}
+
+/// Whatever goes wrong with metadata is found out when the reader is built.
+fn metadata_error<T>(result: Result<T>) -> Result<T> {
+    result.map_err(|e| if e.kind() == ErrorKind::Runtime { Error::value(e.message()) } else { e })
+}
+
+fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
+    let Some(node) = metadata_error(hierarchy.array(name))? else {
+        let names = metadata_error(hierarchy.names())?;
+        return Err(Error::value(match names.as_slice() {
+            [only] if only.is_empty() => format!(
+                "store {}: expected an array '{name}' in it, but the store is an array itself; leave arrays out",
+                store.location()
+            ),
+            _ => format!("store {}: expected an array '{name}', but found {}", store.location(), listed(&names)),
+        }));
+    };
+    let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
+    metadata_error(array::describe(node, index, mask_and_scale))
+        .map_err(|e| e.within(format!("store {}, array '{shown_name}'", store.location())))
+}
+
+fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
+    let mut names = metadata_error(hierarchy.names())?;
+    match (names.pop(), names.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (last, _) => {
+            names.extend(last);
+            Err(Error::value(format!(
+                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}",
+                store.location(),
+                listed(&names)
+            )))
+        }
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 30;
+    let quoted: Vec<String> = names.iter().take(SHOWN).map(|name| format!("'{name}'")).collect();
+    match names.len() {
+        0 => "no arrays".into(),
+        n if n > SHOWN => format!("the arrays {} and {} more", quoted.join(", "), n - SHOWN),
+        1 => format!("only the array {}", quoted[0]),
+        _ => format!("the arrays {}", quoted.join(", ")),
+    }
+}
+
+fn base_name(location: &str) -> String {
+    let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    name.strip_suffix(".zarr").unwrap_or(name).to_owned()
+}

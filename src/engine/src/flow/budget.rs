@@ -1,0 +1,271 @@
+//! How much memory goes where: fixed when the reader is built, never exceeded. Pure arithmetic.
+
+use crate::error::{Error, Result};
+use crate::memory::arena::rounded;
+
+/// What the reader must hold at a time, at the least.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Bytes of all outputs of one batch.
+    pub batch: usize,
+    /// The most encoded bytes of a chunk, 0 if none has to be staged.
+    pub encoded: usize,
+    /// Bytes of the largest decoded chunk.
+    pub decoded: usize,
+    /// Bytes of the largest decoded chunk that the CPU decodes for a GPU, 0 if there is none.
+    pub bounced: usize,
+    /// Bytes that a decoder takes for itself on each thread (decoders that don't decode in place).
+    pub per_thread: usize,
+    /// Bytes of the largest index of a shard.
+    pub index: usize,
+    /// Bytes of all decoded chunks that a typical batch needs.
+    pub working_set: usize,
+    /// Decoded bytes of the array with the smallest chunks: how many chunks a wave may have to hold.
+    pub smallest: usize,
+}
+
+/// How host memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostBudget {
+    /// Batches that may be in preparation or waiting.
+    pub window: usize,
+    /// Bytes of the block for encoded chunks (and decoded ones, if batches are delivered to the CPU).
+    pub block: usize,
+    /// Bytes of shard indexes that are kept.
+    pub indexes: usize,
+    /// Decode threads.
+    pub threads: usize,
+}
+
+/// What is divided if the user sets no limit, before looking at the machine.
+pub const DEFAULT_HOST: u64 = 2 << 30;
+/// See [`DEFAULT_HOST`].
+pub const DEFAULT_DEVICE: u64 = 8 << 30;
+
+const MOST_WINDOW: usize = 32;
+
+fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
+    Error::value(format!(
+        "{argument}: {limit} bytes are too few for this dataset and batch size: the smallest that would do is {smallest}"
+    ))
+}
+
+/// The smallest limit with which batches can be delivered to the CPU: one chunk, and one batch or what was asked for.
+pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
+    let chunk = rounded(needs.encoded) + rounded(needs.decoded);
+    (window.unwrap_or(1).max(1) * needs.batch + chunk + rounded(needs.index * 2) + needs.per_thread) as u64
+}
+
+/// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
+///
+/// # Errors
+/// If one chunk and one batch don't fit, with the smallest limit that would do.
+pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
+    let index = rounded(needs.index * 2);
+    let chunk = rounded(needs.encoded) + rounded(needs.decoded);
+    let batches = window.unwrap_or(1).max(1);
+    let smallest = smallest_cpu(needs, window) as usize;
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    if total < smallest {
+        return Err(too_small("host_memory_limit", limit, smallest));
+    }
+    let threads = match needs.per_thread {
+        0 => threads,
+        // Half of what is left at most goes to the decoders.
+        each => threads.min(1 + (total - smallest) / 2 / each),
+    };
+    let transient = threads * needs.per_thread;
+    let left = total - smallest + needs.per_thread - transient;
+    let indexes = index + left / 8;
+    let left = left - left / 8;
+    // Enough chunks for one batch and every thread come first, then batches ahead.
+    let wanted = (needs.working_set + threads * chunk).min(left / 2);
+    let window = window.unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1))).clamp(batches, MOST_WINDOW.max(batches));
+    let block = chunk + left - (window - batches) * needs.batch;
+    Ok(HostBudget { window, block, indexes, threads })
+}
+
+/// Divides `limit` bytes of host memory for batches delivered to a GPU.
+///
+/// # Errors
+/// If one chunk doesn't fit.
+pub fn host_for_gpu(limit: u64, needs: &Needs, fallback: usize, threads: usize) -> Result<HostBudget> {
+    let index = rounded(needs.index * 2);
+    let chunk = rounded(needs.encoded) + rounded(needs.bounced);
+    let smallest = chunk + index + fallback + needs.per_thread;
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    if total < smallest {
+        return Err(too_small("host_memory_limit", limit, smallest));
+    }
+    let threads = match needs.per_thread {
+        0 => threads,
+        each => threads.min(1 + (total - smallest) / 2 / each),
+    };
+    let left = total - smallest + needs.per_thread - threads * needs.per_thread;
+    let indexes = index + left / 8;
+    Ok(HostBudget { window: 0, block: chunk + left - left / 8, indexes, threads })
+}
+
+/// How device memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceBudget {
+    /// Batches that may be in preparation or waiting; each takes [`Needs::batch`] bytes that the host lends.
+    pub window: usize,
+    /// Waves at a time.
+    pub lanes: usize,
+    /// Decoded bytes of chunks that the GPU decodes in one wave.
+    pub wave_decoded: usize,
+    /// Encoded bytes in one wave.
+    pub wave_encoded: usize,
+    /// Chunks in one wave.
+    pub wave_chunks: usize,
+    /// Bytes of workspace of each lane.
+    pub workspace: usize,
+    /// Bytes of the block for decoded chunks.
+    pub slots: usize,
+}
+
+/// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(chunks, decoded)`
+/// is what its decoders need for a wave.
+///
+/// # Errors
+/// If one chunk and one batch don't fit, with the smallest limit that would do.
+pub fn gpu(
+    limit: u64,
+    needs: &Needs,
+    window: Option<usize>,
+    on_gpu: bool,
+    workspace: &dyn Fn(usize, usize) -> Result<usize>,
+) -> Result<DeviceBudget> {
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    let chunk = rounded(needs.decoded);
+    let encoded_chunk = rounded(needs.encoded);
+    let chunks_in = |decoded: usize| (decoded / needs.smallest.max(1)).clamp(1, 32_768);
+    // What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
+    let lane = |decoded: usize| -> Result<(usize, usize)> {
+        let space = if on_gpu { rounded(workspace(chunks_in(decoded), decoded)?) } else { 0 };
+        let tables = chunks_in(decoded) * 64 + JOB_TABLE;
+        Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables), space))
+    };
+    let batches = window.unwrap_or(1).max(1);
+    let smallest = batches * needs.batch + chunk + lane(chunk)?.0;
+    if total < smallest {
+        return Err(too_small("device_memory_limit", limit, smallest));
+    }
+    let set = needs.working_set.max(chunk).max(1);
+    // Many lanes keep many streams in flight; each should hold a batch if it can, and no more than four.
+    for lanes in [8usize, 6, 4, 3, 2, 1] {
+        let most = if on_gpu { (4 * set).clamp(8 << 20, 1 << 30) } else { set.clamp(8 << 20, 256 << 20) };
+        let mut decoded = rounded(most.max(chunk));
+        loop {
+            let (cost, space) = lane(decoded)?;
+            // Slots for what is in flight and one working set; outputs for as much.
+            let slots = (lanes * decoded).saturating_add(rounded(set)).max(chunk);
+            let ahead = (lanes * decoded).div_ceil(set) + 2;
+            let windows = window.unwrap_or(ahead.clamp(2, MOST_WINDOW));
+            let sum = lanes
+                .saturating_mul(cost)
+                .saturating_add(slots)
+                .saturating_add(windows.saturating_mul(needs.batch));
+            let enough = decoded >= set.min(32 << 20) || lanes == 1;
+            if sum <= total && enough {
+                return Ok(DeviceBudget {
+                    window: windows,
+                    lanes,
+                    wave_decoded: decoded,
+                    wave_encoded: encoded_chunk.max(rounded(decoded)),
+                    wave_chunks: chunks_in(decoded),
+                    workspace: space,
+                    slots,
+                });
+            }
+            if decoded <= chunk || !enough {
+                break;
+            }
+            decoded = rounded((decoded / 8 * 7).max(chunk)).min(decoded - crate::memory::arena::ALIGN).max(chunk);
+        }
+    }
+    // One chunk at a time.
+    let (cost, space) = lane(chunk)?;
+    Ok(DeviceBudget {
+        window: batches,
+        lanes: 1,
+        wave_decoded: chunk,
+        wave_encoded: encoded_chunk.max(chunk),
+        wave_chunks: chunks_in(chunk),
+        workspace: space,
+        slots: total - batches * needs.batch - cost,
+    })
+}
+
+/// Bytes of each lane's table of jobs.
+pub const JOB_TABLE: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELD: usize = 721 * 1440 * 4;
+
+    fn needs(batch: usize, chunk: usize) -> Needs {
+        Needs {
+            batch,
+            encoded: chunk + chunk / 8,
+            decoded: chunk,
+            bounced: 0,
+            per_thread: 0,
+            index: 0,
+            working_set: batch,
+            smallest: chunk,
+        }
+    }
+
+    fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
+        b.window * n.batch
+            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_chunks * 64 + JOB_TABLE))
+            + b.slots
+    }
+
+    #[test]
+    fn device_budgets_are_never_exceeded() {
+        let zstd = |_: usize, decoded: usize| Ok(3 * decoded);
+        for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
+            let n = needs(batch, chunk);
+            let smallest = gpu(0, &n, None, true, &zstd).unwrap_err();
+            let smallest: u64 = smallest.message().rsplit(' ').next().unwrap().parse().unwrap();
+            for limit in [smallest, smallest + 1_000_000, 1 << 29, 1 << 30, 8 << 30, 100 << 30] {
+                if limit < smallest {
+                    continue;
+                }
+                let b = gpu(limit, &n, None, true, &zstd).unwrap();
+                assert!(device_total(&b, &n) as u64 <= limit, "{limit} {b:?}");
+                assert!(b.slots >= chunk && b.wave_decoded >= chunk && b.wave_encoded >= n.encoded);
+            }
+            assert!(gpu(smallest - 1, &n, None, true, &zstd).is_err());
+        }
+    }
+
+    #[test]
+    fn eight_gigabytes_hold_many_streams() {
+        let b = gpu(8 << 30, &needs(16 * FIELD, FIELD), None, true, &|_, d| Ok(3 * d)).unwrap();
+        assert!(b.lanes * b.wave_chunks >= 256, "{b:?}");
+        assert!(b.window * 16 >= 256, "{b:?}");
+    }
+
+    #[test]
+    fn host_budgets_are_never_exceeded() {
+        for per_thread in [0, FIELD] {
+            let n = Needs { per_thread, index: 1000, ..needs(16 * FIELD, FIELD) };
+            let smallest = cpu(0, &n, None, 4).unwrap_err();
+            let smallest: u64 = smallest.message().rsplit(' ').next().unwrap().parse().unwrap();
+            for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
+                let b = cpu(limit, &n, None, 4).unwrap();
+                let total = b.window * n.batch + b.block + b.indexes + b.threads * per_thread;
+                assert!(total as u64 <= limit, "{limit}: {total} {b:?}");
+                assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.threads >= 1);
+            }
+            assert!(cpu(smallest - 1, &n, None, 4).is_err());
+            assert_eq!(cpu(1 << 31, &n, Some(3), 4).unwrap().window, 3);
+        }
+    }
+}

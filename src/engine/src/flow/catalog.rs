@@ -1,0 +1,120 @@
+//! What threads must know of the dataset while it is read: where a chunk lies, how it is decoded, what to call it.
+
+use std::sync::Arc;
+
+use crate::dataset::{Dataset, Part};
+use crate::error::{Error, Result};
+use crate::plan::{ChunkId, Planner};
+use crate::store::Store;
+
+use super::shards::ShardId;
+
+/// How an array's chunks are decoded in this reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Stored as they are.
+    Raw,
+    /// On the CPU.
+    Cpu,
+    /// On the GPU.
+    Gpu(crate::codec::Compression),
+}
+
+/// Where a chunk is.
+pub(crate) enum Location {
+    /// A key of its own.
+    Key,
+    /// A slot of a shard.
+    Shard(ShardId, usize),
+}
+
+/// The dataset and the planner, shared by all threads.
+pub(crate) struct Catalog {
+    pub dataset: Dataset,
+    pub planner: Planner,
+    /// Per array and store.
+    pub routes: Vec<Vec<Route>>,
+}
+
+impl Catalog {
+    pub fn part(&self, id: ChunkId) -> &Part {
+        &self.dataset.arrays[id.array as usize].parts[id.part as usize]
+    }
+
+    pub fn route(&self, id: ChunkId) -> Route {
+        self.routes[id.array as usize][id.part as usize]
+    }
+
+    pub fn store(&self, array: u16, part: u16) -> &Arc<dyn Store> {
+        &self.dataset.stores[self.dataset.arrays[array as usize].parts[part as usize].store]
+    }
+
+    pub fn location(&self, id: ChunkId) -> Location {
+        let part = self.part(id);
+        match &part.sharding {
+            None => Location::Key,
+            Some(sharding) => {
+                let (shard, slot) = sharding.shard_of(&self.planner.coords(id));
+                let mut index = 0u64;
+                for (d, (&s, grid)) in shard.iter().zip(&part.grid).enumerate() {
+                    let shards = grid.count().div_ceil(sharding.chunks_per_shard[d].max(1));
+                    index = index * shards + s;
+                }
+                Location::Shard(ShardId { array: id.array, part: id.part, index }, slot)
+            }
+        }
+    }
+
+    /// The key of a chunk that has one of its own, or of the shard that holds it.
+    pub fn key(&self, id: ChunkId) -> String {
+        let part = self.part(id);
+        let coords = self.planner.coords(id);
+        match &part.sharding {
+            None => part.key(&coords),
+            Some(sharding) => part.key(&sharding.shard_of(&coords).0),
+        }
+    }
+
+    /// Bytes of the decoded chunk.
+    pub fn decoded_bytes(&self, id: ChunkId) -> usize {
+        let element = self.dataset.arrays[id.array as usize].dtype.size() as u64;
+        // Checked for overflow when the dataset was opened, for the largest chunk.
+        (self.planner.chunk_shape(id).iter().product::<u64>() * element) as usize
+    }
+
+    /// What to call a chunk in a message.
+    pub fn name(&self, id: ChunkId) -> String {
+        let array = &self.dataset.arrays[id.array as usize];
+        let inner = if self.part(id).sharding.is_some() {
+            let coords: Vec<String> = self.planner.coords(id).iter().map(u64::to_string).collect();
+            format!(", inner chunk ({})", coords.join(", "))
+        } else {
+            String::new()
+        };
+        format!(
+            "store {}, array '{}', chunk {}{inner}",
+            self.store(id.array, id.part).location(),
+            array.name,
+            self.key(id)
+        )
+    }
+
+    /// A missing key is a missing chunk only while its array exists.
+    ///
+    /// # Errors
+    /// If the array's metadata is gone too, or can't be asked for.
+    pub fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
+        let info = &self.dataset.arrays[array as usize];
+        let part = &info.parts[part as usize];
+        let store = &self.dataset.stores[part.store];
+        if part.metadata_exists(store.as_ref())? {
+            return Ok(());
+        }
+        Err(Error::runtime(format!(
+            "store {}, array '{}': expected the array's metadata beside its chunks, but both are gone; \
+             the store was deleted or moved while it was read",
+            store.location(),
+            info.name
+        )))
+    }
+}

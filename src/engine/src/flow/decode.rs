@@ -1,0 +1,98 @@
+//! Threads that decode chunks on the CPU and, when batches are delivered there, assemble them.
+//!
+//! One of the places where `unsafe` is allowed: the memory that a task names belongs to its thread until the event.
+
+#![allow(unsafe_code)]
+
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::stats::Stats;
+use super::tasks::{Item, Outcome, Shared, Task};
+use super::{Event, spawn};
+use crate::assemble;
+use crate::error::{Error, Result};
+
+/// The decode threads. Dropping it lets them finish what they were given, and waits.
+pub(crate) struct DecodePool {
+    work: Option<Sender<Task>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl DecodePool {
+    pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
+        let (work, receiver) = unbounded();
+        let threads = (0..threads)
+            .map(|i| {
+                let (receiver, shared) = (receiver.clone(), shared.clone());
+                spawn(&format!("decode-{i}"), shared.events.clone(), move || run(&receiver, &shared))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { work: Some(work), threads })
+    }
+
+    pub fn run(&self, task: Task) {
+        // As for the fetch threads: the receivers outlive this sender.
+        let _ = self.work.as_ref().expect("until dropped").send(task);
+    }
+}
+
+impl Drop for DecodePool {
+    fn drop(&mut self) {
+        self.work = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(work: &Receiver<Task>, shared: &Shared) {
+    for task in work {
+        if shared.stopped() {
+            continue;
+        }
+        let mut outcomes = Vec::with_capacity(task.items.len());
+        for item in &task.items {
+            let start = Instant::now();
+            let result = if item.in_place { Ok(()) } else { decode(item, shared) };
+            let decoded = Instant::now();
+            if result.is_ok() {
+                assemble(&task, item.jobs.clone(), shared);
+                Stats::add(&shared.stats.chunks_decoded_cpu, 1);
+            }
+            Stats::time(&shared.stats.decode_ns, decoded - start);
+            Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
+            outcomes.push(Outcome { id: item.id, result });
+        }
+        let start = Instant::now();
+        assemble(&task, task.loose.clone(), shared);
+        Stats::time(&shared.stats.assemble_ns, start.elapsed());
+        if shared.events.send(Event::Decoded(outcomes, task.served, task.pinned)).is_err() {
+            return;
+        }
+    }
+}
+
+fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
+    for job in &task.jobs[jobs] {
+        // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
+        // to this task alone.
+        unsafe { assemble::run(job, &shared.ops[job.op as usize]) };
+    }
+}
+
+/// Decodes one chunk; errors and panics of the decoder alike become errors that name the chunk.
+fn decode(item: &Item, shared: &Shared) -> Result<()> {
+    // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
+    // reserved for this chunk.
+    let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
+    let format = &shared.catalog.part(item.id).format;
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &item.shape, out)));
+    caught
+        .unwrap_or_else(|panic| {
+            Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic))))
+        })
+        .map_err(|e| e.within(shared.catalog.name(item.id)))
+}

@@ -1,0 +1,76 @@
+//! The running reader: threads that fetch, decode and assemble, and one that decides what goes when.
+//!
+//! The scheduler ([`scheduler`]) is the only one with state. It hands work with addresses in it to threads that know
+//! nothing of each other and hears of the outcome as an [`Event`]:
+//!
+//! ```text
+//! planner ─ plans ─> scheduler ─ reads ──> fetch threads ──┐
+//!                      ^  │ ───── tasks ─> decode threads ─┤  (CPU: decode and assemble; GPU: what it can't decode)
+//!                      │  └────── waves ─> lanes ──────────┤  (GPU: copy, decode, assemble)
+//!                      └─────────────── events ────────────┘
+//! ```
+
+pub mod budget;
+pub(crate) mod catalog;
+mod chunks;
+mod decode;
+mod fetch;
+mod scheduler;
+mod shards;
+pub mod stats;
+mod tasks;
+pub(crate) mod wave;
+
+pub(crate) use decode::DecodePool;
+pub(crate) use fetch::FetchPool;
+pub(crate) use scheduler::{Finished, Scheduler, Setup};
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::plan::{BatchPlan, ChunkId};
+use crate::reader::DeviceBuffers;
+use tasks::{GroupId, Served};
+
+/// What happened elsewhere.
+pub(crate) enum Event {
+    /// The planner planned the next batch.
+    Planned(BatchPlan),
+    /// A read ended: bytes read, or `None` if there is no such key.
+    Fetched(GroupId, Result<Option<usize>>),
+    /// A shard's index was read; `None` if there is no such shard.
+    Index(shards::ShardId, Result<Option<Arc<shards::Index>>>),
+    /// A task of the decode threads ended.
+    Decoded(Vec<tasks::Outcome>, Vec<Served>, Vec<ChunkId>),
+    /// A lane has copied what it needs of these groups, once for each time that a group is listed.
+    Copied(Vec<GroupId>),
+    /// A lane finished a wave.
+    Wave(wave::WaveDone),
+    /// The host lent device memory.
+    Lent(DeviceBuffers),
+    /// The host took a batch.
+    Taken,
+    /// A thread died.
+    Died(Error),
+    /// The reader is being dropped.
+    Stop,
+}
+
+/// Spawns a named thread whose panics reach the scheduler as events instead of being lost.
+pub(crate) fn spawn(
+    name: &str,
+    events: crossbeam_channel::Sender<Event>,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>> {
+    let label = name.to_owned();
+    std::thread::Builder::new()
+        .name(format!("dali-zarr-{name}"))
+        .spawn(move || {
+            if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+                let what = crate::error::panic_text(&*panic);
+                // The receiver may be gone already: then nobody waits for this thread's work.
+                let _ = events.send(Event::Died(Error::runtime(format!("internal error in thread {label}: {what}"))));
+            }
+        })
+        .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")))
+}

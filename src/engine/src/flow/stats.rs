@@ -1,0 +1,78 @@
+//! Counters of a reader, shared by its threads.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// See [`Stats::to_json`] for what each means.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Chunks (inner chunks of shards count each) whose bytes were fetched.
+    pub chunks_read: AtomicU64,
+    /// Chunks that don't exist and give the fill value.
+    pub chunks_missing: AtomicU64,
+    /// Encoded bytes fetched, shard indexes not counted.
+    pub bytes_read: AtomicU64,
+    /// Read requests, shard indexes not counted.
+    pub reads: AtomicU64,
+    /// Shard indexes read.
+    pub index_reads: AtomicU64,
+    /// Chunks decoded (or passed through, if uncompressed) by the CPU.
+    pub chunks_decoded_cpu: AtomicU64,
+    /// Chunks decoded (or passed through) by the GPU.
+    pub chunks_decoded_gpu: AtomicU64,
+    /// Chunks that the GPU was meant to decode but the CPU did.
+    pub cpu_fallbacks: AtomicU64,
+    /// Chunks that were dropped to make room and may have to be read again.
+    pub evictions: AtomicU64,
+    /// Batches handed out.
+    pub batches: AtomicU64,
+    /// Waves launched on the GPU.
+    pub waves: AtomicU64,
+    /// Nanoseconds that fetch threads spent reading.
+    pub read_ns: AtomicU64,
+    /// Nanoseconds that lanes spent until their copies to the GPU were done.
+    pub copy_ns: AtomicU64,
+    /// Nanoseconds that decode threads or lanes spent decoding.
+    pub decode_ns: AtomicU64,
+    /// Nanoseconds that decode threads spent assembling, or lanes waited for it.
+    pub assemble_ns: AtomicU64,
+    /// Nanoseconds that the host waited for batches.
+    pub wait_ns: AtomicU64,
+}
+
+impl Stats {
+    /// Adds to a counter.
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Relaxed);
+    }
+
+    /// Adds a duration to a counter of nanoseconds.
+    pub fn time(counter: &AtomicU64, d: Duration) {
+        counter.fetch_add(d.as_nanos() as u64, Relaxed);
+    }
+
+    /// All counters as a JSON object; times in seconds, summed over threads.
+    pub fn to_json(&self) -> String {
+        let n = |c: &AtomicU64| c.load(Relaxed);
+        let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;
+        serde_json::json!({
+            "chunks_read": n(&self.chunks_read),
+            "chunks_missing": n(&self.chunks_missing),
+            "bytes_read": n(&self.bytes_read),
+            "reads": n(&self.reads),
+            "index_reads": n(&self.index_reads),
+            "chunks_decoded_cpu": n(&self.chunks_decoded_cpu),
+            "chunks_decoded_gpu": n(&self.chunks_decoded_gpu),
+            "cpu_fallbacks": n(&self.cpu_fallbacks),
+            "evictions": n(&self.evictions),
+            "batches": n(&self.batches),
+            "waves": n(&self.waves),
+            "read_seconds": s(&self.read_ns),
+            "copy_seconds": s(&self.copy_ns),
+            "decode_seconds": s(&self.decode_ns),
+            "assemble_seconds": s(&self.assemble_ns),
+            "wait_seconds": s(&self.wait_ns),
+        })
+        .to_string()
+    }
+}

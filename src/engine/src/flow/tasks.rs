@@ -1,0 +1,89 @@
+//! What the scheduler hands to other threads. Addresses in it are valid until the matching event arrives.
+
+use std::sync::Arc;
+
+use dali_zarr_kernels::Job;
+
+use crate::error::Result;
+use crate::memory::Span;
+use crate::plan::ChunkId;
+
+use super::catalog::Catalog;
+
+/// Names a read, and the chunks that wait for it.
+pub(crate) type GroupId = u64;
+
+/// One use of a chunk by a batch (its number in the reader's sequence), whose jobs have been handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub batch: u64,
+    /// How many uses.
+    pub uses: u32,
+}
+
+/// One read.
+pub(crate) struct Read {
+    pub group: GroupId,
+    pub array: u16,
+    pub part: u16,
+    pub key: String,
+    pub range: ReadRange,
+    pub to: Span,
+}
+
+/// What of a key is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadRange {
+    /// All of it, into a span that is long enough for what honest writers write.
+    Whole,
+    /// All of it, whose length must be that of the span.
+    Exact,
+    /// As many bytes as the span has, from this offset on.
+    From(u64),
+}
+
+/// One chunk for a decode thread.
+pub(crate) struct Item {
+    pub id: ChunkId,
+    pub shape: Vec<u64>,
+    pub encoded: Span,
+    pub decoded: Span,
+    /// Uncompressed and read to where it belongs: there is nothing to decode.
+    pub in_place: bool,
+    /// Into [`Task::jobs`], to be run once the chunk is decoded.
+    pub jobs: std::ops::Range<usize>,
+}
+
+/// Work for one decode thread: chunks to be decoded, jobs to be run after them, and jobs that need no decoding.
+pub(crate) struct Task {
+    pub items: Vec<Item>,
+    pub jobs: Vec<Job>,
+    /// Jobs that run after all items, whatever became of them.
+    pub loose: std::ops::Range<usize>,
+    pub served: Vec<Served>,
+    /// Chunks whose memory the loose jobs read.
+    pub pinned: Vec<ChunkId>,
+}
+
+/// What became of one chunk.
+pub(crate) struct Outcome {
+    pub id: ChunkId,
+    pub result: Result<()>,
+}
+
+/// Shared by the threads that work for one reader.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub catalog: Arc<Catalog>,
+    pub ops: Arc<Vec<dali_zarr_kernels::Op>>,
+    pub stats: Arc<super::stats::Stats>,
+    pub events: crossbeam_channel::Sender<super::Event>,
+    /// Set when the reader is dropped: work that is still queued is skipped.
+    pub stop: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Shared {
+    pub fn stopped(&self) -> bool {
+        self.stop.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}

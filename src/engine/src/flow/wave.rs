@@ -1,0 +1,79 @@
+//! What a lane of the GPU gets: chunks to be copied and decoded together, and the jobs that follow.
+
+use dali_zarr_kernels::Job;
+
+use super::tasks::{GroupId, Outcome, Served};
+use crate::codec::Compression;
+use crate::error::Result;
+use crate::memory::Span;
+use crate::plan::ChunkId;
+
+/// What the bytes of a chunk in a wave are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Decoded: uncompressed in the store, or decoded by the CPU.
+    Decoded,
+    /// Encoded by a compressor that the GPU undoes.
+    Encoded(Compression),
+}
+
+/// One chunk of a wave.
+pub(crate) struct WaveChunk {
+    pub id: ChunkId,
+    /// In page-locked memory.
+    pub bytes: Span,
+    pub content: Content,
+    /// The read whose memory `bytes` lies in.
+    pub group: GroupId,
+    /// Device address where its decoded bytes go.
+    pub slot: u64,
+    pub decoded_bytes: usize,
+    /// Into [`Wave::jobs`].
+    pub jobs: std::ops::Range<usize>,
+}
+
+/// Work for one lane.
+#[derive(Default)]
+pub(crate) struct Wave {
+    pub chunks: Vec<WaveChunk>,
+    pub jobs: Vec<Job>,
+    /// Jobs that read no chunk of this wave.
+    pub loose: std::ops::Range<usize>,
+    /// Small things to be written to device memory: address and bytes.
+    pub uploads: Vec<(u64, Vec<u8>)>,
+    /// Raw `CUevent`s after which the outputs may be written.
+    pub after: Vec<u64>,
+    pub served: Vec<Served>,
+    pub pinned: Vec<ChunkId>,
+}
+
+/// What became of a wave.
+pub(crate) struct WaveDone {
+    pub lane: usize,
+    pub outcomes: Vec<Outcome>,
+    pub served: Vec<Served>,
+    pub pinned: Vec<ChunkId>,
+    /// If the lane itself failed, no job has run for certain, and the device may be lost.
+    pub result: Result<()>,
+}
+
+/// How much one wave may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaveLimits {
+    /// Encoded bytes.
+    pub encoded: usize,
+    /// Decoded bytes of chunks that the GPU decodes.
+    pub decoded: usize,
+    /// Chunks.
+    pub chunks: usize,
+}
+
+/// The lanes of a GPU, as the scheduler sees them.
+pub(crate) trait Lanes: Send {
+    /// How many waves run at a time.
+    fn count(&self) -> usize;
+    /// What each may hold.
+    fn limits(&self) -> WaveLimits;
+    /// Starts a wave on an idle lane; [`super::Event::Copied`] and [`super::Event::Wave`] follow.
+    fn launch(&self, lane: usize, wave: Wave);
+}

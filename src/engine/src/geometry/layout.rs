@@ -1,0 +1,35 @@
+//! DALI's layout letters for dimension names.
+
+/// The letter of one dimension, as DALI's operators read it: frames, depth, height, width, channels.
+fn letter(dim: &str) -> Option<char> {
+    Some(match dim.to_ascii_lowercase().as_str() {
+        "lat" | "latitude" | "y" | "height" | "rows" => 'H',
+        "lon" | "longitude" | "x" | "width" | "columns" => 'W',
+        "level" | "plev" | "lev" | "isobaricinhpa" | "pressure_level" | "depth" | "z" => 'D',
+        "time" | "t" | "valid_time" | "init_time" | "date" | "step" | "frame" => 'F',
+        "channel" | "channels" | "variable" | "band" | "c" => 'C',
+        _ => return None,
+    })
+}
+
+/// The layout of an output whose dimensions have these names ("" is the stack's channel dimension), or the empty one
+/// if a name has no letter or a letter would come twice.
+pub(super) fn of(dims: &[&str]) -> String {
+    let letters: Option<String> = dims.iter().map(|d| if d.is_empty() { Some('C') } else { letter(d) }).collect();
+    match letters {
+        Some(l) if (1..l.len()).all(|i| !l[..i].contains(&l[i..=i])) => l,
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn known_names_have_letters() {
+        assert_eq!(super::of(&["", "latitude", "lon"]), "CHW");
+        assert_eq!(super::of(&["time", "level", "lat", "lon"]), "FDHW");
+        assert_eq!(super::of(&["time", "t"]), "");
+        assert_eq!(super::of(&["values"]), "");
+        assert_eq!(super::of(&[]), "");
+    }
+}

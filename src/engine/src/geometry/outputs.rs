@@ -1,0 +1,270 @@
+//! Which outputs there are and where each array's elements go in them.
+
+use super::{ArrayShape, Axis, Norm, Role, View, layout};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::reader::OutputInfo;
+use crate::spec::Spec;
+
+/// Where one array goes in one output. Strides and bases are elements of one sample of the output.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// The array.
+    pub array: usize,
+    /// The output.
+    pub output: usize,
+    /// Added to the sample's start along the first axis.
+    pub offset: i64,
+    /// Where its first element goes.
+    pub base: i64,
+    /// For each dimension of the array, the distance in the output between its consecutive elements (0 if dropped).
+    pub strides: Vec<i64>,
+    /// Dimensions of the output along which the array is repeated: length and distance.
+    pub broadcast: Vec<(u64, i64)>,
+    /// Index into [`super::Geometry::norms`]; with `channels`, of the first channel.
+    pub norm: usize,
+    /// If channels of this array are normalised differently, how they are numbered.
+    pub channels: Option<Channels>,
+}
+
+/// Numbers the channels of one array: the sum of index times weight over these dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// Dimension of the array, and its weight in the number.
+    pub dims: Vec<(usize, u64)>,
+}
+
+type Built = (Vec<OutputInfo>, Vec<Placement>, Vec<Norm>);
+
+/// A dimension that arrays of one output share: its name and its length in a sample.
+struct GridDim<'a> {
+    name: &'a str,
+    len: u64,
+}
+
+pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis]) -> Result<Built> {
+    let offsets: &[i64] = if spec.offsets.is_empty() { &[0] } else { &spec.offsets };
+    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+        if let Some(v) = values.iter().find(|v| !v.is_finite() || (what == "stddev" && **v == 0.0)) {
+            return Err(Error::value(format!("{what}: expected finite numbers other than a stddev of 0, found {v}")));
+        }
+    }
+    let mut built = if spec.stack_arrays {
+        stacked(spec, arrays, views, axes, offsets)?
+    } else {
+        separate(spec, arrays, views, axes, offsets)?
+    };
+    for output in &built.0 {
+        let elements = output.shape.iter().try_fold(output.dtype.size() as i64, |n, &s| n.checked_mul(s));
+        if elements.is_none_or(|bytes| bytes > 1 << 46) {
+            return Err(Error::value(format!(
+                "output '{}': a sample of shape {:?} is too large; name more of its dimensions in dims, with a window",
+                output.name, output.shape
+            )));
+        }
+    }
+    if spec.return_index {
+        let shape = vec![axes.len() as i64];
+        built.0.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
+    }
+    Ok(built)
+}
+
+/// The length of a dimension in a sample, `None` if it is dropped.
+fn kept(view: &View, axes: &[Axis], d: usize) -> Option<u64> {
+    match view.dims[d].role {
+        Role::Axis(a) if axes[a].dropped => None,
+        Role::Axis(a) => Some(axes[a].window as u64),
+        Role::Whole => Some(view.dims[d].len),
+    }
+}
+
+fn output_dtype(spec: &Spec, array: &ArrayShape) -> DType {
+    let normalised = !spec.mean.is_empty() || !spec.stddev.is_empty();
+    spec.dtype.unwrap_or(if normalised { DType::F32 } else { array.values })
+}
+
+/// Row-major strides of a shape.
+fn row_major(shape: &[u64]) -> Vec<i64> {
+    let mut strides = vec![1i64; shape.len()];
+    for d in (0..shape.len().saturating_sub(1)).rev() {
+        strides[d] = strides[d + 1].saturating_mul(shape[d + 1].min(1 << 62) as i64);
+    }
+    strides
+}
+
+/// The value for one of `count` arrays or channels out of a list of one or `count`.
+fn one_of(values: &[f64], i: usize, default: f64) -> f64 {
+    match values.len() {
+        0 => default,
+        1 => values[0],
+        _ => values[i],
+    }
+}
+
+fn norm_of(spec: &Spec, array: usize, dtype: DType, mean_at: usize, stddev_at: usize) -> Norm {
+    let asked = !spec.mean.is_empty() || !spec.stddev.is_empty();
+    let pair = (one_of(&spec.mean, mean_at, 0.0), one_of(&spec.stddev, stddev_at, 1.0));
+    Norm { array, mean_stddev: asked.then_some(pair), dtype }
+}
+
+fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
+    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+        if values.len() > 1 && values.len() != arrays.len() {
+            return Err(Error::value(format!(
+                "{what}: expected one value, or one for each of the {} arrays, found {}",
+                arrays.len(),
+                values.len()
+            )));
+        }
+    }
+    let norms = (0..arrays.len()).map(|a| norm_of(spec, a, output_dtype(spec, &arrays[a]), a, a)).collect();
+    let (mut outputs, mut placements) = (Vec::new(), Vec::new());
+    for &offset in offsets {
+        for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
+            let dims: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, axes, d).is_some()).collect();
+            let shape: Vec<u64> = dims.iter().filter_map(|&d| kept(view, axes, d)).collect();
+            let mut strides = vec![0; view.dims.len()];
+            for (&d, stride) in dims.iter().zip(row_major(&shape)) {
+                strides[d] = stride;
+            }
+            let names: Vec<&str> = dims.iter().map(|&d| array.dims[d].as_str()).collect();
+            placements.push(Placement {
+                array: a,
+                output: outputs.len(),
+                offset,
+                base: 0,
+                strides,
+                broadcast: Vec::new(),
+                norm: a,
+                channels: None,
+            });
+            outputs.push(OutputInfo {
+                shape: shape.iter().map(|&s| s as i64).collect(),
+                dtype: output_dtype(spec, array),
+                layout: layout::of(&names),
+                name: array.name.clone(),
+            });
+        }
+    }
+    Ok((outputs, placements, norms))
+}
+
+/// The dimensions of a stack after its channels: those of `dims` that are kept, and the others that every array of two
+/// dimensions or more has; in the order of the first array of the highest rank.
+fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<GridDim<'a>> {
+    let reference = super::axes::reference(arrays);
+    let common = |name: &str| arrays.iter().filter(|a| a.dims.len() >= 2).all(|a| a.dims.iter().any(|d| d == name));
+    let at = arrays.iter().position(|a| std::ptr::eq(a, reference)).unwrap_or(0);
+    let mut dims: Vec<GridDim<'a>> = Vec::new();
+    for (d, name) in reference.dims.iter().enumerate() {
+        let is_axis = matches!(views[at].dims[d].role, Role::Axis(_));
+        if let Some(len) = kept(&views[at], axes, d)
+            && (is_axis || (common(name) && reference.dims.len() >= 2))
+        {
+            dims.push(GridDim { name, len });
+        }
+    }
+    // Axes that only other arrays have.
+    for axis in axes.iter().filter(|a| !a.dropped) {
+        if dims.iter().all(|g| g.name != axis.name) {
+            dims.push(GridDim { name: &axis.name, len: axis.window as u64 });
+        }
+    }
+    dims
+}
+
+fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
+    let dtype = output_dtype(spec, &arrays[0]);
+    if let Some(other) = arrays.iter().find(|a| output_dtype(spec, a) != dtype) {
+        return Err(Error::dtype(format!(
+            "stack_arrays: array '{}' gives {dtype} but array '{}' gives {}; give the stack's type, e.g. dtype=types.FLOAT",
+            arrays[0].name,
+            other.name,
+            output_dtype(spec, other)
+        )));
+    }
+    let grid = grid(arrays, views, axes);
+    let grid_shape: Vec<u64> = grid.iter().map(|g| g.len).collect();
+    let grid_strides = row_major(&grid_shape);
+    let plane = grid_shape.iter().fold(1i64, |n, &s| n.saturating_mul(s as i64));
+
+    // Channel dimensions of each array, and how many channels they make.
+    let channel_dims: Vec<Vec<usize>> = arrays
+        .iter()
+        .zip(views)
+        .map(|(a, v)| {
+            (0..a.dims.len())
+                .filter(|&d| kept(v, axes, d).is_some() && grid.iter().all(|g| g.name != a.dims[d]))
+                .collect()
+        })
+        .collect();
+    let mut counts = Vec::new();
+    for (dims, view) in channel_dims.iter().zip(views) {
+        let n = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(view.dims[d].len)).filter(|&n| n <= 1 << 24);
+        counts.push(n.ok_or_else(|| Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims"))?);
+    }
+    let channels: u64 = counts.iter().sum();
+
+    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+        if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays.len() {
+            return Err(Error::value(format!(
+                "{what}: expected one value, one for each of the {} arrays, or one for each of the {channels} channels, found {}",
+                arrays.len(),
+                values.len()
+            )));
+        }
+    }
+    let per_channel = |values: &[f64]| values.len() > 1 && values.len() as u64 == channels;
+    let by_channel = per_channel(&spec.mean) || per_channel(&spec.stddev);
+
+    let (mut norms, mut parts) = (Vec::new(), Vec::new());
+    let mut first_channel = 0u64;
+    for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
+        let dims = &channel_dims[a];
+        let lens: Vec<u64> = dims.iter().map(|&d| view.dims[d].len).collect();
+        let weights = row_major(&lens);
+        let mut strides = vec![0; array.dims.len()];
+        for (&d, &w) in dims.iter().zip(&weights) {
+            strides[d] = w * plane;
+        }
+        let mut broadcast = Vec::new();
+        for (g, &stride) in grid.iter().zip(&grid_strides) {
+            match array.dims.iter().position(|d| d == g.name) {
+                Some(d) => strides[d] = stride,
+                None => broadcast.push((g.len, stride)),
+            }
+        }
+        let norm = norms.len();
+        let split = by_channel && counts[a] > 1;
+        for c in 0..if split { counts[a] } else { 1 } {
+            let at = (first_channel + c) as usize;
+            let index = |values: &[f64]| if per_channel(values) { at } else { a };
+            norms.push(norm_of(spec, a, dtype, index(&spec.mean), index(&spec.stddev)));
+        }
+        let channels =
+            split.then(|| Channels { dims: dims.iter().zip(&weights).map(|(&d, &w)| (d, w as u64)).collect() });
+        parts.push(Placement {
+            array: a,
+            output: 0,
+            offset: 0,
+            base: first_channel as i64 * plane,
+            strides,
+            broadcast,
+            norm,
+            channels,
+        });
+        first_channel += counts[a];
+    }
+
+    let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
+    let shape: Vec<i64> = std::iter::once(channels).chain(grid_shape).map(|s| s as i64).collect();
+    let name = arrays.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join("+");
+    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name };
+    let placements = offsets
+        .iter()
+        .enumerate()
+        .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
+        .collect();
+    Ok((vec![info; offsets.len()], placements, norms))
+}

@@ -1,0 +1,200 @@
+//! Delivery to a GPU: its memory, divided once, and the lanes that copy, decode and assemble waves of chunks.
+
+mod lane;
+mod tables;
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, bounded};
+
+use crate::codec::Compression;
+use crate::cuda::nvcomp::{self, GpuCodec};
+use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
+use crate::error::{Error, Result};
+use crate::flow::budget::{self, DeviceBudget, Needs};
+use crate::flow::catalog::Route;
+use crate::flow::spawn;
+use crate::flow::tasks::Shared;
+use crate::flow::wave::{Lanes, Wave, WaveLimits};
+use crate::spec::Spec;
+
+/// Memory and lanes for a reader that delivers to a GPU.
+pub(crate) struct Gpu {
+    pub window: usize,
+    pub threads: usize,
+    pub indexes: usize,
+    /// Page-locked host memory for encoded chunks: address and bytes.
+    pub staging: (u64, usize),
+    /// Device memory for decoded chunks: address and bytes.
+    pub slots: (u64, usize),
+    pub lanes: Box<dyn Lanes>,
+    pub owned: Vec<Box<dyn Send>>,
+}
+
+/// What decodes a compression on the GPU.
+const fn codec(compression: Compression) -> GpuCodec {
+    match compression {
+        Compression::Zstd => GpuCodec::Zstd,
+        Compression::Gzip => GpuCodec::Gzip,
+        Compression::Zlib => GpuCodec::Deflate,
+        Compression::Lz4 => GpuCodec::Lz4,
+    }
+}
+
+/// Whether the GPU's decoders can be loaded.
+///
+/// # Errors
+/// What to install.
+pub(crate) fn available() -> Result<()> {
+    nvcomp::available()
+}
+
+/// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
+pub(crate) struct Fallback {
+    /// Page-locked, for decoded bytes.
+    decoded: PinnedBuffer,
+    /// Page-locked, for encoded bytes that must come back from the device.
+    encoded: PinnedBuffer,
+}
+
+struct RunningLanes {
+    limits: WaveLimits,
+    waves: Vec<Sender<Wave>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Lanes for RunningLanes {
+    fn count(&self) -> usize {
+        self.waves.len()
+    }
+    fn limits(&self) -> WaveLimits {
+        self.limits
+    }
+    fn launch(&self, lane: usize, wave: Wave) {
+        // A lane ends only when its sender is dropped; a panic in it is reported as an event.
+        let _ = self.waves[lane].send(wave);
+    }
+}
+
+impl Drop for RunningLanes {
+    fn drop(&mut self) {
+        self.waves.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Opens the device, divides the memory and starts the lanes.
+///
+/// # Errors
+/// Without a device, with budgets that are too small, or if memory can't be had.
+pub(crate) fn open(
+    ordinal: i32,
+    spec: &Spec,
+    needs: &Needs,
+    window: Option<usize>,
+    threads: usize,
+    shared: &Shared,
+) -> Result<Gpu> {
+    let device = Device::open(ordinal)?;
+    let streams = gpu_streams(shared);
+    let workspace = |chunks: usize, decoded: usize| {
+        streams.iter().try_fold(0, |most: usize, &(compression, largest)| {
+            let one = nvcomp::temp_bytes(codec(compression), chunks, largest, decoded)?;
+            Ok(most.max(one))
+        })
+    };
+    let limit = match spec.device_memory_limit {
+        Some(limit) => limit,
+        None => budget::DEFAULT_DEVICE.min(device.memory_info()?.0 as u64 / 2),
+    };
+    let b = budget::gpu(limit, needs, window, !streams.is_empty(), &workspace)?;
+    let fallback = if streams.is_empty() { 0 } else { needs.decoded + needs.encoded };
+    let tables = b.lanes * tables::bytes(b.wave_chunks);
+    let host_limit = match spec.host_memory_limit {
+        Some(limit) => limit,
+        None => budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64),
+    };
+    let h = budget::host_for_gpu(host_limit, needs, fallback + tables, threads)?;
+
+    let staging = PinnedBuffer::alloc(&device, h.block)?;
+    let slots = DeviceBuffer::alloc(&device, b.slots)?;
+    let module = Arc::new(Module::load(&device)?);
+    let ops = lane::upload(&device, &shared.ops)?;
+    let fallback = if streams.is_empty() {
+        None
+    } else {
+        Some(Arc::new(Mutex::new(Fallback {
+            decoded: PinnedBuffer::alloc(&device, needs.decoded.max(1))?,
+            encoded: PinnedBuffer::alloc(&device, needs.encoded.max(1))?,
+        })))
+    };
+    let lanes = start_lanes(&device, &b, &module, ops.ptr(), fallback.as_ref(), shared)?;
+    Ok(Gpu {
+        window: b.window,
+        threads: h.threads,
+        indexes: h.indexes,
+        staging: (staging.ptr() as u64, staging.len()),
+        slots: (slots.ptr(), slots.len()),
+        lanes: Box::new(lanes),
+        owned: vec![Box::new(staging), Box::new(slots), Box::new(ops)],
+    })
+}
+
+/// The compressions that the GPU undoes, each with the decoded bytes of its largest chunk.
+fn gpu_streams(shared: &Shared) -> Vec<(Compression, usize)> {
+    let catalog = &shared.catalog;
+    let mut streams: Vec<(Compression, usize)> = Vec::new();
+    for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
+        for (part, route) in array.parts.iter().zip(routes) {
+            let Route::Gpu(compression) = *route else { continue };
+            // Checked against overflow when the needs were computed.
+            let bytes = part.largest_chunk().iter().product::<u64>() as usize * array.dtype.size();
+            match streams.iter_mut().find(|s| s.0 == compression) {
+                Some(stream) => stream.1 = stream.1.max(bytes),
+                None => streams.push((compression, bytes)),
+            }
+        }
+    }
+    streams
+}
+
+fn start_lanes(
+    device: &Arc<Device>,
+    b: &DeviceBudget,
+    module: &Arc<Module>,
+    ops: u64,
+    fallback: Option<&Arc<Mutex<Fallback>>>,
+    shared: &Shared,
+) -> Result<RunningLanes> {
+    let mut lanes = RunningLanes {
+        limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_chunks },
+        waves: Vec::new(),
+        threads: Vec::new(),
+    };
+    for i in 0..b.lanes {
+        let mut lane = lane::Lane::new(i, device, b, module, ops, fallback.cloned(), shared)?;
+        let (sender, waves) = bounded::<Wave>(1);
+        let shared = shared.clone();
+        lanes.waves.push(sender);
+        lanes.threads.push(spawn(&format!("lane-{i}"), shared.events.clone(), move || {
+            for wave in waves {
+                if shared.stopped() {
+                    continue;
+                }
+                let done = lane.run(wave);
+                if shared.events.send(crate::flow::Event::Wave(done)).is_err() {
+                    return;
+                }
+            }
+        })?);
+    }
+    Ok(lanes)
+}
+
+/// What a chunk that the GPU's decoder gave up on is told.
+fn unfit(what: impl std::fmt::Display) -> Error {
+    Error::runtime(format!("the GPU's decoder gave up ({what})"))
+}

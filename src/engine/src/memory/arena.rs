@@ -1,0 +1,125 @@
+//! Hands out ranges of one fixed block of memory. Knows offsets only, so that it serves host and device memory alike.
+
+use std::collections::BTreeMap;
+
+/// Every range starts and ends at a multiple of this: what copies and kernels like, and never shared cache lines.
+pub const ALIGN: usize = 256;
+
+/// The free ranges of a block.
+#[derive(Debug)]
+pub struct Arena {
+    /// Offset to length; no two touch.
+    free: BTreeMap<usize, usize>,
+    capacity: usize,
+    available: usize,
+}
+
+/// A range that was handed out. It must go back through [`Arena::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// From the start of the block.
+    pub offset: usize,
+    /// Bytes, rounded up to [`ALIGN`].
+    pub len: usize,
+}
+
+/// What an allocation of `bytes` takes from an arena.
+pub const fn rounded(bytes: usize) -> usize {
+    if bytes == 0 { ALIGN } else { bytes.saturating_add(ALIGN - 1) / ALIGN * ALIGN }
+}
+
+impl Arena {
+    /// All of `capacity` bytes (rounded down to [`ALIGN`]) free.
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity / ALIGN * ALIGN;
+        let free = if capacity > 0 { BTreeMap::from([(0, capacity)]) } else { BTreeMap::new() };
+        Self { free, capacity, available: capacity }
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes not handed out, perhaps in pieces.
+    pub fn available(&self) -> usize {
+        self.available
+    }
+
+    /// The lowest range that holds `bytes`: low addresses stay in the caches, and large free ranges stay whole.
+    pub fn take(&mut self, bytes: usize) -> Option<Range> {
+        let len = rounded(bytes);
+        if len > self.available {
+            return None;
+        }
+        let (&offset, &found) = self.free.iter().find(|&(_, &l)| l >= len)?;
+        self.free.remove(&offset);
+        if found > len {
+            self.free.insert(offset + len, found - len);
+        }
+        self.available -= len;
+        Some(Range { offset, len })
+    }
+
+    /// Gives a range back.
+    pub fn release(&mut self, range: Range) {
+        let (mut offset, mut len) = (range.offset, range.len);
+        self.available += len;
+        if let Some((&before, &l)) = self.free.range(..offset).next_back() {
+            debug_assert!(before + l <= offset, "released twice");
+            if before + l == offset {
+                self.free.remove(&before);
+                (offset, len) = (before, l + len);
+            }
+        }
+        if let Some(&l) = self.free.get(&(offset + len)) {
+            self.free.remove(&(offset + len));
+            len += l;
+        }
+        self.free.insert(offset, len);
+    }
+
+    /// Gives back what of a range lies beyond its first `bytes`.
+    pub fn shrink(&mut self, range: Range, bytes: usize) -> Range {
+        let len = rounded(bytes);
+        if len >= range.len {
+            return range;
+        }
+        self.release(Range { offset: range.offset + len, len: range.len - len });
+        Range { offset: range.offset, len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn ranges_never_overlap_and_all_come_back(ops in prop::collection::vec((0usize..5000, any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
+            let mut arena = Arena::new(40_000);
+            let mut held: Vec<Range> = Vec::new();
+            for (bytes, take, which) in ops {
+                if take || held.is_empty() {
+                    if let Some(r) = arena.take(bytes) {
+                        prop_assert!(r.len >= bytes && r.offset + r.len <= arena.capacity());
+                        prop_assert!(held.iter().all(|h| h.offset + h.len <= r.offset || r.offset + r.len <= h.offset));
+                        held.push(r);
+                    }
+                } else {
+                    let at = which.index(held.len());
+                    if bytes % 2 == 0 {
+                        held[at] = arena.shrink(held[at], bytes);
+                    } else {
+                        arena.release(held.swap_remove(at));
+                    }
+                }
+                prop_assert_eq!(arena.available() + held.iter().map(|h| h.len).sum::<usize>(), arena.capacity());
+            }
+            held.into_iter().for_each(|h| arena.release(h));
+            prop_assert_eq!(arena.take(arena.capacity()), Some(Range { offset: 0, len: arena.capacity() }));
+        }
+    }
+}

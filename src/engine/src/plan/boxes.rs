@@ -1,0 +1,294 @@
+//! One array in one sample → boxes in chunks, as jobs.
+
+use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+
+use super::segments::{Segment, segments};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
+use crate::geometry::{Placement, Role};
+
+/// One dimension of a box: elements, and their distance in source and output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dim {
+    n: u64,
+    src: i64,
+    dst: i64,
+}
+
+/// Collects jobs; [`Boxes::finish`] groups them by chunk.
+#[derive(Default)]
+pub(super) struct Boxes {
+    uses: ChunkMap<u32>,
+    chunks: Vec<ChunkId>,
+    jobs: Vec<(u32, Job)>,
+    pads: Vec<Job>,
+    pub starts: Vec<i64>,
+}
+
+/// What all boxes of one array in one sample share.
+#[derive(Clone, Copy)]
+struct Target {
+    output: u32,
+    src_size: u64,
+    dst_size: u64,
+}
+
+impl Boxes {
+    fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+        let dims = simplify(dims);
+        let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
+        let mut at = vec![0u64; outer.len()];
+        loop {
+            let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|(d, &i)| of(d) * i as i64).sum::<i64>();
+            let mut job = Job {
+                src: (src + offset(|d| d.src)) as u64 * target.src_size,
+                dst: (dst + offset(|d| d.dst)) as u64 * target.dst_size,
+                op,
+                source: if chunk.is_some() { Source::Chunk } else { Source::Pad } as u32,
+                ndim: inner.len() as u32,
+                reserved: target.output,
+                extent: [1; MAX_DIMS],
+                src_stride: [0; MAX_DIMS],
+                dst_stride: [0; MAX_DIMS],
+            };
+            for (i, d) in inner.iter().enumerate() {
+                job.extent[i] = d.n as u32;
+                job.src_stride[i] = d.src;
+                job.dst_stride[i] = d.dst;
+            }
+            match chunk {
+                None => self.pads.push(job),
+                Some(id) => {
+                    let chunks = &mut self.chunks;
+                    let at = *self.uses.entry(id).or_insert_with(|| {
+                        chunks.push(id);
+                        chunks.len() as u32 - 1
+                    });
+                    self.jobs.push((at, job));
+                }
+            }
+            if !advance(&mut at, outer.iter().map(|d| d.n)) {
+                return;
+            }
+        }
+    }
+
+    /// Groups the jobs by chunk, chunks in the order in which they were first needed (a counting sort).
+    pub fn finish(self) -> BatchPlan {
+        let mut ends = vec![0usize; self.chunks.len()];
+        self.jobs.iter().for_each(|(at, _)| ends[*at as usize] += 1);
+        let mut total = 0;
+        let mut uses = Vec::with_capacity(self.chunks.len());
+        for (chunk, end) in self.chunks.into_iter().zip(&mut ends) {
+            uses.push(ChunkUse { chunk, jobs: total..total + *end });
+            total += *end;
+            *end = total - *end;
+        }
+        let mut jobs: Vec<Option<Job>> = vec![None; total];
+        for (at, job) in self.jobs {
+            let place = &mut ends[at as usize];
+            jobs[*place] = Some(job);
+            *place += 1;
+        }
+        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, starts: self.starts }
+    }
+}
+
+/// Counts up like an odometer, last digit fastest; false when it wraps around.
+fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
+    for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
+        *i += 1;
+        if *i < n {
+            return true;
+        }
+        *i = 0;
+    }
+    false
+}
+
+/// Dimensions of one element dropped, ordered by their distance in the output, and merged where they are contiguous in
+/// both. At least one remains.
+fn simplify(dims: &[Dim]) -> Vec<Dim> {
+    let mut dims: Vec<Dim> = dims.iter().copied().filter(|d| d.n > 1).collect();
+    dims.sort_by_key(|d| std::cmp::Reverse(d.dst));
+    let mut out: Vec<Dim> = Vec::with_capacity(dims.len().max(1));
+    for d in dims {
+        if let Some(outer) = out.last_mut()
+            && outer.src == d.src * d.n as i64
+            && outer.dst == d.dst * d.n as i64
+            && outer.n * d.n <= 1 << 31
+        {
+            *outer = Dim { n: outer.n * d.n, ..d };
+        } else {
+            out.push(d);
+        }
+    }
+    if out.is_empty() {
+        out.push(Dim { n: 1, src: 1, dst: 1 });
+    }
+    out
+}
+
+impl Planner {
+    /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
+    /// placement's first element goes in the output, in elements of the batch.
+    pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[i64], origin: i64, dst_size: usize) {
+        let view = &self.geometry.views[p.array];
+        let array = &self.arrays[p.array];
+        let target =
+            Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
+        let rank = view.dims.len();
+
+        // Which elements of the sample along each dimension lie in the region of interest.
+        let mut ranges = Vec::with_capacity(rank);
+        for dim in &view.dims {
+            ranges.push(match dim.role {
+                Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
+                Role::Axis(a) => {
+                    let axis = &self.geometry.axes[a];
+                    let first = start[a] + if a == 0 { p.offset } else { 0 };
+                    let below = axis.roi_start - first;
+                    let k0 = if below > 0 { (below - 1) / axis.stride + 1 } else { 0 };
+                    let room = axis.roi_end - 1 - first;
+                    let k1 = if room < 0 { 0 } else { room / axis.stride + 1 };
+                    (k0.min(axis.window), k1.clamp(0, axis.window), first, axis.stride, axis.window)
+                }
+            });
+        }
+        self.pad(out, p, target, origin, &ranges.iter().map(|r| (r.0, r.1, r.4)).collect::<Vec<_>>());
+        if ranges.iter().any(|r| r.0 >= r.1) {
+            return;
+        }
+
+        let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
+        for (part, grids) in array.parts.iter().enumerate() {
+            // Stores that no element comes from are skipped; of the others, the part of the joined dimension.
+            let mut lists: Vec<std::borrow::Cow<'_, [Segment]>> = Vec::with_capacity(rank);
+            let mut empty = false;
+            for (d, dim) in view.dims.iter().enumerate() {
+                let (k0, k1, first, stride, _) = ranges[d];
+                if let Some(list) = &self.whole[p.array][part][d] {
+                    lists.push(list.into());
+                    continue;
+                }
+                let list = if d == joined {
+                    let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
+                    let inside = |k: i64| {
+                        let at = first + k * stride;
+                        let at = dim.pick.as_ref().map_or(at, |p| p[at as usize] as i64);
+                        lo <= at && at < hi
+                    };
+                    let mut list = Vec::new();
+                    let mut k = k0;
+                    while k < k1 {
+                        let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
+                        if run > 0 {
+                            list.extend(segments(dim, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                        }
+                        k += run.max(1);
+                    }
+                    list
+                } else {
+                    segments(dim, first, stride, k0..k1, &grids.dims[d], 0)
+                };
+                empty |= list.is_empty();
+                lists.push(list.into());
+            }
+            if empty || (part > 0 && joined == rank) {
+                continue;
+            }
+            self.walk(out, p, part, target, origin, &lists);
+        }
+    }
+
+    /// Every combination of segments is one box in one chunk.
+    fn walk(
+        &self,
+        out: &mut Boxes,
+        p: &Placement,
+        part: usize,
+        target: Target,
+        origin: i64,
+        lists: &[std::borrow::Cow<'_, [Segment]>],
+    ) {
+        let grids = &self.arrays[p.array].parts[part];
+        let rank = lists.len();
+        let mut at = vec![0u64; rank];
+        let mut element = vec![0i64; rank];
+        let mut dims = vec![Dim { n: 1, src: 0, dst: 0 }; rank];
+        let repeat = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst });
+        dims.extend(repeat);
+        loop {
+            let segment = |d: usize| lists[d][at[d] as usize];
+            // Distances between elements of the decoded chunk along the array's dimensions.
+            let mut distance = 1i64;
+            for &d in grids.order.iter().rev() {
+                element[d] = distance;
+                distance = distance.saturating_mul(grids.dims[d].len(segment(d).chunk) as i64);
+            }
+            let (mut index, mut src, mut dst) = (0u64, 0i64, origin);
+            for d in 0..rank {
+                let s = segment(d);
+                index = index * grids.dims[d].count() + s.chunk;
+                src += s.pos * element[d];
+                dst += s.k * p.strides[d];
+                dims[d] = Dim { n: u64::from(s.n), src: s.step * element[d], dst: p.strides[d] };
+            }
+            let id = ChunkId { array: p.array as u16, part: part as u16, index };
+            match &p.channels {
+                None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
+                Some(channels) => {
+                    // Each channel has its own operation: one box per channel.
+                    let mut one = dims.clone();
+                    channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
+                    let mut c = vec![0u64; channels.dims.len()];
+                    loop {
+                        let (mut channel, mut src, mut dst) = (0u64, src, dst);
+                        for (&(d, weight), &i) in channels.dims.iter().zip(&c) {
+                            channel += (segment(d).k as u64 + i) * weight;
+                            src += dims[d].src * i as i64;
+                            dst += dims[d].dst * i as i64;
+                        }
+                        let op = op_index(p.norm + channel as usize, grids.swap);
+                        out.push(Some(id), target, op, src, dst, &one);
+                        if !advance(&mut c, channels.dims.iter().map(|&(d, _)| dims[d].n)) {
+                            break;
+                        }
+                    }
+                }
+            }
+            if !advance(&mut at, lists.iter().map(|l| l.len() as u64)) {
+                return;
+            }
+        }
+    }
+
+    /// The boxes outside the region of interest: for each dimension those before and after it, with the dimensions
+    /// before restricted to what is inside, so that no element comes twice. `ranges` are (inside from, to, window).
+    fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
+        for (d, &(k0, k1, window)) in ranges.iter().enumerate() {
+            let (k0, k1) = if k0 >= k1 { (window, window) } else { (k0, k1) };
+            for (from, to) in [(0, k0), (k1, window)] {
+                if from >= to {
+                    continue;
+                }
+                let mut dst = origin + from * p.strides[d];
+                let mut dims: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
+                for (e, &(a, b, w)) in ranges.iter().enumerate() {
+                    let (a, b) = match e.cmp(&d) {
+                        std::cmp::Ordering::Less => (a, b),
+                        std::cmp::Ordering::Equal => (from, to),
+                        std::cmp::Ordering::Greater => (0, w),
+                    };
+                    if e < d {
+                        dst += a * p.strides[e];
+                    }
+                    dims.push(Dim { n: (b - a).max(0) as u64, src: 0, dst: p.strides[e] });
+                }
+                out.push(None, target, op_index(p.norm, false), 0, dst, &dims);
+            }
+            if ranges[d].0 >= ranges[d].1 {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! One batch of samples → the chunks that it needs and what becomes of their elements. Pure: no I/O, no device.
+
+mod boxes;
+mod segments;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+
+use dali_zarr_kernels::Job;
+
+use crate::dataset::DimGrid;
+use crate::geometry::{Geometry, Role};
+use segments::{Segment, segments};
+
+/// One unit of decoding: a chunk, or an inner chunk of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChunkId {
+    /// Index of the array in the dataset.
+    pub array: u16,
+    /// Index of the store.
+    pub part: u16,
+    /// Row-major index in the grid of decoded chunks.
+    pub index: u64,
+}
+
+/// A multiplicative hasher: chunk ids are already well spread, and hashing is on the path of every chunk.
+#[derive(Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+impl std::hash::Hash for ChunkId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64((u64::from(self.array) << 48) ^ (u64::from(self.part) << 32) ^ self.index);
+    }
+}
+
+/// A map from chunks.
+pub type ChunkMap<V> = HashMap<ChunkId, V, BuildHasherDefault<IdHasher>>;
+
+/// What a batch does with one chunk.
+#[derive(Clone, Debug)]
+pub struct ChunkUse {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// Its jobs in [`BatchPlan::jobs`].
+    pub jobs: Range<usize>,
+}
+
+/// Everything that one batch needs. In its jobs `src` and `dst` are bytes from the start of the decoded chunk and of the
+/// output, and `reserved` is the number of the output; whoever runs them adds the addresses.
+#[derive(Debug, Default)]
+pub struct BatchPlan {
+    /// Each chunk once, in the order in which samples need them.
+    pub uses: Vec<ChunkUse>,
+    /// Grouped by chunk.
+    pub jobs: Vec<Job>,
+    /// Boxes outside the region of interest.
+    pub pads: Vec<Job>,
+    /// For the index output: the start of each sample along each axis.
+    pub starts: Vec<i64>,
+}
+
+/// The grid of one array in one store, as plans need it.
+pub struct PartGrid {
+    /// Chunks along each dimension.
+    pub dims: Vec<DimGrid>,
+    /// Stored axis `k` of a decoded chunk is the array's axis `order[k]`.
+    pub order: Vec<usize>,
+    /// Whether decoded elements are in the other byte order.
+    pub swap: bool,
+}
+
+/// One array, as plans need it.
+pub struct ArrayGrids {
+    /// Bytes per stored element.
+    pub element: usize,
+    /// One per store.
+    pub parts: Vec<PartGrid>,
+}
+
+/// Plans batches; shared by threads.
+pub struct Planner {
+    geometry: Geometry,
+    arrays: Vec<ArrayGrids>,
+    /// Per array, part and dimension: the segments of dimensions that are read whole, which never change.
+    whole: Vec<Vec<Vec<Option<Vec<Segment>>>>>,
+    /// Elements per sample of each output.
+    sample_elements: Vec<i64>,
+}
+
+/// The index of the operation for a norm; byte order is part of the operation.
+pub const fn op_index(norm: usize, swap: bool) -> u32 {
+    (norm * 2 + swap as usize) as u32
+}
+
+impl Planner {
+    /// A planner for this geometry over these grids.
+    pub fn new(geometry: Geometry, arrays: Vec<ArrayGrids>) -> Self {
+        let whole = geometry
+            .views
+            .iter()
+            .zip(&arrays)
+            .map(|(view, array)| {
+                let part = |part: &PartGrid| {
+                    view.dims
+                        .iter()
+                        .zip(&part.dims)
+                        .map(|(dim, grid)| (dim.role == Role::Whole).then(|| segments(dim, 0, 1, 0..dim.len as i64, grid, 0)))
+                        .collect()
+                };
+                array.parts.iter().map(part).collect()
+            })
+            .collect();
+        let sample_elements = geometry.outputs.iter().map(|o| o.shape.iter().product()).collect();
+        Self { geometry, arrays, whole, sample_elements }
+    }
+
+    /// The geometry that it plans for.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The coordinates of a chunk in the grid of decoded chunks.
+    pub fn coords(&self, id: ChunkId) -> Vec<u64> {
+        let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
+        let mut rest = id.index;
+        let mut coords: Vec<u64> = grid
+            .iter()
+            .rev()
+            .map(|g| {
+                let c = rest % g.count().max(1);
+                rest /= g.count().max(1);
+                c
+            })
+            .collect();
+        coords.reverse();
+        coords
+    }
+
+    /// The decoded extents of a chunk, one per dimension.
+    pub fn chunk_shape(&self, id: ChunkId) -> Vec<u64> {
+        let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
+        self.coords(id).iter().zip(grid).map(|(&c, g)| g.len(c)).collect()
+    }
+
+    /// Plans one batch of these samples.
+    pub fn plan(&self, samples: &[u64]) -> BatchPlan {
+        let mut out = boxes::Boxes::default();
+        for (i, &sample) in samples.iter().enumerate() {
+            let start = self.geometry.start(sample);
+            for placement in &self.geometry.placements {
+                let output = &self.geometry.outputs[placement.output];
+                let origin = i as i64 * self.sample_elements[placement.output] + placement.base;
+                self.place(&mut out, placement, &start, origin, output.dtype.size());
+            }
+            out.starts.extend(&start);
+        }
+        out.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Plans are checked by carrying them out on element numbers, against a direct walk over every element.
+
+use super::*;
+use crate::dtype::DType;
+use crate::geometry::ArrayShape;
+use crate::spec::{DimKey, OutOfBounds, Pick, Spec};
+use dali_zarr_kernels::Source;
+use proptest::prelude::*;
+
+const PAD: i64 = -1;
+
+/// Runs a plan: every chunk holds, for each element, the number of the element in the joined array.
+fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch: usize) -> Vec<i64> {
+    let per_sample: i64 = planner.geometry.outputs[0].shape.iter().product();
+    let mut out = vec![i64::MIN; per_sample as usize * batch];
+    let mut run = |job: &Job, source: &dyn Fn(i64) -> i64| {
+        let n = job.ndim as usize;
+        let total: u64 = job.extent[..n].iter().map(|&e| u64::from(e)).product();
+        for linear in 0..total {
+            let (mut rest, mut src, mut dst) = (linear, job.src as i64 / 8, job.dst as i64 / 8);
+            for d in (0..n).rev() {
+                let i = (rest % u64::from(job.extent[d])) as i64;
+                rest /= u64::from(job.extent[d]);
+                src += i * job.src_stride[d];
+                dst += i * job.dst_stride[d];
+            }
+            let slot = &mut out[dst as usize];
+            assert_eq!(*slot, i64::MIN, "written twice");
+            *slot = source(src);
+        }
+    };
+    for u in &plan.uses {
+        let grids = &planner.arrays[0].parts[u.chunk.part as usize];
+        let (coords, extents) = (planner.coords(u.chunk), planner.chunk_shape(u.chunk));
+        let element = |src: i64| {
+            let mut rest = src as u64;
+            let mut at = vec![0u64; shape.len()];
+            for &d in grids.order.iter().rev() {
+                at[d] = rest % extents[d] + grids.dims[d].start(coords[d]);
+                rest /= extents[d];
+            }
+            assert_eq!(rest, 0, "outside the chunk");
+            at[0] += starts[u.chunk.part as usize];
+            at.iter().zip(shape).fold(0, |n, (&i, &s)| n * s + i) as i64
+        };
+        plan.jobs[u.jobs.clone()].iter().for_each(|job| run(job, &element));
+    }
+    for job in &plan.pads {
+        assert_eq!(job.source, Source::Pad as u32);
+        run(job, &|_| PAD);
+    }
+    out
+}
+
+/// The same by walking over every element of every sample.
+fn expected(g: &Geometry, samples: &[u64], shape: &[u64]) -> Vec<i64> {
+    let view = &g.views[0];
+    let mut out = Vec::new();
+    for &s in samples {
+        let start = g.start(s);
+        let lens: Vec<i64> = view
+            .dims
+            .iter()
+            .map(|d| match d.role {
+                Role::Axis(a) => g.axes[a].window,
+                Role::Whole => d.len as i64,
+            })
+            .collect();
+        for linear in 0..lens.iter().product::<i64>() {
+            let mut rest = linear;
+            let mut at = vec![0i64; lens.len()];
+            for d in (0..lens.len()).rev() {
+                at[d] = rest % lens[d];
+                rest /= lens[d];
+            }
+            let mut inside = true;
+            for (d, dim) in view.dims.iter().enumerate() {
+                if let Role::Axis(a) = dim.role {
+                    let axis = &g.axes[a];
+                    at[d] = start[a] + at[d] * axis.stride + if a == 0 { g.placements[0].offset } else { 0 };
+                    inside &= axis.roi_start <= at[d] && at[d] < axis.roi_end;
+                }
+            }
+            out.push(if inside {
+                view.dims.iter().enumerate().fold(0, |n, (d, dim)| {
+                    n * shape[d] as i64 + dim.pick.as_ref().map_or(at[d], |p| p[at[d] as usize] as i64)
+                })
+            } else {
+                PAD
+            });
+        }
+    }
+    out
+}
+
+fn grid(len: u64, chunk: u64, irregular: bool) -> DimGrid {
+    if irregular {
+        let mut starts: Vec<u64> = (0..len).filter(|i| i % chunk == 0 || i % 5 == 3).collect();
+        starts.push(len);
+        DimGrid::Irregular { starts }
+    } else {
+        DimGrid::Regular { chunk, count: len.div_ceil(chunk) }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn plans_place_every_element(
+        lens in prop::collection::vec(1u64..9, 1..5),
+        second in prop::option::of(1u64..6),
+        chunks in prop::collection::vec(1u64..6, 10),
+        flags in any::<u32>(),
+        windows in prop::collection::vec((0i64..4, 1i64..4, 1i64..3), 5),
+        offset in -2i64..3,
+        pick in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 1..6)),
+        axes in 0usize..4,
+    ) {
+        let rank = lens.len();
+        let name = |d: usize| format!("d{d}");
+        let mut shape = lens.clone();
+        let mut parts = vec![lens.clone()];
+        if let Some(n) = second {
+            shape[0] += n;
+            parts.push([&[n], &lens[1..]].concat());
+        }
+        let axes = axes.min(rank - 1);
+        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64 };
+        let pick_dim = (flags >> 8) as usize % rank;
+        let spec = Spec {
+            paths: vec!["p".into(), "q".into()],
+            dims: (0..=axes).map(|d| DimKey::Name(name(d))).collect(),
+            window: windows[..=axes].iter().map(|w| w.0).collect(),
+            step: windows[..=axes].iter().map(|w| w.1).collect(),
+            stride: windows[..=axes].iter().map(|w| w.2).collect(),
+            offsets: vec![offset],
+            out_of_bounds_policy: OutOfBounds::Pad,
+            pick: pick.iter().map(|p| Pick {
+                dim: DimKey::Name(name(pick_dim)),
+                indices: p.iter().map(|i| i.index(shape[pick_dim] as usize) as i64).collect(),
+            }).collect(),
+            ..Spec::default()
+        };
+        let geometry = Geometry::new(&spec, &[array]).unwrap();
+        let grids = parts.iter().enumerate().map(|(p, part)| PartGrid {
+            dims: part.iter().enumerate().map(|(d, &n)| grid(n, chunks[p * 5 + d], flags >> d & 1 == 1)).collect(),
+            order: if flags >> 9 & 1 == 1 { (0..rank).rev().collect() } else { (0..rank).collect() },
+            swap: false,
+        }).collect();
+        let planner = Planner::new(geometry, vec![ArrayGrids { element: 8, parts: grids }]);
+        let n = planner.geometry.samples;
+        let samples: Vec<u64> = [0, n - 1, n / 2, n / 3].to_vec();
+        let plan = planner.plan(&samples);
+        let starts = [0, lens[0]];
+        prop_assert_eq!(run(&planner, &plan, &starts, &shape, 4), expected(&planner.geometry, &samples, &shape));
+        let mut seen = plan.uses.iter().map(|u| u.chunk).collect::<Vec<_>>();
+        seen.sort();
+        seen.dedup();
+        prop_assert_eq!(seen.len(), plan.uses.len(), "each chunk once");
+    }
+}
+
+#[test]
+fn a_field_in_one_chunk_is_one_contiguous_job() {
+    let array = ArrayShape {
+        name: "t2m".into(),
+        dims: ["time", "lat", "lon"].map(Into::into).to_vec(),
+        parts: vec![vec![100, 721, 1440]],
+        values: DType::F32,
+    };
+    let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
+    let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
+    let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
+    let planner = Planner::new(geometry, vec![ArrayGrids { element: 4, parts: vec![part] }]);
+    let plan = planner.plan(&[7, 3, 7]);
+    assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
+    assert_eq!(plan.jobs.len(), 3);
+    assert!(plan.jobs.iter().all(|j| j.ndim == 1 && j.extent[0] == 721 * 1440));
+}

@@ -1,0 +1,209 @@
+//! A directory on a file system: a key is a relative path, a value is a regular file, read with `pread`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Object, Store};
+use crate::error::{Error, Result};
+
+/// A store in a local directory.
+pub struct LocalStore {
+    location: String,
+    root: PathBuf,
+}
+
+impl LocalStore {
+    /// Opens the directory at `location`, a path or a `file://` URL.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it isn't a directory that can be read.
+    pub fn open(location: &str) -> Result<Self> {
+        let wrong = |found: String| Error::value(format!("store {location}: expected a directory, but {found}"));
+        if location.is_empty() {
+            return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
+        }
+        let root = match location.strip_prefix("file://") {
+            None => PathBuf::from(location),
+            Some(rest) => {
+                let path = rest.strip_prefix("localhost").unwrap_or(rest);
+                if !path.starts_with('/') {
+                    return Err(wrong("found a file:// URL without an absolute path; write file:///PATH".into()));
+                }
+                PathBuf::from(percent_decoded(path))
+            }
+        };
+        let meta = fs::metadata(&root).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => wrong("there is nothing; check the path".into()),
+            _ => wrong(format!("it can't be opened: {e}")),
+        })?;
+        if !meta.is_dir() {
+            return Err(wrong("found a file; give the directory that holds zarr.json, .zgroup or .zarray".into()));
+        }
+        Ok(Self { location: location.to_owned(), root })
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.root.join(key)
+    }
+
+    fn failed(&self, key: &str, e: &io::Error) -> Error {
+        Error::runtime(format!("store {}: key {key:?} can't be read: {e}", self.location))
+    }
+}
+
+/// A key below a file (`ENOTDIR`) is as missing as one in no directory.
+fn is_missing(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+fn percent_decoded(text: &str) -> std::ffi::OsString {
+    let bytes = text.as_bytes();
+    let hex = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        if bytes[i] == b'%'
+            && let (Some(&high), Some(&low)) = (bytes.get(i + 1), bytes.get(i + 2))
+            && let (Some(high), Some(low)) = (hex(high), hex(low))
+        {
+            out.push(high << 4 | low);
+            i += 3;
+        } else {
+            out.push(bytes[i]);
+            i += 1;
+        }
+    }
+    std::ffi::OsString::from_vec(out)
+}
+
+impl Store for LocalStore {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn open(&self, key: &str) -> Result<Option<Box<dyn Object>>> {
+        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
+        let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(key)) {
+            Ok(file) => file,
+            Err(e) if is_missing(&e) => return Ok(None),
+            Err(e) => return Err(self.failed(key, &e)),
+        };
+        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
+        if !meta.is_file() {
+            let found = if meta.is_dir() { "a directory" } else { "a special file" };
+            return Err(Error::runtime(format!(
+                "store {}: key {key:?}: expected a file, but found {found}",
+                self.location
+            )));
+        }
+        Ok(Some(Box::new(LocalObject { file, len: meta.len(), name: format!("store {}: key {key:?}", self.location) })))
+    }
+
+    fn exists(&self, key: &str) -> Result<bool> {
+        match fs::metadata(self.path(key)) {
+            Ok(meta) => Ok(meta.is_file()),
+            Err(e) if is_missing(&e) => Ok(false),
+            Err(e) => Err(self.failed(key, &e)),
+        }
+    }
+
+    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        let directory: &Path = &self.path(prefix);
+        let list = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(directory)? {
+                let entry = entry?;
+                if let Ok(name) = entry.file_name().into_string()
+                    && entry.path().is_dir()
+                {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        };
+        list().map(Some).map_err(|e| self.failed(prefix, &e))
+    }
+}
+
+struct LocalObject {
+    file: File,
+    len: u64,
+    name: String,
+}
+
+impl Object for LocalObject {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => Error::runtime(format!(
+                "{}: expected {} bytes at offset {offset}, but the file ends before (it had {} bytes when it was \
+                 opened); it is truncated or being rewritten",
+                self.name,
+                buf.len(),
+                self.len
+            )),
+            _ => Error::runtime(format!("{}: {} bytes at offset {offset} can't be read: {e}", self.name, buf.len())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind as Kind;
+
+    #[test]
+    fn values_ranges_and_missing_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/c/0")).unwrap();
+        fs::write(dir.path().join("a/c/0/1"), b"0123456789").unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
+        assert_eq!(store.get("a/c/0/1").unwrap().unwrap(), b"0123456789");
+        assert!(store.get("a/c/0/2").unwrap().is_none());
+        assert!(store.get("a/c/0/1/2").unwrap().is_none(), "a key below a file is missing");
+        assert!(store.exists("a/c/0/1").unwrap() && !store.exists("a/c/0").unwrap());
+        assert_eq!(store.children("").unwrap().unwrap(), ["a"]);
+
+        let object = store.open("a/c/0/1").unwrap().unwrap();
+        let mut buf = [0; 4];
+        object.read_at(3, &mut buf).unwrap();
+        assert_eq!((&buf, object.len()), (b"3456", 10));
+        let error = object.read_at(8, &mut buf).unwrap_err();
+        assert!(error.message().contains("expected 4 bytes at offset 8"), "{error}");
+        let error = store.open("a/c").err().unwrap();
+        assert!(error.message().contains("expected a file, but found a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_truncated_file_is_an_error_not_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k");
+        fs::write(&path, [1; 100]).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
+        let object = store.open("k").unwrap().unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
+        let error = object.read_at(0, &mut [0; 100]).unwrap_err();
+        assert!(error.message().contains("it had 100 bytes when it was opened"), "{error}");
+    }
+
+    #[test]
+    fn locations() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("a b")).unwrap();
+        let path = dir.path().to_str().unwrap();
+        assert!(LocalStore::open(&format!("file://{path}/a%20b")).is_ok());
+        assert!(LocalStore::open(&format!("file://localhost{path}/a b")).is_ok());
+        fs::write(dir.path().join("file.zip"), b"").unwrap();
+        for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "s3://bucket/store"] {
+            let error = super::super::open(wrong).err().unwrap();
+            assert_eq!(error.kind(), Kind::Value, "{error}");
+        }
+    }
+}
