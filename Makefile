@@ -1,0 +1,66 @@
+# All that a person or a machine does with this project. `make` alone lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+HERE := $(shell pwd)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test bench demo lint format clean
+
+# The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
+export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
+SYSTEM_NVCC := $(shell nvcc --version 2>/dev/null | grep -q 'release 13\.' && command -v nvcc)
+ifeq ($(DALI_ZARR_NVCC)$(SYSTEM_NVCC),)
+export DALI_ZARR_NVCC := $(HERE)/$(VENV)/cuda/nvidia/cu13/bin/nvcc
+export DALI_ZARR_CUDA_INCLUDE := $(HERE)/$(VENV)/cuda/nvidia/cu13/include
+TOOLKIT := $(VENV)/.toolkit
+endif
+export CARGO_TARGET_DIR := $(HERE)/target
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
+
+$(VENV)/.python: tests/requirements.txt
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	@command -v c++ >/dev/null || { echo "c++ was not found: install a C++20 compiler (apt install g++)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt
+	@touch $@
+
+# Beside the environment's packages and not among them, because PyTorch brings a later CUDA.
+$(VENV)/.toolkit: $(VENV)/.python pyproject.toml
+	@$(BIN)/python cmake/toolkit.py > $@.new
+	@cmp -s $@.new $@ || $(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/cuda -r $@.new
+	@mv $@.new $@
+
+$(VENV)/.bench: $(VENV)/.python tests/requirements-bench.txt
+	$(BIN)/python -m pip install --quiet --requirement tests/requirements-bench.txt
+	@touch $@
+
+build: setup  ## Build the plugin and install the package dali_zarr into .venv
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
+
+test: build  ## Run every test; those that need a GPU are skipped without one
+	cargo test --release --locked --workspace
+	$(BIN)/python -m pytest tests
+
+bench: build $(VENV)/.bench  ## Measure throughput beside other readers
+	$(BIN)/python tests/bench/bench.py
+
+demo: build  ## Train a small U-Net on an ERA5-like store
+	$(BIN)/python python/examples/era5_unet.py
+
+lint: setup  ## Check format and style of Rust and Python
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- --deny warnings
+	$(BIN)/ruff check python tests cmake
+
+format: setup  ## Format the Rust sources
+	cargo fmt --all
+
+clean:  ## Remove what was built; .venv stays
+	rm -rf target build dist demo-output bench-data

@@ -1,0 +1,149 @@
+/* The C ABI of dali-zarr, for hosts other than DALI.
+ *
+ * A reader is opened from a description in JSON and delivers batches of samples, one after the other, to host memory or
+ * to device memory that the host lends. The library never unwinds or aborts across this boundary.
+ *
+ *   dali_zarr_reader *reader;
+ *   dali_zarr_batch *batch;
+ *   if (dali_zarr_open("{\"path\": \"era5.zarr\", \"arrays\": [\"t2m\"], \"batch_size\": 16}", &reader) != 0)
+ *     fprintf(stderr, "%s\n", dali_zarr_last_error());
+ *   while (dali_zarr_next_batch(reader, &batch) == 0) {
+ *     const void *data;
+ *     size_t bytes;
+ *     dali_zarr_batch_data(batch, 0, &data, &bytes);
+ *     ...
+ *     dali_zarr_batch_release(batch);
+ *   }
+ *   dali_zarr_close(reader);
+ *
+ * Batches never end: after an epoch comes the next.
+ *
+ * Threads: a reader may be used from any thread, by one at a time. Batches are independent of each other and of their
+ * reader: they may be released from any thread, also after the reader was closed.
+ */
+#ifndef DALI_ZARR_H_
+#define DALI_ZARR_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a function returns: DALI_ZARR_OK, or what a caller can do about the error. */
+enum dali_zarr_status {
+  DALI_ZARR_OK = 0,
+  DALI_ZARR_VALUE_ERROR = 1,  /* an argument or the store's metadata is wrong */
+  DALI_ZARR_TYPE_ERROR = 2,   /* an argument has the wrong type, or a data type can't be delivered */
+  DALI_ZARR_INDEX_ERROR = 3,  /* an index is outside its dimension */
+  DALI_ZARR_RUNTIME_ERROR = 4 /* storage failed, data is corrupt, or a device failed */
+};
+
+/* Element types. */
+enum dali_zarr_dtype {
+  DALI_ZARR_BOOL = 0, /* one byte, zero or one */
+  DALI_ZARR_INT8 = 1,
+  DALI_ZARR_INT16 = 2,
+  DALI_ZARR_INT32 = 3,
+  DALI_ZARR_INT64 = 4,
+  DALI_ZARR_UINT8 = 5,
+  DALI_ZARR_UINT16 = 6,
+  DALI_ZARR_UINT32 = 7,
+  DALI_ZARR_UINT64 = 8,
+  DALI_ZARR_FLOAT16 = 9,
+  DALI_ZARR_FLOAT32 = 10,
+  DALI_ZARR_FLOAT64 = 11
+};
+
+typedef struct dali_zarr_reader dali_zarr_reader;
+typedef struct dali_zarr_batch dali_zarr_batch;
+
+/* One output of every batch. The pointers belong to the reader and are good until it is closed. */
+typedef struct dali_zarr_output {
+  const int64_t *shape; /* the shape of one sample */
+  size_t ndim;          /* 0 for scalars */
+  int32_t dtype;        /* enum dali_zarr_dtype */
+  size_t sample_bytes;  /* a batch has batch_size times as many, dense, in C order */
+  const char *layout;   /* a letter per dimension, e.g. "CHW"; empty where unknown */
+  const char *name;     /* what it holds: an array's name, or those of the stacked ones */
+} dali_zarr_output;
+
+/* The extent of an epoch. */
+typedef struct dali_zarr_meta {
+  int64_t epoch_size;        /* samples, over all shards */
+  int64_t epoch_size_padded; /* the same, padded so that all shards are equal */
+  int64_t number_of_shards;
+  int64_t shard_id;
+  int32_t pad_last_batch;
+  int32_t stick_to_shard;
+} dali_zarr_meta;
+
+/* The library's version, e.g. "0.1.0". */
+const char *dali_zarr_version(void);
+
+/* The message of the last call on this thread that did not return DALI_ZARR_OK; empty if there was none. Good until
+ * the next such call on this thread. */
+const char *dali_zarr_last_error(void);
+
+/* The status of that call. */
+int32_t dali_zarr_last_error_status(void);
+
+/* Where to look for libnvcomp.so.5 before the system's places: `count` paths of folders. Has an effect until the first
+ * reader that decodes on a GPU is opened. */
+int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
+
+/* Opens a reader from `spec`, a JSON object in UTF-8. Its keys are the arguments of DALI's operator of this library,
+ * with the same meanings and defaults, and three more that DALI's pipeline would give:
+ *
+ *   "batch_size": samples per batch (default 1),
+ *   "device": "cpu" (default) or "gpu", where batches are delivered,
+ *   "device_id": the CUDA device's number (default 0).
+ *
+ * "dtype" is a name such as "float32". Where a list is expected, a single value stands for a list of one. null stands
+ * for the default. Unknown keys are errors. On success `*reader` is to be closed with dali_zarr_close, else it is
+ * NULL. */
+int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
+
+/* Ends the reader's threads and frees its memory, apart from that of batches that were not released. Lent device memory
+ * is not written to any more when this returns. NULL is allowed. */
+void dali_zarr_close(dali_zarr_reader *reader);
+
+/* The number of outputs of every batch; 0 if `reader` is NULL. */
+size_t dali_zarr_num_outputs(const dali_zarr_reader *reader);
+
+/* Describes output `index` (from 0). */
+int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, dali_zarr_output *output);
+
+/* Describes an epoch. */
+int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta *meta);
+
+/* Waits for the next batch. After an error the next call gives the batch that follows. On success `*batch` is to be
+ * released with dali_zarr_batch_release, else it is NULL. */
+int32_t dali_zarr_next_batch(dali_zarr_reader *reader, dali_zarr_batch **batch);
+
+/* The host memory of one output, for readers that deliver to the CPU; good until the batch is released. It may be
+ * shared with nobody else, and is not to be written. */
+int32_t dali_zarr_batch_data(const dali_zarr_batch *batch, size_t output, const void **data, size_t *bytes);
+
+/* The id of the lent set that holds the batch, for readers that deliver to a GPU. The data is complete in memory; the
+ * set belongs to the host again. */
+int32_t dali_zarr_batch_buffers(const dali_zarr_batch *batch, uint64_t *id);
+
+/* Gives the batch back. NULL is allowed. */
+void dali_zarr_batch_release(dali_zarr_batch *batch);
+
+/* For readers that deliver to a GPU: how many sets of device buffers to lend before the first batch. After that, lend
+ * one for each batch. 0 for readers that deliver to the CPU. */
+size_t dali_zarr_buffers_wanted(const dali_zarr_reader *reader);
+
+/* Lends device memory for one batch: for each output the device address of batch_size * sample_bytes contiguous bytes,
+ * aligned to 256. `id` comes back with the batch. `ready` is a CUevent after which the memory may be written (0: at
+ * once); it and the memory must stay alive until the set comes back or the reader is closed. */
+int32_t dali_zarr_lend(dali_zarr_reader *reader, uint64_t id, const uint64_t *outputs, size_t count, uint64_t ready);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DALI_ZARR_H_ */

@@ -1,0 +1,22 @@
+"""Reads Zarr arrays in NVIDIA DALI pipelines.
+
+Importing this package makes the operator known to DALI::
+
+    import dali_zarr
+    from nvidia.dali import fn, pipeline_def
+
+    @pipeline_def(batch_size=16, num_threads=4, device_id=0)
+    def pipeline():
+        return fn.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "z500"], name="reader")
+
+The operator is ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr``; its arguments are documented in
+``help(fn.zarr_reader)``.
+"""
+
+from . import _load
+from ._build import DALI_VERSION, VERSION
+
+__all__ = ["DALI_VERSION", "__version__"]
+__version__ = VERSION
+
+_load.load()

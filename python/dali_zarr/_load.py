@@ -1,0 +1,65 @@
+"""Loads the plugin into DALI, once it is certain that the two fit.
+
+A plugin is bound to the DALI that it was built for: every symbol of DALI carries its version, and loading against
+another one fails in the dynamic linker with a message about symbols. So versions are compared first.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from . import _build, _dynamic, _fn, _native
+
+LIBRARY = Path(__file__).parent / _build.LIBRARY
+
+
+def check_dali_version(installed: str, location: str) -> None:
+    """Raises ImportError unless ``installed`` is the version that the plugin was built for."""
+    if installed.split("+")[0] == _build.DALI_VERSION:
+        return
+    raise ImportError(
+        f"dali_zarr {_build.VERSION} was built for NVIDIA DALI {_build.DALI_VERSION}, but DALI {installed} is installed in "
+        f"{location}. Install the one that fits (pip install nvidia-dali-cuda130=={_build.DALI_VERSION}), or build "
+        f"dali_zarr from source against DALI {installed} (pip install --no-build-isolation --no-deps, in its source "
+        "folder)."
+    )
+
+
+def nvcomp_dirs() -> list[str]:
+    """The folders in which the wheel of nvCOMP keeps its libraries; empty where it isn't installed.
+
+    Nothing is imported: whether nvCOMP is needed at all is known only when a reader is opened.
+    """
+    try:
+        spec = importlib.util.find_spec("nvidia.libnvcomp")
+    except ModuleNotFoundError:
+        return []
+    roots = spec.submodule_search_locations if spec else None
+    return [str(found) for root in roots or [] for name in ("lib64", "lib") if (found := Path(root, name)).is_dir()]
+
+
+def load() -> None:
+    """Makes the operator exist in DALI. Does nothing the second time.
+
+    Raises:
+        ImportError: DALI is missing, or is another version than the plugin was built for.
+        RuntimeError: the library can't be loaded.
+    """
+    try:
+        import nvidia.dali as dali
+    except ModuleNotFoundError as error:
+        if error.name not in ("nvidia", "nvidia.dali"):
+            raise
+        raise ImportError(
+            f"dali_zarr needs NVIDIA DALI {_build.DALI_VERSION}, which isn't installed in {sys.prefix}: "
+            f"pip install nvidia-dali-cuda130=={_build.DALI_VERSION}"
+        ) from error
+    check_dali_version(dali.__version__, str(Path(dali.__file__).parent))
+
+    from nvidia.dali import plugin_manager
+
+    plugin_manager.load_library(str(LIBRARY))
+    _native.bind(LIBRARY)
+    _native.set_nvcomp_dirs(nvcomp_dirs())
+    _fn.wrap_functions()
+    _dynamic.add_operator()

@@ -1,0 +1,87 @@
+"""The C ABI of the library (``include/dali_zarr.h``), as far as Python needs it."""
+
+import ctypes
+import json
+from pathlib import Path
+
+import numpy as np
+
+_ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError}
+# In the order of enum dali_zarr_dtype.
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+
+_library: ctypes.CDLL | None = None
+
+
+class _Output(ctypes.Structure):
+    _fields_ = (
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("ndim", ctypes.c_size_t),
+        ("dtype", ctypes.c_int32),
+        ("sample_bytes", ctypes.c_size_t),
+        ("layout", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+    )
+
+
+def bind(path: Path) -> None:
+    """Declares the functions of the library, which DALI has loaded already."""
+    global _library
+    library = ctypes.CDLL(str(path))
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.dali_zarr_last_error.restype = ctypes.c_char_p
+    library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(ctypes.c_char_p), size]
+    library.dali_zarr_open.argtypes = [ctypes.c_char_p, ctypes.POINTER(pointer)]
+    library.dali_zarr_close.argtypes = [pointer]
+    library.dali_zarr_close.restype = None
+    library.dali_zarr_describe_output.argtypes = [pointer, size, ctypes.POINTER(_Output)]
+    library.dali_zarr_next_batch.argtypes = [pointer, ctypes.POINTER(pointer)]
+    library.dali_zarr_batch_data.argtypes = [pointer, size, ctypes.POINTER(pointer), ctypes.POINTER(size)]
+    library.dali_zarr_batch_release.argtypes = [pointer]
+    library.dali_zarr_batch_release.restype = None
+    _library = library
+
+
+def _loaded() -> ctypes.CDLL:
+    if _library is None:
+        raise RuntimeError("dali_zarr: the library isn't loaded")
+    return _library
+
+
+def _check(status: int) -> None:
+    if status:
+        message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
+        raise _ERRORS.get(status, RuntimeError)(message)
+
+
+def set_nvcomp_dirs(dirs: list[str]) -> None:
+    """Tells the library where nvCOMP may be, before it looks in the system's places."""
+    array = (ctypes.c_char_p * len(dirs))(*(d.encode() for d in dirs))
+    _check(_loaded().dali_zarr_set_nvcomp_dirs(array, len(dirs)))
+
+
+def read_vector(path: str, array: str) -> np.ndarray:
+    """All of a one-dimensional array of numbers, e.g. the coordinates of a dimension.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: as the reader does.
+    """
+    spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
+    library, reader, batch = _loaded(), ctypes.c_void_p(), ctypes.c_void_p()
+    _check(library.dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(reader)))
+    try:
+        output, data, size = _Output(), ctypes.c_void_p(), ctypes.c_size_t()
+        _check(library.dali_zarr_describe_output(reader, 0, ctypes.byref(output)))
+        if output.ndim != 1:
+            raise ValueError(f"store {path}, array '{array}': expected one dimension, but found {output.ndim}")
+        _check(library.dali_zarr_next_batch(reader, ctypes.byref(batch)))
+        try:
+            _check(library.dali_zarr_batch_data(batch, 0, ctypes.byref(data), ctypes.byref(size)))
+            return np.frombuffer(ctypes.string_at(data, output.sample_bytes), _DTYPES[output.dtype])
+        finally:
+            library.dali_zarr_batch_release(batch)
+    finally:
+        library.dali_zarr_close(reader)

@@ -1,0 +1,204 @@
+// The operator's schema: the arguments, what they mean, and how many outputs they give.
+//
+// An argument stands here only if the engine honours it. Nothing is inherited from DALI's LoaderBase, which would bring
+// arguments that mean nothing for chunked arrays.
+
+#include <string>
+#include <vector>
+
+#include "zarr_reader.h"
+
+namespace dali_zarr {
+namespace {
+
+using Strings = std::vector<std::string>;
+using Integers = std::vector<int64_t>;
+using Numbers = std::vector<float>;
+
+constexpr const char *kDoc = R"(Reads samples from Zarr arrays.
+
+A sample is a window into one or several n-dimensional arrays of a Zarr store (version 2 or 3), for example one hour of
+a reanalysis. The chunks that a batch needs are read, decompressed and assembled ahead of time by threads of the
+reader's own; with ``device="gpu"`` they are decompressed on the GPU where the codec allows it.
+
+Dimensions are called by the names that the store gives them (``dimension_names``, ``_ARRAY_DIMENSIONS``); those without
+a name are called ``dim_0``, ``dim_1``, ... by position.
+
+There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
+by offset, and one more with `return_index`. All samples of an output have the same shape.
+
+Checkpointing is not supported: a pipeline with ``enable_checkpointing=True`` is refused when it is built.)";
+
+void AddSampleArguments(dali::OpSchema &schema) {
+  schema
+      .AddArg("path", R"(The store or stores to read: directories on a local file system.
+
+Several stores are joined along the first of `dims`; a window may cross the border between two of them.
+Arrays that don't have that dimension are read from the first store.)",
+              DALI_STRING_VEC)
+      .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
+
+Can be left out if the store holds a single array.)",
+                      Strings{})
+      .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
+
+An array with further dimensions that the others lack (level, ensemble member) gives a channel for each of their
+indices, in row-major order. An array that lacks a dimension of the others is repeated along it. All arrays must give
+the same type, or `dtype` must be set.)",
+                      false)
+      .AddOptionalArg("pick", R"(Indices to take along dimensions before anything else, each in the form
+``"DIMENSION=INDEX,INDEX,..."``, for example ``"level=0,5,-1"``.
+
+Negative indices count from the end; the order is kept and repetitions are allowed. The function
+``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices, and
+floating-point numbers and strings are labels that are looked up in the store's array of the dimension's name.)",
+                      Strings{})
+      .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
+by its position.
+
+Dimensions not named here are read whole. Samples are counted with the first of `dims` moving slowest.
+By default, samples are cut along the first dimension of the array that has most.)",
+                      Strings{})
+      .AddOptionalArg("window", R"(For each of `dims`, the number of elements in a sample.
+
+``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
+`roi_start` and `roi_end`. By default all are ``0``.)",
+                      Integers{})
+      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples.
+
+By default that is `window`, at least one: samples don't overlap.)",
+                      Integers{})
+      .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
+
+By default ``1``.)",
+                      Integers{})
+      .AddOptionalArg("offsets", R"(Offsets along the first of `dims`; each gives one group of outputs.
+
+With ``offsets=[0, 1]``, for example, the outputs are a window and the one that starts an element later. Negative
+offsets are allowed.)",
+                      Integers{})
+      .AddOptionalArg("roi_start", R"(For each of `dims`, the first element that samples may touch.
+
+Negative values count from the end. By default ``0``.)",
+                      Integers{})
+      .AddOptionalArg("roi_end", R"(For each of `dims`, one past the last element that samples may touch.
+
+Negative values count from the end. By default the dimension's length.)",
+                      Integers{})
+      .AddOptionalArg("out_of_bounds_policy", R"(What happens with windows that reach beyond the region that `roi_start`
+and `roi_end` leave.
+
+- ``"error"``: building the pipeline fails.
+- ``"drop"``: such a window isn't a sample.
+- ``"pad"``: its elements outside get `fill_value`.)",
+                      "drop")
+      .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
+``out_of_bounds_policy="pad"``.
+
+It is a value of the output: neither scaled nor normalised. Elements that the store doesn't hold have the fill value
+that the array defines.)",
+                      0.0f)
+      .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
+without offset, as int64.)",
+                      false);
+}
+
+void AddValueArguments(dali::OpSchema &schema) {
+  schema
+      .AddOptionalArg("mask_and_scale", R"(If set, the attributes ``_FillValue``, ``missing_value``, ``scale_factor``,
+``add_offset`` and ``_Unsigned`` are applied as xarray does it: missing values become NaN.)",
+                      false)
+      .AddOptionalTypeArg("dtype", R"(The type of the outputs.
+
+By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.
+Conversion to integers rounds to the nearest, ties to even, and saturates; NaN becomes 0.)")
+      .AddOptionalArg("mean", R"(Is subtracted from the values: one number, one for each of `arrays`, or one for each
+channel with `stack_arrays`.
+
+Like all floating-point arguments of operators it has single precision; the computation has double.)",
+                      Numbers{})
+      .AddOptionalArg("stddev", R"(The values are divided by it, after `mean` was subtracted: one number, one for each of
+`arrays`, or one for each channel with `stack_arrays`.)",
+                      Numbers{});
+}
+
+void AddOrderArguments(dali::OpSchema &schema) {
+  schema
+      .AddOptionalArg("random_shuffle", R"(If set, samples come in an order that is drawn anew for each epoch.
+
+Without `stick_to_shard` all samples are shuffled and then divided among the shards; with it each shard shuffles its
+own.)",
+                      false)
+      .AddOptionalArg("shuffle_after_epoch", R"(If set, the first epoch comes in order, and all samples are shuffled anew
+for each later one.
+
+Excludes `random_shuffle` and `stick_to_shard`.)",
+                      false)
+      .AddOptionalArg<int64_t>("seed", R"(Seed of the order.
+
+The order of an epoch is a function of the seed and the epoch's number, and of nothing else. All shards of a data set
+must be given the same seed. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
+seed nor a random one takes its place.)",
+                               int64_t{-1})
+      .AddOptionalArg<int64_t>("shard_id", R"(Which shard this reader delivers, from 0 to ``num_shards - 1``.)",
+                               int64_t{0})
+      .AddOptionalArg<int64_t>("num_shards", R"(Into how many shards the samples are divided.
+
+Shard ``s`` of ``S`` has the positions from ``N * s // S`` to ``N * (s + 1) // S`` of the epoch's ``N``.)",
+                               int64_t{1})
+      .AddOptionalArg("stick_to_shard", R"(If set, the reader delivers the same shard in every epoch. Otherwise it moves
+on to the next one after each.)",
+                      false)
+      .AddOptionalArg("pad_last_batch", R"(If set, the last sample of a shard is repeated until the last batch is full and
+all shards have as many batches. Otherwise a batch that the epoch can't fill goes on with samples of the next.)",
+                      false);
+}
+
+void AddResourceArguments(dali::OpSchema &schema) {
+  schema
+      .AddOptionalArg<int64_t>("prefetch_queue_depth", R"(How many batches the reader prepares ahead.
+
+By default as many as the memory limits allow.)",
+                               nullptr)
+      .AddOptionalArg("decode_device", R"(Where chunks are decompressed.
+
+- ``"auto"``: on the GPU what it can decompress, the rest on the CPU.
+- ``"gpu"``: on the GPU; an array that it can't decompress is an error.
+- ``"cpu"``: on the CPU.)",
+                      "auto")
+      .AddOptionalArg<int64_t>("device_memory_limit", R"(Bytes of device memory that the reader holds at most, outputs that
+have not been handed over yet included.)",
+                               nullptr)
+      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
+      .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read from storage.
+
+By default it follows from the number of CPU cores.)",
+                               nullptr)
+      .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
+
+By default it follows from the number of CPU cores.)",
+                               nullptr);
+}
+
+int CountOutputs(const dali::OpSpec &spec) {
+  engine::Arguments a{};
+  for (const auto &name : spec.GetRepeatedArgument<std::string>("arrays")) a.arrays.push_back(rust::String::lossy(name));
+  for (int64_t offset : spec.GetRepeatedArgument<int64_t>("offsets")) a.offsets.push_back(offset);
+  a.stack_arrays = spec.GetArgument<bool>("stack_arrays");
+  a.return_index = spec.GetArgument<bool>("return_index");
+  return engine::num_outputs(a);
+}
+
+}  // namespace
+
+void DefineSchemas() {
+  auto &schema = dali::SchemaRegistry::RegisterSchema("readers__Zarr").MakeDefined();
+  schema.DocStr(kDoc).NumInput(0).OutputFn(CountOutputs).MakeStateful().SupportCPU().SupportGPU();
+  AddSampleArguments(schema);
+  AddValueArguments(schema);
+  AddOrderArguments(schema);
+  AddResourceArguments(schema);
+  dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined().AliasFor("readers__Zarr");
+}
+
+}  // namespace dali_zarr

@@ -1,0 +1,130 @@
+// The operator's work: open the reader when the pipeline is built, then hand over one finished batch at each run.
+
+#include "zarr_reader.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dali/pipeline/operator/error_reporting.h"
+#include "translate.h"
+
+namespace dali_zarr {
+
+template <typename Backend>
+ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
+    : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
+  if (spec.GetArgument<bool>("checkpointing"))
+    throw dali::DaliValueError(
+        "zarr_reader: checkpointing isn't supported by this version, so that a restored pipeline would not go on where "
+        "it stopped; build the pipeline without `enable_checkpointing`");
+  Check(reader_->open(ReadArguments(spec)));
+  for (const auto &output : reader_->outputs()) {
+    dali::TensorShape<> sample;
+    sample.resize(static_cast<int>(output.shape.size()));
+    for (size_t d = 0; d < output.shape.size(); d++) sample[d] = output.shape[d];
+    OutputInfo info;
+    info.shape = dali::uniform_list_shape(this->max_batch_size_, sample);
+    info.type = ToDali(output.dtype);
+    info.layout = dali::TensorLayout(std::string(output.layout));
+    info.bytes = info.shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
+    outputs_.push_back(std::move(info));
+  }
+  const int declared = spec.GetSchema().CalculateOutputs(spec);
+  if (static_cast<int>(outputs_.size()) != declared)
+    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the schema declares ", declared,
+                                                   " outputs, but the engine gives ", outputs_.size()));
+}
+
+template <typename Backend>
+dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
+  const auto meta = reader_->meta();
+  dali::ReaderMeta result;
+  result.epoch_size = meta.epoch_size;
+  result.epoch_size_padded = meta.epoch_size_padded;
+  result.number_of_shards = static_cast<int>(meta.number_of_shards);
+  result.shard_id = static_cast<int>(meta.shard_id);
+  result.pad_last_batch = meta.pad_last_batch;
+  result.stick_to_shard = meta.stick_to_shard;
+  return result;
+}
+
+template <typename Backend>
+rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
+  const int asked = ws.NumOutput() > 0 ? ws.GetRequestedBatchSize(0) : this->max_batch_size_;
+  if (asked != this->max_batch_size_)
+    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: expected to be asked for whole batches of ",
+                                                   this->max_batch_size_, " samples, but was asked for ", asked));
+  auto batch = reader_->next_batch();
+  Check(batch->status());
+  return batch;
+}
+
+void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
+  auto batch = NextBatch(ws);
+  for (size_t i = 0; i < outputs_.size(); i++) {
+    const auto &info = outputs_[i];
+    auto memory = std::make_shared<rust::Box<engine::HostMemory>>(batch->take_host(i));
+    auto *data = reinterpret_cast<void *>((*memory)->data());
+    if (!data || (*memory)->size() < info.bytes)
+      throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", info.bytes,
+                                                     " bytes, but the engine gave ", (*memory)->size()));
+    // The memory goes back to the engine's pool when the last of DALI and its consumers lets go of it.
+    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), info.bytes,
+                                             /*pinned=*/false, info.shape, info.type, dali::CPU_ONLY_DEVICE_ID,
+                                             dali::AccessOrder::host(), info.layout);
+  }
+}
+
+ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
+    : ZarrReaderBase<dali::GPUBackend>(spec), device_id_(spec.GetArgument<int>("device_id")) {}
+
+void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
+  auto &set = sets_[id];
+  std::vector<uint64_t> addresses;
+  for (size_t i = 0; i < outputs_.size(); i++) {
+    const auto &info = outputs_[i];
+    auto &list = set.outputs[i];
+    list.Reset();
+    list.set_device_id(device_id_);
+    list.set_order(ws.output_order());
+    list.Resize(info.shape, info.type, dali::BatchContiguity::Contiguous);
+    list.SetLayout(info.layout);
+    addresses.push_back(reinterpret_cast<uint64_t>(list.num_samples() ? list.raw_mutable_tensor(0) : nullptr));
+  }
+  // The memory may still be in use by work that stands before this point in the stream: the engine waits for it.
+  Check(engine::record_event(reinterpret_cast<uintptr_t>(set.ready.get()),
+                             reinterpret_cast<uintptr_t>(ws.stream())));
+  Check(reader_->lend(id, rust::Slice<const uint64_t>(addresses.data(), addresses.size()),
+                      reinterpret_cast<uint64_t>(set.ready.get())));
+}
+
+void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
+  if (sets_.empty()) {
+    // Here and not in the constructor, because DALI's stream is known only now.
+    sets_.resize(reader_->buffers_wanted());
+    for (size_t id = 0; id < sets_.size(); id++) {
+      sets_[id].outputs.resize(outputs_.size());
+      sets_[id].ready = dali::CUDAEvent::Create(device_id_);
+      Lend(id, ws);
+    }
+  }
+  auto batch = NextBatch(ws);
+  const uint64_t id = batch->set();
+  if (id >= sets_.size())
+    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the engine filled set ", id,
+                                                   ", but was lent ", sets_.size()));
+  // The engine gives a batch only when it is complete in memory, so no event of its own is waited for here.
+  for (size_t i = 0; i < outputs_.size(); i++) {
+    auto &list = sets_[id].outputs[i];
+    list.set_order(ws.output_order());
+    std::swap(ws.Output<dali::GPUBackend>(i), list);
+  }
+  Lend(id, ws);
+}
+
+template class ZarrReaderBase<dali::CPUBackend>;
+template class ZarrReaderBase<dali::GPUBackend>;
+
+}  // namespace dali_zarr

@@ -1,0 +1,101 @@
+// The DALI operator as DALI sees it. It decides nothing: it translates the operator's arguments to the engine's, and
+// the engine's batches to DALI's tensor lists.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dali/core/cuda_event.h"
+#include "dali/pipeline/operator/operator.h"
+
+#include "dali-zarr/src/bridge.rs.h"
+
+namespace dali_zarr {
+
+/// The arguments in `spec`, whether the user gave them or the schema did.
+/// Throws DaliTypeError for a `dtype` that no element of an array can have.
+engine::Arguments ReadArguments(const dali::OpSpec &spec);
+
+/// Returns if `status` is good, else throws the exception that DALI turns into the Python exception of its kind.
+void Check(const engine::Status &status);
+
+/// One output of every batch, in DALI's terms.
+struct OutputInfo {
+  dali::TensorListShape<> shape;
+  dali::DALIDataType type;
+  dali::TensorLayout layout;
+  size_t bytes;
+};
+
+/// What both backends share: the reader, opened when the pipeline is built, and what it delivers.
+template <typename Backend>
+class ZarrReaderBase : public dali::Operator<Backend> {
+ public:
+  dali::ReaderMeta GetReaderMeta() const override;
+
+ protected:
+  explicit ZarrReaderBase(const dali::OpSpec &spec);
+
+  bool SetupImpl(std::vector<dali::OutputDesc> &, const dali::Workspace &) override {
+    return false;  // outputs come with their memory
+  }
+
+  /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
+  rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
+
+  /// Ends the reader's threads and all that they have under way. After this nothing writes to lent memory.
+  void CloseReader() { reader_ = engine::new_reader(); }
+
+  std::vector<OutputInfo> outputs_;
+  rust::Box<engine::ZarrReader> reader_;
+};
+
+template <typename Backend>
+class ZarrReader;
+
+/// Hands out the engine's host memory without a copy; DALI and its consumers keep it alive.
+template <>
+class ZarrReader<dali::CPUBackend> : public ZarrReaderBase<dali::CPUBackend> {
+ public:
+  explicit ZarrReader(const dali::OpSpec &spec) : ZarrReaderBase<dali::CPUBackend>(spec) {}
+
+ protected:
+  using dali::Operator<dali::CPUBackend>::RunImpl;
+  void RunImpl(dali::Workspace &ws) override;
+};
+
+/// Lends sets of DALI's own device memory to the engine, and hands out the set that a batch was written to.
+template <>
+class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
+ public:
+  explicit ZarrReader(const dali::OpSpec &spec);
+  // The engine writes to the sets until it is closed.
+  ~ZarrReader() override { CloseReader(); }
+
+ protected:
+  void RunImpl(dali::Workspace &ws) override;
+
+ private:
+  using DeviceList = dali::TensorList<dali::GPUBackend>;
+
+  /// The outputs of one batch, and the event after which the engine may write them.
+  struct DeviceSet {
+    std::vector<DeviceList> outputs;
+    dali::CUDAEvent ready;
+  };
+
+  /// Allocates the set's memory in the order of the workspace's stream and lends it to the engine.
+  void Lend(size_t id, const dali::Workspace &ws);
+
+  int device_id_;
+  std::vector<DeviceSet> sets_;
+};
+
+/// Makes `readers__Zarr` and `ZarrReader` known to DALI. Harmless when called again, also by a second copy of the
+/// library. Runs inside dlopen, where an exception would abort the process: it lets none out.
+void Register() noexcept;
+
+/// Defines the schemas; part of Register.
+void DefineSchemas();
+
+}  // namespace dali_zarr

@@ -1,0 +1,347 @@
+//! The C ABI; `include/dali_zarr.h` is its documentation and must agree with it.
+//!
+//! Every function is fenced against panics and checks its pointers for null; whatever else a pointer may be is the
+//! caller's promise, which the header states.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::PathBuf;
+
+use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
+
+use crate::json::parse_spec;
+use crate::unwind::{Fenced, guard};
+
+/// `dali_zarr_reader`: a reader, and its outputs in the form that C reads.
+pub struct CReader {
+    reader: Fenced<Reader>,
+    outputs: Vec<OutputText>,
+}
+
+struct OutputText {
+    info: OutputInfo,
+    layout: CString,
+    name: CString,
+}
+
+/// `dali_zarr_batch`.
+pub struct CBatch(Fenced<Batch>);
+
+/// `dali_zarr_output`.
+#[repr(C)]
+pub struct COutput {
+    shape: *const i64,
+    ndim: usize,
+    dtype: i32,
+    sample_bytes: usize,
+    layout: *const c_char,
+    name: *const c_char,
+}
+
+/// `dali_zarr_meta`.
+#[repr(C)]
+pub struct CMeta {
+    epoch_size: i64,
+    epoch_size_padded: i64,
+    number_of_shards: i64,
+    shard_id: i64,
+    pad_last_batch: i32,
+    stick_to_shard: i32,
+}
+
+thread_local! {
+    static LAST: RefCell<(i32, CString)> = RefCell::new((0, CString::default()));
+}
+
+/// Text for C; a NUL inside, which C can't hold, becomes a space.
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+/// Runs `work` behind the fence, and keeps its error for `dali_zarr_last_error`.
+fn call(work: impl FnOnce() -> Result<()>) -> i32 {
+    match guard(work) {
+        Ok(()) => 0,
+        Err(error) => {
+            let status = error.kind() as i32;
+            // A thread that is ending has no place for the message any more; the status still tells.
+            let _ = LAST.try_with(|last| *last.borrow_mut() = (status, c_text(error.message())));
+            status
+        }
+    }
+}
+
+fn null(what: &str) -> Error {
+    Error::value(format!("dali_zarr: {what}: expected a pointer, but found NULL"))
+}
+
+/// # Safety
+/// `pointer` is null or good to read for as long as the result is used.
+unsafe fn deref<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
+}
+
+/// # Safety
+/// `pointer` is null or good to write.
+unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not null, and the caller's promise. What was there before is not read.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// # Safety
+/// `pointer` is null or a string that ends with a NUL.
+unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not null, and the caller's promise.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|_| Error::value(format!("dali_zarr: {what}: expected UTF-8")))
+}
+
+/// The library's version.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The message of the last error on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The status of the last error on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_last_error_status() -> i32 {
+    LAST.try_with(|last| last.borrow().0).unwrap_or(0)
+}
+
+/// Where to look for nvCOMP first.
+///
+/// # Safety
+/// `dirs` points to `count` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, count: usize) -> i32 {
+    call(|| {
+        let mut paths = Vec::new();
+        for i in 0..count {
+            if dirs.is_null() {
+                return Err(null("dirs"));
+            }
+            // SAFETY: not null, and the caller promises `count` strings.
+            paths.push(PathBuf::from(unsafe { text(*dirs.add(i), "dirs") }?));
+        }
+        nvcomp_sys::set_search_dirs(paths);
+        Ok(())
+    })
+}
+
+/// Opens a reader.
+///
+/// # Safety
+/// `spec` is a string, and `reader` good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_open(spec: *const c_char, reader: *mut *mut CReader) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise for both pointers.
+        let spec = unsafe {
+            put(reader, std::ptr::null_mut(), "reader")?;
+            text(spec, "spec")?
+        };
+        let opened = Fenced::new(Reader::open(parse_spec(spec)?)?);
+        let outputs = opened.outputs().iter().map(|info| OutputText {
+            layout: c_text(&info.layout),
+            name: c_text(&info.name),
+            info: info.clone(),
+        });
+        let handle = CReader { outputs: outputs.collect(), reader: opened };
+        // SAFETY: as above.
+        unsafe { put(reader, Box::into_raw(Box::new(handle)), "reader") }
+    })
+}
+
+/// Closes a reader.
+///
+/// # Safety
+/// `reader` is null or comes from `dali_zarr_open` and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_close(reader: *mut CReader) {
+    if !reader.is_null() {
+        // SAFETY: made by `Box::into_raw`, and given back once by the caller's promise. The reader in it is fenced.
+        drop(unsafe { Box::from_raw(reader) });
+    }
+}
+
+/// The number of outputs.
+///
+/// # Safety
+/// `reader` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_num_outputs(reader: *const CReader) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { reader.as_ref() }.map_or(0, |r| r.outputs.len())
+}
+
+/// Describes an output.
+///
+/// # Safety
+/// `reader` is null or open, and `output` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index: usize, output: *mut COutput) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { deref(reader, "reader") }?;
+        let found = reader.outputs.get(index).ok_or_else(|| {
+            Error::index(format!("dali_zarr: output {index}: the reader has {}", reader.outputs.len()))
+        })?;
+        let described = COutput {
+            shape: found.info.shape.as_ptr(),
+            ndim: found.info.shape.len(),
+            dtype: found.info.dtype as i32,
+            sample_bytes: found.info.sample_bytes(),
+            layout: found.layout.as_ptr(),
+            name: found.name.as_ptr(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(output, described, "output") }
+    })
+}
+
+/// Describes an epoch.
+///
+/// # Safety
+/// `reader` is null or open, and `meta` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_describe_epoch(reader: *const CReader, meta: *mut CMeta) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let m = unsafe { deref(reader, "reader") }?.reader.meta();
+        let described = CMeta {
+            epoch_size: m.epoch_size,
+            epoch_size_padded: m.epoch_size_padded,
+            number_of_shards: m.number_of_shards,
+            shard_id: m.shard_id,
+            pad_last_batch: m.pad_last_batch.into(),
+            stick_to_shard: m.stick_to_shard.into(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(meta, described, "meta") }
+    })
+}
+
+/// Waits for the next batch.
+///
+/// # Safety
+/// `reader` is null or open, and `batch` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_next_batch(reader: *mut CReader, batch: *mut *mut CBatch) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise for both pointers.
+        let reader = unsafe {
+            put(batch, std::ptr::null_mut(), "batch")?;
+            deref(reader, "reader")?
+        };
+        let next = CBatch(Fenced::new(reader.reader.next_batch()?));
+        // SAFETY: as above.
+        unsafe { put(batch, Box::into_raw(Box::new(next)), "batch") }
+    })
+}
+
+/// The host memory of one output.
+///
+/// # Safety
+/// `batch` is null or not released yet, and the others null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_data(
+    batch: *const CBatch,
+    output: usize,
+    data: *mut *const c_void,
+    bytes: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let host = &unsafe { deref(batch, "batch") }?.0.host;
+        let memory = host.get(output).ok_or_else(|| {
+            Error::index(format!("dali_zarr: output {output}: the batch has {} in host memory", host.len()))
+        })?;
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(data, memory.as_ptr().cast(), "data")?;
+            put(bytes, memory.len(), "bytes")
+        }
+    })
+}
+
+/// The lent set that holds the batch.
+///
+/// # Safety
+/// `batch` is null or not released yet, and `id` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_buffers(batch: *const CBatch, id: *mut u64) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let set = unsafe { deref(batch, "batch") }?.0.buffers;
+        let set = set.ok_or_else(|| Error::value("dali_zarr: the batch was delivered to host memory"))?;
+        // SAFETY: the caller's promise.
+        unsafe { put(id, set, "id") }
+    })
+}
+
+/// Gives a batch back.
+///
+/// # Safety
+/// `batch` is null or comes from `dali_zarr_next_batch` and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_release(batch: *mut CBatch) {
+    if !batch.is_null() {
+        // SAFETY: made by `Box::into_raw`, and given back once by the caller's promise. The batch in it is fenced.
+        drop(unsafe { Box::from_raw(batch) });
+    }
+}
+
+/// How many sets of device buffers to lend.
+///
+/// # Safety
+/// `reader` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_buffers_wanted(reader: *const CReader) -> usize {
+    // SAFETY: the caller's promise.
+    guard(|| Ok(unsafe { deref(reader, "reader") }?.reader.buffers_wanted())).unwrap_or(0)
+}
+
+/// Lends a set of device buffers.
+///
+/// # Safety
+/// `reader` is null or open, `outputs` points to `count` addresses, and addresses and event are what the header asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_lend(
+    reader: *mut CReader,
+    id: u64,
+    outputs: *const u64,
+    count: usize,
+    ready: u64,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { deref(reader, "reader") }?;
+        if count != reader.outputs.len() {
+            return Err(Error::value(format!(
+                "dali_zarr: lend: expected an address for each of {} outputs, but found {count}",
+                reader.outputs.len()
+            )));
+        }
+        if outputs.is_null() {
+            return Err(null("outputs"));
+        }
+        // SAFETY: not null, and the caller promises `count` addresses.
+        let outputs = unsafe { std::slice::from_raw_parts(outputs, count) }.to_vec();
+        reader.reader.lend(DeviceBuffers { id, outputs, ready })
+    })
+}

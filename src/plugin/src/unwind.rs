@@ -1,0 +1,83 @@
+//! The fence between Rust and foreign code: a panic behind it becomes an error value, never an abort.
+
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dali_zarr_engine::error::{Error, Result};
+
+/// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic.
+pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What a panic leaves half done is only ever dropped or asked again, and each of those is fenced too.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    Error::runtime(format!(
+        "zarr_reader: internal error: {text}; this is a bug in dali-zarr, please report it with the arguments and the \
+         array's metadata"
+    ))
+}
+
+/// A value whose destructor may run at the hands of foreign code: should it panic, the panic ends here.
+pub struct Fenced<T>(ManuallyDrop<T>);
+
+impl<T> Fenced<T> {
+    /// Fences `value`.
+    pub fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T> Deref for Fenced<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Fenced<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> Drop for Fenced<T> {
+    fn drop(&mut self) {
+        let value = &mut self.0;
+        // SAFETY: the field is private and nothing else drops it, so the value is whole here, and `self` is not used
+        // again after its own destructor.
+        // A destructor has nobody to return an error to; the panic hook has already said what went wrong.
+        let _ = catch_unwind(AssertUnwindSafe(|| unsafe { ManuallyDrop::drop(value) }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dali_zarr_engine::error::ErrorKind;
+
+    #[test]
+    fn a_panic_becomes_a_runtime_error_with_its_text() {
+        let error = guard::<()>(|| panic!("chunk {}", 7)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Runtime);
+        assert!(error.message().contains("internal error: chunk 7"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_in_a_destructor_ends_in_the_fence() {
+        struct Bad;
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                panic!("in a destructor");
+            }
+        }
+        drop(Fenced::new(Bad));
+    }
+}

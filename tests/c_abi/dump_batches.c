@@ -1,0 +1,108 @@
+/* Writes batches of a reader to stdout, as a host other than DALI would take them.
+ *
+ *   dump_batches SPEC COUNT
+ *
+ * opens the reader that the JSON text SPEC describes, describes it on stderr, and writes the bytes of COUNT batches,
+ * output after output. Ends with the status of the library's first error and its message on stderr.
+ *
+ *   dump_batches --misuse
+ *
+ * calls every function in wrong ways, each of which must come back with an error. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dali_zarr.h"
+
+static int failed(int32_t status) {
+  fprintf(stderr, "error %d: %s\n", status, dali_zarr_last_error());
+  return status;
+}
+
+static int dump(const char *spec, long count) {
+  dali_zarr_reader *reader;
+  int32_t status = dali_zarr_open(spec, &reader);
+  if (status) return failed(status);
+
+  dali_zarr_meta meta;
+  if ((status = dali_zarr_describe_epoch(reader, &meta))) return failed(status);
+  fprintf(stderr, "epoch %lld padded %lld shard %lld of %lld\n", (long long)meta.epoch_size,
+          (long long)meta.epoch_size_padded, (long long)meta.shard_id, (long long)meta.number_of_shards);
+  size_t outputs = dali_zarr_num_outputs(reader);
+  for (size_t i = 0; i < outputs; i++) {
+    dali_zarr_output output;
+    if ((status = dali_zarr_describe_output(reader, i, &output))) return failed(status);
+    fprintf(stderr, "output %s dtype %d layout '%s' bytes %zu shape", output.name, output.dtype, output.layout,
+            output.sample_bytes);
+    for (size_t d = 0; d < output.ndim; d++) fprintf(stderr, " %lld", (long long)output.shape[d]);
+    fprintf(stderr, "\n");
+  }
+
+  /* The last batch outlives its reader. */
+  dali_zarr_batch *batch = NULL;
+  for (long b = 0; b < count; b++) {
+    dali_zarr_batch_release(batch);
+    if ((status = dali_zarr_next_batch(reader, &batch))) return failed(status);
+    if (b + 1 == count) dali_zarr_close(reader);
+    for (size_t i = 0; i < outputs; i++) {
+      const void *data;
+      size_t bytes;
+      if ((status = dali_zarr_batch_data(batch, i, &data, &bytes))) return failed(status);
+      if (fwrite(data, 1, bytes, stdout) != bytes) return 100;
+    }
+  }
+  dali_zarr_batch_release(batch);
+  return 0;
+}
+
+static int wrong = 0;
+
+/* Counts a call that gave another status than expected, or no message. */
+static void expect(const char *call, int32_t found, int32_t expected) {
+  if (found == expected && dali_zarr_last_error_status() == expected && strlen(dali_zarr_last_error()) > 0) return;
+  fprintf(stderr, "%s: expected status %d, but found %d: %s\n", call, expected, found, dali_zarr_last_error());
+  wrong++;
+}
+
+#define EXPECT(status, call) expect(#call, call, status)
+
+static int misuse(void) {
+  dali_zarr_reader *reader = (dali_zarr_reader *)&wrong;
+  dali_zarr_batch *batch;
+  dali_zarr_output output;
+  dali_zarr_meta meta;
+  const void *data;
+  size_t bytes;
+  uint64_t id;
+  const char *null_dir = NULL;
+
+  if (strlen(dali_zarr_last_error()) != 0 || dali_zarr_last_error_status() != 0) return 101;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open(NULL, &reader));
+  if (reader) return 102; /* set to NULL by a failed open */
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{}", NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{", &reader));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{\"path\": \"\xff\"}", &reader));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{\"path\": \"/nonexistent/store.zarr\"}", &reader));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{\"path\": \"a\", \"unknown\": 1}", &reader));
+  EXPECT(DALI_ZARR_TYPE_ERROR, dali_zarr_open("{\"path\": 1}", &reader));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_describe_output(NULL, 0, &output));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_describe_epoch(NULL, &meta));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_next_batch(NULL, &batch));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_next_batch(NULL, NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_data(NULL, 0, &data, &bytes));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_buffers(NULL, &id));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(NULL, 1));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(&null_dir, 1));
+  if (dali_zarr_num_outputs(NULL) != 0 || dali_zarr_buffers_wanted(NULL) != 0) return 103;
+  dali_zarr_close(NULL);
+  dali_zarr_batch_release(NULL);
+  return wrong;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "--misuse") == 0) return misuse();
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) return puts(dali_zarr_version()) < 0;
+  if (argc != 3) return 99;
+  return dump(argv[1], strtol(argv[2], NULL, 10));
+}

@@ -1,0 +1,168 @@
+"""The operator as DALI shows it: its names, arguments and documentation, and the arguments that it refuses."""
+
+from __future__ import annotations
+
+import dali_zarr  # noqa: F401  (loads the operator)
+import numpy as np
+import pytest
+import zarr
+from nvidia.dali import backend, fn, ops, types
+from nvidia.dali.pipeline import Pipeline
+
+# Every argument and the type that DALI gives it: an argument appears here when the engine honours it.
+ARGUMENTS = {
+    "path": "_STRING_VEC",
+    "arrays": "_STRING_VEC",
+    "stack_arrays": "BOOL",
+    "pick": "_STRING_VEC",
+    "dims": "_STRING_VEC",
+    "window": "_INT64_VEC",
+    "step": "_INT64_VEC",
+    "stride": "_INT64_VEC",
+    "offsets": "_INT64_VEC",
+    "roi_start": "_INT64_VEC",
+    "roi_end": "_INT64_VEC",
+    "out_of_bounds_policy": "STRING",
+    "fill_value": "FLOAT",
+    "mask_and_scale": "BOOL",
+    "dtype": "DATA_TYPE",
+    "mean": "_FLOAT_VEC",
+    "stddev": "_FLOAT_VEC",
+    "random_shuffle": "BOOL",
+    "shuffle_after_epoch": "BOOL",
+    "seed": "INT64",
+    "shard_id": "INT64",
+    "num_shards": "INT64",
+    "stick_to_shard": "BOOL",
+    "pad_last_batch": "BOOL",
+    "prefetch_queue_depth": "INT64",
+    "decode_device": "STRING",
+    "device_memory_limit": "INT64",
+    "host_memory_limit": "INT64",
+    "io_threads": "INT64",
+    "decode_threads": "INT64",
+    "return_index": "BOOL",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("schema") / "store.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    for name in ("a", "b"):
+        array = group.create_array(name, shape=(20, 4), chunks=(5, 4), dtype="float32", dimension_names=["time", "lon"])
+        array[:] = np.arange(80, dtype="float32").reshape(20, 4)
+    return str(path)
+
+
+def build(function=fn.readers.zarr, seed=None, batch_size=2, options=None, **arguments):
+    pipeline = Pipeline(batch_size=batch_size, num_threads=1, device_id=None, seed=seed, **(options or {}))
+    with pipeline:
+        outputs = function(name="reader", **arguments)
+        pipeline.set_outputs(*(outputs if isinstance(outputs, list) else [outputs]))
+    pipeline.build()
+    return pipeline
+
+
+def test_names():
+    for function in (fn.zarr_reader, fn.readers.zarr):
+        assert callable(function)
+    assert ops.readers.Zarr is not None and ops.ZarrReader is not None
+    assert backend.GetSchema("ZarrReader").AliasFor() == "readers__Zarr"
+
+
+def test_arguments():
+    schema = backend.GetSchema("readers__Zarr")
+    shared = set(backend.GetSchema("readers__File").GetArgumentNames()) & {"bytes_per_sample_hint", "preserve"}
+    found = {name: schema.GetArgumentType(name).name for name in schema.GetArgumentNames() if name not in shared}
+    assert found == ARGUMENTS
+
+
+def test_every_argument_is_documented():
+    schema = backend.GetSchema("readers__Zarr")
+    for name in ARGUMENTS:
+        assert len(schema.GetArgumentDox(name)) > 20, name
+        assert name in fn.zarr_reader.__doc__
+    assert "Zarr" in schema.Dox()
+
+
+def test_unknown_arguments_are_refused(store):
+    for name in ("initial_fill", "lazy_init", "windows"):
+        with pytest.raises((KeyError, TypeError), match=name):
+            build(path=store, arrays=["a"], **{name: 1})
+
+
+def test_no_inputs_are_taken(store):
+    with pytest.raises(ValueError, match="0"):
+        build(lambda **a: fn.readers.zarr(types.Constant(1), **a), path=store, arrays=["a"])
+
+
+@pytest.mark.parametrize(
+    "arguments, count",
+    [
+        ({"arrays": ["a"]}, 1),
+        ({"arrays": ["a", "b"]}, 2),
+        ({"arrays": ["a", "b"], "offsets": [0, 1, 3]}, 6),
+        ({"arrays": ["a", "b"], "offsets": [0, 1], "stack_arrays": True}, 2),
+        ({"arrays": ["a", "b"], "return_index": True}, 3),
+    ],
+)
+def test_number_of_outputs(store, arguments, count):
+    assert len(build(path=store, **arguments).run()) == count
+
+
+def test_a_single_value_stands_for_a_list(store):
+    (out,) = build(path=store, arrays="a", dims="time", window=3, step=1, batch_size=1).run()
+    assert out.shape() == [(3, 4)]
+
+
+@pytest.mark.parametrize(
+    "arguments, kind, text",
+    [
+        ({"decode_device": "tpu"}, ValueError, 'decode_device: expected "auto", "gpu" or "cpu", but found "tpu"'),
+        ({"out_of_bounds_policy": "wrap"}, ValueError, "out_of_bounds_policy: expected"),
+        ({"io_threads": 0}, ValueError, "io_threads: expected a whole number of at least 1, but found 0"),
+        ({"decode_threads": -1}, ValueError, "decode_threads: expected"),
+        ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth: expected"),
+        ({"host_memory_limit": -5}, ValueError, "host_memory_limit: expected"),
+        ({"pick": "time"}, ValueError, 'zarr_reader: pick: expected "DIMENSION=INDEX'),
+        ({"dtype": types.STRING}, TypeError, "dtype: expected bool, a type of integers"),
+        ({"path": []}, ValueError, "path: expected at least one store"),
+    ],
+)
+def test_wrong_values_are_refused_when_the_pipeline_is_built(store, arguments, kind, text):
+    with pytest.raises(kind) as caught:
+        build(**{"path": store, "arrays": ["a"], **arguments})
+    assert text in str(caught.value)
+
+
+def test_checkpointing_is_refused_when_the_pipeline_is_built(store):
+    with pytest.raises(ValueError, match="checkpointing isn't supported"):
+        build(path=store, arrays=["a"], options={"enable_checkpointing": True})
+
+
+def order(pipeline):
+    return [int(i) for _ in range(10) for i in np.asarray(pipeline.run()[0].as_array()).ravel()]
+
+
+def test_the_pipelines_seed_does_not_set_the_order(store):
+    """Shards in different processes must agree on the order, and DALI draws a seed for each process."""
+    arguments = {"path": store, "arrays": ["a"], "random_shuffle": True, "return_index": True}
+
+    def reader(**more):
+        return lambda **a: fn.readers.zarr(**a, **more)[1]
+
+    first = order(build(reader(), seed=1, **arguments))
+    assert first == order(build(reader(), seed=2, **arguments))
+    assert first == order(build(reader(), seed=None, **arguments))
+    assert first != sorted(first)
+    seeded = order(build(reader(seed=7), seed=1, **arguments))
+    assert seeded != first
+    assert seeded == order(build(reader(seed=7), seed=2, **arguments))
+
+
+def test_the_second_name_is_the_same_operator(store):
+    arguments = {"path": store, "arrays": ["a"], "return_index": True}
+    one, other = build(fn.readers.zarr, **arguments).run(), build(fn.zarr_reader, **arguments).run()
+    for left, right in zip(one, other):
+        np.testing.assert_array_equal(left.as_array(), right.as_array())
