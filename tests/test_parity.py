@@ -105,11 +105,11 @@ def test_era5_group(tmp_path, device, zarr_format, consolidated):
     check(device, 4, path=tmp_path, arrays=["t2m", "z", "lsm", "time"], epochs=1.5)
 
 
-def test_consolidated_metadata_is_enough(tmp_path, device):
-    """Arrays can be read when only the consolidated document describes them, as on stores without listing."""
-    expected = write_era5(tmp_path, zarr_format=2, consolidated=True)["t2m"]
-    pipe = build(device, 1, path=tmp_path, arrays=["t2m"])
-    same(next(batches(pipe))[0][0], expected[0], "t2m")
+def test_consolidated_attributes_count(tmp_path, device):
+    """Attributes (here the dimensions' names) may stand in v2's consolidated document alone."""
+    write_era5(tmp_path, zarr_format=2, consolidated=True)
+    (tmp_path / "t2m" / ".zattrs").unlink()
+    assert check(device, 1, path=tmp_path, arrays=["t2m"]).layouts() == ["HW"]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -181,7 +181,7 @@ def test_decoders_agree(tmp_path, gpu, zarr_format, codec, decode_device):
     write_array(tmp_path, "a", values, zarr_format=zarr_format, codec=codec, layout=Layout((1, 64, 96)), dims=DIMS)
     args = {"path": tmp_path, "arrays": ["a"], "decode_device": decode_device}
     if decode_device == "gpu" and codec not in GPU_CODECS:
-        with pytest.raises(ValueError, match="a.*"):
+        with pytest.raises(ValueError, match="(?i)gpu"):
             build(gpu, 2, **args).run()
     else:
         check(gpu, 2, epochs=2, **args)

@@ -58,6 +58,10 @@ def build(device: str = "cpu", batch_size: int = 2, *, dali_queue: int = 2, exec
         args["path"] = str(args["path"])
     elif "path" in args and not isinstance(args["path"], str):
         args["path"] = [str(p) for p in args["path"]]
+    # Small budgets: thousands of short-lived readers shall not each pin the default's memory.
+    args = {"host_memory_limit": 128 << 20} | args
+    if device == "gpu":
+        args = {"device_memory_limit": 256 << 20} | args
     pipe = Pipeline(
         batch_size=batch_size, num_threads=exec_threads, device_id=0 if device == "gpu" else None,
         prefetch_queue_depth=dali_queue,
