@@ -1,0 +1,67 @@
+"""Fixtures and profiles for all suites: devices that skip with their reason, time limits, hypothesis' seeds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support.pipelines import why_no_gpu  # noqa: E402
+
+# The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, max_examples=int(os.environ.get("DALI_ZARR_EXAMPLES", "150")),
+    suppress_health_check=list(HealthCheck), print_blob=True,
+)
+settings.load_profile("fixed")
+
+# No test may hang: a reader that waits for ever is one of the faults that the suites look for.
+TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Both devices of the operator; the GPU's tests say why they are skipped."""
+    if request.param == "gpu" and (reason := why_no_gpu()):
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.fixture
+def gpu() -> str:
+    """The GPU alone."""
+    if reason := why_no_gpu():
+        pytest.skip(reason)
+    return "gpu"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout_s(seconds): ends the test with an error after that many seconds")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """Raises TimeoutError in a test that lasts too long; a call stuck in native code ends the run with its stacks shown."""
+    marker = item.get_closest_marker("timeout_s")
+    limit = int(marker.args[0]) if marker else TIME_LIMIT
+
+    def expire(_signal, _frame):
+        raise TimeoutError(f"{item.nodeid} took longer than {limit} s")
+
+    import faulthandler
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(limit)
+    faulthandler.dump_traceback_later(limit + 30, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

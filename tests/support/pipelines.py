@@ -1,0 +1,149 @@
+"""Short-hands for running the operator in a DALI pipeline and comparing what it delivers."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from support.oracle import Oracle
+
+# The operator's arguments that change how it works but not what it delivers: the oracle doesn't take them.
+_HOW = {
+    "decode_device", "device_memory_limit", "host_memory_limit", "io_threads", "decode_threads", "prefetch_queue_depth",
+}
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """None where a CUDA device can be used, else the reason why not."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no GPU: the CUDA driver (libcuda.so.1) isn't installed"
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return "no GPU: the CUDA driver finds no device"
+    return None
+
+
+def dali_dtype(name: str) -> Any:
+    """DALI's type with NumPy's name."""
+    from nvidia.dali import types
+
+    return {
+        "bool": types.BOOL, "int8": types.INT8, "int16": types.INT16, "int32": types.INT32, "int64": types.INT64,
+        "uint8": types.UINT8, "uint16": types.UINT16, "uint32": types.UINT32, "uint64": types.UINT64,
+        "float16": types.FLOAT16, "float32": types.FLOAT, "float64": types.FLOAT64,
+    }[name]
+
+
+def build(device: str = "cpu", batch_size: int = 2, *, dali_queue: int = 2, exec_threads: int = 2, **args: Any) -> Any:
+    """A built pipeline of one reader, named "reader"; ``args`` are the operator's, with ``dtype`` by NumPy's name."""
+    import dali_zarr  # noqa: F401  (loads the operator)
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    if "dtype" in args:
+        args["dtype"] = dali_dtype(str(np.dtype(args["dtype"])))
+    if isinstance(args.get("path"), Path):
+        args["path"] = str(args["path"])
+    elif "path" in args and not isinstance(args["path"], str):
+        args["path"] = [str(p) for p in args["path"]]
+    # Small budgets: thousands of short-lived readers shall not each pin the default's memory.
+    args = {"host_memory_limit": 128 << 20} | args
+    if device == "gpu":
+        args = {"device_memory_limit": 256 << 20} | args
+    pipe = Pipeline(
+        batch_size=batch_size, num_threads=exec_threads, device_id=0 if device == "gpu" else None,
+        prefetch_queue_depth=dali_queue,
+    )
+    with pipe:
+        out = fn.zarr_reader(device=device, name="reader", **args)
+        pipe.set_outputs(*(out if isinstance(out, (list, tuple)) else [out]))
+    pipe.build()
+    return pipe
+
+
+def to_numpy(tensors: Any) -> np.ndarray:
+    """A batch of equal samples as one array (batch, ...)."""
+    if hasattr(tensors, "as_cpu"):
+        tensors = tensors.as_cpu()
+    return np.stack([np.array(tensors.at(i)) for i in range(len(tensors))])
+
+
+def batches(pipe: Any) -> Iterator[list[np.ndarray]]:
+    """What a pipeline delivers, without end."""
+    while True:
+        yield [to_numpy(out) for out in pipe.run()]
+
+
+def same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Asserts equal shape, dtype and bits; NaNs are equal to each other whatever their payload."""
+    assert found.dtype == expected.dtype, f"{what}: dtype {found.dtype}, expected {expected.dtype}"
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
+    if found.tobytes() == expected.tobytes():
+        return
+    bits = f"u{found.dtype.itemsize}"
+    wrong = np.ascontiguousarray(found).view(bits) != np.ascontiguousarray(expected).view(bits)
+    if found.dtype.kind == "f":
+        wrong &= ~(np.isnan(found) & np.isnan(expected))
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{what}: {int(wrong.sum())} of {wrong.size} values differ, first at {where}: "
+            f"{found[where]!r}, expected {expected[where]!r}"
+        )
+
+
+def check(device: str, batch_size: int = 2, epochs: float = 1.0, **args: Any) -> Oracle:
+    """Runs the operator and the oracle side by side for that many epochs (at least one batch) and asserts that every
+    output of every batch is equal to the bit, and its layout right."""
+    oracle = Oracle(batch_size, **{k: v for k, v in args.items() if k not in _HOW})
+    pipe = build(device, batch_size, **args)
+    try:
+        expected = oracle.batches()
+        rounds = max(1, int(np.ceil(oracle.epoch_length(0) * epochs / batch_size)))
+        for number in range(rounds):
+            outputs = pipe.run()
+            for i, (out, want, layout) in enumerate(zip(outputs, next(expected), oracle.layouts(), strict=True)):
+                same(to_numpy(out), want, f"batch {number}, output {i}")
+                assert out.layout() == layout, f"output {i}: layout {out.layout()!r}, expected {layout!r}"
+    finally:
+        del pipe
+    return oracle
+
+
+def stats_of(tmp_path: Path, batch_count: int, device: str = "cpu", batch_size: int = 2, **args: Any) -> dict[str, float]:
+    """The reader's counters after ``batch_count`` batches, from a process of its own (they are written when it is dropped)."""
+    file = tmp_path / f"stats-{len(list(tmp_path.glob('stats-*')))}.json"
+    args["path"] = [str(p) for p in args["path"]] if isinstance(args["path"], (list, tuple)) else str(args["path"])
+    script = (
+        "import json, sys\n"
+        "from support.pipelines import build\n"
+        "args = json.loads(sys.argv[1])\n"
+        "pipe = build(sys.argv[2], int(sys.argv[3]), dali_queue=1, **args)\n"
+        "for _ in range(int(sys.argv[4])):\n"
+        "    pipe.run()\n"
+        "del pipe\n"
+    )
+    run_script(script, json.dumps(args), device, str(batch_size), str(batch_count), env={"DALI_ZARR_STATS_FILE": str(file)})
+    return json.loads(file.read_text())
+
+
+def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90) -> str:
+    """Runs Python code in a fresh process with the tests' modules in reach; returns its output, fails on any failure."""
+    full = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *argv], env=full | (env or {}), capture_output=True, text=True, timeout=timeout,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -1,0 +1,227 @@
+"""Bad arguments and metadata are refused when the pipeline is built, by the right exception and in words that help."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from support.pipelines import build, check
+from support.stores import Layout, metadata, write_array, write_era5
+
+
+@pytest.fixture(scope="module")
+def era5(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bad") / "era5.zarr"
+    write_era5(path, hours=8)
+    return path
+
+
+def refused(device, kind, *words, **args):
+    """Asserts that building raises ``kind`` with all ``words`` in its message; returns the message."""
+    with pytest.raises(kind) as caught:
+        build(device, 2, **args)
+    message = str(caught.value)
+    for word in ("zarr_reader", *words):
+        assert word in message, f"{word!r} isn't in {message!r}"
+    return message
+
+
+def test_wrong_path(tmp_path, device):
+    refused(device, ValueError, "nowhere.zarr", path=tmp_path / "nowhere.zarr", arrays=["a"])
+
+
+def test_a_path_without_zarr(tmp_path, device):
+    (tmp_path / "notes.txt").write_text("not a store")
+    refused(device, ValueError, str(tmp_path), path=tmp_path, arrays=["a"])
+    refused(device, ValueError, "notes.txt", path=tmp_path / "notes.txt", arrays=["a"])
+
+
+def test_no_path(device):
+    with pytest.raises((ValueError, RuntimeError, TypeError), match="path"):
+        build(device, 2, arrays=["a"])
+    refused(device, ValueError, "path", path=[], arrays=["a"])
+
+
+def test_one_of_several_paths_is_wrong(era5, tmp_path, device):
+    refused(device, ValueError, "gone.zarr", path=[era5, tmp_path / "gone.zarr"], arrays=["t2m"])
+
+
+def test_wrong_array_name(era5, device):
+    """The message lists the names that there are."""
+    refused(device, ValueError, "t3m", "t2m", "lsm", "time", path=era5, arrays=["t3m"])
+
+
+def test_arrays_must_be_named_where_there_are_several(era5, device):
+    refused(device, ValueError, "t2m", "lsm", "arrays", path=era5)
+
+
+def test_wrong_dims(era5, device):
+    """The message lists the dimensions that there are."""
+    refused(device, ValueError, "lattitude", "latitude", path=era5, arrays=["t2m"], dims=["lattitude"])
+    refused(device, ValueError, "3", path=era5, arrays=["t2m"], dims=["3"])
+    refused(device, ValueError, "time", path=era5, arrays=["t2m"], dims=["time", "time"])
+    refused(device, ValueError, "time", path=era5, arrays=["t2m"], dims=["time", "0"])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"window": [9]}, {"window": [3], "stride": [4]}, {"window": [2], "roi_start": [7]}, {"roi_start": [4], "roi_end": [4]},
+        {"offsets": [0, 8]}, {"offsets": [-9]}, {"window": [2], "offsets": [-4, 4]},
+    ],
+    ids=str,
+)
+def test_no_samples(era5, device, args):
+    """A window, region or offset that leaves no sample: the message says what is too long for what."""
+    message = refused(device, ValueError, "time", path=era5, arrays=["t2m"], dims=["time"], **args)
+    assert re.search(r"\b8\b|sample", message), message
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"window": [-2]}, {"step": [0]}, {"step": [-1]}, {"stride": [0]}, {"stride": [-2]}, {"window": [1, 2]},
+        {"step": [1, 1]}, {"stride": [1, 1]}, {"roi_start": [1, 1]}, {"roi_end": [9]}, {"roi_start": [-9]},
+        {"roi_start": [5], "roi_end": [2]}, {"window": [2**62], "stride": [2**62]}, {"offsets": [2**63 - 1]},
+        {"window": [2**31], "step": [2**62], "out_of_bounds_policy": "pad"},
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense(era5, device, args):
+    refused(device, ValueError, next(iter(args)) if len(args) == 1 else "", path=era5, arrays=["t2m"], dims=["time"], **args)
+
+
+@pytest.mark.parametrize("name", ["out_of_bounds_policy", "decode_device"])
+def test_unknown_choices(era5, device, name):
+    """The message lists what may be chosen."""
+    known = {"out_of_bounds_policy": ["error", "drop", "pad"], "decode_device": ["auto", "gpu", "cpu"]}[name]
+    refused(device, ValueError, "sideways", *known, path=era5, arrays=["t2m"], **{name: "sideways"})
+
+
+def test_pick(era5, device):
+    refused(device, IndexError, "level", "5", path=era5, arrays=["z"], pick=["level=0,5"])
+    refused(device, IndexError, "level", "-6", path=era5, arrays=["z"], pick=["level=-6"])
+    refused(device, ValueError, "lvl", "level", path=era5, arrays=["z"], pick=["lvl=0"])
+    for nonsense in ("level", "level=", "level=a", "level=1.5", "=1"):
+        with pytest.raises(ValueError, match="pick"):
+            build(device, 2, path=era5, arrays=["z"], pick=[nonsense])
+
+
+def test_statistics_of_the_wrong_length(era5, device):
+    for name in ("mean", "stddev"):
+        refused(device, ValueError, name, "3", "2", path=era5, arrays=["t2m", "lsm"], **{name: [1.0, 2.0, 3.0]})
+    refused(device, ValueError, "mean", path=era5, arrays=["t2m", "z"], stack_arrays=True, mean=[1.0] * 5)
+
+
+def test_stack_of_different_types(tmp_path, device):
+    write_array(tmp_path, "a", np.ones((3, 4), "float32"), dims=("t", "x"))
+    write_array(tmp_path, "b", np.ones((3, 4), "int16"), dims=("t", "x"))
+    with pytest.raises((ValueError, TypeError), match="(?s)float32.*int16.*dtype"):
+        build(device, 2, path=tmp_path, arrays=["a", "b"], stack_arrays=True)
+
+
+def test_dimensions_that_disagree(tmp_path, device):
+    """Arrays that share a name of a dimension must agree on its length."""
+    write_array(tmp_path, "a", np.ones((3, 4), "float32"), dims=("t", "x"))
+    write_array(tmp_path, "b", np.ones((3, 5), "float32"), dims=("t", "x"))
+    refused(device, ValueError, "x", "4", "5", path=tmp_path, arrays=["a", "b"])
+
+
+def test_stores_that_disagree(tmp_path, device):
+    """Joined stores must have the same arrays: types, dimensions, and lengths but along the first of dims."""
+    write_array(tmp_path / "1", "a", np.ones((3, 4), "float32"), dims=("t", "x"))
+    write_array(tmp_path / "2", "a", np.ones((3, 5), "float32"), dims=("t", "x"))
+    write_array(tmp_path / "3", "a", np.ones((3, 4), "float64"), dims=("t", "x"))
+    write_array(tmp_path / "4", "a", np.ones((3, 4), "float32"), dims=("t", "y"))
+    for other in "234":
+        refused(device, ValueError, "'a'", path=[tmp_path / "1", tmp_path / other], arrays=["a"])
+
+
+@pytest.mark.parametrize("name", ["io_threads", "decode_threads", "prefetch_queue_depth"])
+def test_negative_counts(era5, device, name):
+    refused(device, ValueError, name, path=era5, arrays=["t2m"], **{name: -1})
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "dtype"),
+    [(3, "complex64"), (3, "complex128"), (2, "complex64"), (2, "S5"), (3, "U4"), (2, [("a", "i4"), ("b", "f4")])],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_types_that_dali_lacks(tmp_path, device, zarr_format, dtype):
+    """A TypeError that names the array; the others of the store can still be read."""
+    import zarr
+
+    group = zarr.open_group(str(tmp_path), mode="w", zarr_format=zarr_format)
+    group.create_array("wave", shape=(4, 3), chunks=(2, 3), dtype=dtype)
+    group.create_array("fine", shape=(4, 3), chunks=(2, 3), dtype="f4")[:] = 1
+    message = refused(device, TypeError, "wave", path=tmp_path, arrays=["wave"])
+    if isinstance(dtype, str) and dtype.startswith("complex"):
+        assert "complex" in message or "c8" in message
+    check(device, 2, path=tmp_path, arrays=["fine"])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_unknown_codec(tmp_path, device, zarr_format):
+    """The codec's name is in the message."""
+    write_array(tmp_path, "a", np.ones((4, 3), "float32"), zarr_format=zarr_format, dims=("t", "x"))
+    file, content = metadata(tmp_path, "a")
+    if zarr_format == 3:
+        content["codecs"][-1] = {"name": "frobnicate", "configuration": {"level": 3}}
+    else:
+        content["compressor"] = {"id": "frobnicate"}
+    file.write_text(json.dumps(content))
+    refused(device, ValueError, "frobnicate", "'a'", path=tmp_path, arrays=["a"])
+
+
+def _set(**changes):
+    return lambda text: json.dumps(json.loads(text) | changes)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    "bend",
+    [
+        lambda t: t[: len(t) // 2], lambda t: "", lambda t: "[]", lambda t: "null", lambda t: "\x00\xff" * 50,
+        lambda t: "[" * 100_000, _set(zarr_format=9), _set(shape="many"), _set(shape=[-4, 3]), _set(shape=[4.5, 3]),
+        _set(shape=[4]), _set(shape=[2**63, 2**63]), _set(shape=[4, 3, 2]),
+    ],
+    ids=["cut", "empty", "list", "null", "binary", "deep", "format", "string", "negative", "fraction", "rank", "huge", "more"],
+)
+def test_unreadable_metadata(tmp_path, device, zarr_format, bend):
+    """Whatever stands in the metadata document, the answer is a ValueError that names the array or the file."""
+    write_array(tmp_path, "a", np.ones((4, 3), "float32"), zarr_format=zarr_format, dims=("t", "x"))
+    file, _ = metadata(tmp_path, "a")
+    file.write_text(bend(file.read_text()), encoding="latin-1")
+    refused(device, ValueError, path=tmp_path, arrays=["a"])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("chunks", [[0, 3], [-1, 3], [2], [2**63, 2**63], [2**40, 2**40], "all"], ids=str)
+def test_impossible_chunks(tmp_path, device, zarr_format, chunks):
+    """Chunk shapes that are empty, negative, of another rank or beyond any memory."""
+    write_array(tmp_path, "a", np.ones((4, 3), "float32"), zarr_format=zarr_format, dims=("t", "x"))
+    file, content = metadata(tmp_path, "a")
+    if zarr_format == 3:
+        content["chunk_grid"]["configuration"]["chunk_shape"] = chunks
+    else:
+        content["chunks"] = chunks
+    file.write_text(json.dumps(content))
+    refused(device, ValueError, path=tmp_path, arrays=["a"])
+
+
+@pytest.mark.parametrize("limit", ["host_memory_limit", "device_memory_limit"])
+def test_budget_too_small(tmp_path, device, limit):
+    """The message says the smallest budget that would do, and that one does."""
+    if limit == "device_memory_limit" and device == "cpu":
+        pytest.skip("the CPU reader holds no device memory")
+    values = np.arange(8 * 256 * 256, dtype="float32").reshape(8, 256, 256)
+    write_array(tmp_path, "a", values, layout=Layout((2, 256, 256)), dims=("t", "y", "x"))
+    args = {"path": tmp_path, "arrays": ["a"]}
+    message = refused(device, ValueError, limit, **args, **{limit: 4096})
+    smallest = re.search(r"at least (\d+)", message)
+    assert smallest, f"no 'at least N' in {message!r}"
+    check(device, 2, epochs=2, **args, **{limit: int(smallest[1])})
+    refused(device, ValueError, limit, **args, **{limit: int(smallest[1]) - 1})

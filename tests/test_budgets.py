@@ -1,0 +1,113 @@
+"""Memory, threads and descriptors stop growing after the first batches, and stay within what was asked for."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import psutil
+import pytest
+from support.pipelines import build
+from support.stores import Layout, write_array
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """64 steps of 1 MiB, in zstd chunks that don't fall together with samples: 64 MiB decoded."""
+    path = tmp_path_factory.mktemp("budgets") / "a.zarr"
+    values = np.random.default_rng(0).integers(0, 4096, (64, 512, 512)).astype("float32")
+    write_array(path, "a", values, codec="zstd", layout=Layout((3, 200, 512)), dims=("time", "lat", "lon"))
+    write_array(path, "raw", values, codec="none", layout=Layout((1, 512, 512)), dims=("time", "lat", "lon"))
+    write_array(
+        path, "sharded", values, codec="zstd", layout=Layout((1, 64, 512), shards=(8, 512, 512)), dims=("time", "lat", "lon"),
+    )
+    return path
+
+
+def device_memory_used() -> int:
+    """Bytes in use on the GPU, by all."""
+    import ctypes
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return total.value - free.value
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
+@pytest.mark.parametrize("array", ["a", "raw", "sharded"])
+def test_nothing_grows(store, device, array, order):
+    """After one epoch, ten more change neither resident memory nor the number of threads and descriptors."""
+    me = psutil.Process()
+    pipe = build(device, 4, path=store, arrays=[array], dims=["time"], window=[2], step=[1], **order)
+
+    def epoch() -> None:
+        for _ in range(16):
+            pipe.run()
+
+    for _ in range(2):
+        epoch()
+    gc.collect()
+    memory, threads, files = me.memory_info().rss, me.num_threads(), me.num_fds()
+    on_device = device_memory_used() if device == "gpu" else 0
+    for _ in range(10):
+        epoch()
+    gc.collect()
+    assert me.memory_info().rss - memory < 12 * MIB, "resident memory grew"
+    assert me.num_threads() <= threads, "threads were added"
+    assert me.num_fds() <= files, "descriptors were left open"
+    if device == "gpu":
+        assert device_memory_used() - on_device < 12 * MIB, "device memory grew"
+
+
+@pytest.mark.parametrize("limit", [32, 64, 160])
+def test_host_memory_limit(store, device, limit):
+    """The reader's memory stays below its limit, plus the batches that DALI holds."""
+    me = psutil.Process()
+    build(device, 1, path=store, arrays=["raw"]).run()  # one-time costs of the libraries
+    gc.collect()
+    before = me.memory_info().rss
+    pipe = build(device, 2, path=store, arrays=["a"], host_memory_limit=limit * MIB)
+    for _ in range(40):
+        pipe.run()
+    # Two batches of 2 MiB in DALI's queue and one in use; stacks and allocator slack.
+    assert me.memory_info().rss - before < (limit + 24) * MIB
+
+
+@pytest.mark.parametrize("limit", [96, 256])
+def test_device_memory_limit(store, gpu, limit):
+    """So does its device memory, nvCOMP's workspace included."""
+    build(gpu, 1, path=store, arrays=["a"], device_memory_limit=64 * MIB).run()
+    gc.collect()
+    before = device_memory_used()
+    pipe = build(gpu, 2, path=store, arrays=["a"], device_memory_limit=limit * MIB)
+    for _ in range(40):
+        pipe.run()
+    assert device_memory_used() - before < (limit + 32) * MIB
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8])
+def test_small_queues_deliver_everything(store, device, depth):
+    """The smallest depth and few threads are slow but complete."""
+    pipe = build(
+        device, 4, path=store, arrays=["sharded"], prefetch_queue_depth=depth, io_threads=1, decode_threads=1,
+    )
+    for _ in range(20):
+        pipe.run()
+
+
+@pytest.mark.parametrize("name", ["io_threads", "decode_threads"])
+def test_thread_counts_are_kept(store, device, name):
+    """Ten more threads asked for are ten more threads."""
+    me = psutil.Process()
+
+    def threads(count: int) -> int:
+        pipe = build(device, 2, path=store, arrays=["a"], **{"io_threads": 1, "decode_threads": 1} | {name: count})
+        pipe.run()
+        return me.num_threads()
+
+    few = threads(1)
+    gc.collect()
+    assert threads(11) - few == 10
