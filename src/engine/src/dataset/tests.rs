@@ -260,3 +260,16 @@ fn damaged_chunks_of_every_kind_of_codec_never_panic() {
         assert!(format.decode(&[], &[63], &mut out).is_err(), "the room must fit the shape");
     }
 }
+
+#[test]
+fn shards_of_tiny_chunks_stay_within_their_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut array = v3(&[4096], json!(["x"]));
+    array["chunk_grid"]["configuration"]["chunk_shape"] = json!([4096]);
+    array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": [1], "codecs": ["bytes", "gzip"], "index_codecs": ["bytes", "crc32c"]}}, "crc32c"]);
+    write(dir.path(), "zarr.json", &array);
+    let part = &open(&[dir.path()], &[]).unwrap().arrays[0].parts[0];
+    assert!(part.sharding.is_none(), "decoded whole");
+    assert!(part.format.max_encoded_bytes(8192) >= 4096 * (16 + 22) + 8);
+}
