@@ -58,8 +58,11 @@ impl Fallback {
         let full = parse(codecs)?;
         let bound = size(&full)?.size();
         let decoded = super::decoded_bytes(largest, dtype)?;
-        // Sharding has no bound: an index entry for each inner chunk comes on top.
-        let max_encoded = bound.and_then(|b| usize::try_from(b).ok()).unwrap_or(0).max(decoded + decoded / 4 + 65_536);
+        // zarrs knows no bound for shards.
+        let per_chunk = (decoded / dtype.size()).saturating_mul(shard_overhead(codecs));
+        let max_encoded = bound.and_then(|b| usize::try_from(b).ok()).unwrap_or(0);
+        let max_encoded =
+            max_encoded.max(decoded.saturating_add(decoded / 4).saturating_add(65_536).saturating_add(per_chunk));
 
         let blosc = codecs.last().is_some_and(|codec| codec.name() == "blosc");
         let shorter = match codecs {
@@ -133,6 +136,20 @@ impl Fallback {
         out.copy_from_slice(&decoded);
         Ok(())
     }
+}
+
+/// Bytes for each element that shards may add: an index entry of 16 bytes for each inner chunk, and its codecs' headers.
+fn shard_overhead(codecs: &[MetadataV3]) -> usize {
+    let shards = codecs.iter().filter(|codec| codec.name() == "sharding_indexed");
+    shards
+        .filter_map(|codec| {
+            let configuration = codec.configuration()?;
+            let inner = configuration.get("chunk_shape")?.as_array()?;
+            let elements: u64 = inner.iter().filter_map(serde_json::Value::as_u64).fold(1, u64::saturating_mul);
+            let nested: Vec<MetadataV3> = serde_json::from_value(configuration.get("codecs")?.clone()).ok()?;
+            Some(usize::try_from(80u64.div_ceil(elements.max(1))).unwrap_or(80) + shard_overhead(&nested))
+        })
+        .sum()
 }
 
 /// Blosc's header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15, both little-endian.

@@ -3,6 +3,8 @@
 //! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
 //! One compressor is one file; all that has no file here is decoded by zarrs ([`fallback`]).
 
+#![forbid(unsafe_code)]
+
 mod chain;
 mod deflate;
 pub mod fallback;

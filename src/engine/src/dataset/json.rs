@@ -92,7 +92,10 @@ fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A value as it stands in messages: its JSON, cut when long.
 pub(crate) fn shown(value: &Value) -> String {
-    let text = value.to_string();
+    let mut text = value.to_string();
+    for token in ["NaN", "Infinity", "-Infinity"] {
+        text = text.replace(&format!("\"\\u0000{token}\""), token);
+    }
     match text.char_indices().nth(120) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text,
@@ -111,6 +114,7 @@ mod tests {
         assert_eq!(value["c"], "NaN \" NaN");
         assert_eq!(bare_float("NaN"), None, "a string is not a bare token");
         assert_eq!(value["d"].as_f64(), Some(0.1));
+        assert_eq!(shown(&value["b"]), "[-Infinity,Infinity]");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Reads metadata only, never a chunk. Everything that a store claims is checked here, so that later stages may trust
 //! it: extents are positive and countable, chunks fit into memory, codecs are known.
 
+#![forbid(unsafe_code)]
+
 mod array;
 mod cf;
 mod dtype;
@@ -164,3 +166,6 @@ fn base_name(location: &str) -> String {
     let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     name.strip_suffix(".zarr").unwrap_or(name).to_owned()
 }
+
+#[cfg(test)]
+mod tests;

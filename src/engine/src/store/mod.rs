@@ -3,6 +3,8 @@
 //! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a
 //! failed read is an error.
 
+#![forbid(unsafe_code)]
+
 mod local;
 
 pub use local::LocalStore;

@@ -1,0 +1,75 @@
+//! xarray's rules, case by case; the example `compare_with_zarr_python.py` compares thousands with xarray itself.
+
+use serde_json::json;
+
+use super::*;
+
+fn cf(version: u8, dtype: DType, own: Option<u64>, attrs: Value) -> Result<Cf> {
+    decode(version, Stored { dtype, time: false, big_endian: false }, own, attrs.as_object().unwrap())
+}
+
+#[test]
+fn packed_integers() {
+    let packed =
+        cf(3, DType::I16, None, json!({"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768})).unwrap();
+    assert_eq!(
+        packed,
+        Cf {
+            missing: vec![0x8000],
+            scale: Some(0.01),
+            offset: Some(273.15),
+            src_dtype: DType::I16,
+            decoded: DType::F64
+        }
+    );
+    assert_eq!(cf(3, DType::I16, None, json!({"_FillValue": -1})).unwrap().decoded, DType::F32);
+    assert_eq!(cf(3, DType::I32, None, json!({"missing_value": -1})).unwrap().decoded, DType::F64);
+    assert_eq!(cf(3, DType::I16, None, json!({"scale_factor": 2})).unwrap().decoded, DType::I64);
+    assert!(cf(3, DType::I16, None, json!({"scale_factor": 2, "_FillValue": 0})).is_err());
+    assert!(cf(3, DType::I16, None, json!({"scale_factor": [0.5]})).is_err());
+    assert_eq!(cf(3, DType::I16, None, json!({"scale_factor": [0.5], "add_offset": [1]})).unwrap().decoded, DType::F64);
+}
+
+#[test]
+fn own_fill_values_mean_missing_in_v2_only() {
+    assert_eq!(cf(2, DType::F32, Some(0), json!({})).unwrap().missing, [0]);
+    assert!(cf(3, DType::F32, None, json!({})).unwrap().is_identity());
+    let nan = u64::from(f32::NAN.to_bits());
+    let scaled = cf(2, DType::F32, Some(nan), json!({"scale_factor": 0.1})).unwrap();
+    assert_eq!((scaled.decoded, scaled.missing.len()), (DType::F32, 0), "float32 stays float32");
+    assert_eq!(cf(2, DType::F32, None, json!({"scale_factor": 0.1})).unwrap().decoded, DType::F64);
+    assert!(cf(2, DType::Bool, Some(0), json!({})).is_err());
+}
+
+#[test]
+fn unsigned_bytes() {
+    let c = cf(3, DType::I8, None, json!({"_Unsigned": "true", "_FillValue": -1})).unwrap();
+    assert_eq!((c.src_dtype, c.missing, c.decoded), (DType::U8, vec![255], DType::F32));
+    assert!(cf(3, DType::I8, None, json!({"_Unsigned": "true", "_FillValue": 255})).is_err());
+    let c = cf(2, DType::U8, Some(255), json!({"_Unsigned": "false"})).unwrap();
+    assert_eq!((c.src_dtype, c.missing), (DType::I8, vec![255]));
+    assert!(cf(3, DType::U8, None, json!({"_Unsigned": "false", "_FillValue": 255})).is_err());
+}
+
+#[test]
+fn float_fill_values_in_v3_are_base64() {
+    // struct.pack("<d", -9999.0)
+    assert_eq!(base64("AAAAAICHw8A=").unwrap(), (-9999f64).to_le_bytes());
+    let c = cf(3, DType::F32, None, json!({"_FillValue": "AAAAAICHw8A="})).unwrap();
+    assert_eq!((c.missing, c.decoded), (vec![u64::from((-9999f32).to_bits())], DType::F32));
+    assert!(cf(3, DType::F32, None, json!({"_FillValue": -9999.0})).is_err());
+    assert!(cf(3, DType::F32, None, json!({"_FillValue": "AAA="})).is_err());
+}
+
+#[test]
+fn missing_values_that_nothing_equals_still_promote() {
+    let c = cf(3, DType::F32, None, json!({"missing_value": 0.1})).unwrap();
+    assert!(c.missing.is_empty(), "0.1 is no float32");
+    let c = cf(3, DType::U8, None, json!({"missing_value": [300, -1]})).unwrap();
+    assert_eq!((c.missing.len(), c.decoded), (0, DType::F32));
+    assert!(cf(3, DType::U8, None, json!({"missing_value": [1, 2, 3]})).is_err());
+    let c = cf(2, DType::I32, None, json!({"missing_value": "\u{0}NaN"})).unwrap();
+    assert!(c.is_identity(), "NaN means nothing for integers");
+    let c = cf(3, DType::U64, None, json!({"missing_value": 18446744073709551616.0})).unwrap();
+    assert_eq!(c.missing, [u64::MAX], "as a float the largest value is 2^64");
+}

@@ -1,0 +1,275 @@
+//! Whole stores, written by hand: what is found, what is asked of the store, what is refused and how.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use super::hierarchy::Hierarchy;
+use super::*;
+use crate::store::{LocalStore, Object};
+
+fn v3(shape: &[u64], dims: Value) -> Value {
+    json!({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "int16", "fill_value": 7,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": vec![2; shape.len()]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "dimension_names": dims,
+        "attributes": {"scale_factor": 0.5}
+    })
+}
+
+fn v2() -> Value {
+    json!({
+        "zarr_format": 2, "shape": [4, 6], "chunks": [2, 6], "dtype": ">f4", "compressor": {"id": "zlib", "level": 1},
+        "fill_value": "NaN", "filters": null, "order": "F"
+    })
+}
+
+fn write(root: &Path, key: &str, value: &Value) {
+    let path = root.join(key);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, value.to_string()).unwrap();
+}
+
+fn group(root: &Path) {
+    write(root, "zarr.json", &json!({"zarr_format": 3, "node_type": "group"}));
+}
+
+fn open(paths: &[&Path], arrays: &[&str]) -> Result<Dataset> {
+    Dataset::open(&Spec {
+        paths: paths.iter().map(|p| p.to_str().unwrap().to_owned()).collect(),
+        arrays: arrays.iter().map(|a| (*a).to_owned()).collect(),
+        ..Spec::default()
+    })
+}
+
+fn message(result: Result<Dataset>, kind: ErrorKind) -> String {
+    let error = result.err().expect("an error");
+    assert_eq!(error.kind(), kind, "{error}");
+    error.message().to_owned()
+}
+
+/// Remembers which keys were opened.
+struct Watched {
+    inner: LocalStore,
+    opened: Mutex<Vec<String>>,
+}
+
+impl Store for Watched {
+    fn location(&self) -> &str {
+        self.inner.location()
+    }
+    fn open(&self, key: &str) -> Result<Option<Box<dyn Object>>> {
+        self.opened.lock().unwrap().push(key.to_owned());
+        self.inner.open(key)
+    }
+    fn exists(&self, key: &str) -> Result<bool> {
+        self.inner.exists(key)
+    }
+    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.inner.children(prefix)
+    }
+}
+
+fn watched(root: &Path) -> Watched {
+    Watched { inner: LocalStore::open(root.to_str().unwrap()).unwrap(), opened: Mutex::default() }
+}
+
+#[test]
+fn consolidated_metadata_are_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = json!({"a": v3(&[4], json!(["x"])), "g": {"node_type": "group"}, "g/b": v3(&[4], json!(["x"]))});
+    let root = json!({
+        "zarr_format": 3, "node_type": "group",
+        "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": nodes}
+    });
+    write(dir.path(), "zarr.json", &root);
+    write(dir.path(), "late/zarr.json", &v3(&[4], json!(["x"])));
+    let store = watched(dir.path());
+    let hierarchy = Hierarchy::open(&store).unwrap();
+    assert_eq!(hierarchy.names().unwrap(), ["a", "g/b"]);
+    for name in ["a", "g/b"] {
+        assert!(hierarchy.array(name).unwrap().is_some());
+    }
+    assert_eq!(*store.opened.lock().unwrap(), ["zarr.json"]);
+    assert!(hierarchy.array("late").unwrap().is_some(), "arrays that aren't consolidated are found too");
+    assert_eq!(*store.opened.lock().unwrap(), ["zarr.json", "late/zarr.json"]);
+    for name in ["g", "", "..", "g/../a", "nothing"] {
+        assert!(hierarchy.array(name).unwrap().is_none(), "{name}");
+    }
+}
+
+#[test]
+fn consolidated_metadata_of_v2_are_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let attributes = json!({"_ARRAY_DIMENSIONS": ["y", "x"]});
+    let documents = json!({".zgroup": {"zarr_format": 2}, "a/.zarray": v2(), "a/.zattrs": attributes});
+    write(dir.path(), ".zmetadata", &json!({"zarr_consolidated_format": 1, "metadata": documents}));
+    let store = watched(dir.path());
+    let hierarchy = Hierarchy::open(&store).unwrap();
+    let node = hierarchy.array("a").unwrap().unwrap();
+    assert_eq!(*store.opened.lock().unwrap(), ["zarr.json", ".zmetadata"]);
+    assert_eq!(node.key, ".zmetadata", "this array is only described there");
+
+    let dataset = open(&[dir.path()], &[]).unwrap();
+    let array = &dataset.arrays[0];
+    assert_eq!((array.name.as_str(), array.dtype), ("a", DType::F32));
+    assert_eq!(array.dims, ["y", "x"]);
+    let format = &array.parts[0].format;
+    assert_eq!((format.order.as_slice(), format.swap, format.describe()), (&[1, 0][..], true, "zlib".to_owned()));
+    assert_eq!(array.parts[0].key(&[1, 0]), "a/1.0");
+}
+
+#[test]
+fn the_only_array_and_a_store_that_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    group(dir.path());
+    assert!(message(open(&[dir.path()], &[]), ErrorKind::Value).contains("found no arrays"));
+    write(dir.path(), "t2m/zarr.json", &v3(&[4], json!(["x"])));
+    assert_eq!(open(&[dir.path()], &[]).unwrap().arrays[0].name, "t2m");
+    let itself = open(&[&dir.path().join("t2m")], &[]).unwrap();
+    assert_eq!((itself.arrays[0].name.as_str(), itself.arrays[0].parts[0].key(&[1])), ("t2m", "c/1".to_owned()));
+    let error = message(open(&[&dir.path().join("t2m")], &["x"]), ErrorKind::Value);
+    assert!(error.contains("the store is an array itself"), "{error}");
+    write(dir.path(), "u10/zarr.json", &v3(&[4], json!(["x"])));
+    let error = message(open(&[dir.path()], &[]), ErrorKind::Value);
+    assert!(error.contains("found the arrays 't2m', 'u10'"), "{error}");
+    let error = message(open(&[dir.path()], &["t2n"]), ErrorKind::Value);
+    assert!(error.contains("expected an array 't2n', but found the arrays 't2m', 'u10'"), "{error}");
+}
+
+#[test]
+fn joined_stores_must_agree() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let paths = [a.path(), b.path()];
+    for path in paths {
+        group(path);
+        write(path, "v/zarr.json", &v3(&[4, 3], json!(["time", "x"])));
+    }
+    let mut other = v3(&[9, 3], json!(["time", "x"]));
+    other["chunk_grid"]["configuration"]["chunk_shape"] = json!([9, 1]);
+    other["codecs"] = json!([{"name": "bytes", "configuration": {"endian": "big"}}, "zstd"]);
+    write(b.path(), "v/zarr.json", &other);
+    let dataset = open(&paths, &["v"]).unwrap();
+    let parts = &dataset.arrays[0].parts;
+    assert_eq!((parts[0].shape[0], parts[1].shape[0], parts[1].store), (4, 9, 1));
+    assert!(!parts[0].format.swap && parts[1].format.swap, "chunks and codecs may differ");
+
+    for (key, value, what) in [
+        ("data_type", json!("int32"), "data type"),
+        ("dimension_names", json!(["x", "time"]), "dimensions"),
+        ("fill_value", json!(8), "fill value"),
+    ] {
+        let mut other = v3(&[4, 3], json!(["time", "x"]));
+        other[key] = value;
+        write(b.path(), "v/zarr.json", &other);
+        let error = message(open(&paths, &["v"]), ErrorKind::Value);
+        assert!(error.contains(&format!("expected the same {what}")), "{error}");
+    }
+    fs::remove_dir_all(b.path().join("v")).unwrap();
+    assert!(message(open(&paths, &["v"]), ErrorKind::Value).contains(b.path().to_str().unwrap()));
+}
+
+#[test]
+fn a_deleted_array_is_not_a_missing_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    group(dir.path());
+    write(dir.path(), "v/zarr.json", &v3(&[4], json!(["x"])));
+    let dataset = open(&[dir.path()], &["v"]).unwrap();
+    let (part, store) = (&dataset.arrays[0].parts[0], dataset.stores[0].as_ref());
+    assert!(store.get(&part.key(&[0])).unwrap().is_none() && part.metadata_exists(store).unwrap());
+    fs::remove_dir_all(dir.path().join("v")).unwrap();
+    assert!(!part.metadata_exists(store).unwrap());
+}
+
+#[test]
+fn decoding_attributes_count_only_when_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "zarr.json", &v3(&[4], json!(["x"])));
+    assert!(open(&[dir.path()], &[]).unwrap().arrays[0].cf.is_identity());
+    let paths = vec![dir.path().to_str().unwrap().to_owned()];
+    let dataset = Dataset::open(&Spec { paths, mask_and_scale: true, ..Spec::default() }).unwrap();
+    assert_eq!((dataset.arrays[0].cf.scale, dataset.arrays[0].cf.decoded), (Some(0.5), DType::F64));
+}
+
+#[test]
+fn damaged_metadata_are_value_errors_that_name_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = dir.path().to_str().unwrap();
+    assert!(message(open(&[dir.path()], &["v"]), ErrorKind::Value).contains("found none of zarr.json"));
+    for text in ["", "{", "[]", "3", "{\"node_type\": \"tree\"}", "\u{0}", "{\"node_type\": \"array\"}"] {
+        fs::write(dir.path().join("zarr.json"), text).unwrap();
+        let error = message(open(&[dir.path()], &[]), ErrorKind::Value);
+        assert!(error.contains(name), "{text:?}: {error}");
+    }
+    fs::remove_file(dir.path().join("zarr.json")).unwrap();
+    fs::create_dir(dir.path().join("zarr.json")).unwrap();
+    assert!(message(open(&[dir.path()], &["v"]), ErrorKind::Value).contains("found a directory"));
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut array = v3(&[4], json!(["x"]));
+    array["data_type"] = json!("complex64");
+    write(dir.path(), "zarr.json", &array);
+    let error = message(open(&[dir.path()], &[]), ErrorKind::Type);
+    assert!(error.contains("complex64") && error.contains("array '"), "{error}");
+    fs::write(dir.path().join("zarr.json"), b"{").unwrap();
+    let sparse = fs::OpenOptions::new().write(true).open(dir.path().join("zarr.json")).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    assert!(message(open(&[dir.path()], &[]), ErrorKind::Value).contains("at most"), "a terabyte must not be read");
+}
+
+#[test]
+fn damaged_chunks_of_every_kind_of_codec_never_panic() {
+    let chains = [
+        json!(["bytes"]),
+        json!(["bytes", "zstd"]),
+        json!(["bytes", "gzip"]),
+        json!(["bytes", "numcodecs.zlib"]),
+        json!(["bytes", "numcodecs.lz4"]),
+        json!(["bytes", "blosc"]),
+        json!(["bytes", "crc32c"]),
+        json!(["bytes", "numcodecs.lz4", "crc32c"]),
+        json!(["bytes", "numcodecs.bz2"]),
+        json!([{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": [2], "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}}, "crc32c"]),
+        json!([{"name": "packbits"}]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for chain in chains {
+        let mut array = v3(&[64], json!(["x"]));
+        array["codecs"] = chain.clone();
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([64]);
+        write(dir.path(), "zarr.json", &array);
+        let dataset = open(&[dir.path()], &[]).unwrap_or_else(|e| panic!("{chain}: {e}"));
+        let format = &dataset.arrays[0].parts[0].format;
+        let mut out = [0; 128];
+        let mut state = 1u64;
+        for length in (0..200).chain([1000]) {
+            let noise: Vec<u8> = (0..length)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (state >> 56) as u8
+                })
+                .collect();
+            let result = format.decode(&noise, &[64], &mut out);
+            let plain = matches!(&format.codec, crate::codec::Codec::Raw) || chain == json!([{"name": "packbits"}]);
+            assert!(result.is_err() || (plain && length > 0), "{chain} took {length} bytes of noise");
+        }
+        assert!(format.decode(&[], &[63], &mut out).is_err(), "the room must fit the shape");
+    }
+}
+
+#[test]
+fn shards_of_tiny_chunks_stay_within_their_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut array = v3(&[4096], json!(["x"]));
+    array["chunk_grid"]["configuration"]["chunk_shape"] = json!([4096]);
+    array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": [1], "codecs": ["bytes", "gzip"], "index_codecs": ["bytes", "crc32c"]}}, "crc32c"]);
+    write(dir.path(), "zarr.json", &array);
+    let part = &open(&[dir.path()], &[]).unwrap().arrays[0].parts[0];
+    assert!(part.sharding.is_none(), "decoded whole");
+    assert!(part.format.max_encoded_bytes(8192) >= 4096 * (16 + 22) + 8);
+}
