@@ -1,6 +1,22 @@
 //! The CUDA kernels of dali-zarr as one fat binary, and the structures that host and device share.
 //!
-//! The structures mirror `kernels/assemble.cuh`; both sides assert their sizes.
+//! The structures mirror `cuda/layout.cuh`; both sides assert their sizes. How the kernels are launched is said beside
+//! each of them under `cuda/`; [`host`] is their element function and arithmetic on the CPU.
+
+pub mod host;
+
+/// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
+/// `dz_checksum` and `dz_gather`.
+pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+
+/// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
+pub const TILE: u32 = 8192;
+
+/// Threads in a block of every kernel.
+pub const THREADS: u32 = 256;
+
+/// Bytes that one block of `dz_gather` moves: a [`Copy`] has `ceil(len / GATHER_TILE)` tiles.
+pub const GATHER_TILE: u32 = 64 * 1024;
 
 /// Dimensions of one [`Job`] at most. Boxes with more are cut into several jobs by the host.
 pub const MAX_DIMS: usize = 8;
@@ -78,4 +94,55 @@ pub struct Job {
     pub dst_stride: [i64; MAX_DIMS],
 }
 
+/// A checksum that a codec carries.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChecksumKind {
+    /// Of gzip, RFC 1952.
+    Crc32 = 0,
+    /// Of zlib, RFC 1950.
+    Adler32 = 1,
+    /// The low 32 bits of XXH64 with seed 0, of zstd frames, RFC 8878.
+    Xxh64Low = 2,
+    /// Castagnoli's, RFC 3720.
+    Crc32c = 3,
+}
+
+/// One decoded buffer whose checksum `dz_checksum` verifies.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ChecksumJob {
+    /// Address of the buffer, a multiple of 16.
+    pub data: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// A [`ChecksumKind`].
+    pub kind: u32,
+    /// What the codec says.
+    pub expected: u32,
+}
+
+/// What `dz_checksum` writes for each buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChecksumResult {
+    /// Nonzero: `found` is not what was expected.
+    pub mismatch: u32,
+    /// The checksum of the decoded bytes.
+    pub found: u32,
+}
+
+/// One piece of device memory that `dz_gather` copies. Any alignment; source and destination don't overlap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// Address of the first byte to read.
+    pub src: u64,
+    /// Address of the first byte to write.
+    pub dst: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
 const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 192);
+const _: () = assert!(size_of::<ChecksumJob>() == 24 && size_of::<ChecksumResult>() == 8 && size_of::<Copy>() == 24);

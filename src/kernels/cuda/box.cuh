@@ -1,0 +1,102 @@
+// How a box of elements is walked: dimensions are merged where memory allows it, and elements joined into vectors.
+#pragma once
+#include "layout.cuh"
+
+namespace dz {
+
+// A box with as few dimensions as possible, innermost FIRST. Strides count units (elements or vectors).
+struct Box {
+  uint32_t ndim;
+  uint32_t extent[kMaxDims];
+  int64_t src[kMaxDims];
+  int64_t dst[kMaxDims];
+};
+
+// Drops dimensions of one element and merges a dimension with the next outer one where both sides allow it.
+// Without a source (fill, padding) the output's strides alone decide. Extents of a merged dimension stay below 2^32.
+DZ_HD Box merge(const Job& job) {
+  Box box;
+  box.ndim = 0;
+  const bool has_src = job.source == kChunk;
+  for (int d = int(job.ndim) - 1; d >= 0; --d) {
+    if (job.extent[d] == 1) continue;
+    const int64_t src = has_src ? job.src_stride[d] : 0, dst = job.dst_stride[d];
+    if (box.ndim > 0) {
+      const uint32_t last = box.ndim - 1;
+      const int64_t n = box.extent[last];
+      const uint64_t joined = uint64_t(n) * job.extent[d];
+      if (dst == box.dst[last] * n && (!has_src || src == box.src[last] * n) && joined <= UINT32_MAX) {
+        box.extent[last] = uint32_t(joined);
+        continue;
+      }
+    }
+    box.extent[box.ndim] = job.extent[d];
+    box.src[box.ndim] = src;
+    box.dst[box.ndim] = dst;
+    ++box.ndim;
+  }
+  if (box.ndim == 0) {
+    box.ndim = 1;
+    box.extent[0] = 1;
+    box.src[0] = box.dst[0] = 1;
+  }
+  return box;
+}
+
+// The most elements of `size` bytes, at most 16 bytes together, that always lie side by side and aligned on both sides.
+// A divisor of kTile, so that tiles start at vectors.
+DZ_HD uint32_t vector_width(const Box& box, const Job& job, int size) {
+  const bool has_src = job.source == kChunk;
+  if (box.dst[0] != 1 || (has_src && box.src[0] != 1)) return 1;
+  uint64_t bits = box.extent[0] * uint64_t(size) | job.dst | (has_src ? job.src : 0) | 16;
+  for (uint32_t d = 1; d < box.ndim; ++d) bits |= uint64_t(box.dst[d] | box.src[d]) * uint64_t(size);
+  const uint64_t bytes = bits & (~bits + 1);  // the largest power of two that divides all of them
+  return bytes > uint64_t(size) ? uint32_t(bytes / size) : 1;
+}
+
+// The same box, counted in vectors of `width` elements.
+DZ_HD void vectorise(Box& box, uint32_t width) {
+  box.extent[0] /= width;
+  for (uint32_t d = 1; d < box.ndim; ++d) {
+    box.src[d] /= int64_t(width);
+    box.dst[d] /= int64_t(width);
+  }
+}
+
+// Divisions of 64 bits are long code, and only boxes of 2^32 units and more need them: kept out of the inlined walk.
+#ifdef __CUDACC__
+__host__ __device__ __noinline__
+#else
+inline
+#endif
+uint64_t divide_long(uint64_t a, uint32_t b) { return a / b; }
+
+// Where unit `index` (row-major) of the box lies, in units from its first.
+DZ_HD void locate(const Box& box, uint64_t index, int64_t& src, int64_t& dst) {
+  src = dst = 0;
+  for (uint32_t d = 0; d + 1 < box.ndim; ++d) {
+    uint64_t rest;
+    uint32_t at;
+    if ((index >> 32) == 0) {
+      const uint32_t low = uint32_t(index);
+      rest = low / box.extent[d];
+      at = low - uint32_t(rest) * box.extent[d];
+    } else {
+      rest = divide_long(index, box.extent[d]);
+      at = uint32_t(index - rest * box.extent[d]);
+    }
+    src += box.src[d] * at;
+    dst += box.dst[d] * at;
+    index = rest;
+  }
+  src += box.src[box.ndim - 1] * int64_t(index);
+  dst += box.dst[box.ndim - 1] * int64_t(index);
+}
+
+DZ_HD uint64_t count(const Job& job) {
+  uint64_t n = 1;
+  for (uint32_t d = 0; d < job.ndim; ++d) n *= job.extent[d];
+  return n;
+}
+
+}  // namespace dz

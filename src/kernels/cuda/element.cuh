@@ -1,0 +1,236 @@
+// What happens to one element between chunk and output: decode, mask, scale, normalise, convert.
+//
+// Everything here runs on the device and on the host alike, bit for bit, so that it can be tested without a GPU.
+// Rules: arithmetic is float64 without contraction; a conversion rounds once, to nearest even; integers saturate;
+// NaN becomes 0 in an integer; a NaN keeps its sign and the payload's high bits, as x86 conversions do.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "layout.cuh"
+
+namespace dz {
+
+// An element on its way. Integers up to 64 bits and every float are exact in one of the three forms.
+struct Value {
+  enum Form : uint32_t { kInt, kUint, kReal } form;
+  union {
+    int64_t i;
+    uint64_t u;
+    double f;
+  };
+};
+
+template <class To, class From>
+DZ_HD To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+DZ_HD double mul_rn(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;  // the host's compiler is told not to contract
+#endif
+}
+
+DZ_HD double add_rn(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
+DZ_HD double div_rn(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __ddiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+DZ_HD int size_of(int32_t dtype) {
+  switch (dtype) {
+    case kBool: case kI8: case kU8: return 1;
+    case kI16: case kU16: case kF16: return 2;
+    case kI32: case kU32: case kF32: return 4;
+    default: return 8;
+  }
+}
+
+DZ_HD uint64_t swap_bytes(uint64_t v, int size) {
+  if (size == 1) return v;
+  v = ((v & 0x00ff00ff00ff00ffull) << 8) | ((v >> 8) & 0x00ff00ff00ff00ffull);
+  if (size == 2) return v & 0xffff;
+  v = ((v & 0x0000ffff0000ffffull) << 16) | ((v >> 16) & 0x0000ffff0000ffffull);
+  if (size == 4) return v & 0xffffffff;
+  return (v << 32) | (v >> 32);
+}
+
+DZ_HD double f16_to_f64(uint16_t h) {
+  const uint64_t sign = uint64_t(h & 0x8000) << 48;
+  const uint64_t exponent = (h >> 10) & 31, fraction = h & 0x3ff;
+  if (exponent == 31) {  // infinity, NaN (made quiet)
+    return bit_cast<double>(sign | 0x7ff0000000000000ull | (fraction << 42) | (fraction ? 1ull << 51 : 0));
+  }
+  if (exponent == 0) {  // zero, subnormal: fraction * 2^-24, exact
+    const double magnitude = double(fraction) * 5.9604644775390625e-08;
+    return bit_cast<double>(sign | bit_cast<uint64_t>(magnitude));
+  }
+  return bit_cast<double>(sign | ((exponent + 1008) << 52) | (fraction << 42));
+}
+
+DZ_HD double f32_to_f64(uint32_t bits) {
+  if ((bits & 0x7fffffff) > 0x7f800000) {  // NaN: the device's own conversion would drop sign and payload
+    return bit_cast<double>((uint64_t(bits & 0x80000000) << 32) | 0x7ff8000000000000ull |
+                            (uint64_t(bits & 0x007fffff) << 29));
+  }
+  return double(bit_cast<float>(bits));
+}
+
+DZ_HD uint16_t f64_to_f16(double v) {
+  const uint64_t bits = bit_cast<uint64_t>(v);
+  const uint16_t sign = uint16_t((bits >> 48) & 0x8000);
+  const uint64_t magnitude = bits & 0x7fffffffffffffffull;
+  if (magnitude > 0x7ff0000000000000ull) return sign | 0x7e00 | uint16_t((magnitude >> 42) & 0x3ff);
+  if (magnitude >= 0x40effe0000000000ull) return sign | 0x7c00;  // 65520 and more round to infinity
+  const int exponent = int(magnitude >> 52) - 1023;
+  if (exponent < -25) return sign;  // below half of the smallest subnormal
+  // The significand with its hidden bit, shifted so that the result's last bit is bit 0; a carry out of the
+  // fraction lands in the exponent, which is what rounding up to the next power of two needs.
+  const uint64_t significand = (magnitude & 0x000fffffffffffffull) | 0x0010000000000000ull;
+  const bool normal = exponent >= -14;
+  const int shift = normal ? 42 : 42 + (-14 - exponent);
+  uint64_t half = significand >> shift;
+  const uint64_t rest = significand & ((1ull << shift) - 1), tie = 1ull << (shift - 1);
+  half += rest > tie || (rest == tie && (half & 1));
+  if (normal) half += uint64_t(exponent + 14) << 10;  // the hidden bit counts as one more
+  return sign | uint16_t(half);
+}
+
+DZ_HD uint32_t f64_to_f32(double v) {
+  const uint64_t bits = bit_cast<uint64_t>(v);
+  if ((bits & 0x7fffffffffffffffull) > 0x7ff0000000000000ull) {
+    return uint32_t((bits >> 32) & 0x80000000) | 0x7fc00000 | uint32_t((bits >> 29) & 0x007fffff);
+  }
+  return bit_cast<uint32_t>(float(v));
+}
+
+// `bits`: the stored element in native order, zero-extended.
+DZ_HD Value value_of(uint64_t bits, int32_t dtype) {
+  Value v;
+  switch (dtype) {
+    case kBool: v.form = Value::kUint; v.u = (bits & 0xff) != 0; break;
+    case kI8: v.form = Value::kInt; v.i = int8_t(bits); break;
+    case kI16: v.form = Value::kInt; v.i = int16_t(bits); break;
+    case kI32: v.form = Value::kInt; v.i = int32_t(bits); break;
+    case kI64: v.form = Value::kInt; v.i = int64_t(bits); break;
+    case kU8: v.form = Value::kUint; v.u = uint8_t(bits); break;
+    case kU16: v.form = Value::kUint; v.u = uint16_t(bits); break;
+    case kU32: v.form = Value::kUint; v.u = uint32_t(bits); break;
+    case kU64: v.form = Value::kUint; v.u = bits; break;
+    case kF16: v.form = Value::kReal; v.f = f16_to_f64(uint16_t(bits)); break;
+    case kF32: v.form = Value::kReal; v.f = f32_to_f64(uint32_t(bits)); break;
+    default: v.form = Value::kReal; v.f = bit_cast<double>(bits); break;
+  }
+  return v;
+}
+
+DZ_HD double to_f64(Value v) {
+  return v.form == Value::kReal ? v.f : v.form == Value::kInt ? double(v.i) : double(v.u);
+}
+
+// Whether `a` is the missing value `b`: by value, as NumPy compares (so that -0.0 is 0.0, and NaN is nothing's equal).
+DZ_HD bool same(Value a, Value b) { return a.form == Value::kReal ? a.f == b.f : a.u == b.u; }
+
+// To an integer type with the limits lo and hi.
+DZ_HD int64_t saturate_signed(Value v, int64_t lo, int64_t hi) {
+  if (v.form == Value::kInt) return v.i < lo ? lo : v.i > hi ? hi : v.i;
+  if (v.form == Value::kUint) return v.u > uint64_t(hi) ? hi : int64_t(v.u);
+  if (v.f != v.f) return 0;
+  const double r = rint(v.f);
+  // Both comparisons are exact: lo is a power of two, and double(hi) rounds up to one for 64 bits.
+  if (r <= double(lo)) return lo;
+  if (r >= double(hi)) return hi;
+  return int64_t(r);
+}
+
+DZ_HD uint64_t saturate_unsigned(Value v, uint64_t hi) {
+  if (v.form == Value::kInt) return v.i < 0 ? 0 : uint64_t(v.i) > hi ? hi : uint64_t(v.i);
+  if (v.form == Value::kUint) return v.u > hi ? hi : v.u;
+  if (!(v.f > 0)) return 0;
+  const double r = rint(v.f);
+  if (r >= double(hi)) return hi;
+  return uint64_t(r);
+}
+
+// The bits that are stored for `v`, zero-extended.
+DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
+  switch (dtype) {
+    case kBool: return v.form == Value::kReal ? v.f != 0 : v.u != 0;
+    case kI8: return uint8_t(saturate_signed(v, INT8_MIN, INT8_MAX));
+    case kI16: return uint16_t(saturate_signed(v, INT16_MIN, INT16_MAX));
+    case kI32: return uint32_t(saturate_signed(v, INT32_MIN, INT32_MAX));
+    case kI64: return uint64_t(saturate_signed(v, INT64_MIN, INT64_MAX));
+    case kU8: return saturate_unsigned(v, UINT8_MAX);
+    case kU16: return saturate_unsigned(v, UINT16_MAX);
+    case kU32: return saturate_unsigned(v, UINT32_MAX);
+    case kU64: return saturate_unsigned(v, UINT64_MAX);
+    case kF16: {
+      if (v.form == Value::kReal) return f64_to_f16(v.f);
+      // Integers beyond float16's range are infinite; clamping them keeps that, and makes the way over float64 exact.
+      const int64_t limit = 1 << 20;
+      const int64_t i = v.form == Value::kInt ? (v.i < -limit ? -limit : v.i > limit ? limit : v.i)
+                                              : (v.u > uint64_t(limit) ? limit : int64_t(v.u));
+      return f64_to_f16(double(i));
+    }
+    case kF32:
+      if (v.form == Value::kReal) return f64_to_f32(v.f);
+      return bit_cast<uint32_t>(v.form == Value::kInt ? float(v.i) : float(v.u));
+    default: return bit_cast<uint64_t>(to_f64(v));
+  }
+}
+
+DZ_HD bool decodes(const Op& op) { return op.num_missing | op.has_scale | op.has_offset | op.has_norm; }
+
+// From the stored bits (in native order) to the output's bits.
+DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t dst_dtype) {
+  Value v = value_of(bits, src_dtype);
+  if (decodes(op)) {
+    double x = to_f64(v);
+    for (int m = 0; m < op.num_missing && m < 2; ++m) {
+      if (same(v, value_of(op.missing[m], src_dtype))) x = bit_cast<double>(0x7ff8000000000000ull);
+    }
+    // Devices give one NaN for all; here, as on x86, a NaN goes through arithmetic and a new one has its sign set.
+    if (x != x) {
+      x = bit_cast<double>(bit_cast<uint64_t>(x) | 0x0008000000000000ull);
+    } else {
+      if (op.has_scale) x = mul_rn(x, op.scale);
+      if (op.has_offset) x = add_rn(x, op.offset);
+      if (op.has_norm) x = div_rn(add_rn(x, -op.mean), op.stddev);
+      if (x != x) x = bit_cast<double>(0xfff8000000000000ull);
+    }
+    v.form = Value::kReal;
+    v.f = x;
+  }
+  return bits_of(v, dst_dtype);
+}
+
+// What every element of a box gets that has no chunk behind it.
+DZ_HD uint64_t constant(const Op& op, uint32_t source) {
+  if (source == kFill) return convert(op.fill, op, op.src_dtype, op.dst_dtype);
+  Value v;
+  v.form = Value::kReal;
+  v.f = op.pad;
+  return bits_of(v, op.dst_dtype);
+}
+
+// Whether an element's bytes reach the output as they are, but for their order. A bool is not among them: it is
+// stored as 0 or 1, whatever the chunk holds.
+DZ_HD bool is_plain(const Op& op) { return op.src_dtype == op.dst_dtype && op.src_dtype != kBool && !decodes(op); }
+
+}  // namespace dz

@@ -1,0 +1,4 @@
+// The one translation unit: all kernels go into one fat binary.
+#include "assemble.cuh"
+#include "checksum.cuh"
+#include "gather.cuh"

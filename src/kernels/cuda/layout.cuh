@@ -1,0 +1,77 @@
+// The structures that host and device share. They mirror src/lib.rs of this crate; both sides assert their sizes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define DZ_HD __host__ __device__ __forceinline__
+#else
+#define DZ_HD inline
+#endif
+
+namespace dz {
+
+constexpr int kMaxDims = 8;
+constexpr uint32_t kTile = 8192;             // elements of a box that one block of dz_assemble moves
+constexpr uint32_t kThreads = 256;           // threads of every block
+constexpr uint32_t kGatherTile = 64 * 1024;  // bytes that one block of dz_gather moves
+
+enum DType : int32_t {
+  kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64,
+};
+
+enum Source : uint32_t { kChunk, kFill, kPad };
+
+struct Op {
+  int32_t src_dtype;
+  int32_t dst_dtype;
+  int32_t swap;
+  int32_t num_missing;
+  int32_t has_scale;
+  int32_t has_offset;
+  int32_t has_norm;
+  int32_t reserved;
+  uint64_t missing[2];
+  uint64_t fill;
+  double scale;
+  double offset;
+  double mean;
+  double stddev;
+  double pad;
+};
+
+struct Job {
+  uint64_t src;
+  uint64_t dst;
+  uint32_t op;
+  uint32_t source;
+  uint32_t ndim;
+  uint32_t reserved;
+  uint32_t extent[kMaxDims];
+  int64_t src_stride[kMaxDims];
+  int64_t dst_stride[kMaxDims];
+};
+
+struct ChecksumJob {
+  uint64_t data;
+  uint64_t len;
+  uint32_t kind;
+  uint32_t expected;
+};
+
+struct ChecksumResult {
+  uint32_t mismatch;
+  uint32_t found;
+};
+
+struct Copy {
+  uint64_t src;
+  uint64_t dst;
+  uint64_t len;
+};
+
+static_assert(sizeof(Op) == 96 && offsetof(Op, missing) == 32 && offsetof(Op, pad) == 88, "Op");
+static_assert(sizeof(Job) == 192 && offsetof(Job, extent) == 32 && offsetof(Job, src_stride) == 64, "Job");
+static_assert(sizeof(ChecksumJob) == 24 && sizeof(ChecksumResult) == 8 && sizeof(Copy) == 24, "small structures");
+
+}  // namespace dz

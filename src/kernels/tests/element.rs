@@ -1,0 +1,230 @@
+//! The element function against tables whose values NumPy gives, and against Rust's own conversions.
+
+use dali_zarr_kernels::{Op, host};
+use half::f16;
+use proptest::prelude::*;
+
+// Discriminants of the engine's `DType`.
+const BOOL: i32 = 0;
+const I8: i32 = 1;
+const I16: i32 = 2;
+const I32: i32 = 3;
+const I64: i32 = 4;
+const U8: i32 = 5;
+const U16: i32 = 6;
+const U32: i32 = 7;
+const U64: i32 = 8;
+const F16: i32 = 9;
+const F32: i32 = 10;
+const F64: i32 = 11;
+
+fn op(src: i32, dst: i32) -> Op {
+    Op {
+        src_dtype: src,
+        dst_dtype: dst,
+        swap: 0,
+        num_missing: 0,
+        has_scale: 0,
+        has_offset: 0,
+        has_norm: 0,
+        reserved: 0,
+        missing: [0; 2],
+        fill: 0,
+        scale: 1.0,
+        offset: 0.0,
+        mean: 0.0,
+        stddev: 1.0,
+        pad: 0.0,
+    }
+}
+
+fn cast(bits: u64, src: i32, dst: i32) -> u64 {
+    host::convert(bits, &op(src, dst))
+}
+
+#[test]
+fn floats_become_integers_by_rounding_to_even_and_saturating() {
+    let table: [(f64, i32, i64); 22] = [
+        (0.5, I8, 0),
+        (1.5, I8, 2),
+        (2.5, I8, 2),
+        (-0.5, I8, 0),
+        (-1.5, I8, -2),
+        (127.4, I8, 127),
+        (127.5, I8, 127),
+        (-128.6, I8, -128),
+        (1e300, I16, 32767),
+        (-1e300, I16, -32768),
+        (f64::INFINITY, I32, i32::MAX as i64),
+        (f64::NEG_INFINITY, I32, i32::MIN as i64),
+        (f64::NAN, I32, 0),
+        (2147483646.5, I32, 2147483646),
+        (9.3e18, I64, i64::MAX),
+        (-9.3e18, I64, i64::MIN),
+        (9007199254740993.0, I64, 9007199254740992),
+        (-3.0, U8, 0),
+        (255.5, U8, 255),
+        (254.5, U8, 254),
+        (4294967294.5, U32, 4294967294),
+        (f64::NAN, U16, 0),
+    ];
+    for (value, dst, expected) in table {
+        let width = if dst == I8 || dst == U8 {
+            8
+        } else if dst == I16 || dst == U16 {
+            16
+        } else if dst == I32 || dst == U32 {
+            32
+        } else {
+            64
+        };
+        let expected = expected as u64 & (u64::MAX >> (64 - width));
+        assert_eq!(cast(value.to_bits(), F64, dst), expected, "{value} to type {dst}");
+    }
+    assert_eq!(cast(1.9e19f64.to_bits(), F64, U64), u64::MAX);
+    assert_eq!(cast(f64::NAN.to_bits(), F64, U64), 0);
+    assert_eq!(cast(18446744073709549568f64.to_bits(), F64, U64), 18446744073709549568);
+}
+
+#[test]
+fn integers_saturate_and_keep_their_extremes() {
+    assert_eq!(cast(i64::MIN as u64, I64, U64), 0);
+    assert_eq!(cast(u64::MAX, U64, I64), i64::MAX as u64);
+    assert_eq!(cast(i64::MIN as u64, I64, I8), 0x80);
+    assert_eq!(cast(300, U16, I8), 0x7f);
+    assert_eq!(cast(300, U16, U8), 0xff);
+    assert_eq!(cast((-5i32) as u32 as u64, I32, I16), (-5i16) as u16 as u64);
+    assert_eq!(cast(0x80, I8, I64), (-128i64) as u64);
+    assert_eq!(cast(i64::MAX as u64, I64, I64), i64::MAX as u64);
+    assert_eq!(cast(u32::MAX as u64, U32, I32), i32::MAX as u64);
+}
+
+#[test]
+fn booleans_are_zero_or_one() {
+    assert_eq!(cast(7, BOOL, BOOL), 1);
+    assert_eq!(cast(7, BOOL, F32), 1f32.to_bits() as u64);
+    assert_eq!(cast(0x80, I8, BOOL), 1);
+    assert_eq!(cast((-0.0f64).to_bits(), F64, BOOL), 0);
+    assert_eq!(cast(f64::NAN.to_bits(), F64, BOOL), 1);
+    assert_eq!(cast(1, F16, BOOL), 1, "the smallest subnormal is not zero");
+}
+
+#[test]
+fn integers_become_floats_with_one_rounding() {
+    // Over float64 this would round twice, to 16777216 * 2^38.
+    let v = (16777217i64 << 38) + 1;
+    assert_eq!(cast(v as u64, I64, F32), (v as f32).to_bits() as u64);
+    assert_ne!((v as f64 as f32).to_bits(), (v as f32).to_bits());
+    assert_eq!(cast(u64::MAX, U64, F32), (u64::MAX as f32).to_bits() as u64);
+    assert_eq!(cast(i64::MIN as u64, I64, F32), (i64::MIN as f32).to_bits() as u64);
+    let halves =
+        [(2049i64, 2048f32), (2051, 2052.0), (65519, 65504.0), (65520, f32::INFINITY), (-70000, f32::NEG_INFINITY)];
+    for (from, to) in halves {
+        assert_eq!(cast(from as u64, I64, F16), f16::from_f32(to).to_bits() as u64, "{from}");
+    }
+    assert_eq!(cast(i64::MIN as u64, I64, F16), 0xfc00);
+    assert_eq!(cast(u64::MAX, U64, F16), 0x7c00);
+}
+
+#[test]
+fn every_float16_survives_and_agrees_with_the_half_crate() {
+    for bits in 0..=u16::MAX {
+        let h = f16::from_bits(bits);
+        let wide = f64::from_bits(cast(bits as u64, F16, F64));
+        if h.is_nan() {
+            assert!(wide.is_nan());
+            assert_eq!(cast(bits as u64, F16, F16), (bits | 0x200) as u64, "sign and payload of a NaN stay");
+        } else {
+            assert_eq!(wide.to_bits(), h.to_f64().to_bits(), "{bits:04x}");
+            assert_eq!(cast(wide.to_bits(), F64, F16), bits as u64);
+        }
+    }
+}
+
+#[test]
+fn the_borders_of_float16_round_to_even() {
+    let two = |e: i32| 2f64.powi(e);
+    let table = [
+        (two(-25), 0x0000),
+        (two(-25) * (1.0 + f64::EPSILON), 0x0001),
+        (1.5 * two(-24), 0x0002),
+        (1023.5 * two(-24), 0x0400),
+        (two(-14) - two(-26), 0x0400),
+        (65519.999, 0x7bff),
+        (65520.0, 0x7c00),
+        (-65520.0, 0xfc00),
+        (1.0 + two(-11), 0x3c00),
+        (1.0 + 3.0 * two(-11), 0x3c02),
+        (5e-324, 0x0000),
+        (-0.0, 0x8000),
+        (f64::INFINITY, 0x7c00),
+    ];
+    for (value, expected) in table {
+        assert_eq!(cast(value.to_bits(), F64, F16), expected, "{value:e}");
+    }
+}
+
+#[test]
+fn missing_values_become_nan_before_scale_and_offset() {
+    let decode = |bits: u64| {
+        let op = Op {
+            num_missing: 2,
+            missing: [0x8000, 5],
+            has_scale: 1,
+            scale: 0.1,
+            has_offset: 1,
+            offset: 273.15,
+            ..op(I16, F64)
+        };
+        f64::from_bits(host::convert(bits, &op))
+    };
+    assert!(decode(0x8000).is_nan() && decode(5).is_nan());
+    assert_eq!(decode(7), 7.0 * 0.1 + 273.15, "no contraction to one rounding");
+    assert_eq!(decode(0xffff), -0.1 + 273.15);
+    let zero = Op { num_missing: 1, missing: [0, 0], ..op(F32, F32) };
+    assert!(f32::from_bits(host::convert(0x8000_0000, &zero) as u32).is_nan(), "-0.0 equals the missing 0.0");
+    let only_first = Op { num_missing: 1, missing: [1, 2], ..op(U8, F32) };
+    assert_eq!(host::convert(2, &only_first), 2f32.to_bits() as u64);
+    assert_eq!(host::convert(1, &only_first), 0x7fc0_0000);
+}
+
+#[test]
+fn normalisation_comes_after_decoding_and_in_float64() {
+    let op = Op { has_scale: 1, scale: 2.0, has_norm: 1, mean: 3.0, stddev: 7.0, ..op(I32, F32) };
+    assert_eq!(host::convert(10, &op), ((17f64 / 7.0) as f32).to_bits() as u64);
+    let zero = Op { stddev: 0.0, ..op };
+    assert_eq!(f32::from_bits(host::convert(10, &zero) as u32), f32::INFINITY);
+}
+
+proptest! {
+    #[test]
+    fn float64_rounds_as_the_half_crate_and_rust_do(bits: u64) {
+        let v = f64::from_bits(bits);
+        prop_assume!(!v.is_nan());
+        prop_assert_eq!(cast(bits, F64, F32), (v as f32).to_bits() as u64);
+        // Random bits are mostly far outside float16's range: scale some of them into it.
+        let near = v.clamp(-1e300, 1e300).signum() * 2f64.powi((bits % 48) as i32 - 30) * (1.0 + (bits >> 12) as f64 / 2f64.powi(52));
+        prop_assert_eq!(cast(near.to_bits(), F64, F16), f16::from_f64(near).to_bits() as u64);
+    }
+
+    #[test]
+    fn integers_round_and_saturate_as_rust_does(v: i64, shift in 0u32..63) {
+        let v = v >> shift;
+        prop_assert_eq!(cast(v as u64, I64, F32), (v as f32).to_bits() as u64);
+        prop_assert_eq!(cast(v as u64, U64, F32), (v as u64 as f32).to_bits() as u64);
+        prop_assert_eq!(cast(v as u64, I64, F64), (v as f64).to_bits());
+        prop_assert_eq!(cast(v as u64, I64, I16), v.clamp(-32768, 32767) as i16 as u16 as u64);
+        prop_assert_eq!(cast(v as u64, I64, U32), v.clamp(0, u32::MAX as i64) as u64);
+    }
+
+    #[test]
+    fn floats_round_and_saturate_as_rust_does(bits: u32) {
+        let v = f32::from_bits(bits);
+        prop_assert_eq!(cast(bits as u64, F32, I32), v.round_ties_even() as i32 as u32 as u64);
+        prop_assert_eq!(cast(bits as u64, F32, U64), v.round_ties_even() as u64);
+        if !v.is_nan() {
+            prop_assert_eq!(cast(bits as u64, F32, F32), bits as u64);
+            prop_assert_eq!(cast(bits as u64, F32, F64), (v as f64).to_bits());
+        }
+    }
+}
