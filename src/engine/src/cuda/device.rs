@@ -1,0 +1,123 @@
+//! A device and its primary context, which this process shares with DALI and PyTorch.
+
+use super::{check, driver_error};
+use crate::error::{Error, Result};
+use cudarc::driver::{result, sys};
+use std::sync::{Arc, OnceLock};
+
+/// The oldest driver that runs what this crate embeds and nvCOMP for CUDA 13, as `cuDriverGetVersion` counts.
+const DRIVER_VERSION: i32 = 13_000;
+
+/// A CUDA device whose primary context is retained while this lives.
+#[derive(Debug)]
+pub struct Device {
+    ordinal: i32,
+    handle: sys::CUdevice,
+    context: sys::CUcontext,
+    multiprocessors: i32,
+}
+
+// SAFETY: a context handle may be used from any thread; the driver synchronises its own state.
+unsafe impl Send for Device {}
+// SAFETY: likewise; nothing here is changed after construction.
+unsafe impl Sync for Device {}
+
+/// Loads and initialises the driver, once. The outcome is remembered: a driver doesn't appear later in a process.
+fn driver() -> Result<()> {
+    static DRIVER: OnceLock<Result<()>> = OnceLock::new();
+    DRIVER
+        .get_or_init(|| {
+            // SAFETY: only tries to open the driver's library.
+            if !unsafe { sys::is_culib_present() } {
+                return Err(Error::runtime(
+                    "no CUDA driver was found (libcuda.so); use device=\"cpu\", or install NVIDIA's driver 580 or newer",
+                ));
+            }
+            result::init().map_err(|e| driver_error("cuInit", e))?;
+            let mut version = 0;
+            // SAFETY: writes one int.
+            check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+            if version < DRIVER_VERSION {
+                return Err(Error::runtime(format!(
+                    "expected a driver for CUDA 13.0 or newer, found one for CUDA {}.{}; install NVIDIA's driver 580 or \
+                     newer, or use device=\"cpu\"",
+                    version / 1000,
+                    version % 1000 / 10
+                )));
+            }
+            Ok(())
+        })
+        .clone()
+}
+
+impl Device {
+    /// Opens the device with this ordinal (as `CUDA_VISIBLE_DEVICES` leaves them) and retains its primary context.
+    /// The context isn't made current: see [`Device::bind`].
+    ///
+    /// # Errors
+    /// If there is no driver, it is too old, there is no such device, or its context can't be had.
+    pub fn open(ordinal: i32) -> Result<Arc<Self>> {
+        driver()?;
+        let count = result::device::get_count().map_err(|e| driver_error("cuDeviceGetCount", e))?;
+        if !(0..count).contains(&ordinal) {
+            return Err(Error::runtime(format!(
+                "there is no GPU with number {ordinal}: {count} are visible, from 0 on"
+            )));
+        }
+        let handle = result::device::get(ordinal).map_err(|e| driver_error("cuDeviceGet", e))?;
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        // SAFETY: the handle is of a device.
+        let multiprocessors = unsafe { result::device::get_attribute(handle, attribute) }
+            .map_err(|e| driver_error("cuDeviceGetAttribute", e))?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes one handle; the retained reference is released by Drop.
+        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, handle) })?;
+        Ok(Arc::new(Self { ordinal, handle, context, multiprocessors }))
+    }
+
+    /// The number that it was opened with.
+    pub fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    /// How many multiprocessors it has.
+    pub fn multiprocessors(&self) -> i32 {
+        self.multiprocessors
+    }
+
+    /// Makes its context current on the calling thread. Cheap when it already is. Everything else in this module that
+    /// needs a current context calls this itself.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn bind(&self) -> Result<()> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut current) })?;
+        if current == self.context {
+            return Ok(());
+        }
+        // SAFETY: the context is retained by self.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    /// Free and total bytes of its memory, of all processes together.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two usize.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free, total))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: releases the reference that `open` retained. An error (a lost context, a process at its end) leaves
+        // nothing to do.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.handle) };
+    }
+}

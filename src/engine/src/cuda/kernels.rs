@@ -1,0 +1,151 @@
+//! The kernels of `dali-zarr-kernels`, loaded into a context and launched with typed arguments.
+
+use super::{Device, Stream, check, driver_error};
+use crate::error::Result;
+use cudarc::driver::{result, sys};
+use dali_zarr_kernels::{FATBIN, THREADS};
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+
+/// The kernels, loaded for one device.
+#[derive(Debug)]
+pub struct Module {
+    device: Arc<Device>,
+    handle: sys::CUmodule,
+    assemble: sys::CUfunction,
+    checksum: sys::CUfunction,
+    gather: sys::CUfunction,
+}
+
+// SAFETY: module and function handles may be used from any thread.
+unsafe impl Send for Module {}
+// SAFETY: likewise; nothing here is changed after construction.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads the embedded fat binary. On a GPU newer than those it was compiled for, the driver compiles its PTX here.
+    ///
+    /// # Errors
+    /// If the driver has no code for this GPU, or can't take CUDA 13.0's.
+    pub fn load(device: &Arc<Device>) -> Result<Self> {
+        device.bind()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the image is a complete fat binary, which carries its own length; it is copied by the call.
+        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut handle, FATBIN.as_ptr().cast()) })?;
+        let function = |name: &CStr| -> Result<sys::CUfunction> {
+            let mut function = std::ptr::null_mut();
+            // SAFETY: the module is loaded, the name a C string.
+            check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, handle, name.as_ptr()) })
+                .map_err(|e| e.within(format!("kernel {}", name.to_string_lossy())))?;
+            Ok(function)
+        };
+        let functions = (|| Ok((function(c"dz_assemble")?, function(c"dz_checksum")?, function(c"dz_gather")?)))();
+        match functions {
+            Ok((assemble, checksum, gather)) => Ok(Self { device: device.clone(), handle, assemble, checksum, gather }),
+            Err(error) => {
+                // SAFETY: loaded above, and used by nothing.
+                let _ = unsafe { sys::cuModuleUnload(handle) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Enqueues the moving of boxes: `jobs` is an array of `n_jobs` [`dali_zarr_kernels::Job`]s, `tile_start` of
+    /// `n_jobs + 1` u32 (the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements, whose last entry
+    /// is `n_tiles`), `ops` of the [`dali_zarr_kernels::Op`]s that the jobs name.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays are in device memory, or in memory that the device can read, and stay there until the stream has
+    /// passed this point, and so does the memory that the jobs name. Elements are aligned to their size. No two jobs
+    /// write the same element.
+    pub unsafe fn launch_assemble(
+        &self,
+        stream: &Stream,
+        jobs: u64,
+        tile_start: u64,
+        n_jobs: u32,
+        n_tiles: u32,
+        ops: u64,
+    ) -> Result<()> {
+        let (mut jobs, mut tile_start, mut n_jobs, mut ops) = (jobs, tile_start, n_jobs, ops);
+        let mut arguments = [argument(&mut jobs), argument(&mut tile_start), argument(&mut n_jobs), argument(&mut ops)];
+        // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.
+        unsafe { self.launch("dz_assemble", self.assemble, stream, n_tiles, &mut arguments) }
+    }
+
+    /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of
+    /// as many [`dali_zarr_kernels::ChecksumResult`]s.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays and the buffers are device memory that stays valid until the stream has passed this point; each
+    /// buffer's address is a multiple of 16.
+    pub unsafe fn launch_checksum(&self, stream: &Stream, jobs: u64, n: u32, results: u64) -> Result<()> {
+        let (mut jobs, mut count, mut results) = (jobs, n, results);
+        let mut arguments = [argument(&mut jobs), argument(&mut count), argument(&mut results)];
+        // SAFETY: the arguments are those of dz_checksum; the caller vouches for the addresses.
+        unsafe { self.launch("dz_checksum", self.checksum, stream, n, &mut arguments) }
+    }
+
+    /// Enqueues `n` raw copies: `copies` is an array of [`dali_zarr_kernels::Copy`]s, `tile_start` of `n + 1` u32 (the
+    /// prefix sum of each one's tiles of [`dali_zarr_kernels::GATHER_TILE`] bytes, whose last entry is `n_tiles`).
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays and the pieces are device memory that stays valid until the stream has passed this point; no piece
+    /// overlaps what is written.
+    pub unsafe fn launch_gather(
+        &self,
+        stream: &Stream,
+        copies: u64,
+        tile_start: u64,
+        n: u32,
+        n_tiles: u32,
+    ) -> Result<()> {
+        let (mut copies, mut tile_start, mut n) = (copies, tile_start, n);
+        let mut arguments = [argument(&mut copies), argument(&mut tile_start), argument(&mut n)];
+        // SAFETY: the arguments are those of dz_gather; the caller vouches for the addresses.
+        unsafe { self.launch("dz_gather", self.gather, stream, n_tiles, &mut arguments) }
+    }
+
+    /// One-dimensional launch; no blocks: nothing to do.
+    ///
+    /// # Safety
+    /// `arguments` are what `function` takes.
+    unsafe fn launch(
+        &self,
+        name: &str,
+        function: sys::CUfunction,
+        stream: &Stream,
+        blocks: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        // SAFETY: the function is of this module, in the context that is current; the arguments are the caller's.
+        unsafe { result::launch_kernel(function, (blocks, 1, 1), (THREADS, 1, 1), 0, stream.handle, arguments) }
+            .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
+    }
+}
+
+fn argument<T>(value: &mut T) -> *mut c_void {
+    std::ptr::from_mut(value).cast()
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: unloaded once; the call waits for running kernels.
+            let _ = unsafe { sys::cuModuleUnload(self.handle) };
+        }
+    }
+}
