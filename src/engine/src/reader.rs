@@ -282,7 +282,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
             let array = &dataset.arrays[norm.array];
             let cf = &array.cf;
             let decoding =
-                assemble::Decoding { missing: cf.missing.clone(), scale: cf.scale, offset: cf.offset };
+                assemble::Decoding { missing: cf.missing.clone(), scale: cf.scale, offset: cf.offset, decoded: Some(cf.decoded) };
             [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
         })
         .collect()

@@ -145,7 +145,15 @@ DZ_HD double to_f64(Value v) {
 }
 
 // Whether `a` is the missing value `b`: by value, as NumPy compares (so that -0.0 is 0.0, and NaN is nothing's equal).
-DZ_HD bool same(Value a, Value b) { return a.form == Value::kReal ? a.f == b.f : a.u == b.u; }
+// Integers are compared as float64, as xarray's decoding does: beyond 2^53 they equal their neighbours.
+DZ_HD bool same(Value a, Value b) { return to_f64(a) == to_f64(b); }
+
+// Rounded to the type that CF decoding yields, where that is narrower than float64.
+DZ_HD double rounded(double x, int32_t decoded) {
+  if (decoded == kF32) return f32_to_f64(f64_to_f32(x));
+  if (decoded == kF16) return f16_to_f64(f64_to_f16(x));
+  return x;
+}
 
 // To an integer type with the limits lo and hi.
 DZ_HD int64_t saturate_signed(Value v, int64_t lo, int64_t hi) {
@@ -209,8 +217,8 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
     if (x != x) {
       x = bit_cast<double>(bit_cast<uint64_t>(x) | 0x0008000000000000ull);
     } else {
-      if (op.has_scale) x = mul_rn(x, op.scale);
-      if (op.has_offset) x = add_rn(x, op.offset);
+      if (op.has_scale) x = rounded(mul_rn(x, op.scale), op.decoded);
+      if (op.has_offset) x = rounded(add_rn(x, op.offset), op.decoded);
       if (op.has_norm) x = div_rn(add_rn(x, -op.mean), op.stddev);
       if (x != x) x = bit_cast<double>(0xfff8000000000000ull);
     }

@@ -30,7 +30,7 @@ struct Op {
   int32_t has_scale;
   int32_t has_offset;
   int32_t has_norm;
-  int32_t reserved;
+  int32_t decoded;
   uint64_t missing[2];
   uint64_t fill;
   double scale;

@@ -51,9 +51,9 @@ pub struct Op {
     pub has_offset: i32,
     /// Nonzero: subtract `mean` and divide by `stddev`, in float64.
     pub has_norm: i32,
-    /// Nonzero: an element passes through the float64 path although nothing above asks for it (never set together with
-    /// a plain copy); reserved for the host's choice of path, 0 otherwise.
-    pub reserved: i32,
+    /// The type that decoding by CF conventions yields: after `scale` and after `offset` the value is rounded to it, if it
+    /// is float32 or float16.
+    pub decoded: i32,
     /// Stored values that mean "missing" and become NaN, as bits of `src_dtype` in native order, zero-extended.
     pub missing: [u64; 2],
     /// The array's fill value: bits of `src_dtype` in native order, zero-extended.

@@ -27,7 +27,7 @@ fn op(src: i32, dst: i32) -> Op {
         has_scale: 0,
         has_offset: 0,
         has_norm: 0,
-        reserved: 0,
+        decoded: 0,
         missing: [0; 2],
         fill: 0,
         scale: 1.0,
@@ -117,7 +117,8 @@ fn integers_become_floats_with_one_rounding() {
     assert_ne!((v as f64 as f32).to_bits(), (v as f32).to_bits());
     assert_eq!(cast(u64::MAX, U64, F32), (u64::MAX as f32).to_bits() as u64);
     assert_eq!(cast(i64::MIN as u64, I64, F32), (i64::MIN as f32).to_bits() as u64);
-    let halves = [(2049i64, 2048f32), (2051, 2052.0), (65519, 65504.0), (65520, f32::INFINITY), (-70000, f32::NEG_INFINITY)];
+    let halves =
+        [(2049i64, 2048f32), (2051, 2052.0), (65519, 65504.0), (65520, f32::INFINITY), (-70000, f32::NEG_INFINITY)];
     for (from, to) in halves {
         assert_eq!(cast(from as u64, I64, F16), f16::from_f32(to).to_bits() as u64, "{from}");
     }
@@ -166,7 +167,15 @@ fn the_borders_of_float16_round_to_even() {
 #[test]
 fn missing_values_become_nan_before_scale_and_offset() {
     let decode = |bits: u64| {
-        let op = Op { num_missing: 2, missing: [0x8000, 5], has_scale: 1, scale: 0.1, has_offset: 1, offset: 273.15, ..op(I16, F64) };
+        let op = Op {
+            num_missing: 2,
+            missing: [0x8000, 5],
+            has_scale: 1,
+            scale: 0.1,
+            has_offset: 1,
+            offset: 273.15,
+            ..op(I16, F64)
+        };
         f64::from_bits(host::convert(bits, &op))
     };
     assert!(decode(0x8000).is_nan() && decode(5).is_nan());

@@ -92,7 +92,7 @@ fn reverse_broadcast_and_order_of_bytes() {
         has_scale: 0,
         has_offset: 0,
         has_norm: 0,
-        reserved: 0,
+        decoded: 0,
         missing: [0; 2],
         fill: 9,
         scale: 1.0,

@@ -163,6 +163,10 @@ fn last_error() -> String {
     // SAFETY: dlerror returns null or a C string that is valid until this thread's next call of a dl function.
     unsafe {
         let message = libc::dlerror();
-        if message.is_null() { "unknown error".to_owned() } else { CStr::from_ptr(message).to_string_lossy().into_owned() }
+        if message.is_null() {
+            "unknown error".to_owned()
+        } else {
+            CStr::from_ptr(message).to_string_lossy().into_owned()
+        }
     }
 }

@@ -18,8 +18,6 @@ pub(super) trait Element: Copy {
     fn store(self, bytes: *mut u8);
     /// From the low bits.
     fn from_bits64(bits: u64) -> Self;
-    /// Whether it is the same value as `other`; all NaN are one.
-    fn same(self, other: Self) -> bool;
     /// Exact but for 64-bit integers, which round.
     fn to_f64(self) -> f64;
     /// One rounding, saturating.
@@ -53,10 +51,6 @@ macro_rules! integer {
             #[inline(always)]
             fn from_bits64(bits: u64) -> Self {
                 bits as $t
-            }
-            #[inline(always)]
-            fn same(self, other: Self) -> bool {
-                self == other
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {
@@ -100,10 +94,6 @@ macro_rules! float {
                 <$t>::from_bits(bits as $u)
             }
             #[inline(always)]
-            fn same(self, other: Self) -> bool {
-                self == other || (self.is_nan() && other.is_nan())
-            }
-            #[inline(always)]
             fn to_f64(self) -> f64 {
                 $to(self)
             }
@@ -141,10 +131,6 @@ impl Element for Bool {
     #[inline(always)]
     fn from_bits64(bits: u64) -> Self {
         Self(u8::from(bits & 0xff != 0))
-    }
-    #[inline(always)]
-    fn same(self, other: Self) -> bool {
-        self.0 == other.0
     }
     #[inline(always)]
     fn to_f64(self) -> f64 {

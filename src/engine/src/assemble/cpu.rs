@@ -133,15 +133,19 @@ impl Swap for u64 {
 
 /// The general path from one type to another.
 fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
-    let missing: [S; 2] = op.missing.map(S::from_bits64);
+    // Compared as float64, as xarray's decoding does: 64-bit integers beyond 2^53 equal their neighbours.
+    let missing: [f64; 2] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
     let missing = &missing[..op.num_missing as usize];
     let decode = |v: S| -> D {
-        let mut x = if missing.iter().any(|&m| v.same(m)) { f64::NAN } else { v.to_f64() };
+        let mut x = v.to_f64();
+        if missing.contains(&x) {
+            x = f64::NAN;
+        }
         if op.has_scale != 0 {
-            x *= op.scale;
+            x = rounded(x * op.scale, op.decoded);
         }
         if op.has_offset != 0 {
-            x += op.offset;
+            x = rounded(x + op.offset, op.decoded);
         }
         if op.has_norm != 0 {
             x = (x - op.mean) / op.stddev;
@@ -168,6 +172,16 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
         map::<S, D>(job, |p| convert(S::load(p, true)));
     } else {
         map::<S, D>(job, |p| decode(S::load(p, swap)));
+    }
+}
+
+/// Rounded to the type that CF decoding yields, where that is narrower than float64.
+#[inline(always)]
+fn rounded(x: f64, decoded: i32) -> f64 {
+    match decoded {
+        d if d == DType::F32 as i32 => f64::from(x as f32),
+        d if d == DType::F16 as i32 => f16::from_f64(x).to_f64(),
+        _ => x,
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Decoding {
     pub scale: Option<f64>,
     /// Added after it.
     pub offset: Option<f64>,
+    /// The type that results, to which each step is rounded; `None`: nothing is decoded.
+    pub decoded: Option<DType>,
 }
 
 /// Whether an operation only moves elements, swapping their bytes perhaps.
@@ -47,7 +49,7 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, pad: f64, swa
         has_scale: i32::from(decoding.scale.is_some()),
         has_offset: i32::from(decoding.offset.is_some()),
         has_norm: i32::from(norm.mean_stddev.is_some()),
-        reserved: 0,
+        decoded: decoding.decoded.map_or(0, |d| d as i32),
         missing,
         fill,
         scale: decoding.scale.unwrap_or(1.0),

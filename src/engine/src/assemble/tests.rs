@@ -57,7 +57,7 @@ fn casts_round_and_saturate() {
 
 #[test]
 fn decoding_then_normalisation_then_cast() {
-    let decoding = Decoding { missing: vec![(-999i16) as u16 as u64], scale: Some(0.01), offset: Some(273.15) };
+    let decoding = Decoding { missing: vec![(-999i16) as u16 as u64], scale: Some(0.01), offset: Some(273.15), decoded: Some(DType::F64) };
     let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), dtype: DType::F32 };
     let op = op(DType::I16, 7, &decoding, &norm, -1.0, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
@@ -70,11 +70,12 @@ fn decoding_then_normalisation_then_cast() {
 }
 
 #[test]
-fn nan_fill_values_match_any_nan() {
-    let decoding = Decoding { missing: vec![u64::from(f32::NAN.to_bits())], ..Decoding::default() };
+fn decoding_to_float32_rounds_each_step() {
+    let decoding = Decoding { scale: Some(f64::from(0.1f32)), offset: Some(1.0e6), decoded: Some(DType::F32), ..Decoding::default() };
     let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
-    let got: Vec<f32> = apply(&[f32::from_bits(0x7fc0_1234), 1.0], &op(DType::F32, 0, &decoding, &norm, 0.0, false), Source::Chunk);
-    assert!(got[0].is_nan() && got[1] == 1.0);
+    let stored = [1.5f32, 12345.678, -7.25];
+    let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, 0.0, false), Source::Chunk);
+    assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
 }
 
 #[test]

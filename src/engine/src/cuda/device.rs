@@ -60,7 +60,9 @@ impl Device {
         driver()?;
         let count = result::device::get_count().map_err(|e| driver_error("cuDeviceGetCount", e))?;
         if !(0..count).contains(&ordinal) {
-            return Err(Error::runtime(format!("there is no GPU with number {ordinal}: {count} are visible, from 0 on")));
+            return Err(Error::runtime(format!(
+                "there is no GPU with number {ordinal}: {count} are visible, from 0 on"
+            )));
         }
         let handle = result::device::get(ordinal).map_err(|e| driver_error("cuDeviceGet", e))?;
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;

@@ -78,10 +78,8 @@ impl PinnedBuffer {
         let mut address = std::ptr::null_mut();
         if len > 0 {
             // SAFETY: writes one address, which Drop frees.
-            check("cuMemHostAlloc", unsafe {
-                sys::cuMemHostAlloc(&mut address, len, sys::CU_MEMHOSTALLOC_PORTABLE)
-            })
-            .map_err(|e| out_of(len, "page-locked host memory", device, &e))?;
+            check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut address, len, sys::CU_MEMHOSTALLOC_PORTABLE) })
+                .map_err(|e| out_of(len, "page-locked host memory", device, &e))?;
             // SAFETY: just allocated, `len` bytes. The pages are touched here, once, and not while data streams in;
             // and safe code may make a slice of memory only if it is initialised.
             unsafe { std::ptr::write_bytes(address.cast::<u8>(), 0, len) };

@@ -22,7 +22,7 @@ fn op(random: &mut Random) -> Op {
         has_scale,
         has_offset,
         has_norm,
-        reserved: 0,
+        decoded: 0,
         missing: [random.next() & mask, 3 & mask],
         fill: random.next() & mask,
         scale: 0.01 * (random.below(1000) as f64 - 500.0),
@@ -87,8 +87,7 @@ fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op]) {
         starts.push(starts.last().unwrap() + count.div_ceil(u64::from(TILE)) as u32);
     }
     let (n, tiles) = (jobs.len() as u32, *starts.last().unwrap());
-    let (jobs, starts, ops) =
-        (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
+    let (jobs, starts, ops) = (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
     // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
     unsafe { gpu.module.launch_assemble(&gpu.stream, jobs.ptr(), starts.ptr(), n, tiles, ops.ptr()).unwrap() };
     gpu.stream.synchronize().unwrap();
@@ -192,7 +191,7 @@ fn plain_op() -> Op {
         has_scale: 0,
         has_offset: 0,
         has_norm: 0,
-        reserved: 0,
+        decoded: 0,
         missing: [0; 2],
         fill: 0,
         scale: 1.0,
@@ -210,8 +209,7 @@ fn gpu_assemble_bandwidth() {
     const FIELD: u32 = 721 * 1440;
     const FIELDS: u32 = 200;
     let len = (FIELD * FIELDS) as usize * 4;
-    let (src, dst) =
-        (DeviceBuffer::alloc(&gpu.device, len).unwrap(), DeviceBuffer::alloc(&gpu.device, len).unwrap());
+    let (src, dst) = (DeviceBuffer::alloc(&gpu.device, len).unwrap(), DeviceBuffer::alloc(&gpu.device, len).unwrap());
     // SAFETY: within the buffer.
     unsafe { memset_async(&gpu.stream, src.ptr(), 0x3f, len).unwrap() };
     let timed = |bytes: usize, enqueue: &dyn Fn()| {

@@ -5,7 +5,8 @@ use super::test_gpu::{Gpu, Random, bytes_of, gpu, nvcomp};
 use super::{DeviceBuffer, memset_async};
 use crate::error::Result;
 use crate::gpu_codec::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::gpu_codec::{Checksum, Compression, Verdict, inspect};
+use crate::codec::Compression;
+use crate::gpu_codec::{Checksum, Verdict, inspect};
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult};
 
 const GUARD: usize = 256;
@@ -153,7 +154,8 @@ fn gpu_changed_values_do_not_match_their_checksum() {
     // Noise is stored as it is, so that a changed byte harms nothing but the values.
     let data = sample(0, 100_000);
     for (kind, codec) in CODECS.into_iter().take(3) {
-        let mut compressed = if kind == Compression::Zstd { zstd(&data, 2, true, true) } else { compress(kind, &data, 2) };
+        let mut compressed =
+            if kind == Compression::Zstd { zstd(&data, 2, true, true) } else { compress(kind, &data, 2) };
         let middle = compressed.len() / 2;
         compressed[middle] ^= 0x10;
         let outcomes = decode(&gpu, kind, codec, &[(compressed, data.len())]).unwrap();

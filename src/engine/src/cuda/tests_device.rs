@@ -1,7 +1,10 @@
 //! Devices, memory, copies, events; checksums and gathered copies on the device.
 
 use super::test_gpu::{Random, bytes_of, gpu};
-use super::{Device, DeviceBuffer, Event, PinnedBuffer, copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
+use super::{
+    Device, DeviceBuffer, Event, PinnedBuffer, copy_device_async, copy_to_device_async, copy_to_host_async,
+    memset_async,
+};
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_TILE, host};
 
 #[test]

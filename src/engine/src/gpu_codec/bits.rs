@@ -15,9 +15,8 @@ impl<'a> Bits<'a> {
     /// The next `n` bits (at most 24) without taking them; bits behind the end are zero.
     pub(super) fn peek(&self, n: u32) -> u32 {
         let byte = self.at / 8;
-        let word = (0..4).fold(0u32, |word, i| {
-            word | u32::from(self.data.get(byte + i).copied().unwrap_or(0)) << (8 * i)
-        });
+        let word =
+            (0..4).fold(0u32, |word, i| word | u32::from(self.data.get(byte + i).copied().unwrap_or(0)) << (8 * i));
         (word >> (self.at % 8)) & ((1 << n) - 1)
     }
 
@@ -66,9 +65,8 @@ impl<'a> BackwardBits<'a> {
         };
         self.left = left;
         let byte = left / 8;
-        let word = (0..3).fold(0u32, |word, i| {
-            word | u32::from(self.data.get(byte + i).copied().unwrap_or(0)) << (8 * i)
-        });
+        let word =
+            (0..3).fold(0u32, |word, i| word | u32::from(self.data.get(byte + i).copied().unwrap_or(0)) << (8 * i));
         Some((word >> (left % 8)) & ((1 << n) - 1))
     }
 }

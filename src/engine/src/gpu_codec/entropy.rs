@@ -128,7 +128,8 @@ pub(super) fn huffman(data: &[u8]) -> Option<Huffman> {
     let (mut weights, used) = if header >= 128 {
         let n = header - 127;
         let packed = data.get(1..1 + n.div_ceil(2))?;
-        let weights: Vec<u8> = (0..n).map(|i| if i % 2 == 0 { packed[i / 2] >> 4 } else { packed[i / 2] & 15 }).collect();
+        let weights: Vec<u8> =
+            (0..n).map(|i| if i % 2 == 0 { packed[i / 2] >> 4 } else { packed[i / 2] & 15 }).collect();
         (weights, 1 + packed.len())
     } else {
         (compressed_weights(data.get(1..1 + header)?)?, 1 + header)

@@ -1,7 +1,8 @@
 //! What encoders write is let through; what is damaged is stopped or, where the damage can't be seen, at least has
 //! a checksum; and no bytes make the walk panic.
 
-use super::{Checksum, Compression, Verdict, inspect};
+use super::{Checksum, Verdict, inspect};
+use crate::codec::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use proptest::prelude::*;
 use std::io::Write;
@@ -21,7 +22,10 @@ pub(crate) fn sample(kind: u8, len: usize) -> Vec<u8> {
         1 => (0..len.div_ceil(4)).flat_map(|i| ((i as f32 * 0.01).sin() * 300.0).to_le_bytes()).take(len).collect(),
         2 => (0..len).map(|_| b"the quick brown fox jumps "[(noise() % 26) as usize]).collect(),
         3 => (0..len).map(|i| (i / 1000) as u8).collect(),
-        _ => (0..len.div_ceil(2)).flat_map(|i| ((i as u16 / 7).wrapping_add((noise() % 5) as u16)).to_le_bytes()).take(len).collect(),
+        _ => (0..len.div_ceil(2))
+            .flat_map(|i| ((i as u16 / 7).wrapping_add((noise() % 5) as u16)).to_le_bytes())
+            .take(len)
+            .collect(),
     }
 }
 
@@ -70,8 +74,9 @@ fn every_zstd_level_goes_to_the_gpu() {
             for (checksum, size) in [(false, true), (true, true), (true, false)] {
                 let frame = zstd(&data, level, checksum, size);
                 let verdict = inspect(Compression::Zstd, &frame, data.len());
-                let expected =
-                    checksum.then(|| u32::from_le_bytes(frame[frame.len() - 4..].try_into().unwrap())).map(Checksum::Xxh64Low);
+                let expected = checksum
+                    .then(|| u32::from_le_bytes(frame[frame.len() - 4..].try_into().unwrap()))
+                    .map(Checksum::Xxh64Low);
                 let all = Verdict::Gpu { start: 0, len: frame.len(), checksum: expected };
                 assert_eq!(verdict, all, "level {level}, kind {kind}, content size {size}");
                 if size {
