@@ -304,7 +304,7 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) -> Result<Vec
             parts.push(match &part.format.codec {
                 Codec::Raw => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Codec::Gpu(compression) => match gpu::available() {
+                Codec::Gpu(compression) => match gpu::available(*compression) {
                     Ok(()) => Route::Gpu(*compression),
                     Err(e) if spec.decode_device == DecodeDevice::Gpu => return Err(e),
                     Err(e) => {

@@ -37,37 +37,79 @@ __device__ __forceinline__ uint64_t reorder(uint64_t v, Reorder r) {
 
 __device__ __forceinline__ Vec16 reorder(Vec16 v, Reorder r) { return {reorder(v.lo, r), reorder(v.hi, r)}; }
 
-// Units [first, last) of the box, UNROLL loads in flight for each thread.
-template <class Unit>
-__device__ __forceinline__ void copy_units(const Box& box, const Job& job, Reorder order, uint64_t first,
-                                           uint64_t last) {
-  constexpr int UNROLL = 4;
-  const Unit* src = reinterpret_cast<const Unit*>(job.src);
-  Unit* dst = reinterpret_cast<Unit*>(job.dst);
-  for (uint64_t i = first + threadIdx.x; i < last; i += UNROLL * kThreads) {
-    Unit value[UNROLL];
+// The units of one tile: where the i-th of them lies, in units from the box's first.
+struct Tile {
+  uint64_t first;
+  uint32_t count;
+};
+
+// One dimension, with any strides: the common case once dimensions are merged, and the cheapest to walk.
+struct Line {
+  int64_t src, dst, src_stride, dst_stride;
+  __device__ Line(const Box& box, const Tile& tile)
+      : src(int64_t(tile.first) * box.src[0]),
+        dst(int64_t(tile.first) * box.dst[0]),
+        src_stride(box.src[0]),
+        dst_stride(box.dst[0]) {}
+  __device__ void operator()(uint32_t i, int64_t& from, int64_t& to) const {
+    from = src + i * src_stride;
+    to = dst + i * dst_stride;
+  }
+};
+
+// One dimension, side by side in source and output.
+struct Run {
+  int64_t first;
+  __device__ Run(const Box&, const Tile& tile) : first(int64_t(tile.first)) {}
+  __device__ void operator()(uint32_t i, int64_t& from, int64_t& to) const { from = to = first + i; }
+};
+
+// Any box.
+struct Grid {
+  const Box& box;
+  uint64_t first;
+  __device__ Grid(const Box& b, const Tile& tile) : box(b), first(tile.first) {}
+  __device__ void operator()(uint32_t i, int64_t& from, int64_t& to) const { locate(box, first + i, from, to); }
+};
+
+// Reads every unit of the tile, UNROLL of them in flight for each thread, and writes what `convert` makes of it.
+template <uint32_t UNROLL, class Walk, class In, class Out, class Convert>
+__device__ __forceinline__ void move_units(Walk walk, uint32_t count, const In* src, Out* dst, Convert convert) {
+  for (uint32_t i = threadIdx.x; i < count; i += UNROLL * kThreads) {
+    In value[UNROLL];
     int64_t to[UNROLL];
 #pragma unroll
-    for (int k = 0; k < UNROLL; ++k) {
-      const uint64_t at = i + uint64_t(k) * kThreads;
-      if (at < last) {
+    for (uint32_t k = 0; k < UNROLL; ++k) {
+      if (i + k * kThreads < count) {
         int64_t from;
-        locate(box, at, from, to[k]);
+        walk(i + k * kThreads, from, to[k]);
         value[k] = src[from];
       }
     }
 #pragma unroll
-    for (int k = 0; k < UNROLL; ++k) {
-      if (i + uint64_t(k) * kThreads < last) dst[to[k]] = reorder(value[k], order);
+    for (uint32_t k = 0; k < UNROLL; ++k) {
+      if (i + k * kThreads < count) dst[to[k]] = convert(value[k]);
     }
   }
 }
 
 template <class Unit>
-__device__ __forceinline__ void fill_units(const Box& box, Unit* dst, Unit value, uint64_t first, uint64_t last) {
-  for (uint64_t i = first + threadIdx.x; i < last; i += kThreads) {
+__device__ __forceinline__ void copy_units(const Box& box, const Job& job, Reorder order, const Tile& tile) {
+  const Unit* src = reinterpret_cast<const Unit*>(job.src);
+  Unit* dst = reinterpret_cast<Unit*>(job.dst);
+  const auto convert = [order](Unit v) { return reorder(v, order); };
+  if (box.ndim == 1 && box.src[0] == 1 && box.dst[0] == 1) {
+    move_units<4>(Run(box, tile), tile.count, src, dst, convert);
+  } else {
+    move_units<4>(Grid(box, tile), tile.count, src, dst, convert);
+  }
+}
+
+template <class Unit>
+__device__ __forceinline__ void fill_units(const Box& box, Unit* dst, Unit value, const Tile& tile) {
+  for (uint32_t i = threadIdx.x; i < tile.count; i += kThreads) {
     int64_t from, to;
-    locate(box, i, from, to);
+    locate(box, tile.first + i, from, to);
     dst[to] = value;
   }
 }
@@ -98,55 +140,53 @@ __device__ __forceinline__ void store(uint64_t base, int64_t at, uint64_t bits, 
   }
 }
 
-// The general path. With SRC and DST known at compile time the switches over types vanish; -1: known at run time.
-template <int SRC, int DST>
-__device__ __forceinline__ void convert_elements(const Box& box, const Job& job, const Op& op, uint64_t first,
-                                                 uint64_t last) {
-  constexpr int UNROLL = 4;
-  const int32_t src_dtype = SRC < 0 ? op.src_dtype : SRC, dst_dtype = DST < 0 ? op.dst_dtype : DST;
-  const int swap = op.swap ? size_of(src_dtype) : 1;
-  for (uint64_t i = first + threadIdx.x; i < last; i += UNROLL * kThreads) {
-    uint64_t bits[UNROLL];
-    int64_t to[UNROLL];
-#pragma unroll
-    for (int k = 0; k < UNROLL; ++k) {
-      const uint64_t at = i + uint64_t(k) * kThreads;
-      if (at < last) {
-        int64_t from;
-        locate(box, at, from, to[k]);
-        bits[k] = load(job.src, from, src_dtype);
-      }
-    }
-#pragma unroll(SRC < 0 ? 1 : UNROLL)
-    for (int k = 0; k < UNROLL; ++k) {
-      if (i + uint64_t(k) * kThreads < last) {
-        const uint64_t native = swap == 1 ? bits[k] : swap_bytes(bits[k], swap);
-        store(job.dst, to[k], convert(native, op, src_dtype, dst_dtype), dst_dtype);
-      }
-    }
+// Types that are known at compile time, for which the switches over types vanish.
+template <int32_t SRC, class In, int32_t DST, class Out>
+__device__ __forceinline__ void convert_units(const Box& box, const Job& job, const Op& shared_op, const Tile& tile) {
+  const Op op = shared_op;  // in registers: in shared memory it would be read again after every store
+  const In* src = reinterpret_cast<const In*>(job.src);
+  Out* dst = reinterpret_cast<Out*>(job.dst);
+  const auto convert_one = [&op](In v) {
+    const uint64_t bits = op.swap ? swap_bytes(v, sizeof(In)) : v;
+    return Out(convert(bits, op, SRC, DST));
+  };
+  if (box.ndim == 1) {
+    move_units<2>(Line(box, tile), tile.count, src, dst, convert_one);
+  } else {
+    move_units<2>(Grid(box, tile), tile.count, src, dst, convert_one);
   }
 }
 
-__device__ __forceinline__ void copy_box(const Box& box, const Job& job, int unit, int swap, uint64_t first,
-                                         uint64_t last) {
+// Any types.
+__device__ __forceinline__ void convert_any(const Box& box, const Job& job, const Op& op, const Tile& tile) {
+  for (uint32_t i = threadIdx.x; i < tile.count; i += kThreads) {
+    int64_t from, to;
+    locate(box, tile.first + i, from, to);
+    uint64_t bits = load(job.src, from, op.src_dtype);
+    if (op.swap) bits = swap_bytes(bits, size_of(op.src_dtype));
+    store(job.dst, to, convert(bits, op, op.src_dtype, op.dst_dtype), op.dst_dtype);
+  }
+}
+
+__device__ __forceinline__ void copy_box(const Box& box, const Job& job, int unit, int swap, const Tile& tile) {
   const Reorder order = reorder_for(swap);
   switch (unit) {
-    case 1: return copy_units<uint8_t>(box, job, order, first, last);
-    case 2: return copy_units<uint16_t>(box, job, order, first, last);
-    case 4: return copy_units<uint32_t>(box, job, order, first, last);
-    case 8: return copy_units<uint64_t>(box, job, order, first, last);
-    default: return copy_units<Vec16>(box, job, order, first, last);
+    case 1: return copy_units<uint8_t>(box, job, order, tile);
+    case 2: return copy_units<uint16_t>(box, job, order, tile);
+    case 4: return copy_units<uint32_t>(box, job, order, tile);
+    case 8: return copy_units<uint64_t>(box, job, order, tile);
+    default: return copy_units<Vec16>(box, job, order, tile);
   }
 }
 
-__device__ __forceinline__ void fill_box(const Box& box, const Job& job, int unit, uint64_t value, uint64_t first,
-                                         uint64_t last) {
+__device__ __forceinline__ void fill_box(const Box& box, const Job& job, int unit, uint64_t value,
+                                         const Tile& tile) {
   switch (unit) {
-    case 1: return fill_units(box, reinterpret_cast<uint8_t*>(job.dst), uint8_t(value), first, last);
-    case 2: return fill_units(box, reinterpret_cast<uint16_t*>(job.dst), uint16_t(value), first, last);
-    case 4: return fill_units(box, reinterpret_cast<uint32_t*>(job.dst), uint32_t(value), first, last);
-    case 8: return fill_units(box, reinterpret_cast<uint64_t*>(job.dst), value, first, last);
-    default: return fill_units(box, reinterpret_cast<Vec16*>(job.dst), Vec16{value, value}, first, last);
+    case 1: return fill_units(box, reinterpret_cast<uint8_t*>(job.dst), uint8_t(value), tile);
+    case 2: return fill_units(box, reinterpret_cast<uint16_t*>(job.dst), uint16_t(value), tile);
+    case 4: return fill_units(box, reinterpret_cast<uint32_t*>(job.dst), uint32_t(value), tile);
+    case 8: return fill_units(box, reinterpret_cast<uint64_t*>(job.dst), value, tile);
+    default: return fill_units(box, reinterpret_cast<Vec16*>(job.dst), Vec16{value, value}, tile);
   }
 }
 
@@ -159,46 +199,45 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
   __shared__ Job job;
   __shared__ Op op;
   __shared__ Box box;
-  __shared__ uint64_t first, last, value;
+  __shared__ Tile tile;
+  __shared__ uint64_t value;
   __shared__ uint32_t width;
   if (threadIdx.x < 32) {
     const uint32_t j = find_job(tile_start, n_jobs, blockIdx.x);
+    const uint32_t nth = blockIdx.x - tile_start[j];
     // The warp copies both structures together: 48 and 24 words.
     const uint32_t* from = reinterpret_cast<const uint32_t*>(jobs + j);
     for (uint32_t w = threadIdx.x; w < sizeof(Job) / 4; w += 32) reinterpret_cast<uint32_t*>(&job)[w] = from[w];
     __syncwarp();
     from = reinterpret_cast<const uint32_t*>(ops + job.op);
     if (threadIdx.x < sizeof(Op) / 4) reinterpret_cast<uint32_t*>(&op)[threadIdx.x] = from[threadIdx.x];
+    if (threadIdx.x == 0) merge(job, box);  // while the operation is on its way
     __syncwarp();
     if (threadIdx.x == 0) {
-      const uint64_t n = count(job);
-      const uint64_t start = uint64_t(blockIdx.x - tile_start[j]) * kTile;
-      const uint64_t end = start + kTile < n ? start + kTile : n;
-      Box merged = merge(job);
+      const uint64_t n = count(job), start = uint64_t(nth) * kTile;
       width = 1;
       if (job.source != kChunk || is_plain(op)) {
-        width = vector_width(merged, job, size_of(op.dst_dtype));
-        vectorise(merged, width);
+        width = vector_width(box, job, size_of(op.dst_dtype));
+        if (width > 1) vectorise(box, width);
       }
       if (job.source != kChunk) value = repeat(constant(op, job.source), size_of(op.dst_dtype));
-      first = start / width;
-      last = end / width;
-      box = merged;
+      tile.first = start / width;
+      tile.count = uint32_t((start + kTile < n ? kTile : n - start) / width);
     }
   }
   __syncthreads();
   const int size = size_of(op.dst_dtype), unit = size * int(width);
   if (job.source != kChunk) {
-    fill_box(box, job, unit, value, first, last);
+    fill_box(box, job, unit, value, tile);
   } else if (is_plain(op)) {
-    copy_box(box, job, unit, op.swap ? size : 1, first, last);
+    copy_box(box, job, unit, op.swap ? size : 1, tile);
   } else if (op.src_dtype == kF32 && op.dst_dtype == kF32) {
-    convert_elements<kF32, kF32>(box, job, op, first, last);
+    convert_units<kF32, uint32_t, kF32, uint32_t>(box, job, op, tile);
   } else if (op.src_dtype == kI16 && op.dst_dtype == kF32) {
-    convert_elements<kI16, kF32>(box, job, op, first, last);
+    convert_units<kI16, uint16_t, kF32, uint32_t>(box, job, op, tile);
   } else if (op.src_dtype == kU16 && op.dst_dtype == kF32) {
-    convert_elements<kU16, kF32>(box, job, op, first, last);
+    convert_units<kU16, uint16_t, kF32, uint32_t>(box, job, op, tile);
   } else {
-    convert_elements<-1, -1>(box, job, op, first, last);
+    convert_any(box, job, op, tile);
   }
 }

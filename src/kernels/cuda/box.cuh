@@ -14,33 +14,36 @@ struct Box {
 
 // Drops dimensions of one element and merges a dimension with the next outer one where both sides allow it.
 // Without a source (fill, padding) the output's strides alone decide. Extents of a merged dimension stay below 2^32.
-DZ_HD Box merge(const Job& job) {
-  Box box;
-  box.ndim = 0;
+// The dimension that may still grow is kept in registers: a block waits for this, so it has to be short.
+DZ_HD void merge(const Job& job, Box& box) {
   const bool has_src = job.source == kChunk;
+  uint32_t ndim = 0, extent = 1;
+  int64_t src = 1, dst = 1;
   for (int d = int(job.ndim) - 1; d >= 0; --d) {
-    if (job.extent[d] == 1) continue;
-    const int64_t src = has_src ? job.src_stride[d] : 0, dst = job.dst_stride[d];
-    if (box.ndim > 0) {
-      const uint32_t last = box.ndim - 1;
-      const int64_t n = box.extent[last];
-      const uint64_t joined = uint64_t(n) * job.extent[d];
-      if (dst == box.dst[last] * n && (!has_src || src == box.src[last] * n) && joined <= UINT32_MAX) {
-        box.extent[last] = uint32_t(joined);
-        continue;
-      }
+    const uint32_t outer = job.extent[d];
+    if (outer == 1) continue;
+    const int64_t outer_src = has_src ? job.src_stride[d] : 0, outer_dst = job.dst_stride[d];
+    const uint64_t joined = uint64_t(extent) * outer;
+    if (extent == 1) {
+      src = outer_src;
+      dst = outer_dst;
+      extent = outer;
+    } else if (outer_dst == dst * extent && (!has_src || outer_src == src * extent) && joined <= UINT32_MAX) {
+      extent = uint32_t(joined);
+    } else {
+      box.extent[ndim] = extent;
+      box.src[ndim] = src;
+      box.dst[ndim] = dst;
+      ++ndim;
+      extent = outer;
+      src = outer_src;
+      dst = outer_dst;
     }
-    box.extent[box.ndim] = job.extent[d];
-    box.src[box.ndim] = src;
-    box.dst[box.ndim] = dst;
-    ++box.ndim;
   }
-  if (box.ndim == 0) {
-    box.ndim = 1;
-    box.extent[0] = 1;
-    box.src[0] = box.dst[0] = 1;
-  }
-  return box;
+  box.extent[ndim] = extent;
+  box.src[ndim] = src;
+  box.dst[ndim] = dst;
+  box.ndim = ndim + 1;
 }
 
 // The most elements of `size` bytes, at most 16 bytes together, that always lie side by side and aligned on both sides.

@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t join_remainders(uint32_t* shared, uint32_t m
     if (at < kThreads) shared[at] = crc_multiply(shared[at], shift, poly) ^ shared[at + half];
     shift = crc_multiply(shift, shift, poly);
   }
-  return shared[0];  // thread 0 wrote it itself
+  return threadIdx.x == 0 ? shared[0] : 0;  // it wrote that itself; the others must not read it now
 }
 
 __device__ __forceinline__ uint32_t crc_word(const uint32_t (*table)[256], uint32_t crc, uint32_t word) {

@@ -210,9 +210,10 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
   Value v = value_of(bits, src_dtype);
   if (decodes(op)) {
     double x = to_f64(v);
-    for (int m = 0; m < op.num_missing && m < 2; ++m) {
-      if (same(v, value_of(op.missing[m], src_dtype))) x = bit_cast<double>(0x7ff8000000000000ull);
-    }
+    // Written out, not a loop: an index into a local array would cost the device a trip to memory.
+    const bool missing = (op.num_missing > 0 && same(v, value_of(op.missing[0], src_dtype))) ||
+                         (op.num_missing > 1 && same(v, value_of(op.missing[1], src_dtype)));
+    if (missing) x = bit_cast<double>(0x7ff8000000000000ull);
     // Devices give one NaN for all; here, as on x86, a NaN goes through arithmetic and a new one has its sign set.
     if (x != x) {
       x = bit_cast<double>(bit_cast<uint64_t>(x) | 0x0008000000000000ull);

@@ -2,6 +2,7 @@
 #include "box.cuh"
 #include "checksum_math.cuh"
 #include "element.cuh"
+#include "inflate_core.cuh"
 
 using namespace dz;
 
@@ -93,7 +94,8 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
 
 // The device's walk of one box on the host: where each unit lies, and how wide a unit is.
 void dz_host_walk(const Job* job, int32_t size, uint64_t index, uint32_t* width, int64_t* src, int64_t* dst) {
-  Box box = merge(*job);
+  Box box;
+  merge(*job, box);
   *width = vector_width(box, *job, size);
   vectorise(box, *width);
   locate(box, index, *src, *dst);
@@ -103,6 +105,11 @@ uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert(bits, *op
 
 uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
   return kind == kAdler32 ? adler(data, len) : kind == kXxh64Low ? xxh(data, len) : crc(data, len, kind);
+}
+
+int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced) {
+  InflateTables tables;
+  return inflate(tables, in, len, out, capacity, *produced, 0);
 }
 
 }

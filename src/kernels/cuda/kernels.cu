@@ -2,3 +2,4 @@
 #include "assemble.cuh"
 #include "checksum.cuh"
 #include "gather.cuh"
+#include "inflate.cuh"

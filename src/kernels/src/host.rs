@@ -7,6 +7,7 @@ unsafe extern "C" {
     fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op);
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
     fn dz_host_convert(bits: u64, op: *const Op) -> u64;
+    fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64) -> i32;
     fn dz_host_checksum(kind: u32, data: *const u8, len: u64) -> u32;
 }
 
@@ -49,4 +50,18 @@ pub fn convert(bits: u64, op: &Op) -> u64 {
 pub fn checksum(kind: ChecksumKind, data: &[u8]) -> u32 {
     // SAFETY: pointer and length are those of the slice.
     unsafe { dz_host_checksum(kind as u32, data.as_ptr(), data.len() as u64) }
+}
+
+/// What `dz_inflate` does with one raw deflate stream: bytes decoded into `out`, or the status (as nvCOMP numbers them:
+/// 12 corrupt, 15 more than fits `out`, 20 wrong length of the input).
+///
+/// # Errors
+/// The status, if it isn't 0.
+pub fn inflate(input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
+    let mut produced = 0;
+    // SAFETY: pointers and lengths are those of the slices; the decoder stays within them whatever the input is.
+    let status = unsafe {
+        dz_host_inflate(input.as_ptr(), input.len() as u64, out.as_mut_ptr(), out.len() as u64, &mut produced)
+    };
+    if status == 0 { Ok(produced as usize) } else { Err(status) }
 }

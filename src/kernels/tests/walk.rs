@@ -139,7 +139,7 @@ proptest! {
         }
         let job = job(4096 + base.0 * 4 * size, 8192 + base.1 * 4 * size, &extent, &src, &dst);
         let (width, seen) = walked(&job, size as i32);
-        prop_assert!(TILE % width == 0 && width as u64 * size <= 16);
+        prop_assert!(TILE.is_multiple_of(width) && width as u64 * size <= 16);
         prop_assert_eq!(seen, plain(&job));
     }
 }

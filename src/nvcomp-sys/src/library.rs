@@ -1,7 +1,11 @@
 //! Finds and opens the library, once for the process, and resolves its functions.
 
-use crate::sys::{DeflateOpts, Functions, GetProperties, GzipOpts, Lz4Opts, Properties, SnappyOpts, ZstdOpts};
+use crate::sys::{
+    Decompress, DeflateOpts, Functions, GetDecompressSize, GetProperties, GetTempSize, GzipOpts, Lz4Opts, Properties,
+    SnappyOpts, ZstdOpts,
+};
 use std::ffi::{CStr, CString, c_void};
+use std::mem::transmute;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
@@ -112,7 +116,7 @@ fn open(path: &Path) -> Result<Library, String> {
     };
     // SAFETY: the symbol has this signature in every version 5 of the library; a data pointer and a function pointer
     // have the same size on every platform that has dlsym.
-    let get_properties = unsafe { std::mem::transmute::<*mut c_void, GetProperties>(symbol("nvcompGetProperties")?) };
+    let get_properties = unsafe { transmute::<*mut c_void, GetProperties>(symbol("nvcompGetProperties")?) };
     let mut properties = Properties::default();
     // SAFETY: writes one `Properties`.
     let status = unsafe { get_properties(&mut properties) };
@@ -121,29 +125,41 @@ fn open(path: &Path) -> Result<Library, String> {
         return Err(format!("expected nvCOMP 5.3, found {} (status {status})", version(properties.version)));
     }
     macro_rules! functions {
-        ($codec:literal) => {
+        ($codec:literal, $opts:ty) => {
             Functions {
                 // SAFETY: the symbols have the signatures of `sys` in version 5 of the library, which this is.
                 get_temp_size: unsafe {
-                    std::mem::transmute(symbol(concat!("nvcompBatched", $codec, "DecompressGetTempSizeAsync"))?)
+                    transmute::<*mut c_void, GetTempSize<$opts>>(symbol(concat!(
+                        "nvcompBatched",
+                        $codec,
+                        "DecompressGetTempSizeAsync"
+                    ))?)
                 },
                 // SAFETY: likewise.
                 get_decompress_size: unsafe {
-                    std::mem::transmute(symbol(concat!("nvcompBatched", $codec, "GetDecompressSizeAsync"))?)
+                    transmute::<*mut c_void, GetDecompressSize>(symbol(concat!(
+                        "nvcompBatched",
+                        $codec,
+                        "GetDecompressSizeAsync"
+                    ))?)
                 },
                 // SAFETY: likewise.
                 decompress: unsafe {
-                    std::mem::transmute(symbol(concat!("nvcompBatched", $codec, "DecompressAsync"))?)
+                    transmute::<*mut c_void, Decompress<$opts>>(symbol(concat!(
+                        "nvcompBatched",
+                        $codec,
+                        "DecompressAsync"
+                    ))?)
                 },
             }
         };
     }
     Ok(Library {
-        zstd: functions!("Zstd"),
-        gzip: functions!("Gzip"),
-        deflate: functions!("Deflate"),
-        lz4: functions!("LZ4"),
-        snappy: functions!("Snappy"),
+        zstd: functions!("Zstd", ZstdOpts),
+        gzip: functions!("Gzip", GzipOpts),
+        deflate: functions!("Deflate", DeflateOpts),
+        lz4: functions!("LZ4", Lz4Opts),
+        snappy: functions!("Snappy", SnappyOpts),
         properties,
         path: path.to_owned(),
     })

@@ -1,5 +1,6 @@
 //! The kernels of `dali-zarr-kernels`, loaded into a context and launched with typed arguments.
 
+use super::decode::DecodeArrays;
 use super::{Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
@@ -15,6 +16,7 @@ pub struct Module {
     assemble: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
+    inflate: sys::CUfunction,
 }
 
 // SAFETY: module and function handles may be used from any thread.
@@ -39,9 +41,18 @@ impl Module {
                 .map_err(|e| e.within(format!("kernel {}", name.to_string_lossy())))?;
             Ok(function)
         };
-        let functions = (|| Ok((function(c"dz_assemble")?, function(c"dz_checksum")?, function(c"dz_gather")?)))();
+        let functions = (|| {
+            Ok([
+                function(c"dz_assemble")?,
+                function(c"dz_checksum")?,
+                function(c"dz_gather")?,
+                function(c"dz_inflate")?,
+            ])
+        })();
         match functions {
-            Ok((assemble, checksum, gather)) => Ok(Self { device: device.clone(), handle, assemble, checksum, gather }),
+            Ok([assemble, checksum, gather, inflate]) => {
+                Ok(Self { device: device.clone(), handle, assemble, checksum, gather, inflate })
+            }
             Err(error) => {
                 // SAFETY: loaded above, and used by nothing.
                 let _ = unsafe { sys::cuModuleUnload(handle) };
@@ -73,7 +84,7 @@ impl Module {
         let (mut jobs, mut tile_start, mut n_jobs, mut ops) = (jobs, tile_start, n_jobs, ops);
         let mut arguments = [argument(&mut jobs), argument(&mut tile_start), argument(&mut n_jobs), argument(&mut ops)];
         // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.
-        unsafe { self.launch("dz_assemble", self.assemble, stream, n_tiles, &mut arguments) }
+        unsafe { self.launch("dz_assemble", self.assemble, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
     /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of
@@ -89,7 +100,7 @@ impl Module {
         let (mut jobs, mut count, mut results) = (jobs, n, results);
         let mut arguments = [argument(&mut jobs), argument(&mut count), argument(&mut results)];
         // SAFETY: the arguments are those of dz_checksum; the caller vouches for the addresses.
-        unsafe { self.launch("dz_checksum", self.checksum, stream, n, &mut arguments) }
+        unsafe { self.launch("dz_checksum", self.checksum, stream, (n, THREADS), &mut arguments) }
     }
 
     /// Enqueues `n` raw copies: `copies` is an array of [`dali_zarr_kernels::Copy`]s, `tile_start` of `n + 1` u32 (the
@@ -112,7 +123,33 @@ impl Module {
         let (mut copies, mut tile_start, mut n) = (copies, tile_start, n);
         let mut arguments = [argument(&mut copies), argument(&mut tile_start), argument(&mut n)];
         // SAFETY: the arguments are those of dz_gather; the caller vouches for the addresses.
-        unsafe { self.launch("dz_gather", self.gather, stream, n_tiles, &mut arguments) }
+        unsafe { self.launch("dz_gather", self.gather, stream, (n_tiles, THREADS), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of `n` raw deflate streams. Writes a status (0, or as nvCOMP numbers them) and the decoded
+    /// bytes for each. Neither reads outside the inputs nor writes outside the outputs, whatever the bytes are.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory; all stays valid
+    /// until the stream has passed this point, and outputs don't overlap.
+    pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, mut out_ptrs } =
+            *arrays;
+        let mut n_streams = n;
+        let mut arguments = [
+            argument(&mut in_ptrs),
+            argument(&mut in_sizes),
+            argument(&mut out_caps),
+            argument(&mut out_sizes),
+            argument(&mut statuses),
+            argument(&mut out_ptrs),
+            argument(&mut n_streams),
+        ];
+        // SAFETY: the arguments are those of dz_inflate; the caller vouches for the addresses.
+        unsafe { self.launch("dz_inflate", self.inflate, stream, (n, 32), &mut arguments) }
     }
 
     /// One-dimensional launch; no blocks: nothing to do.
@@ -124,7 +161,7 @@ impl Module {
         name: &str,
         function: sys::CUfunction,
         stream: &Stream,
-        blocks: u32,
+        (blocks, threads): (u32, u32),
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         if blocks == 0 {
@@ -132,7 +169,7 @@ impl Module {
         }
         self.device.bind()?;
         // SAFETY: the function is of this module, in the context that is current; the arguments are the caller's.
-        unsafe { result::launch_kernel(function, (blocks, 1, 1), (THREADS, 1, 1), 0, stream.handle, arguments) }
+        unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), 0, stream.handle, arguments) }
             .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
     }
 }

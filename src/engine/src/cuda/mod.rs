@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+pub mod decode;
 mod device;
 mod kernels;
 mod memory;

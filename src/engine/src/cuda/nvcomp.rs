@@ -1,69 +1,32 @@
-//! Batches of compressed streams, decoded by nvCOMP's kernels.
+//! Batches of compressed streams, decoded by nvCOMP's kernels: zstd frames and LZ4 blocks.
 //!
-//! What is known of the library's behaviour and decides how it is used here: a stream that isn't well-formed can make
-//! it access memory out of bounds, which costs the process its context, so that only what [`crate::gpu_codec`] let
-//! pass may come here; statuses and sizes are left unwritten in some cases, so that [`decode_async`] poisons both
-//! beforehand; and a status of success doesn't mean that the values are right, so that both arrays *and* the
-//! format's checksum are to be compared afterwards.
+//! What was found out about the library, and decides how it is used:
+//! - A stream that isn't well-formed can make it read out of bounds, which costs the process its context: only what
+//!   [`crate::gpu_codec`] let pass may come here.
+//! - Its gzip and deflate decoders write beyond the room that they are given when the data is damaged, and no cheap
+//!   walk shows such damage: deflate has a decoder of its own (`dz_inflate`).
+//! - Statuses and sizes are left unwritten in some cases: both are poisoned beforehand.
+//! - A status of success doesn't mean that the values are right: sizes and the format's checksum are to be compared.
 
+use super::decode::{DecodeArrays, POISON};
 use super::{Stream, memset_async};
 use crate::error::{Error, Result};
-use nvcomp_sys::{Status, result::Batch};
+use nvcomp_sys::result::Batch;
 
-/// A codec that nvCOMP decodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GpuCodec {
-    /// Zstandard frames.
+/// A codec that nvCOMP decodes here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Codec {
     Zstd,
-    /// Gzip members.
-    Gzip,
-    /// Raw deflate streams: the inside of zlib.
-    Deflate,
-    /// LZ4 blocks, without a frame or a size before them.
     Lz4,
 }
 
-impl GpuCodec {
-    /// Its name in messages.
-    pub const fn name(self) -> &'static str {
+impl Codec {
+    const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
-            Self::Gzip => "gzip",
-            Self::Deflate => "deflate",
             Self::Lz4 => "lz4",
         }
     }
-
-    /// The multiple of bytes at which a compressed stream has to begin, on the device.
-    pub const fn input_alignment(self) -> usize {
-        match self {
-            Self::Deflate => 4,
-            Self::Zstd | Self::Gzip | Self::Lz4 => 1,
-        }
-    }
-}
-
-/// What a status array holds where the library wrote nothing (in each byte): no status of the library.
-pub const POISON: u8 = 0xa5;
-
-/// The poison as a status.
-pub const UNWRITTEN_STATUS: i32 = i32::from_ne_bytes([POISON; 4]);
-
-/// Device addresses of the arrays of one batch; each has an entry per stream, 64 bits wide but for the statuses.
-#[derive(Clone, Copy, Debug)]
-pub struct DecodeArrays {
-    /// Where each compressed stream lies.
-    pub in_ptrs: u64,
-    /// Bytes of each.
-    pub in_sizes: u64,
-    /// Room for each decoded stream.
-    pub out_caps: u64,
-    /// Out: bytes that each decoded to.
-    pub out_sizes: u64,
-    /// Out: a status of 32 bits for each; 0 is success, [`UNWRITTEN_STATUS`] where the library wrote none.
-    pub statuses: u64,
-    /// Where each decoded stream goes.
-    pub out_ptrs: u64,
 }
 
 /// The library, or the error that says what to install.
@@ -79,72 +42,45 @@ pub fn available() -> Result<()> {
     library().map(|_| ())
 }
 
-/// Bytes of workspace that [`decode_async`] needs for `max_streams` streams, none of which decodes to more than
-/// `max_stream_bytes`, all together to no more than `max_total_bytes`. Touches no device.
+/// Bytes of workspace for `n` streams, none of which decodes to more than `stream` bytes, all together to no more than
+/// `total`. Touches no device.
 ///
 /// # Errors
 /// If the library isn't there, or doesn't support streams as large.
-pub fn temp_bytes(
-    codec: GpuCodec,
-    max_streams: usize,
-    max_stream_bytes: usize,
-    max_total_bytes: usize,
-) -> Result<usize> {
+pub(super) fn temp_bytes(codec: Codec, n: usize, stream: usize, total: usize) -> Result<usize> {
     let library = library()?;
-    let (n, stream, total) = (max_streams, max_stream_bytes, max_total_bytes);
     match codec {
-        GpuCodec::Zstd => library.zstd.temp_size(n, stream, total),
-        GpuCodec::Gzip => library.gzip.temp_size(n, stream, total),
-        GpuCodec::Deflate => library.deflate.temp_size(n, stream, total),
-        GpuCodec::Lz4 => library.lz4.temp_size(n, stream, total),
+        Codec::Zstd => library.zstd.temp_size(n, stream, total),
+        Codec::Lz4 => library.lz4.temp_size(n, stream, total),
     }
     .map_err(|status| {
-        Error::runtime(format!(
-            "nvCOMP's workspace for {n} {} streams of at most {stream} bytes: {status}",
-            codec.name()
-        ))
+        let name = codec.name();
+        Error::runtime(format!("nvCOMP's workspace for {n} {name} streams of at most {stream} bytes: {status}"))
     })
 }
 
-/// The sentence for the status of one stream, or `None` if it says success.
-pub fn status_message(status: i32) -> Option<String> {
-    match status {
-        0 => None,
-        UNWRITTEN_STATUS => Some("nvCOMP did not decode it and gave no reason".to_owned()),
-        other => Some(Status(other).to_string()),
-    }
-}
-
-/// Enqueues the decoding of `n` streams, the longest of which decodes to `max_stream_bytes`. Before it, statuses
-/// and sizes are filled with [`POISON`], since the library leaves them unwritten for some input.
+/// Enqueues the decoding of `n` streams, the longest of which decodes to `longest` bytes.
 ///
 /// # Errors
-/// If the library isn't there or refuses the call. Whether each stream was decoded is for the caller to see, in
-/// `statuses` and `out_sizes`.
+/// If the library isn't there or refuses the call, or the workspace is too small for one stream.
 ///
 /// # Safety
-/// The arrays have `n` entries of device memory whose contents are addresses and sizes of device memory, and
-/// `temp_ptr`, a multiple of 8, has `temp_len` bytes, at least [`temp_bytes`] for these streams and the sum of their
-/// decoded bytes; all stay valid until the stream has passed this point.
-/// The compressed streams have passed [`crate::gpu_codec::inspect`] and begin at multiples of
-/// [`GpuCodec::input_alignment`].
-pub unsafe fn decode_async(
+/// As for [`super::decode::decode_async`].
+pub(super) unsafe fn decode_async(
     stream: &Stream,
-    codec: GpuCodec,
+    codec: Codec,
     arrays: &DecodeArrays,
     n: usize,
-    max_stream_bytes: usize,
+    longest: usize,
     temp_ptr: u64,
     temp_len: usize,
 ) -> Result<()> {
-    if n == 0 {
-        return Ok(());
-    }
     // The sum of the sizes lies on the device; what one stream alone would need is a bound that is known here.
-    let needed = temp_bytes(codec, n, max_stream_bytes, max_stream_bytes)?;
+    let needed = temp_bytes(codec, n, longest, longest)?;
     if temp_len < needed {
         return Err(Error::runtime(format!(
-            "decoding {n} {} streams needs at least {needed} bytes of workspace, found {temp_len}; raise device_memory_limit",
+            "decoding {n} {} streams needs at least {needed} bytes of workspace, found {temp_len}; raise \
+             device_memory_limit",
             codec.name()
         )));
     }
@@ -164,14 +100,11 @@ pub unsafe fn decode_async(
         memset_async(stream, arrays.statuses, POISON, n * size_of::<i32>())?;
         memset_async(stream, arrays.out_sizes, POISON, n * size_of::<u64>())?;
     }
-    // SAFETY: the caller vouches for arrays, streams and workspace, whose size was checked; `memset_async` made the
-    // stream's context current.
+    // SAFETY: the caller vouches for arrays, streams and workspace; `memset_async` made the stream's context current.
     let result = unsafe {
         match codec {
-            GpuCodec::Zstd => library.zstd.decompress(&batch, temp_ptr, temp_len, raw),
-            GpuCodec::Gzip => library.gzip.decompress(&batch, temp_ptr, temp_len, raw),
-            GpuCodec::Deflate => library.deflate.decompress(&batch, temp_ptr, temp_len, raw),
-            GpuCodec::Lz4 => library.lz4.decompress(&batch, temp_ptr, temp_len, raw),
+            Codec::Zstd => library.zstd.decompress(&batch, temp_ptr, temp_len, raw),
+            Codec::Lz4 => library.lz4.decompress(&batch, temp_ptr, temp_len, raw),
         }
     };
     result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} {} streams: {status}", codec.name())))

@@ -1,7 +1,7 @@
 //! One lane: a stream, a staging buffer, a workspace, and a thread that takes waves through them one after the other.
 //!
 //! A wave is copied, decoded and assembled by one sequence of asynchronous calls and two waits: one until the page-locked
-//! memory may be reused, one until all is done. Whatever nvCOMP says is then checked, and what it gave up on is decoded
+//! memory may be reused, one until all is done. Whatever the decoders say is then checked, and what they gave up on is decoded
 //! once more by the CPU, which tells corrupt data from a decoder's limit.
 //!
 //! One of the places where `unsafe` is allowed: device addresses come from the scheduler's arenas and the lane's own
@@ -16,7 +16,7 @@ use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_
 
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use super::codec;
-use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async, nvcomp};
+use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async, decode};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
 use crate::flow::stats::Stats;
@@ -192,12 +192,10 @@ impl Lane {
                 }
             };
             let from = chunk.bytes.address + start as u64;
-            let aligned = matches!(chunk.content, Content::Encoded(c) if codec(c).input_alignment() > 1);
             let offset = match sorted.copies.last_mut() {
                 // It follows the last one with a gap that padding would have cost anyway.
                 Some((source, offset, bytes))
-                    if !aligned
-                        && from >= *source + *bytes as u64
+                    if from >= *source + *bytes as u64
                         && from - *source <= rounded(*bytes) as u64
                         && *offset + (from - *source) as usize + len <= self.staging.len() =>
                 {
@@ -298,7 +296,8 @@ impl Lane {
             // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected and
             // are aligned as the codec wants; the workspace was sized for the largest wave.
             unsafe {
-                nvcomp::decode_async(
+                decode::decode_async(
+                    &self.module,
                     &self.stream,
                     codec(compression),
                     &arrays,
@@ -430,7 +429,7 @@ impl Lane {
         for ((stage, size), status) in sorted.streams.iter().zip(sizes).zip(statuses) {
             let expected = wave.chunks[stage.chunk].decoded_bytes as u64;
             let sum = stage.checksum.and_then(|_| results.next());
-            let wrong = nvcomp::status_message(status)
+            let wrong = decode::status_message(status)
                 .or_else(|| (size != expected).then(|| format!("expected {expected} bytes, found {size}")))
                 .or_else(|| sum.filter(|s| s.mismatch != 0).map(|_| "the checksum differs".to_owned()));
             if wrong.is_some() {

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 
 use crate::codec::Compression;
-use crate::cuda::nvcomp::{self, GpuCodec};
+use crate::cuda::decode::{GpuCodec, temp_bytes};
+use crate::cuda::nvcomp;
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::Result;
 use crate::flow::budget::{self, DeviceBudget, Needs};
@@ -36,18 +37,17 @@ pub(crate) struct Gpu {
 const fn codec(compression: Compression) -> GpuCodec {
     match compression {
         Compression::Zstd => GpuCodec::Zstd,
-        Compression::Gzip => GpuCodec::Gzip,
-        Compression::Zlib => GpuCodec::Deflate,
+        Compression::Gzip | Compression::Zlib => GpuCodec::Deflate,
         Compression::Lz4 => GpuCodec::Lz4,
     }
 }
 
-/// Whether the GPU's decoders can be loaded.
+/// Whether the GPU's decoder for this compression can be loaded.
 ///
 /// # Errors
 /// What to install.
-pub(crate) fn available() -> Result<()> {
-    nvcomp::available()
+pub(crate) fn available(compression: Compression) -> Result<()> {
+    if codec(compression).needs_nvcomp() { nvcomp::available() } else { Ok(()) }
 }
 
 struct RunningLanes {
@@ -94,7 +94,7 @@ pub(crate) fn open(
     let streams = gpu_streams(shared);
     let workspace = |chunks: usize, decoded: usize| {
         streams.iter().try_fold(0, |most: usize, &(compression, largest)| {
-            let one = nvcomp::temp_bytes(codec(compression), chunks, largest, decoded)?;
+            let one = temp_bytes(codec(compression), chunks, largest, decoded)?;
             Ok(most.max(one))
         })
     };

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::cuda::nvcomp::DecodeArrays;
+use crate::cuda::decode::DecodeArrays;
 use crate::cuda::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use crate::error::Result;
 use crate::flow::budget::{JOB_TABLE, TABLE_PER_CHUNK};

@@ -1,8 +1,9 @@
 //! Gzip members (RFC 1952) and zlib streams (RFC 1950), both around deflate (RFC 1951). Written by: zarr's `gzip` codec,
-//! numcodecs' GZip and Zlib. Decoded on the GPU by nvCOMP: gzip as a whole, zlib as the raw deflate stream inside.
+//! numcodecs' GZip and Zlib. Decoded on the GPU: the raw deflate stream inside, by `dz_inflate`, which holds against
+//! damage by itself.
 //!
 //! Walked: the header, the trailer, and the deflate stream up to the first block that is entropy-coded, with that block's
-//! code lengths. What follows shows only in decoding.
+//! code lengths, so that plain damage has its precise error from the CPU. What follows shows only in decoding.
 
 use super::bits::Bits;
 use super::{Checksum, Stream, Walk, bytes};
@@ -16,19 +17,29 @@ pub(super) fn inspect_gzip(data: &[u8], decoded_len: usize) -> Walk<Stream> {
     if (id1, id2, method) != (0x1f, 0x8b, 8) {
         return Err("it does not begin with a gzip member");
     }
-    // FHCRC, FEXTRA, FNAME and FCOMMENT are never written by Zarr's writers; a checksum of the header would have to be
-    // verified, and the rest is reserved.
-    if flags & !1 != 0 {
-        return Err("its gzip header has optional fields");
+    const HEADER_CRC: u8 = 2;
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    if flags & (HEADER_CRC | 0xe0) != 0 {
+        return Err("its gzip header has a checksum of its own, or reserved bits");
     }
-    let trailer = data.len().checked_sub(8).filter(|at| *at >= 10).ok_or(SHORT)?;
+    let mut at = 10;
+    if flags & EXTRA != 0 {
+        at += 2 + usize::from(u16::from_le_bytes(bytes(data, at).ok_or(SHORT)?));
+    }
+    for _ in 0..(flags & NAME).count_ones() + (flags & COMMENT).count_ones() {
+        let text = data.get(at..).ok_or(SHORT)?;
+        at += text.iter().position(|byte| *byte == 0).ok_or(SHORT)? + 1;
+    }
+    let trailer = data.len().checked_sub(8).filter(|trailer| *trailer > at).ok_or(SHORT)?;
     let crc = u32::from_le_bytes(bytes(data, trailer).ok_or(SHORT)?);
     let size = u32::from_le_bytes(bytes(data, trailer + 4).ok_or(SHORT)?);
     if size as usize != decoded_len {
         return Err("its gzip trailer does not give the chunk's length, or it has several members");
     }
-    blocks(&data[10..trailer], decoded_len)?;
-    Ok(Stream { start: 0, len: data.len(), checksum: Some(Checksum::Crc32(crc)) })
+    blocks(&data[at..trailer], decoded_len)?;
+    Ok(Stream { start: at, len: trailer - at, checksum: Some(Checksum::Crc32(crc)) })
 }
 
 pub(super) fn inspect_zlib(data: &[u8], decoded_len: usize) -> Walk<Stream> {

@@ -137,7 +137,8 @@ fn the_part_for_the_gpu_and_the_checksums() {
     assert_eq!(inspect(Compression::Lz4, &l, data.len()), expected);
     let g = gzip(&data, 6);
     let crc: [u8; 4] = g[g.len() - 8..g.len() - 4].try_into().unwrap();
-    let expected = Verdict::Gpu { start: 0, len: g.len(), checksum: Some(Checksum::Crc32(u32::from_le_bytes(crc))) };
+    let expected =
+        Verdict::Gpu { start: 10, len: g.len() - 18, checksum: Some(Checksum::Crc32(u32::from_le_bytes(crc))) };
     assert_eq!(inspect(Compression::Gzip, &g, data.len()), expected);
 }
 
@@ -154,12 +155,30 @@ fn what_is_not_one_plain_frame_goes_to_the_cpu() {
     assert!(reason(inspect(Compression::Zstd, &dictionary, data.len())).contains("dictionary"));
     let two_members = [gzip(&data[..25_000], 6), gzip(&data[25_000..], 6)].concat();
     assert!(reason(inspect(Compression::Gzip, &two_members, data.len())).contains("several members"));
-    let mut named = gzip(&data, 6);
-    named[3] = 8;
-    assert!(reason(inspect(Compression::Gzip, &named, data.len())).contains("optional fields"));
+    let mut hashed = gzip(&data, 6);
+    hashed[3] = 2;
+    assert!(reason(inspect(Compression::Gzip, &hashed, data.len())).contains("checksum of its own"));
     let mut preset = zlib(&data, 6);
     preset[1] = 0x20 | (31 - ((u16::from(preset[0]) << 8 | 0x20) % 31) as u8);
     assert!(reason(inspect(Compression::Zlib, &preset, data.len())).contains("dictionary"));
+}
+
+#[test]
+fn optional_fields_of_gzip_are_skipped() {
+    let data = sample(1, 5_000);
+    let plain = gzip(&data, 6);
+    for (flags, fields) in
+        [(4u8, &b"\x03\x00abc"[..]), (8, b"name\0"), (16, b"comment\0"), (28, b"\x00\x00n\0c\0"), (1, b"")]
+    {
+        let mut member = [&plain[..10], fields, &plain[10..]].concat();
+        member[3] = flags;
+        match inspect(Compression::Gzip, &member, data.len()) {
+            Verdict::Gpu { start, len, .. } => assert_eq!(member[start..start + len], plain[10..plain.len() - 8]),
+            verdict => panic!("flags {flags}: {verdict:?}"),
+        }
+        let cut = inspect(Compression::Gzip, &member[..12.min(10 + fields.len())], data.len());
+        assert!(matches!(cut, Verdict::Cpu(_)));
+    }
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! Batches of compressed streams, decoded on the GPU by whichever decoder holds for the codec.
+//!
+//! Deflate, the inside of gzip and zlib, is decoded by this project's kernel, which stays within its buffers whatever
+//! the bytes are. Zstd frames and LZ4 blocks are decoded by nvCOMP, which relies on what [`crate::gpu_codec`] verified.
+//! A stream that fails here should be decoded again on the CPU, which has the last word and the precise error.
+
+use super::{Module, Stream, nvcomp};
+use crate::error::Result;
+
+/// A codec that is decoded on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GpuCodec {
+    /// Zstandard frames, by nvCOMP.
+    Zstd,
+    /// Raw deflate streams: the inside of gzip and zlib, by `dz_inflate`.
+    Deflate,
+    /// LZ4 blocks, without a frame or a size before them, by nvCOMP.
+    Lz4,
+}
+
+impl GpuCodec {
+    /// Its name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Deflate => "deflate",
+            Self::Lz4 => "lz4",
+        }
+    }
+
+    /// Whether nvCOMP is needed for it.
+    pub const fn needs_nvcomp(self) -> bool {
+        !matches!(self, Self::Deflate)
+    }
+}
+
+/// What status and size arrays hold where nothing was written (in each byte): no status of any decoder.
+pub const POISON: u8 = 0xa5;
+
+/// The poison as a status.
+pub const UNWRITTEN_STATUS: i32 = i32::from_ne_bytes([POISON; 4]);
+
+/// Device addresses of the arrays of one batch; each has an entry per stream, 64 bits wide but for the statuses.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeArrays {
+    /// Where each compressed stream lies, at any alignment.
+    pub in_ptrs: u64,
+    /// Bytes of each.
+    pub in_sizes: u64,
+    /// Room for each decoded stream.
+    pub out_caps: u64,
+    /// Out: bytes that each decoded to.
+    pub out_sizes: u64,
+    /// Out: a status of 32 bits for each; 0 is success, [`UNWRITTEN_STATUS`] where none was written.
+    pub statuses: u64,
+    /// Where each decoded stream goes.
+    pub out_ptrs: u64,
+}
+
+/// Bytes of workspace that [`decode_async`] needs for `max_streams` streams, none of which decodes to more than
+/// `max_stream_bytes`, all together to no more than `max_total_bytes`. Touches no device.
+///
+/// # Errors
+/// If nvCOMP is needed and isn't there, or doesn't support streams as large.
+pub fn temp_bytes(
+    codec: GpuCodec,
+    max_streams: usize,
+    max_stream_bytes: usize,
+    max_total_bytes: usize,
+) -> Result<usize> {
+    match codec {
+        GpuCodec::Zstd => nvcomp::temp_bytes(nvcomp::Codec::Zstd, max_streams, max_stream_bytes, max_total_bytes),
+        GpuCodec::Lz4 => nvcomp::temp_bytes(nvcomp::Codec::Lz4, max_streams, max_stream_bytes, max_total_bytes),
+        GpuCodec::Deflate => Ok(0),
+    }
+}
+
+/// The sentence for the status of one stream, or `None` if it says success.
+pub fn status_message(status: i32) -> Option<String> {
+    match status {
+        0 => None,
+        UNWRITTEN_STATUS => Some("the GPU's decoder did not decode it and gave no reason".to_owned()),
+        other => Some(nvcomp_sys::Status(other).to_string()),
+    }
+}
+
+/// Enqueues the decoding of `n` streams, the longest of which decodes to `max_stream_bytes`. Statuses and sizes are
+/// written for every stream: [`POISON`] where the decoder writes nothing.
+///
+/// # Errors
+/// If nvCOMP is needed and isn't there, or the call is refused. Whether each stream was decoded is for the caller to
+/// see, in `statuses` and `out_sizes`.
+///
+/// # Safety
+/// The arrays have `n` entries of device memory whose contents are addresses and sizes of device memory, and
+/// `temp_ptr`, a multiple of 8, has `temp_len` bytes, at least [`temp_bytes`] for these streams and the sum of their
+/// decoded bytes; all stay valid until the stream has passed this point. The compressed streams are what
+/// [`crate::gpu_codec::inspect`] let pass.
+#[allow(clippy::too_many_arguments, reason = "the arguments of nvCOMP's own call")]
+pub unsafe fn decode_async(
+    module: &Module,
+    stream: &Stream,
+    codec: GpuCodec,
+    arrays: &DecodeArrays,
+    n: usize,
+    max_stream_bytes: usize,
+    temp_ptr: u64,
+    temp_len: usize,
+) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    let by_nvcomp = match codec {
+        GpuCodec::Zstd => nvcomp::Codec::Zstd,
+        GpuCodec::Lz4 => nvcomp::Codec::Lz4,
+        // SAFETY: the caller vouches for the arrays.
+        GpuCodec::Deflate => return unsafe { module.launch_inflate(stream, arrays, n as u32) },
+    };
+    // SAFETY: the caller vouches for all of it.
+    unsafe { nvcomp::decode_async(stream, by_nvcomp, arrays, n, max_stream_bytes, temp_ptr, temp_len) }
+}

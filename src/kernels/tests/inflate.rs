@@ -1,0 +1,126 @@
+//! The decoder of deflate streams against another implementation's encoder and decoder, and against damage.
+
+use dali_zarr_kernels::host;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use flate2::{Compression, Decompress, FlushDecompress, Status};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+
+const CORRUPT: i32 = 12;
+const TOO_LONG: i32 = 15;
+const TRUNCATED: i32 = 20;
+
+fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut noise = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 20) as u8
+    };
+    (0..len)
+        .map(|i| match kind % 4 {
+            0 => noise(),
+            1 => (i / 700) as u8,
+            2 => b"the quick brown fox "[usize::from(noise()) % 20],
+            _ => ((i as f32 * 0.02).sin() * 300.0).to_le_bytes()[i % 4],
+        })
+        .collect()
+}
+
+fn deflate(data: &[u8], level: u32) -> Vec<u8> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(level));
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn decodes_every_level_and_length() {
+    for level in 0..10 {
+        for kind in 0..4 {
+            for len in [0usize, 1, 2, 257, 258, 259, 4096, 70_000, 300_000] {
+                let data = sample(kind, len, 77);
+                let mut out = vec![0; len];
+                assert_eq!(host::inflate(&deflate(&data, level), &mut out), Ok(len), "level {level} kind {kind}");
+                assert!(out == data, "level {level} kind {kind} length {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn hand_made_streams() {
+    let mut out = [0u8; 400];
+    // A fixed block: "a", a match of 258 at distance 1, the end (bits: 1 10000 as 01; codes of section 3.2.6).
+    let fixed = [0x4b, 0x1c, 0x05, 0x00];
+    let mut reference = Vec::new();
+    DeflateDecoder::new(&fixed[..]).read_to_end(&mut reference).unwrap();
+    assert_eq!(host::inflate(&fixed, &mut out), Ok(reference.len()));
+    assert_eq!(out[..reference.len()], reference);
+    assert_eq!(host::inflate(&[0x07], &mut out), Err(CORRUPT), "a reserved type");
+    assert_eq!(host::inflate(&[], &mut out), Err(TRUNCATED));
+    assert_eq!(host::inflate(&[1, 3, 0, 0xfc, 0xff, 7, 8, 9], &mut out), Ok(3));
+    assert_eq!(host::inflate(&[1, 3, 0, 0xfc, 0xff, 7, 8], &mut out), Err(TRUNCATED));
+    assert_eq!(host::inflate(&[1, 3, 0, 0xfd, 0xff, 7, 8, 9], &mut out), Err(CORRUPT));
+    assert_eq!(host::inflate(&[1, 3, 0, 0xfc, 0xff, 7, 8, 9, 0], &mut out), Err(TRUNCATED), "bytes after the end");
+    assert_eq!(host::inflate(&[1, 3, 0, 0xfc, 0xff, 7, 8, 9], &mut out[..2]), Err(TOO_LONG));
+    // A fixed block that begins with a match.
+    assert_eq!(host::inflate(&[0x03, 0x02, 0x00], &mut out), Err(CORRUPT));
+}
+
+#[test]
+fn every_cut_is_seen() {
+    let data = sample(2, 3000, 5);
+    let stream = deflate(&data, 6);
+    let mut out = vec![0; data.len()];
+    for len in 0..stream.len() {
+        assert!(host::inflate(&stream[..len], &mut out).is_err(), "cut to {len} of {}", stream.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// What is damaged decodes to what the other implementation makes of it, or to an error where that has one.
+    #[test]
+    fn damage_has_the_same_outcome_as_elsewhere(
+        kind in 0u8..4,
+        len in 1usize..6000,
+        seed: u64,
+        level in 0u32..10,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
+        room in 0usize..8000,
+    ) {
+        let mut stream = deflate(&sample(kind, len, seed), level);
+        for (at, value) in changes {
+            let at = at.index(stream.len());
+            stream[at] = value;
+        }
+        // Guards around the output, beside the bounds that the decoder is told.
+        let mut out = vec![0xa7u8; room + 600];
+        let found = host::inflate(&stream, &mut out[300..300 + room]);
+        prop_assert!(out[..300].iter().chain(&out[300 + room..]).all(|b| *b == 0xa7));
+        let mut reference = vec![0; room + 1];
+        let mut decoder = Decompress::new(false);
+        let outcome = decoder.decompress(&stream, &mut reference, FlushDecompress::Finish);
+        let complete = matches!(outcome, Ok(Status::StreamEnd)) && decoder.total_in() == stream.len() as u64;
+        let n = decoder.total_out() as usize;
+        if complete && n <= room {
+            prop_assert_eq!(found, Ok(n));
+            prop_assert!(out[300..300 + n] == reference[..n]);
+        } else {
+            prop_assert!(found.is_err(), "found {:?}, elsewhere {:?}", found, outcome);
+        }
+    }
+
+    #[test]
+    fn random_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..300), room in 0usize..1000) {
+        let mut out = vec![0; room];
+        if let Ok(n) = host::inflate(&bytes, &mut out) {
+            let mut reference = Vec::new();
+            DeflateDecoder::new(&bytes[..]).read_to_end(&mut reference).unwrap();
+            prop_assert_eq!(&reference[..], &out[..n]);
+        }
+    }
+}
