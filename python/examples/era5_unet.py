@@ -28,12 +28,12 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 
 @pipeline_def
-def samples(path: str, device: str, statistics: Statistics, first: int, last: int, shuffle: bool, seed: int):
+def samples(path: str, device: str, statistics: Statistics, first: int, last: int, shuffle: bool, order: int):
     """Normalised fields (channel, latitude, longitude) now and an hour later, from hours [first, last)."""
     now, later = fn.zarr_reader(
         device=device, name="reader", path=path, arrays=list(VARIABLES), stack_arrays=True, dims=["time"], offsets=[0, 1],
         roi_start=[first], roi_end=[last], mean=statistics.mean, stddev=statistics.stddev,
-        random_shuffle=shuffle, seed=seed, pad_last_batch=True,
+        random_shuffle=shuffle, seed=order, pad_last_batch=True,
     )
     return now, later
 
@@ -53,7 +53,7 @@ class Feed:
     def __init__(self, args: argparse.Namespace, statistics: Statistics, first: int, last: int, shuffle: bool):
         pipe = samples(
             path=str(args.store), device=args.device, statistics=statistics, first=first, last=last, shuffle=shuffle,
-            seed=args.seed, batch_size=args.batch_size, num_threads=2, device_id=0 if args.device == "gpu" else None,
+            order=args.seed, batch_size=args.batch_size, num_threads=2, device_id=0 if args.device == "gpu" else None,
         )
         self.device = torch.device("cuda" if args.device == "gpu" else "cpu")
         self.batches = DALIGenericIterator(
@@ -136,7 +136,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="where to decode and to train")
     parser.add_argument("--hours", type=int, help="length of the store; default: 480 on the CPU, 1200 on the GPU")
-    parser.add_argument("--grid", type=int, nargs=2, metavar=("LAT", "LON"), help="multiples of 4; default: 96 192 or 180 360")
+    parser.add_argument("--grid", type=int, nargs=2, metavar=("LAT", "LON"), help="multiples of 4; default: 72 144 or 180 360")
     parser.add_argument("--epochs", type=int, help="default: 3 on the CPU, 8 on the GPU")
     parser.add_argument("--batch-size", type=int, default=8, help="samples per step")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the store and the picture")
@@ -146,7 +146,7 @@ def arguments() -> argparse.Namespace:
         args.device = "gpu" if torch.cuda.is_available() else "cpu"
     large = args.device == "gpu"
     args.hours = args.hours or (1200 if large else 480)
-    args.grid = tuple(args.grid or ((180, 360) if large else (96, 192)))
+    args.grid = tuple(args.grid or ((180, 360) if large else (72, 144)))
     args.epochs = args.epochs or (8 if large else 3)
     if any(n % 4 or n < 16 for n in args.grid):
         parser.error("--grid: both numbers must be multiples of 4 and at least 16")

@@ -51,7 +51,7 @@ class Weather:
         self.amplitude = np.where(k2 > 0, (k / 6) / (1 + (k / 6) ** 2) ** 1.75 * np.exp(-((k / (0.28 * lat)) ** 4)), 0.0)
         # Radians per hour: a mean flow of 15 degrees a day to the east against the westward drift of long waves.
         self.omega = kx * np.deg2rad(30) / 24 - 0.9 * kx / (k2 + 4)
-        self.memory = np.exp(-1 / (24 * np.clip(20 / k, 0.7, 4)))
+        self.memory = np.exp(-1 / (24 * np.clip(200 / k, 8, 40)))
         self.waves = self.amplitude * self._noise()
         self.humid = self.amplitude * self._noise()
         self.scale = 1 / np.fft.irfft2(self.waves, s=self.shape).std()
