@@ -15,16 +15,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import dali_zarr  # noqa: F401  (makes fn.zarr_reader exist)
 import numpy as np
 import torch
-from synthetic_weather import VARIABLES, Statistics, write_store
-from torch import nn
-from unet import UNet
-
-import dali_zarr  # noqa: F401  (makes fn.zarr_reader exist)
 from nvidia.dali import fn, pipeline_def
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from synthetic_weather import VARIABLES, Statistics, write_store
+from torch import nn
+from unet import UNet
 
 
 @pipeline_def

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 matplotlib.use("Agg")  # writes files; needs no display
-import matplotlib.pyplot as plt  # noqa: E402
-from synthetic_weather import VARIABLES, Statistics  # noqa: E402
+import matplotlib.pyplot as plt
+from synthetic_weather import VARIABLES, Statistics
 
 
 def draw(

@@ -1,7 +1,7 @@
 """The ways to get batches of fields that the benchmark compares: the reader, and what people use today.
 
 Each is a function (store, device, batch_size, threads) -> iterator of batches for one epoch after another, without end. A
-batch is float32 (batch, LAT, LON): a torch tensor on the GPU, a NumPy array on the CPU, complete when it is handed over.
+batch is float32 (batch, LAT, LON), complete when it is handed over: a NumPy array on the CPU, something with numpy() on the GPU.
 Importing what isn't installed raises ImportError, refusing a store raises anything: the benchmark reports both.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-
 from stores import LAT, LON, Store
 
 Batches = Iterator[Any]
@@ -28,16 +27,12 @@ def _deliver(arrays: Iterator[np.ndarray], device: str) -> Batches:
     if device == "cpu":
         yield from arrays
         return
-    import torch
+    from support.cuda import PinnedCopy
 
-    pinned: torch.Tensor | None = None
+    target: PinnedCopy | None = None
     for array in arrays:
-        if pinned is None:
-            pinned = torch.empty(array.shape, dtype=torch.float32, pin_memory=True)
-        pinned.copy_(torch.from_numpy(np.ascontiguousarray(array)))
-        out = pinned.cuda(non_blocking=True)
-        torch.cuda.synchronize()
-        yield out
+        target = target or PinnedCopy(array)
+        yield target.copy(array)
 
 
 def _pipeline(device: str, batch_size: int, threads: int) -> Any:
@@ -47,7 +42,7 @@ def _pipeline(device: str, batch_size: int, threads: int) -> Any:
 
 
 def _dali_batches(pipe: Any, device: str) -> Batches:
-    """What a pipeline delivers: on the CPU without a copy, on the GPU as a torch tensor or, without torch, as DALI's own."""
+    """What a pipeline delivers, without a copy."""
     while True:
         (out,) = pipe.run()
         if device == "cpu":
@@ -57,7 +52,7 @@ def _dali_batches(pipe: Any, device: str) -> Batches:
 
 
 class _DeviceBatch:
-    """A batch of DALI's on the GPU. Its event has passed when pipe.run() returned the list to the caller's stream."""
+    """A batch of DALI's on the GPU."""
 
     def __init__(self, tensors: Any):
         self.tensors = tensors
@@ -87,7 +82,6 @@ def _zarr(store: Store, device: str, batch_size: int, threads: int, pipeline: st
     def arrays() -> Iterator[np.ndarray]:
         with zarr.config.set(settings):
             array = zarr.open_array(str(store.path), path="field", mode="r")
-            # The pipeline is chosen when an array is opened.
             for where in _ranges(store, batch_size):
                 yield array[where]
 
@@ -166,6 +160,6 @@ READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
 
 def to_host(batch: Any) -> np.ndarray:
     """A batch in host memory, for its checksums."""
-    array = batch if isinstance(batch, np.ndarray) else batch.cpu().numpy() if hasattr(batch, "cpu") else batch.numpy()
+    array = batch if isinstance(batch, np.ndarray) else batch.numpy()
     assert array.shape[1:] == (LAT, LON) and array.dtype == np.float32, (array.shape, array.dtype)
     return array
