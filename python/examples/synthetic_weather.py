@@ -79,7 +79,7 @@ class Weather:
         jet = 32 * np.exp(-(((np.abs(self.phi) - 0.75) / 0.25) ** 2))
         sun = np.cos(self.phi) * np.cos(self.lam + 2 * np.pi * (number - 14) / 24)
         t500 = 240 + 28 * warm + 5.5 * storm * lagged
-        surface = 246 + 52 * warm + 7 * storm * lagged * (0.6 + 0.7 * self.land) + self.land * (7 * sun - 2)
+        surface = 246 + 52 * warm + 7 * storm * lagged * (0.6 + 0.7 * self.land) + self.land * (3 * sun - 2)
         moisture = 0.8 * storm * lagged + 0.7 * humid
         fields = {
             "t2m": surface,
