@@ -15,15 +15,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import dali_zarr  # noqa: F401  (makes fn.zarr_reader exist)
-import numpy as np
-import torch
-from nvidia.dali import fn, pipeline_def
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
-from synthetic_weather import VARIABLES, Statistics, write_store
-from torch import nn
-from unet import UNet
+# Before PyTorch loads: OpenMP's threads otherwise spin between layers on cores that the reader needs for decoding.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import dali_zarr  # noqa: E402, F401  (makes fn.zarr_reader exist)
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from nvidia.dali import fn, pipeline_def  # noqa: E402
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy  # noqa: E402
+from nvidia.dali.plugin.pytorch import DALIGenericIterator  # noqa: E402
+from synthetic_weather import VARIABLES, Statistics, write_store  # noqa: E402
+from torch import nn  # noqa: E402
+from unet import UNet  # noqa: E402
 
 
 @pipeline_def
