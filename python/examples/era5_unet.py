@@ -189,7 +189,8 @@ def main() -> None:
 
     clock = feed.clock
     verdict = f"{(1 - rmse / persistence) * 100:.0f} % better" if rmse < persistence else "NOT better"
-    print(f"{clock.samples / clock.total:.1f} samples/s; training waited for data {clock.waiting / clock.total * 100:.1f} % of the time")
+    share = clock.waiting / clock.total * 100
+    print(f"{clock.samples / clock.total:.1f} samples/s; training waited for data {share:.1f} % of the time")
     print(f"test RMSE {rmse:.4f}, persistence {persistence:.4f} (in standard deviations): {verdict} than persistence")
 
     from picture import draw

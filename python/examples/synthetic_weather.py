@@ -122,7 +122,9 @@ def write_store(
         "longitude": (np.arange(lon, dtype=np.float32) * np.float32(360 / lon), "degrees_east"),
     }
     for name, (values, units) in coordinates.items():
-        array = group.create_array(name, shape=values.shape, dtype=values.dtype, dimension_names=(name,), attributes={"units": units})
+        array = group.create_array(
+            name, shape=values.shape, dtype=values.dtype, dimension_names=(name,), attributes={"units": units}
+        )
         array[:] = values
 
     weather = Weather(lat, lon, seed)

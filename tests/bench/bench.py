@@ -24,21 +24,27 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from readers import READERS, to_host
-from stores import DEFAULT, STORES, Store, checksum, prepare
-from support import cuda
-from support.pipelines import why_no_gpu
+from readers import READERS, to_host  # noqa: E402
+from stores import DEFAULT, STORES, Store, checksum, prepare  # noqa: E402
+from support import cuda  # noqa: E402
+from support.pipelines import why_no_gpu  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu" if why_no_gpu() else "gpu", help="where tensors end up")
-    parser.add_argument("--stores", nargs="+", choices=list(STORES), default=DEFAULT, metavar="NAME", help=f"of {', '.join(STORES)}")
-    parser.add_argument("--readers", nargs="+", choices=list(READERS), default=list(READERS), metavar="NAME", help=f"of {', '.join(READERS)}")
+    parser.add_argument(
+        "--stores", nargs="+", choices=list(STORES), default=DEFAULT, metavar="NAME", help=f"of {', '.join(STORES)}"
+    )
+    parser.add_argument(
+        "--readers", nargs="+", choices=list(READERS), default=list(READERS), metavar="NAME", help=f"of {', '.join(READERS)}"
+    )
     parser.add_argument("--fields", type=int, default=256, help="fields of 721 x 1440 in each store")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5, help="timed epochs; on small stores several epochs make one")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads or workers that each reader may use")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads or workers that each reader may use"
+    )
     parser.add_argument("--data", type=Path, default=Path("bench-data"), help="folder for the stores")
     parser.add_argument("--timeout", type=int, default=600, help="seconds that one reader may take on one store")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything that was measured")
@@ -131,7 +137,9 @@ def report(results: dict[str, dict[str, dict[str, Any]]], stores: list[Store]) -
         row = results[store.name]
         medians = {n: statistics.median(r["gbps"]) for n, r in row.items() if "gbps" in r}
         cells = "".join(
-            f"{medians[n]:>{max(width, 10)}.2f}" if n in medians else f"{'skipped' if 'skipped' in row[n] else 'error':>{max(width, 10)}}"
+            f"{medians[n]:>{max(width, 10)}.2f}"
+            if n in medians
+            else f"{'skipped' if 'skipped' in row[n] else 'error':>{max(width, 10)}}"
             for n in names
         )
         peers = {n: v for n, v in medians.items() if n != "dali_zarr"}
@@ -164,14 +172,21 @@ def main() -> int:
         return 0
     stores = prepare(args.data, args.stores, args.fields, args.threads)
     where = machine(args.device)
-    print(f"{where}; device {args.device}, {args.fields} fields, batches of {args.batch_size}, {args.threads} threads, {args.repeats} repeats")
+    print(
+        f"{where}; device {args.device}, {args.fields} fields, batches of {args.batch_size}, "
+        f"{args.threads} threads, {args.repeats} repeats"
+    )
     results: dict[str, dict[str, dict[str, Any]]] = {}
     for store in stores:
         results[store.name] = {}
         for reader in args.readers:
             result = in_process(store, reader, args)
             results[store.name][reader] = result
-            text = f"{statistics.median(result['gbps']):.2f} GB/s" if "gbps" in result else next(f"{k}: {v}" for k, v in result.items())
+            text = (
+                f"{statistics.median(result['gbps']):.2f} GB/s"
+                if "gbps" in result
+                else next(f"{k}: {v}" for k, v in result.items())
+            )
             print(f"  {store.name}, {reader}: {text}", flush=True)
     report(results, stores)
     if args.json:
