@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.pipelines import why_no_gpu  # noqa: E402
+from support.pipelines import why_no_gpu
 
 # The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
 settings.register_profile(

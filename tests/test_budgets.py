@@ -7,6 +7,7 @@ import gc
 import numpy as np
 import psutil
 import pytest
+from support.cuda import memory_used
 from support.pipelines import build
 from support.stores import Layout, write_array
 
@@ -26,16 +27,6 @@ def store(tmp_path_factory):
     return path
 
 
-def device_memory_used() -> int:
-    """Bytes in use on the GPU, by all."""
-    import ctypes
-
-    cuda = ctypes.CDLL("libcuda.so.1")
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-    return total.value - free.value
-
-
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
 @pytest.mark.parametrize("array", ["a", "raw", "sharded"])
 def test_nothing_grows(store, device, array, order):
@@ -51,7 +42,7 @@ def test_nothing_grows(store, device, array, order):
         epoch()
     gc.collect()
     memory, threads, files = me.memory_info().rss, me.num_threads(), me.num_fds()
-    on_device = device_memory_used() if device == "gpu" else 0
+    on_device = memory_used() if device == "gpu" else 0
     for _ in range(10):
         epoch()
     gc.collect()
@@ -59,7 +50,7 @@ def test_nothing_grows(store, device, array, order):
     assert me.num_threads() <= threads, "threads were added"
     assert me.num_fds() <= files, "descriptors were left open"
     if device == "gpu":
-        assert device_memory_used() - on_device < 12 * MIB, "device memory grew"
+        assert memory_used() - on_device < 12 * MIB, "device memory grew"
 
 
 @pytest.mark.parametrize("limit", [32, 64, 160])
@@ -81,11 +72,11 @@ def test_device_memory_limit(store, gpu, limit):
     """So does its device memory, nvCOMP's workspace included."""
     build(gpu, 1, path=store, arrays=["a"], device_memory_limit=64 * MIB).run()
     gc.collect()
-    before = device_memory_used()
+    before = memory_used()
     pipe = build(gpu, 2, path=store, arrays=["a"], device_memory_limit=limit * MIB)
     for _ in range(40):
         pipe.run()
-    assert device_memory_used() - before < (limit + 32) * MIB
+    assert memory_used() - before < (limit + 32) * MIB
 
 
 @pytest.mark.parametrize("depth", [1, 2, 8])

@@ -52,7 +52,7 @@ def test_pipelines_in_threads(store, device):
         try:
             for _ in range(3):
                 check(device, 4, path=store, arrays=["a"], roi_start=[seed * 10], roi_end=[seed * 10 + 24])
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001  (handed to the main thread)
             failures.append(e)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
@@ -71,7 +71,7 @@ def test_two_readers_in_one_pipeline(store, device):
 
     pipe = Pipeline(batch_size=4, num_threads=2, device_id=0 if device == "gpu" else None)
     with pipe:
-        common = dict(device=device, path=str(store), arrays=["a"], host_memory_limit=64 << 20)
+        common = {"device": device, "path": str(store), "arrays": ["a"], "host_memory_limit": 64 << 20}
         pipe.set_outputs(fn.zarr_reader(**common), fn.zarr_reader(offsets=[10], **common))
     pipe.build()
     for i in range(5):
@@ -185,7 +185,7 @@ for _ in range(2):
         try:
             work()
             os._exit(0)
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001  (handed to the main thread)
             print(repr(e), file=sys.stderr, flush=True)
             os._exit(1)
     children.append(pid)

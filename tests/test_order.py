@@ -142,7 +142,7 @@ def test_shuffled_samples_are_whole(tmp_path, device):
     """A shuffled reader delivers the oracle's samples, each with its own index."""
     values = np.random.default_rng(0).standard_normal((17, 3, 4)).astype("float32")
     write_array(tmp_path, "a", values, layout=Layout((5, 3, 4)), dims=("time", "lat", "lon"))
-    args = dict(path=tmp_path, arrays=["a"], dims=["time"], window=[2], step=[1], return_index=True)
+    args = {"path": tmp_path, "arrays": ["a"], "dims": ["time"], "window": [2], "step": [1], "return_index": True}
     samples = {tuple(s[-1]): s[0] for s in Oracle(**args).all_samples()}
     pipe = build(device, 4, random_shuffle=True, seed=1, **args)
     seen = set()

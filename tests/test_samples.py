@@ -112,14 +112,14 @@ def test_roi_in_two_dimensions(era5, device):
 def test_pad_fills_the_output(era5, device, fill, dtype):
     """The fill value is a value of the output: neither normalised nor scaled, but of its type."""
     cast = {"dtype": dtype} if dtype else {}
-    common = dict(path=era5[0], dims=["time"], window=[10], out_of_bounds_policy="pad", fill_value=fill)
+    common = {"path": era5[0], "dims": ["time"], "window": [10], "out_of_bounds_policy": "pad", "fill_value": fill}
     check(device, 1, arrays=["t2m", "time"], **common, **cast)
     check(device, 1, arrays=["t2m"], mean=[280.0], stddev=[15.0], **common, **cast)
 
 
 def test_policy_error(era5, device):
     """Passes where all fits, and is a ValueError where not."""
-    args = dict(path=era5[0], arrays=["t2m"], dims=["time"], out_of_bounds_policy="error")
+    args = {"path": era5[0], "arrays": ["t2m"], "dims": ["time"], "out_of_bounds_policy": "error"}
     check(device, 2, window=[6], **args)
     for bad in ({"window": [7]}, {"window": [6], "offsets": [0, 1]}, {"window": [6], "offsets": [-1]}):
         with pytest.raises(ValueError, match="zarr_reader"):

@@ -143,7 +143,7 @@ def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeo
     """Runs Python code in a fresh process with the tests' modules in reach; returns its output, fails on any failure."""
     full = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
     done = subprocess.run(
-        [sys.executable, "-c", script, *argv], env=full | (env or {}), capture_output=True, text=True, timeout=timeout,
+        [sys.executable, "-c", script, *argv], env=full | (env or {}), capture_output=True, text=True, timeout=timeout, check=False,
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -7,9 +7,10 @@ reference implementation meant. Each writer returns the values that it wrote.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numcodecs
 import numpy as np

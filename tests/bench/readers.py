@@ -1,0 +1,165 @@
+"""The ways to get batches of fields that the benchmark compares: the reader, and what people use today.
+
+Each is a function (store, device, batch_size, threads) -> iterator of batches for one epoch after another, without end. A
+batch is float32 (batch, LAT, LON), complete when it is handed over: a NumPy array on the CPU, something with numpy() on the GPU.
+Importing what isn't installed raises ImportError, refusing a store raises anything: the benchmark reports both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from stores import LAT, LON, Store
+
+Batches = Iterator[Any]
+
+
+def _ranges(store: Store, batch_size: int) -> Iterator[slice]:
+    for i in itertools.cycle(range(0, store.fields - batch_size + 1, batch_size)):
+        yield slice(i, i + batch_size)
+
+
+def _deliver(arrays: Iterator[np.ndarray], device: str) -> Batches:
+    """Host arrays as they are, or copied to the GPU through one pinned buffer that is reused."""
+    if device == "cpu":
+        yield from arrays
+        return
+    from support.cuda import PinnedCopy
+
+    target: PinnedCopy | None = None
+    for array in arrays:
+        target = target or PinnedCopy(array)
+        yield target.copy(array)
+
+
+def _pipeline(device: str, batch_size: int, threads: int) -> Any:
+    from nvidia.dali.pipeline import Pipeline
+
+    return Pipeline(batch_size=batch_size, num_threads=threads, device_id=0 if device == "gpu" else None)
+
+
+def _dali_batches(pipe: Any, device: str) -> Batches:
+    """What a pipeline delivers, without a copy."""
+    while True:
+        (out,) = pipe.run()
+        if device == "cpu":
+            yield np.asarray(out.as_tensor())
+        else:
+            yield _DeviceBatch(out)
+
+
+class _DeviceBatch:
+    """A batch of DALI's on the GPU."""
+
+    def __init__(self, tensors: Any):
+        self.tensors = tensors
+
+    def numpy(self) -> np.ndarray:
+        host = self.tensors.as_cpu()
+        return np.asarray(host.as_tensor())
+
+
+def dali_zarr(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """fn.zarr_reader."""
+    import dali_zarr  # noqa: F401
+    from nvidia.dali import fn
+
+    pipe = _pipeline(device, batch_size, threads)
+    with pipe:
+        pipe.set_outputs(fn.zarr_reader(device=device, path=str(store.path), arrays=["field"], device_memory_limit=8 << 30))
+    pipe.build()
+    return _dali_batches(pipe, device)
+
+
+def _zarr(store: Store, device: str, batch_size: int, threads: int, pipeline: str) -> Batches:
+    import zarr
+
+    settings = {"codec_pipeline.path": pipeline, "threading.max_workers": threads, "async.concurrency": max(threads, 10)}
+
+    def arrays() -> Iterator[np.ndarray]:
+        with zarr.config.set(settings):
+            array = zarr.open_array(str(store.path), path="field", mode="r")
+            for where in _ranges(store, batch_size):
+                yield array[where]
+
+    return _deliver(arrays(), device)
+
+
+def zarr_python(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """zarr-python with its own codec pipeline."""
+    return _zarr(store, device, batch_size, threads, "zarr.core.codec_pipeline.BatchedCodecPipeline")
+
+
+def zarrs_python(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """zarr-python with the codec pipeline of zarrs."""
+    import zarrs  # noqa: F401
+
+    return _zarr(store, device, batch_size, threads, "zarrs.ZarrsCodecPipeline")
+
+
+def tensorstore(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """tensorstore, one read per batch."""
+    import tensorstore as ts
+
+    array = ts.open(
+        {
+            "driver": "zarr3" if store.name.startswith("v3") else "zarr",
+            "kvstore": {"driver": "file", "path": str(store.path / "field")},
+            "context": {"data_copy_concurrency": {"limit": threads}, "file_io_concurrency": {"limit": max(threads, 4)}},
+        },
+        read=True,
+    ).result()
+    return _deliver((array[where].read().result() for where in _ranges(store, batch_size)), device)
+
+
+class _Source:
+    """One sample of an external source, read in a worker process that opens the store for itself."""
+
+    def __init__(self, path: str, fields: int):
+        self.path, self.fields, self.array = path, fields, None
+
+    def __call__(self, info: Any) -> np.ndarray:
+        if self.array is None:
+            import zarr
+
+            zarr.config.set({"threading.max_workers": 1, "async.concurrency": 1})
+            self.array = zarr.open_array(self.path, path="field", mode="r")
+        return self.array[info.idx_in_epoch % self.fields]
+
+
+def external_source(store: Store, device: str, batch_size: int, threads: int) -> Batches:
+    """DALI's external_source in parallel worker processes over zarr-python."""
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import Pipeline
+
+    pipe = Pipeline(
+        batch_size=batch_size, num_threads=2, device_id=0 if device == "gpu" else None, py_num_workers=max(1, min(threads, 14)),
+        py_start_method="spawn",
+    )
+    with pipe:
+        out = fn.external_source(
+            source=_Source(str(store.path), store.fields), batch=False, parallel=True, prefetch_queue_depth=2, dtype=types.FLOAT,
+            ndim=2,
+        )
+        pipe.set_outputs(out.gpu() if device == "gpu" else out)
+    pipe.build()
+    return _dali_batches(pipe, device)
+
+
+READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
+    "dali_zarr": dali_zarr,
+    "zarr-python": zarr_python,
+    "zarrs-python": zarrs_python,
+    "tensorstore": tensorstore,
+    "external_source": external_source,
+}
+
+
+def to_host(batch: Any) -> np.ndarray:
+    """A batch in host memory, for its checksums."""
+    array = batch if isinstance(batch, np.ndarray) else batch.numpy()
+    assert array.shape[1:] == (LAT, LON) and array.dtype == np.float32, (array.shape, array.dtype)
+    return array
