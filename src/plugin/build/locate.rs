@@ -46,6 +46,8 @@ pub fn cuda_include() -> Result<PathBuf, String> {
     }
     candidates.push("/usr/local/cuda/include".into());
     candidates.extend(site_packages().into_iter().map(|site| site.join("nvidia/cu13/include")));
+    // Where `make setup` puts them.
+    candidates.push(environment().join("cuda/nvidia/cu13/include"));
     candidates.into_iter().find(|c| c.join("cuda_runtime_api.h").exists() && c.join("crt").exists()).ok_or_else(|| {
         "the CUDA headers were not found: install nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl (==13.0.*) \
          in the Python environment, or set CUDA_HOME or DALI_ZARR_CUDA_INCLUDE"
@@ -58,6 +60,11 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
+/// The project's own Python environment, if there is one.
+fn environment() -> PathBuf {
+    env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default().join("../../.venv")
+}
+
 /// The module folders of the Python environments in question, most specific first.
 fn site_packages() -> Vec<PathBuf> {
     if let Some(python) = variable("DALI_ZARR_PYTHON") {
@@ -67,8 +74,7 @@ fn site_packages() -> Vec<PathBuf> {
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         found.extend(variable(name).map(|root| root.join("bin/python")).iter().flat_map(|python| ask(python)));
     }
-    let manifest = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
-    found.extend(ask(&manifest.join("../../.venv/bin/python")));
+    found.extend(ask(&environment().join("bin/python")));
     found.extend(ask(Path::new("python3")));
     found
 }

@@ -171,7 +171,7 @@ fn new_reader() -> Box<ZarrReader> {
 
 impl ZarrReader {
     fn reader(&self) -> Result<&Reader> {
-        self.0.as_deref().ok_or_else(|| Error::runtime("zarr_reader: the reader isn't open"))
+        self.0.as_deref().ok_or_else(|| Error::runtime("the reader isn't open"))
     }
 
     fn open(&mut self, arguments: &ffi::Arguments) -> ffi::Status {
@@ -272,14 +272,14 @@ fn record_event(event: usize, stream: usize) -> ffi::Status {
         use cudarc::driver::sys;
         // SAFETY: looks for the driver's library and nothing else.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::runtime("zarr_reader: no CUDA driver (libcuda.so.1) was found on this machine"));
+            return Err(Error::runtime("no CUDA driver (libcuda.so.1) was found on this machine"));
         }
         // SAFETY: both handles come from DALI, which made them in the device's primary context; runtime and driver
         // handles are the same.
         let code = unsafe { sys::cuEventRecord(event as sys::CUevent, stream as sys::CUstream) };
         match code {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
-            code => Err(Error::runtime(format!("zarr_reader: cuEventRecord failed: {code:?}"))),
+            code => Err(Error::runtime(format!("cuEventRecord failed: {code:?}"))),
         }
     }))
 }
@@ -340,7 +340,7 @@ fn to_dtype(dtype: &ffi::DType) -> Result<DType> {
     DType::ALL
         .into_iter()
         .find(|d| *d as u8 == dtype.repr)
-        .ok_or_else(|| Error::dtype(format!("zarr_reader: dtype: no element type has the number {}", dtype.repr)))
+        .ok_or_else(|| Error::dtype(format!("dtype: no element type has the number {}", dtype.repr)))
 }
 
 fn optional_count(name: &str, value: &[i64]) -> Result<Option<usize>> {

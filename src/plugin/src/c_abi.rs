@@ -73,7 +73,7 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
 }
 
 fn null(what: &str) -> Error {
-    Error::value(format!("dali_zarr: {what}: expected a pointer, but found NULL"))
+    Error::value(format!("{what}: expected a pointer, but found NULL"))
 }
 
 /// # Safety
@@ -102,7 +102,7 @@ unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     }
     // SAFETY: not null, and the caller's promise.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map_err(|_| Error::value(format!("dali_zarr: {what}: expected UTF-8")))
+    text.to_str().map_err(|_| Error::value(format!("{what}: expected UTF-8")))
 }
 
 /// The library's version.
@@ -198,9 +198,10 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
     call(|| {
         // SAFETY: the caller's promise.
         let reader = unsafe { deref(reader, "reader") }?;
-        let found = reader.outputs.get(index).ok_or_else(|| {
-            Error::index(format!("dali_zarr: output {index}: the reader has {}", reader.outputs.len()))
-        })?;
+        let found = reader
+            .outputs
+            .get(index)
+            .ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))?;
         let described = COutput {
             shape: found.info.shape.as_ptr(),
             ndim: found.info.shape.len(),
@@ -268,9 +269,9 @@ pub unsafe extern "C" fn dali_zarr_batch_data(
     call(|| {
         // SAFETY: the caller's promise.
         let host = &unsafe { deref(batch, "batch") }?.0.host;
-        let memory = host.get(output).ok_or_else(|| {
-            Error::index(format!("dali_zarr: output {output}: the batch has {} in host memory", host.len()))
-        })?;
+        let memory = host
+            .get(output)
+            .ok_or_else(|| Error::index(format!("output {output}: the batch has {} in host memory", host.len())))?;
         // SAFETY: the caller's promise for both pointers.
         unsafe {
             put(data, memory.as_ptr().cast(), "data")?;
@@ -288,7 +289,7 @@ pub unsafe extern "C" fn dali_zarr_batch_buffers(batch: *const CBatch, id: *mut 
     call(|| {
         // SAFETY: the caller's promise.
         let set = unsafe { deref(batch, "batch") }?.0.buffers;
-        let set = set.ok_or_else(|| Error::value("dali_zarr: the batch was delivered to host memory"))?;
+        let set = set.ok_or_else(|| Error::value("the batch was delivered to host memory"))?;
         // SAFETY: the caller's promise.
         unsafe { put(id, set, "id") }
     })
@@ -333,7 +334,7 @@ pub unsafe extern "C" fn dali_zarr_lend(
         let reader = unsafe { deref(reader, "reader") }?;
         if count != reader.outputs.len() {
             return Err(Error::value(format!(
-                "dali_zarr: lend: expected an address for each of {} outputs, but found {count}",
+                "lend: expected an address for each of {} outputs, but found {count}",
                 reader.outputs.len()
             )));
         }

@@ -15,9 +15,9 @@ use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, 
 /// a value of the wrong type.
 pub fn parse_spec(text: &str) -> Result<Spec> {
     let value: Value =
-        serde_json::from_str(text).map_err(|e| Error::value(format!("zarr_reader: the spec isn't valid JSON: {e}")))?;
+        serde_json::from_str(text).map_err(|e| Error::value(format!("the spec isn't valid JSON: {e}")))?;
     let Value::Object(object) = value else {
-        return Err(Error::dtype(format!("zarr_reader: the spec: expected a JSON object, but found {}", kind(&value))));
+        return Err(Error::dtype(format!("the spec: expected a JSON object, but found {}", kind(&value))));
     };
     let mut spec = Spec::default();
     let (mut gpu, mut device_id) = (false, 0);
@@ -61,7 +61,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "return_index" => spec.return_index = at.bool()?,
             "device" => gpu = at.gpu()?,
             "device_id" => device_id = at.ordinal()?,
-            _ => return Err(Error::value(format!("zarr_reader: there is no argument {key:?}"))),
+            _ => return Err(Error::value(format!("there is no argument {key:?}"))),
         }
     }
     spec.paths = parse_paths(spec.paths)?;
@@ -77,7 +77,7 @@ struct Field<'a> {
 
 impl Field<'_> {
     fn wrong(&self, expected: &str) -> Error {
-        Error::dtype(format!("zarr_reader: {}: expected {expected}, but found {}", self.key, kind(self.value)))
+        Error::dtype(format!("{}: expected {expected}, but found {}", self.key, kind(self.value)))
     }
 
     fn bool(&self) -> Result<bool> {
@@ -104,7 +104,7 @@ impl Field<'_> {
         let name = self.string()?;
         DType::from_name(&name).ok_or_else(|| {
             let known: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
-            Error::dtype(format!("zarr_reader: dtype: expected one of {}, but found {name:?}", known.join(", ")))
+            Error::dtype(format!("dtype: expected one of {}, but found {name:?}", known.join(", ")))
         })
     }
 
@@ -112,17 +112,16 @@ impl Field<'_> {
         match self.string()?.as_str() {
             "cpu" => Ok(false),
             "gpu" => Ok(true),
-            other => {
-                Err(Error::value(format!("zarr_reader: device: expected \"cpu\" or \"gpu\", but found {other:?}")))
-            }
+            other => Err(Error::value(format!("device: expected \"cpu\" or \"gpu\", but found {other:?}"))),
         }
     }
 
     fn ordinal(&self) -> Result<i32> {
         let value = self.integer()?;
-        i32::try_from(value).ok().filter(|&v| v >= 0).ok_or_else(|| {
-            Error::value(format!("zarr_reader: device_id: expected the number of a CUDA device, but found {value}"))
-        })
+        i32::try_from(value)
+            .ok()
+            .filter(|&v| v >= 0)
+            .ok_or_else(|| Error::value(format!("device_id: expected the number of a CUDA device, but found {value}")))
     }
 
     /// Each element as a field of its own; a single value stands for a list of one.

@@ -3,24 +3,30 @@
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds, Pick};
 
+/// The error under the operator's name, where it doesn't say it already.
+pub fn named(error: &Error) -> Error {
+    if error.message().starts_with("zarr_reader") { error.clone() } else { error.within("zarr_reader") }
+}
+
 /// `pick`, a text for each dimension.
 pub fn parse_picks(texts: &[String]) -> Result<Vec<Pick>> {
-    texts.iter().map(|text| Pick::parse(text).map_err(|e| e.within("zarr_reader"))).collect()
+    texts.iter().map(|text| Pick::parse(text)).collect()
 }
 
 /// `path`, which must name at least one store.
 pub fn parse_paths(paths: Vec<String>) -> Result<Vec<String>> {
     if paths.is_empty() {
-        return Err(Error::value("zarr_reader: path: expected at least one store, but found none"));
+        return Err(Error::value("path: expected at least one store, but found none"));
     }
     Ok(paths)
 }
 
 /// A count that must be at least one.
 pub fn positive(name: &str, value: i64) -> Result<usize> {
-    usize::try_from(value).ok().filter(|&v| v > 0).ok_or_else(|| {
-        Error::value(format!("zarr_reader: {name}: expected a whole number of at least 1, but found {value}"))
-    })
+    usize::try_from(value)
+        .ok()
+        .filter(|&v| v > 0)
+        .ok_or_else(|| Error::value(format!("{name}: expected a whole number of at least 1, but found {value}")))
 }
 
 /// `out_of_bounds_policy` as it is spelled by the user.
@@ -30,7 +36,7 @@ pub fn parse_policy(text: &str) -> Result<OutOfBounds> {
         "drop" => Ok(OutOfBounds::Drop),
         "pad" => Ok(OutOfBounds::Pad),
         _ => Err(Error::value(format!(
-            "zarr_reader: out_of_bounds_policy: expected \"error\", \"drop\" or \"pad\", but found {text:?}"
+            "out_of_bounds_policy: expected \"error\", \"drop\" or \"pad\", but found {text:?}"
         ))),
     }
 }
@@ -41,8 +47,6 @@ pub fn parse_decode_device(text: &str) -> Result<DecodeDevice> {
         "auto" => Ok(DecodeDevice::Auto),
         "gpu" => Ok(DecodeDevice::Gpu),
         "cpu" => Ok(DecodeDevice::Cpu),
-        _ => Err(Error::value(format!(
-            "zarr_reader: decode_device: expected \"auto\", \"gpu\" or \"cpu\", but found {text:?}"
-        ))),
+        _ => Err(Error::value(format!("decode_device: expected \"auto\", \"gpu\" or \"cpu\", but found {text:?}"))),
     }
 }

@@ -7,10 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dali_zarr_engine::error::{Error, Result};
 
-/// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic.
+use crate::parse::named;
+
+/// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // What a panic leaves half done is only ever dropped or asked again, and each of those is fenced too.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref()))).map_err(|e| named(&e))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
@@ -20,7 +22,7 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     Error::runtime(format!(
-        "zarr_reader: internal error: {text}; this is a bug in dali-zarr, please report it with the arguments and the \
+        "internal error: {text}; this is a bug in dali-zarr, please report it with the arguments and the \
          array's metadata"
     ))
 }
