@@ -125,7 +125,7 @@ impl Reader {
         };
         let mut notes = Vec::new();
         let routes = routes(&spec, &dataset, &mut notes)?;
-        let grids = dataset.arrays.iter().map(grids).collect();
+        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let catalog = Arc::new(Catalog { planner: Planner::new(geometry, grids), routes, dataset });
         let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
 
@@ -263,13 +263,14 @@ fn shape(array: &ArrayInfo) -> ArrayShape {
     }
 }
 
-fn grids(array: &ArrayInfo) -> ArrayGrids {
+fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     let part = |p: &crate::dataset::Part| PartGrid {
         dims: p.grid.clone(),
         order: p.format.order.clone(),
         swap: p.format.swap,
     };
-    ArrayGrids { element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
+    let chunks_of = all.iter().position(|a| a.name == array.name).unwrap_or(0);
+    ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.

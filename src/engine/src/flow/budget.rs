@@ -46,7 +46,7 @@ const MOST_WINDOW: usize = 32;
 
 fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
     Error::value(format!(
-        "{argument}: {limit} bytes are too few for this dataset and batch size: the smallest that would do is {smallest}"
+        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset, found {limit}"
     ))
 }
 
@@ -223,6 +223,11 @@ mod tests {
         }
     }
 
+    /// The smallest limit that an error names.
+    fn named(e: &Error) -> u64 {
+        e.message().split("at least ").nth(1).and_then(|r| r.split(' ').next()?.parse().ok()).unwrap()
+    }
+
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
         b.window * n.batch
             + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_chunks * TABLE_PER_CHUNK + JOB_TABLE))
@@ -235,7 +240,7 @@ mod tests {
         for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
             let n = needs(batch, chunk);
             let smallest = gpu(0, &n, None, true, &zstd).unwrap_err();
-            let smallest: u64 = smallest.message().rsplit(' ').next().unwrap().parse().unwrap();
+            let smallest: u64 = named(&smallest);
             for limit in [smallest, smallest + 1_000_000, 1 << 29, 1 << 30, 8 << 30, 100 << 30] {
                 if limit < smallest {
                     continue;
@@ -260,7 +265,7 @@ mod tests {
         for per_thread in [0, FIELD] {
             let n = Needs { per_thread, index: 1000, ..needs(16 * FIELD, FIELD) };
             let smallest = cpu(0, &n, None, 4).unwrap_err();
-            let smallest: u64 = smallest.message().rsplit(' ').next().unwrap().parse().unwrap();
+            let smallest: u64 = named(&smallest);
             for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
                 let b = cpu(limit, &n, None, 4).unwrap();
                 let total = b.window * n.batch + b.block + b.indexes + b.threads * per_thread;

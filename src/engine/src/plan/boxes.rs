@@ -233,7 +233,7 @@ impl Planner {
                 dst += s.k * p.strides[d];
                 dims[d] = Dim { n: u64::from(s.n), src: s.step * element[d], dst: p.strides[d] };
             }
-            let id = ChunkId { array: p.array as u16, part: part as u16, index };
+            let id = ChunkId { array: self.arrays[p.array].chunks_of as u16, part: part as u16, index };
             match &p.channels {
                 None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
                 Some(channels) => {

@@ -84,6 +84,8 @@ pub struct PartGrid {
 
 /// One array, as plans need it.
 pub struct ArrayGrids {
+    /// The array whose chunks these are: itself, or the first of the same name, with which it shares them.
+    pub chunks_of: usize,
     /// Bytes per stored element.
     pub element: usize,
     /// One per store.

@@ -147,7 +147,7 @@ proptest! {
             order: if flags >> 9 & 1 == 1 { (0..rank).rev().collect() } else { (0..rank).collect() },
             swap: false,
         }).collect();
-        let planner = Planner::new(geometry, vec![ArrayGrids { element: 8, parts: grids }]);
+        let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
         let n = planner.geometry.samples;
         let samples: Vec<u64> = [0, n - 1, n / 2, n / 3].to_vec();
         let plan = planner.plan(&samples);
@@ -171,7 +171,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
     let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
-    let planner = Planner::new(geometry, vec![ArrayGrids { element: 4, parts: vec![part] }]);
+    let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
     let plan = planner.plan(&[7, 3, 7]);
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);
