@@ -166,3 +166,17 @@ def test_the_second_name_is_the_same_operator(store):
     one, other = build(fn.readers.zarr, **arguments).run(), build(fn.zarr_reader, **arguments).run()
     for left, right in zip(one, other):
         np.testing.assert_array_equal(left.as_array(), right.as_array())
+
+
+@pytest.mark.parametrize("mean", [1 / 3, [1 / 3], np.array([1 / 3]), np.float64(1 / 3)])
+@pytest.mark.parametrize("api", [fn.zarr_reader, lambda **a: ops.readers.Zarr(**a)()])
+def test_numbers_have_double_precision(store, mean, api):
+    """DALI's own floating-point arguments have single precision."""
+    (out,) = build(api, path=store, arrays=["a"], mean=mean, stddev=0.7, dtype=types.FLOAT64).run()
+    expected = (np.arange(8, dtype="float64").reshape(2, 4) - 1 / 3) / 0.7
+    np.testing.assert_array_equal(out.as_array(), expected)
+
+
+def test_wrong_numbers_are_refused(store):
+    with pytest.raises((TypeError, ValueError), match="float"):
+        build(path=store, arrays=["a"], mean="much")

@@ -1,4 +1,5 @@
-"""What ``fn.zarr_reader`` takes beyond the operator's own arguments: paths as objects, and ``pick`` as a dictionary."""
+"""What Python takes beyond the operator's own arguments: paths as objects, NumPy's arrays, `pick` as a dictionary, and
+numbers with double precision, which DALI's floating-point arguments lack."""
 
 import functools
 import os
@@ -7,9 +8,12 @@ from typing import Any
 
 from . import _pick
 
+_PRECISE = ("fill_value", "mean", "stddev")
+
 
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    arguments = dict(arguments)
+    """The operator's arguments; those that came out of here come out the same."""
+    arguments = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arguments.items()}
     path = arguments.get("path")
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
@@ -21,6 +25,11 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["pick"] = _pick.to_strings(
             arguments["pick"], path=path, arrays=arguments.get("arrays"), dims=arguments.get("dims")
         )
+    for name in _PRECISE:
+        value = arguments.get(name)
+        if value is not None:
+            values = value if isinstance(value, list | tuple) else [value]
+            arguments["_" + name] = [repr(float(v)) for v in values]
     return arguments
 
 
@@ -29,16 +38,18 @@ def _wrap(function: Callable) -> Callable:
         return function
 
     @functools.wraps(function)
-    def wrapper(*inputs, **arguments):
-        return function(*inputs, **_arguments(arguments))
+    def wrapper(*positional, **arguments):
+        return function(*positional, **_arguments(arguments))
 
     wrapper._dali_zarr = True
     return wrapper
 
 
 def wrap_functions() -> None:
-    """Wraps the two functions that DALI has made of the operator."""
-    from nvidia.dali import fn
+    """Wraps the functions and classes that DALI has made of the operator."""
+    from nvidia.dali import fn, ops
 
     fn.zarr_reader = _wrap(fn.zarr_reader)
     fn.readers.zarr = _wrap(fn.readers.zarr)
+    for operator in (ops.ZarrReader, ops.readers.Zarr):
+        operator.__init__ = _wrap(operator.__init__)

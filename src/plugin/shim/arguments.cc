@@ -1,7 +1,9 @@
 // From DALI's OpSpec to the engine's arguments, and between the two sets of element types.
 
 #include <optional>
+#include <charconv>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "dali/pipeline/operator/error_reporting.h"
@@ -74,22 +76,37 @@ rust::Vec<int64_t> Integers(const dali::OpSpec &spec, const char *name) {
   return result;
 }
 
-rust::Vec<double> Numbers(const dali::OpSpec &spec, const char *name) {
+// The numbers of a floating-point argument with double precision, if Python gave them. DALI's own floating-point arguments
+// have single precision, so the Python package gives the same numbers as text too, under the name with an underscore.
+rust::Vec<double> PreciseNumbers(const dali::OpSpec &spec, const std::string &name) {
   rust::Vec<double> result;
-  for (float value : spec.GetRepeatedArgument<float>(name)) result.push_back(value);
+  for (const auto &text : spec.GetRepeatedArgument<std::string>("_" + name)) {
+    double value = 0;
+    const auto end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value);
+    if (read.ec != std::errc() || read.ptr != end)
+      throw dali::DaliValueError(dali::make_string("zarr_reader: ", name, ": \"", text, "\" isn't a number"));
+    result.push_back(value);
+  }
+  return result;
+}
+
+rust::Vec<double> Numbers(const dali::OpSpec &spec, const char *name) {
+  auto result = PreciseNumbers(spec, name);
+  if (result.empty())
+    for (float value : spec.GetRepeatedArgument<float>(name)) result.push_back(value);
+  return result;
+}
+
+rust::Vec<double> Number(const dali::OpSpec &spec, const char *name) {
+  auto result = PreciseNumbers(spec, name);
+  if (result.empty()) result.push_back(spec.GetArgument<float>(name));
   return result;
 }
 
 rust::Vec<int64_t> MaybeInteger(const dali::OpSpec &spec, const char *name) {
   rust::Vec<int64_t> result;
   int64_t value = 0;
-  if (spec.TryGetArgument(value, name)) result.push_back(value);
-  return result;
-}
-
-rust::Vec<double> MaybeNumber(const dali::OpSpec &spec, const char *name) {
-  rust::Vec<double> result;
-  float value = 0;
   if (spec.TryGetArgument(value, name)) result.push_back(value);
   return result;
 }
@@ -131,7 +148,7 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.roi_start = Integers(spec, "roi_start");
   a.roi_end = Integers(spec, "roi_end");
   a.out_of_bounds_policy = Text(spec, "out_of_bounds_policy");
-  a.maybe_fill_value = MaybeNumber(spec, "fill_value");
+  a.maybe_fill_value = Number(spec, "fill_value");
   a.mask_and_scale = spec.GetArgument<bool>("mask_and_scale");
   a.maybe_dtype = MaybeType(spec, "dtype");
   a.mean = Numbers(spec, "mean");

@@ -113,9 +113,7 @@ void AddValueArguments(dali::OpSchema &schema) {
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.
 Conversion to integers rounds to the nearest, ties to even, and saturates; NaN becomes 0.)")
       .AddOptionalArg("mean", R"(Is subtracted from the values: one number, one for each of `arrays`, or one for each
-channel with `stack_arrays`.
-
-Like all floating-point arguments of operators it has single precision; the computation has double.)",
+channel with `stack_arrays`.)",
                       Numbers{})
       .AddOptionalArg("stddev", R"(The values are divided by it, after `mean` was subtracted: one number, one for each of
 `arrays`, or one for each channel with `stack_arrays`.)",
@@ -180,6 +178,12 @@ By default it follows from the number of CPU cores.)",
                                nullptr);
 }
 
+// What Python adds to the floating-point arguments; the underscore keeps them out of the documentation.
+void AddPreciseArguments(dali::OpSchema &schema) {
+  for (const char *name : {"fill_value", "mean", "stddev"})
+    schema.AddOptionalArg(std::string("_") + name, "The same numbers as text, with double precision.", Strings{});
+}
+
 int CountOutputs(const dali::OpSpec &spec) {
   engine::Arguments a{};
   for (const auto &name : spec.GetRepeatedArgument<std::string>("arrays")) a.arrays.push_back(rust::String::lossy(name));
@@ -198,6 +202,7 @@ void DefineSchemas() {
   AddValueArguments(schema);
   AddOrderArguments(schema);
   AddResourceArguments(schema);
+  AddPreciseArguments(schema);
   dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined().AliasFor("readers__Zarr");
 }
 
