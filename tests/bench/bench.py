@@ -40,6 +40,7 @@ def arguments() -> argparse.Namespace:
         "--readers", nargs="+", choices=list(READERS), default=list(READERS), metavar="NAME", help=f"of {', '.join(READERS)}"
     )
     parser.add_argument("--fields", type=int, default=256, help="fields of 721 x 1440 in each store")
+    parser.add_argument("--epoch", type=int, help="steps of each store, by repeating its fields (2048 on a GPU, else 512)")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5, help="timed epochs; on small stores several epochs make one")
     parser.add_argument(
@@ -50,8 +51,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything that was measured")
     parser.add_argument("--one", nargs=2, metavar=("STORE", "READER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.fields < args.batch_size or args.fields % args.batch_size:
-        parser.error("--fields must be a multiple of --batch-size")
+    args.epoch = args.epoch or (2048 if args.device == "gpu" else 512)
+    if args.epoch < args.fields or args.epoch % args.batch_size:
+        parser.error("--epoch must be a multiple of --batch-size and at least --fields")
     if args.device == "gpu" and (reason := why_no_gpu()):
         parser.error(reason)
     return args
@@ -93,7 +95,7 @@ def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         stats = Path(folder) / "stats.json"
         command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
-        for name in ("device", "fields", "batch_size", "repeats", "threads", "data"):
+        for name in ("device", "fields", "epoch", "batch_size", "repeats", "threads", "data"):
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         env = os.environ | {"DALI_ZARR_STATS_FILE": str(stats)}
         try:
@@ -167,13 +169,13 @@ def report(results: dict[str, dict[str, dict[str, Any]]], stores: list[Store]) -
 def main() -> int:
     args = arguments()
     if args.one:
-        (store,) = prepare(args.data, [args.one[0]], args.fields, args.threads)
+        (store,) = prepare(args.data, [args.one[0]], args.fields, args.epoch, args.threads)
         print("RESULT " + json.dumps(measure(store, args.one[1], args)), flush=True)
         return 0
-    stores = prepare(args.data, args.stores, args.fields, args.threads)
+    stores = prepare(args.data, args.stores, args.fields, args.epoch, args.threads)
     where = machine(args.device)
     print(
-        f"{where}; device {args.device}, {args.fields} fields, batches of {args.batch_size}, "
+        f"{where}; device {args.device}, {args.epoch} steps ({args.fields} different fields), batches of {args.batch_size}, "
         f"{args.threads} threads, {args.repeats} repeats"
     )
     results: dict[str, dict[str, dict[str, Any]]] = {}

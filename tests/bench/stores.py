@@ -6,6 +6,7 @@ Written once into a folder and reused while the number of fields is the same; be
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 import zlib
@@ -56,13 +57,29 @@ def checksum(field: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(field))
 
 
-def prepare(folder: Path, names: list[str], count: int, threads: int) -> list[Store]:
-    """Writes those of the stores that aren't there yet with ``count`` fields."""
+def lengthen(path: Path, count: int, epoch: int) -> None:
+    """Makes ``count`` written steps into ``epoch``: step i is a hard link to step i % count.
+
+    To every reader they are different chunks, so that nothing is answered from a cache of decoded ones, while the page
+    cache holds each once.
+    """
+    array = zarr.open_array(str(path), path="field", mode="r+")
+    array.resize((epoch, LAT, LON))
+    for i in range(count, epoch):
+        if array.metadata.zarr_format == 2:
+            os.link(path / "field" / f"{i % count}.0.0", path / "field" / f"{i}.0.0")
+        else:
+            (path / "field" / "c" / str(i) / "0").mkdir(parents=True)
+            os.link(path / "field" / "c" / str(i % count) / "0" / "0", path / "field" / "c" / str(i) / "0" / "0")
+
+
+def prepare(folder: Path, names: list[str], count: int, epoch: int, threads: int) -> list[Store]:
+    """Writes those of the stores that aren't there yet: ``count`` different fields, ``epoch`` steps."""
     folder.mkdir(parents=True, exist_ok=True)
     fields: np.ndarray | None = None
     done = []
     for name in names:
-        path, note = folder / f"{name}-{count}.zarr", folder / f"{name}-{count}.json"
+        path, note = folder / f"{name}-{count}-{epoch}.zarr", folder / f"{name}-{count}-{epoch}.json"
         if not note.exists():
             if fields is None:
                 begin = time.perf_counter()
@@ -75,9 +92,11 @@ def prepare(folder: Path, names: list[str], count: int, threads: int) -> list[St
             _write(path, name, fields, threads)
             size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
             print(f"wrote {path} ({size / 1e6:.0f} MB) in {time.perf_counter() - begin:.1f} s", flush=True)
+            lengthen(path, count, epoch)
             note.write_text(json.dumps({"encoded_bytes": size, "checksums": sums}))
         known = json.loads(note.read_text())
-        done.append(Store(name, path, count, known["encoded_bytes"], tuple(known["checksums"])))
+        sums = tuple(known["checksums"][i % count] for i in range(epoch))
+        done.append(Store(name, path, epoch, known["encoded_bytes"], sums))
     return done
 
 

@@ -101,9 +101,7 @@ class Oracle:
         return_index: bool = False,
     ):
         self.batch_size, self.stack, self.dtype = batch_size, stack_arrays, dtype
-        # DALI's float arguments are float32.
-        self.mean, self.stddev = ([float(np.float32(v)) for v in values] for values in (mean, stddev))
-        self.fill_value = float(np.float32(fill_value))
+        self.mean, self.stddev, self.fill_value = list(mean), list(stddev), fill_value
         self.shard_id, self.num_shards = shard_id, num_shards
         self.stick_to_shard, self.pad_last_batch, self.return_index = stick_to_shard, pad_last_batch, return_index
         self.shuffled = random_shuffle or shuffle_after_epoch

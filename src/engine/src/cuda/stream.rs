@@ -32,6 +32,33 @@ impl Event {
         Ok(Self { device: device.clone(), handle })
     }
 
+    /// An event that also takes the time, for [`Self::seconds_since`].
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn timed(device: &Arc<Device>) -> Result<Self> {
+        device.bind()?;
+        let mut handle = std::ptr::null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+        // SAFETY: writes one handle, which Drop destroys.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
+        Ok(Self { device: device.clone(), handle })
+    }
+
+    /// Seconds of the device's time between two timed events that were recorded and are done.
+    ///
+    /// # Errors
+    /// If one of them isn't.
+    pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
+        self.device.bind()?;
+        let mut milliseconds = 0f32;
+        // SAFETY: both handles are alive; writes one number.
+        check("cuEventElapsedTime", unsafe {
+            sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.handle, self.handle)
+        })?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+
     /// The driver's handle, for others to wait on.
     pub fn raw(&self) -> u64 {
         self.handle as u64

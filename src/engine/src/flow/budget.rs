@@ -202,7 +202,7 @@ pub fn gpu(
 pub const TABLE_PER_CHUNK: usize = 128;
 
 /// Bytes of each lane's table of jobs.
-pub const JOB_TABLE: usize = 4 << 20;
+pub const JOB_TABLE: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

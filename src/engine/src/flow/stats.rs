@@ -30,11 +30,11 @@ pub struct Stats {
     pub waves: AtomicU64,
     /// Nanoseconds that fetch threads spent reading.
     pub read_ns: AtomicU64,
-    /// Nanoseconds that lanes spent until their copies to the GPU were done.
+    /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes.
     pub copy_ns: AtomicU64,
-    /// Nanoseconds that decode threads or lanes spent decoding.
+    /// Nanoseconds that decode threads, or waves on the GPU, spent decoding.
     pub decode_ns: AtomicU64,
-    /// Nanoseconds that decode threads spent assembling, or lanes waited for it.
+    /// Nanoseconds that decode threads, or waves on the GPU, spent assembling.
     pub assemble_ns: AtomicU64,
     /// Nanoseconds that the host waited for batches.
     pub wait_ns: AtomicU64,
@@ -49,6 +49,11 @@ impl Stats {
     /// Adds a duration to a counter of nanoseconds.
     pub fn time(counter: &AtomicU64, d: Duration) {
         counter.fetch_add(d.as_nanos() as u64, Relaxed);
+    }
+
+    /// Adds seconds to a counter of nanoseconds.
+    pub fn seconds(counter: &AtomicU64, s: f64) {
+        counter.fetch_add((s * 1e9) as u64, Relaxed);
     }
 
     /// All counters as a JSON object; times in seconds, summed over threads.

@@ -10,7 +10,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_TILE, Job, TILE};
 
@@ -44,7 +43,11 @@ pub(super) struct Lane {
     index: usize,
     device: Arc<Device>,
     stream: Stream,
+    /// Timed: a wave's beginning, and the ends of its copies, its decoding and its assembling.
+    begun: Event,
     copied: Event,
+    decoded: Event,
+    assembled: Event,
     staging: DeviceBuffer,
     workspace: DeviceBuffer,
     tables: Tables,
@@ -93,7 +96,10 @@ impl Lane {
             index,
             device: Arc::clone(device),
             stream: Stream::new(device)?,
-            copied: Event::new(device)?,
+            begun: Event::timed(device)?,
+            copied: Event::timed(device)?,
+            decoded: Event::timed(device)?,
+            assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, b.wave_encoded)?,
             workspace: DeviceBuffer::alloc(device, b.workspace.max(8))?,
             tables: Tables::new(device, b.wave_chunks)?,
@@ -133,31 +139,34 @@ impl Lane {
     }
 
     fn steps(&mut self, wave: &Wave, groups: &mut Vec<u64>, failures: &mut [Option<Error>]) -> Result<()> {
-        let start = Instant::now();
         self.device.bind()?;
         for &event in &wave.after {
             self.stream.wait_event(event)?;
         }
         let sorted = self.sort(wave);
+        self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
+        self.copied.record(&self.stream)?;
         self.decode(wave, &sorted)?;
         for &chunk in &sorted.refused {
             if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk]) {
                 failures[chunk] = Some(e);
             }
         }
-        self.copied.record(&self.stream)?;
+        self.decoded.record(&self.stream)?;
         self.assemble(wave, failures)?;
+        self.assembled.record(&self.stream)?;
         self.copied.synchronize()?;
-        Stats::time(&self.shared.stats.copy_ns, start.elapsed());
         if !groups.is_empty() {
             let _ = self.shared.events.send(crate::flow::Event::Copied(std::mem::take(groups)));
         }
         self.stream.synchronize()?;
         self.check(wave, &sorted, failures)?;
-        let done = wave.chunks.len() as u64 - sorted.refused.len() as u64;
-        Stats::add(&self.shared.stats.chunks_decoded_gpu, done);
-        Stats::time(&self.shared.stats.decode_ns, start.elapsed());
+        let stats = &self.shared.stats;
+        Stats::add(&stats.chunks_decoded_gpu, (wave.chunks.len() - sorted.refused.len()) as u64);
+        Stats::seconds(&stats.copy_ns, self.copied.seconds_since(&self.begun)?);
+        Stats::seconds(&stats.decode_ns, self.decoded.seconds_since(&self.copied)?);
+        Stats::seconds(&stats.assemble_ns, self.assembled.seconds_since(&self.decoded)?);
         Ok(())
     }
 
