@@ -54,12 +54,8 @@ impl Catalog {
         match &part.sharding {
             None => Location::Key,
             Some(sharding) => {
-                let (shard, slot) = sharding.shard_of(&self.planner.coords(id));
-                let mut index = 0u64;
-                for (d, (&s, grid)) in shard.iter().zip(&part.grid).enumerate() {
-                    let shards = grid.count().div_ceil(sharding.chunks_per_shard[d].max(1));
-                    index = index * shards + s;
-                }
+                // The slot is that of `Sharding::shard_of`, without its allocations: this runs for every chunk.
+                let (index, slot) = self.planner.shard_and_slot(id, &sharding.chunks_per_shard);
                 Location::Shard(ShardId { array: id.array, part: id.part, index }, slot)
             }
         }
@@ -79,7 +75,7 @@ impl Catalog {
     pub fn decoded_bytes(&self, id: ChunkId) -> usize {
         let element = self.dataset.arrays[id.array as usize].dtype.size() as u64;
         // Checked for overflow when the dataset was opened, for the largest chunk.
-        (self.planner.chunk_shape(id).iter().product::<u64>() * element) as usize
+        (self.planner.chunk_elements(id) * element) as usize
     }
 
     /// What to call a chunk in a message.

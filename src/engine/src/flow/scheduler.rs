@@ -72,6 +72,16 @@ pub(crate) struct Setup {
     pub memory: Vec<Box<dyn Send>>,
 }
 
+/// A wanted chunk in a shard: its bytes there, and its place in the queue.
+#[derive(Clone, Copy)]
+struct Member {
+    offset: u64,
+    len: u64,
+    batch: u64,
+    order: u64,
+    id: ChunkId,
+}
+
 /// Planned jobs that are kept in memory at most (192 bytes each), but always those of two batches.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
@@ -501,25 +511,26 @@ impl Scheduler {
         }
     }
 
-    /// Memory for `bytes` from an arena, if need be by dropping decoded chunks that are needed later than `before`.
-    fn reserve(&mut self, slots: bool, bytes: usize, before: u64) -> Option<arena::Range> {
-        loop {
-            let block = if slots { self.slots() } else { &mut self.s.staging };
-            if let Some(range) = block.arena.take(bytes) {
-                return Some(range);
-            }
-            if !slots && self.s.slots.is_some() {
-                return None; // Staging holds nothing that could be dropped.
-            }
-            let active_end = self.first + self.active as u64;
-            let &victim = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end)?;
-            self.kept.remove(&victim);
-            Stats::add(&self.s.shared.stats.evictions, 1);
-            let chunk = self.chunks.get_mut(&victim.1)?;
-            let slot = chunk.slot.take()?;
+    /// Memory for `bytes` from an arena.
+    fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
+        let block = if slots { self.slots() } else { &mut self.s.staging };
+        block.arena.take(bytes)
+    }
+
+    /// Makes room for a chunk that batch `before` needs by dropping the decoded chunk that is needed last, if that is
+    /// later. False if there is none.
+    fn evict(&mut self, before: u64) -> bool {
+        let active_end = self.first + self.active as u64;
+        let Some(&victim) = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end) else {
+            return false;
+        };
+        self.kept.remove(&victim);
+        Stats::add(&self.s.shared.stats.evictions, 1);
+        if let Some(slot) = self.chunks.get_mut(&victim.1).and_then(|c| c.slot.take()) {
             self.slots().arena.release(slot);
-            self.requeue(victim.1);
         }
+        self.requeue(victim.1);
+        true
     }
 
     // ---- admission ----
@@ -537,7 +548,9 @@ impl Scheduler {
                 Location::Key => self.admit_key(batch, order, id),
                 Location::Shard(shard, slot) => self.admit_shard(batch, order, id, shard, slot),
             };
-            if !admitted {
+            // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
+            // ranges that don't fit where others lie now fit in the end.
+            if !admitted && !self.evict(batch) {
                 return;
             }
         }
@@ -564,12 +577,12 @@ impl Scheduler {
     }
 
     /// Reserves what a chunk needs from decoding on. `None`, with nothing reserved, if there isn't enough memory.
-    fn reserve_decoded(&mut self, batch: u64, id: ChunkId, decoded: usize) -> Option<()> {
+    fn reserve_decoded(&mut self, id: ChunkId, decoded: usize) -> Option<()> {
         let direct = self.direct(id, decoded);
-        let slot = if direct.is_some() { None } else { Some(self.reserve(true, decoded, batch)?) };
+        let slot = if direct.is_some() { None } else { Some(self.reserve(true, decoded)?) };
         let mut bounce = None;
         if self.s.lanes.is_some() && self.s.shared.catalog.route(id) == Route::Cpu {
-            bounce = self.reserve(false, decoded, batch);
+            bounce = self.reserve(false, decoded);
             if bounce.is_none() {
                 if let Some(slot) = slot {
                     self.slots().arena.release(slot);
@@ -611,7 +624,7 @@ impl Scheduler {
     fn admit_key(&mut self, batch: u64, order: u64, id: ChunkId) -> bool {
         let catalog = Arc::clone(&self.s.shared.catalog);
         let decoded = catalog.decoded_bytes(id);
-        if self.reserve_decoded(batch, id, decoded).is_none() {
+        if self.reserve_decoded(id, decoded).is_none() {
             return false;
         }
         // On the CPU an uncompressed chunk is read to where it belongs.
@@ -623,7 +636,7 @@ impl Scheduler {
                 Route::Raw => (decoded, ReadRange::Exact),
                 _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
             };
-            let Some(staging) = self.reserve(false, most, batch) else {
+            let Some(staging) = self.reserve(false, most) else {
                 self.unreserve_decoded(id);
                 return false;
             };
@@ -696,55 +709,81 @@ impl Scheduler {
                 return true;
             }
         };
-        // Its neighbours in the shard that are wanted next, as far as one read reaches.
-        let mut members = vec![(offset, len, batch, order, id)];
-        let (mut from, mut to) = (offset, offset + len);
-        let limit = self.first + self.active as u64;
-        let next: Vec<_> = self.want.iter().skip(1).take_while(|w| w.0 < limit).take(4096).copied().collect();
-        for (batch, order, id) in next {
-            let Location::Shard(other, slot) = self.s.shared.catalog.location(id) else { break };
-            if other != shard {
-                break;
-            }
-            let Ok(Some((o, l))) = self.range_in_shard(id, index.entries.get(slot).copied().flatten()) else { break };
-            let (f, t) = (from.min(o), to.max(o + l));
-            if o > to + MERGE_GAP || o + l + MERGE_GAP < from || t - f > MERGE_LIMIT.max(len) {
-                break;
-            }
-            (from, to) = (f, t);
-            members.push((o, l, batch, order, id));
-        }
-        while !self.admit_members(&mut members) {
+        let mut members = self.neighbours(Member { offset, len, batch, order, id }, shard, index);
+        while !self.admit_members(&members) {
             if members.len() == 1 {
                 return false;
             }
-            // Not enough memory for all: the first ones of them, the first one alone in the end.
-            members.truncate(members.len() / 2);
+            // Not enough memory for all of them: fewer, the first one alone in the end.
+            let at = members.iter().position(|m| m.id == id).unwrap_or(0);
+            let half = members.len() / 2;
+            members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
         }
         true
     }
 
+    /// The chunks that are wanted next from the same shard and lie so near `head` that one read serves them, in the
+    /// order of their offsets.
+    fn neighbours(&self, head: Member, shard: super::shards::ShardId, index: &super::shards::Index) -> Vec<Member> {
+        let limit = self.first + self.active as u64;
+        let mut all = vec![head];
+        for &(batch, order, id) in self.want.iter().skip(1).take(4096) {
+            let Location::Shard(other, slot) = self.s.shared.catalog.location(id) else { break };
+            if other != shard || batch >= limit {
+                break;
+            }
+            // What can't be read is left for its own turn.
+            if let Ok(Some((offset, len))) = self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
+                all.push(Member { offset, len, batch, order, id });
+            }
+        }
+        // Writers that encode in parallel leave the chunks of a shard in any order.
+        all.sort_unstable_by_key(|m| m.offset);
+        let at = all.iter().position(|m| m.id == head.id).unwrap_or(0);
+        let (mut first, mut last) = (at, at);
+        let (mut from, mut to) = (head.offset, head.offset + head.len);
+        let most = MERGE_LIMIT.max(head.len);
+        loop {
+            let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
+            let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
+            if let Some((start, end)) = after
+                && start <= to + MERGE_GAP
+                && end.max(to) - from <= most
+            {
+                last += 1;
+                to = to.max(end);
+            } else if let Some((start, end)) = before
+                && end + MERGE_GAP >= from
+                && to - start <= most
+            {
+                first -= 1;
+                from = start;
+            } else {
+                return all[first..=last].to_vec();
+            }
+        }
+    }
+
     /// Reserves memory for all members and reads them, or does nothing.
-    fn admit_members(&mut self, members: &mut [(u64, u64, u64, u64, ChunkId)]) -> bool {
-        let from = members.iter().map(|m| m.0).min().unwrap_or(0);
-        let to = members.iter().map(|m| m.0 + m.1).max().unwrap_or(0);
+    fn admit_members(&mut self, members: &[Member]) -> bool {
+        let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
+        let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
         let bytes = (to - from) as usize;
-        let first = members[0].2;
-        let Some(staging) = self.reserve(false, bytes, first) else { return false };
-        for i in 0..members.len() {
-            let decoded = self.s.shared.catalog.decoded_bytes(members[i].4);
-            if self.reserve_decoded(members[i].2, members[i].4, decoded).is_none() {
-                members[..i].iter().for_each(|m| self.unreserve_decoded(m.4));
+        let Some(staging) = self.reserve(false, bytes) else { return false };
+        for (i, member) in members.iter().enumerate() {
+            let decoded = self.s.shared.catalog.decoded_bytes(member.id);
+            if self.reserve_decoded(member.id, decoded).is_none() {
+                members[..i].iter().for_each(|m| self.unreserve_decoded(m.id));
                 self.s.staging.arena.release(staging);
                 return false;
             }
         }
-        for m in members.iter() {
-            self.want.remove(&(m.2, m.3, m.4));
+        for m in members {
+            self.want.remove(&(m.batch, m.order, m.id));
         }
-        let chunks = members.iter().map(|m| (m.4, (m.0 - from) as usize, Some(m.1 as usize))).collect();
+        let chunks = members.iter().map(|m| (m.id, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
-        self.read(chunks, Some(staging), to, ReadRange::From(from), members[0].4);
+        self.read(chunks, Some(staging), to, ReadRange::From(from), members[0].id);
         true
     }
 

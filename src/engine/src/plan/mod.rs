@@ -137,18 +137,41 @@ impl Planner {
     /// The coordinates of a chunk in the grid of decoded chunks.
     pub fn coords(&self, id: ChunkId) -> Vec<u64> {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
-        let mut rest = id.index;
-        let mut coords: Vec<u64> = grid
-            .iter()
-            .rev()
-            .map(|g| {
-                let c = rest % g.count().max(1);
-                rest /= g.count().max(1);
-                c
-            })
-            .collect();
-        coords.reverse();
+        let mut coords = vec![0; grid.len()];
+        self.each_coord(id, |d, c| coords[d] = c);
         coords
+    }
+
+    /// Calls `f` with each dimension and the chunk's coordinate along it, last dimension first.
+    fn each_coord(&self, id: ChunkId, mut f: impl FnMut(usize, u64)) {
+        let mut rest = id.index;
+        for (d, grid) in self.arrays[id.array as usize].parts[id.part as usize].dims.iter().enumerate().rev() {
+            let count = grid.count().max(1);
+            f(d, rest % count);
+            rest /= count;
+        }
+    }
+
+    /// Elements of the decoded chunk.
+    pub fn chunk_elements(&self, id: ChunkId) -> u64 {
+        let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
+        let mut elements = 1;
+        self.each_coord(id, |d, c| elements *= grid[d].len(c));
+        elements
+    }
+
+    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its slot in it.
+    pub fn shard_and_slot(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
+        let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
+        let (mut shard, mut shards, mut slot, mut slots) = (0, 1, 0, 1);
+        self.each_coord(id, |d, c| {
+            let n = chunks_per_shard[d].max(1);
+            shard += c / n * shards;
+            shards *= grid[d].count().div_ceil(n);
+            slot += c % n * slots;
+            slots *= n;
+        });
+        (shard, slot as usize)
     }
 
     /// The decoded extents of a chunk, one per dimension.
