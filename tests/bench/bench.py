@@ -3,8 +3,8 @@
     python tests/bench/bench.py                      # GPU where there is one; 256 fields, 1.06 GB a store
     python tests/bench/bench.py --device cpu --fields 32
 
-Every reader runs in a process of its own, in turn: it warms up, its first epoch is checked against the checksum of every
-field, and then epochs are timed. The page cache is warm. GB/s count decoded bytes; the median of the repeats is reported.
+Every reader runs in a process of its own, in turn: it is checked against the checksum of
+every field, warms up, and is timed. The page cache is warm. GB/s count decoded bytes; the median of the repeats is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fields", type=int, default=256, help="fields of 721 x 1440 in each store")
     parser.add_argument("--epoch", type=int, help="steps of each store, by repeating its fields (2048 on a GPU, else 512)")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=5, help="timed epochs; on small stores several epochs make one")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each reader")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each repeat takes, roughly")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads or workers that each reader may use"
     )
@@ -60,34 +61,38 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Checks one epoch, then times others. Returns GB/s of each repeat, or why there are none."""
-    per_epoch = store.fields // args.batch_size
+    """Checks the first fields, then times others. Returns GB/s of each repeat, or why there are none."""
+    checked = min(store.fields, max(args.fields, 512)) // args.batch_size
     try:
         stream = READERS[reader](store, args.device, args.batch_size, args.threads)
         seen = []
-        for _ in range(per_epoch):
+        for _ in range(checked):
             seen += [checksum(field) for field in to_host(next(stream))]
     except ImportError as e:
         return {"skipped": f"not installed ({e.name or e})"}
     except Exception as e:  # noqa: BLE001  (whatever a peer raises is its result)
         return {"failed": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"[:200]}
-    if tuple(seen) != store.checksums:
-        wrong = sum(a != b for a, b in zip(seen, store.checksums, strict=True))
+    expected = store.checksums[: len(seen)]
+    if tuple(seen) != expected:
+        wrong = sum(a != b for a, b in zip(seen, expected, strict=True))
         return {"failed": f"wrong values in {wrong} of {len(seen)} fields"}
 
-    def timed(epochs: int) -> float:
+    def timed(batches: int) -> float:
         begin = time.perf_counter()
-        for _ in range(epochs * per_epoch):
+        for _ in range(batches):
             next(stream)
         if args.device == "gpu":
             cuda.synchronize()
         return time.perf_counter() - begin
 
-    once = timed(1)  # also the warm-up
-    # The queues hold a few batches that are ready when the clock starts: enough epochs make them a small part.
-    epochs = max(1, min(50, round(0.5 / max(once, 1e-3)), -(-48 // per_epoch) if once < 0.5 else 1))
-    seconds = [timed(epochs) for _ in range(args.repeats)]
-    return {"gbps": [epochs * store.decoded_bytes / s / 1e9 for s in seconds], "timed_fields": store.fields * epochs}
+    # The warm-up empties the queues that were filled while batches were checked, so that batches are timed as fast as they
+    # are made; then each repeat takes about a second, and many batches, so that what a queue holds is a small part.
+    warm = 64 if store.fields // args.batch_size > 64 else 8
+    rate = 8 / timed(8) if reader != "dali_zarr" else warm / timed(warm)
+    batches = max(8 if reader != "dali_zarr" else 2 * warm, round(rate * args.seconds))
+    seconds = [timed(batches) for _ in range(args.repeats)]
+    decoded = batches * args.batch_size * store.decoded_bytes / store.fields
+    return {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * args.batch_size}
 
 
 def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         stats = Path(folder) / "stats.json"
         command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
-        for name in ("device", "fields", "epoch", "batch_size", "repeats", "threads", "data"):
+        for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data"):
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         env = os.environ | {"DALI_ZARR_STATS_FILE": str(stats)}
         try:

@@ -107,6 +107,8 @@ pub(crate) struct Scheduler {
     reads_in_flight: usize,
     cpu_tasks_in_flight: usize,
     shards: Shards,
+    /// What the next read in the queue lacked: bytes of staging and of slots.
+    lacking: Option<(usize, usize)>,
     /// Fetched chunks that wait for a lane, and the bytes that the GPU must decode or copy for them.
     pending: VecDeque<ChunkId>,
     pending_encoded: usize,
@@ -142,6 +144,7 @@ impl Scheduler {
             reads_in_flight: 0,
             cpu_tasks_in_flight: 0,
             shards: Shards::new(index_limit),
+            lacking: None,
             pending: VecDeque::new(),
             pending_encoded: 0,
             pending_raw: 0,
@@ -540,6 +543,19 @@ impl Scheduler {
         if self.broken.is_some() {
             return;
         }
+        // After a failure another try makes sense only when there is room, which comes while anything is in flight.
+        if let Some((staging, slots)) = self.lacking
+            && !self.idle()
+        {
+            let room = match &self.s.slots {
+                None => self.s.staging.arena.available() >= staging + slots,
+                Some(block) => self.s.staging.arena.available() >= staging && block.arena.available() >= slots,
+            };
+            if !room {
+                return;
+            }
+        }
+        self.lacking = None;
         while let Some(&(batch, order, id)) = self.want.first() {
             if batch >= self.first + self.active as u64 {
                 return;
@@ -550,10 +566,22 @@ impl Scheduler {
             };
             // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
             // ranges that don't fit where others lie now fit in the end.
-            if !admitted && !self.evict(batch) {
-                return;
+            if !admitted {
+                if !self.evict(batch) {
+                    return;
+                }
+            } else {
+                self.lacking = None;
             }
         }
+    }
+
+    /// Whether nothing is in flight that would give memory back.
+    fn idle(&self) -> bool {
+        self.reads_in_flight == 0
+            && self.cpu_tasks_in_flight == 0
+            && self.pending.is_empty()
+            && self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len())
     }
 
     /// Where a chunk's decoded bytes go if one job copies all of them to one place: part of an output.
@@ -625,6 +653,7 @@ impl Scheduler {
         let catalog = Arc::clone(&self.s.shared.catalog);
         let decoded = catalog.decoded_bytes(id);
         if self.reserve_decoded(id, decoded).is_none() {
+            self.lacking = Some((0, decoded));
             return false;
         }
         // On the CPU an uncompressed chunk is read to where it belongs.
@@ -638,6 +667,7 @@ impl Scheduler {
             };
             let Some(staging) = self.reserve(false, most) else {
                 self.unreserve_decoded(id);
+                self.lacking = Some((most, decoded));
                 return false;
             };
             (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
@@ -711,10 +741,12 @@ impl Scheduler {
         };
         let mut members = self.neighbours(Member { offset, len, batch, order, id }, shard, index);
         while !self.admit_members(&members) {
-            if members.len() == 1 {
+            if members.len() == 1 || !self.idle() {
+                let decoded = members.iter().map(|m| self.s.shared.catalog.decoded_bytes(m.id));
+                self.lacking = Some((members.iter().map(|m| m.len as usize).sum(), decoded.sum()));
                 return false;
             }
-            // Not enough memory for all of them: fewer, the first one alone in the end.
+            // Not enough memory for all of them, ever: fewer, the first one alone in the end.
             let at = members.iter().position(|m| m.id == id).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };

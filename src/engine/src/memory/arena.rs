@@ -1,6 +1,6 @@
 //! Hands out ranges of one fixed block of memory. Knows offsets only, so that it serves host and device memory alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Every range starts and ends at a multiple of this: what copies and kernels like, and never shared cache lines.
 pub const ALIGN: usize = 256;
@@ -10,6 +10,8 @@ pub const ALIGN: usize = 256;
 pub struct Arena {
     /// Offset to length; no two touch.
     free: BTreeMap<usize, usize>,
+    /// The same by length, then offset: finding room must not depend on how many pieces there are.
+    by_len: BTreeSet<(usize, usize)>,
     capacity: usize,
     available: usize,
 }
@@ -32,8 +34,21 @@ impl Arena {
     /// All of `capacity` bytes (rounded down to [`ALIGN`]) free.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity / ALIGN * ALIGN;
-        let free = if capacity > 0 { BTreeMap::from([(0, capacity)]) } else { BTreeMap::new() };
-        Self { free, capacity, available: capacity }
+        let mut arena = Self { free: BTreeMap::new(), by_len: BTreeSet::new(), capacity, available: capacity };
+        if capacity > 0 {
+            arena.insert(0, capacity);
+        }
+        arena
+    }
+
+    fn insert(&mut self, offset: usize, len: usize) {
+        self.free.insert(offset, len);
+        self.by_len.insert((len, offset));
+    }
+
+    fn remove(&mut self, offset: usize, len: usize) {
+        self.free.remove(&offset);
+        self.by_len.remove(&(len, offset));
     }
 
     /// Bytes in all.
@@ -46,16 +61,17 @@ impl Arena {
         self.available
     }
 
-    /// The lowest range that holds `bytes`: low addresses stay in the caches, and large free ranges stay whole.
+    /// The beginning of the smallest free range that holds `bytes`, the lowest of several: large ranges stay whole, and
+    /// low addresses stay in the caches.
     pub fn take(&mut self, bytes: usize) -> Option<Range> {
         let len = rounded(bytes);
         if len > self.available {
             return None;
         }
-        let (&offset, &found) = self.free.iter().find(|&(_, &l)| l >= len)?;
-        self.free.remove(&offset);
+        let &(found, offset) = self.by_len.range((len, 0)..).next()?;
+        self.remove(offset, found);
         if found > len {
-            self.free.insert(offset + len, found - len);
+            self.insert(offset + len, found - len);
         }
         self.available -= len;
         Some(Range { offset, len })
@@ -68,15 +84,15 @@ impl Arena {
         if let Some((&before, &l)) = self.free.range(..offset).next_back() {
             debug_assert!(before + l <= offset, "released twice");
             if before + l == offset {
-                self.free.remove(&before);
+                self.remove(before, l);
                 (offset, len) = (before, l + len);
             }
         }
         if let Some(&l) = self.free.get(&(offset + len)) {
-            self.free.remove(&(offset + len));
+            self.remove(offset + len, l);
             len += l;
         }
-        self.free.insert(offset, len);
+        self.insert(offset, len);
     }
 
     /// Gives back what of a range lies beyond its first `bytes`.
