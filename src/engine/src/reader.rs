@@ -126,7 +126,7 @@ impl Reader {
         let mut notes = Vec::new();
         let routes = routes(&spec, &dataset, &mut notes)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let catalog = Arc::new(Catalog { planner: Planner::new(geometry, grids), routes, dataset });
+        let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
         let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
 
         let (events, event_receiver) = unbounded();
@@ -438,7 +438,9 @@ fn plan_batches(mut order: Order, batch: u64, shared: &Shared, requests: &Receiv
         }
         let samples: Vec<u64> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
-        if shared.events.send(Event::Planned(shared.catalog.planner.plan(&samples))).is_err() {
+        let plan = shared.catalog.planner.plan(&samples);
+        let shards = shared.catalog.shards_of(&plan);
+        if shared.events.send(Event::Planned(plan, shards)).is_err() {
             return;
         }
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{Dataset, Part};
+use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part};
 use crate::error::{Error, Result};
-use crate::plan::{ChunkId, Planner};
+use crate::plan::{BatchPlan, ChunkId, Planner};
 use crate::store::Store;
 
 use super::shards::ShardId;
@@ -34,9 +34,35 @@ pub(crate) struct Catalog {
     pub planner: Planner,
     /// Per array and store.
     pub routes: Vec<Vec<Route>>,
+    /// Per array and store: bytes of every decoded chunk, where all are equal.
+    pub equal_bytes: Vec<Vec<Option<usize>>>,
 }
 
 impl Catalog {
+    pub fn new(dataset: Dataset, planner: Planner, routes: Vec<Vec<Route>>) -> Self {
+        let equal = |part: &Part, element: usize| {
+            let regular = part.grid.iter().all(|g| matches!(g, DimGrid::Regular { .. }));
+            // Checked for overflow when the reader's needs are computed.
+            regular.then(|| part.largest_chunk().iter().fold(element, |n, &l| n.saturating_mul(l as usize)))
+        };
+        let of = |array: &ArrayInfo| array.parts.iter().map(|p| equal(p, array.dtype.size())).collect();
+        let equal_bytes = dataset.arrays.iter().map(of).collect();
+        Self { dataset, planner, routes, equal_bytes }
+    }
+
+    /// The shards that a plan needs, each with one of its chunks; some may come twice.
+    pub fn shards_of(&self, plan: &BatchPlan) -> Vec<(ShardId, ChunkId)> {
+        let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
+        for chunk_use in &plan.uses {
+            if let Location::Shard(shard, _) = self.location(chunk_use.chunk)
+                && shards.last().is_none_or(|(last, _)| *last != shard)
+            {
+                shards.push((shard, chunk_use.chunk));
+            }
+        }
+        shards
+    }
+
     pub fn part(&self, id: ChunkId) -> &Part {
         &self.dataset.arrays[id.array as usize].parts[id.part as usize]
     }
@@ -73,6 +99,9 @@ impl Catalog {
 
     /// Bytes of the decoded chunk.
     pub fn decoded_bytes(&self, id: ChunkId) -> usize {
+        if let Some(bytes) = self.equal_bytes[id.array as usize][id.part as usize] {
+            return bytes;
+        }
         let element = self.dataset.arrays[id.array as usize].dtype.size() as u64;
         // Checked for overflow when the dataset was opened, for the largest chunk.
         (self.planner.chunk_elements(id) * element) as usize

@@ -34,8 +34,8 @@ use tasks::{GroupId, Served};
 
 /// What happened elsewhere.
 pub(crate) enum Event {
-    /// The planner planned the next batch.
-    Planned(BatchPlan),
+    /// The planner planned the next batch, which needs chunks of these shards.
+    Planned(BatchPlan, Vec<(shards::ShardId, ChunkId)>),
     /// A read ended: bytes read, or `None` if there is no such key.
     Fetched(GroupId, Result<Option<usize>>),
     /// A shard's index was read; `None` if there is no such shard.

@@ -175,7 +175,16 @@ impl Scheduler {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Planned(plan) => self.planned(plan),
+            Event::Planned(plan, shards) => {
+                // Indexes are read long before their chunks are wanted.
+                for (shard, of) in shards {
+                    if self.shards.expect(shard) {
+                        self.reads_in_flight += 1;
+                        self.s.fetch.index(shard, self.s.shared.catalog.key(of));
+                    }
+                }
+                self.planned(plan);
+            }
             Event::Fetched(group, result) => self.fetched(group, result),
             Event::Index(shard, result) => {
                 self.reads_in_flight -= 1;

@@ -71,6 +71,17 @@ impl Shards {
         }
     }
 
+    /// Whether the index of a shard must be read, for chunks that will ask for it.
+    pub fn expect(&mut self, shard: ShardId) -> bool {
+        match self.states.entry(shard) {
+            std::collections::hash_map::Entry::Vacant(e) => {
+                e.insert(State::Reading(Vec::new()));
+                true
+            }
+            std::collections::hash_map::Entry::Occupied(_) => false,
+        }
+    }
+
     /// Takes note of an index, or of a failure (`None`), and gives back the chunks that waited.
     pub fn set(&mut self, shard: ShardId, known: Option<Known>) -> Vec<ChunkId> {
         let waiting = match self.states.remove(&shard) {
