@@ -51,7 +51,7 @@ the same type, or `dtype` must be set.)",
 
 Negative indices count from the end; the order is kept and repetitions are allowed. The function
 ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices, and
-floating-point numbers and strings are labels that are looked up in the store's array of the dimension's name.)",
+floating-point numbers are labels that are looked up in the store's array of the dimension's name.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
 by its position.

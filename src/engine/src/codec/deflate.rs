@@ -1,7 +1,7 @@
 //! gzip and zlib: Zarr's gzip codec, numcodecs' GZip and Zlib.
 //!
 //! Specifications: RFC 1952 and RFC 1950. Decoded on the CPU by zlib-rs, with checksums verified; on the GPU by
-//! nvCOMP. As Python's readers: gzip data may have several members and zero bytes behind them, and what stands behind
+//! this project's `dz_inflate`. As Python's readers: gzip data may have several members and zero bytes behind them, and what stands behind
 //! a zlib stream is not looked at.
 
 use flate2::{Decompress, FlushDecompress, Status};
