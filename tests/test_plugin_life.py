@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 
 import dali_zarr  # noqa: F401  (loads the operator)
 import numpy as np

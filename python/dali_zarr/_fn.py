@@ -13,12 +13,15 @@ _PRECISE = ("fill_value", "mean", "stddev")
 
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The operator's arguments; those that came out of here come out the same."""
+    for name, value in arguments.items():
+        if isinstance(value, type):
+            raise TypeError(f"zarr_reader: {name}: expected a value, found {value}; DALI's types are in nvidia.dali.types")
     arguments = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arguments.items()}
     path = arguments.get("path")
-    if isinstance(path, os.PathLike):
-        path = os.fspath(path)
+    if isinstance(path, os.PathLike | bytes):
+        path = os.fsdecode(path)
     elif isinstance(path, list | tuple):
-        path = [os.fspath(p) for p in path]
+        path = [os.fsdecode(p) for p in path]
     if path is not None:
         arguments["path"] = path
     if isinstance(arguments.get("pick"), dict):
@@ -29,7 +32,10 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         value = arguments.get(name)
         if value is not None:
             values = value if isinstance(value, list | tuple) else [value]
-            arguments["_" + name] = [repr(float(v)) for v in values]
+            try:
+                arguments["_" + name] = [repr(float(v)) for v in values]
+            except ValueError as error:
+                raise TypeError(f"zarr_reader: {name}: expected numbers, found {value!r}") from error
     return arguments
 
 

@@ -21,6 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+if "dali_zarr" in sys.argv:
+    import dali_zarr  # noqa: F401  (as its documentation asks: before anything initialises CUDA)
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 

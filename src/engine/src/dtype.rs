@@ -35,8 +35,18 @@ pub enum DType {
 impl DType {
     /// All element types, in the order of their discriminants.
     pub const ALL: [DType; 12] = [
-        Self::Bool, Self::I8, Self::I16, Self::I32, Self::I64, Self::U8, Self::U16, Self::U32, Self::U64, Self::F16,
-        Self::F32, Self::F64,
+        Self::Bool,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+        Self::F16,
+        Self::F32,
+        Self::F64,
     ];
 
     /// Bytes per element.

@@ -125,6 +125,7 @@ impl Reader {
         };
         let mut notes = Vec::new();
         let routes = routes(&spec, &dataset, &mut notes)?;
+        bound_chunks(&spec, &dataset, &geometry)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
         let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
@@ -155,6 +156,8 @@ impl Reader {
             window,
             lookahead: window.max(8),
             index_limit: memory.indexes,
+            largest_index: needs.index,
+            batch_jobs: needs.jobs,
             index_output: spec.return_index,
             plan,
             finished: finished_sender,
@@ -282,8 +285,12 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
         .flat_map(|norm| {
             let array = &dataset.arrays[norm.array];
             let cf = &array.cf;
-            let decoding =
-                assemble::Decoding { missing: cf.missing.clone(), scale: cf.scale, offset: cf.offset, decoded: Some(cf.decoded) };
+            let decoding = assemble::Decoding {
+                missing: cf.missing.clone(),
+                scale: cf.scale,
+                offset: cf.offset,
+                decoded: Some(cf.decoded),
+            };
             [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
         })
         .collect()
@@ -333,6 +340,37 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) -> Result<Vec
     Ok(routes)
 }
 
+/// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
+const MAX_BATCH_CHUNKS: u64 = 1 << 19;
+
+/// Refuses batches of so many chunks that planning them would take more memory than holding them.
+fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
+    let mut total = 0u64;
+    for placement in &geometry.placements {
+        let (view, array) = (&geometry.views[placement.array], &dataset.arrays[placement.array]);
+        let most = |part: &crate::dataset::Part| {
+            view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
+                let elements = match dim.role {
+                    crate::geometry::Role::Whole => dim.len,
+                    crate::geometry::Role::Axis(a) => geometry.axes[a].window as u64,
+                };
+                let runs = if dim.pick.is_some() { elements } else { grid.count().min(elements) };
+                n.saturating_mul(runs)
+            })
+        };
+        let chunks = array.parts.iter().map(most).max().unwrap_or(0).saturating_mul(spec.batch_size as u64);
+        total = total.saturating_add(chunks);
+        if total > MAX_BATCH_CHUNKS {
+            return Err(Error::value(format!(
+                "array '{}': a batch needs more than {MAX_BATCH_CHUNKS} chunks, since they are small beside the samples; \
+                 use a smaller batch_size or window, or larger chunks",
+                array.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What the reader must hold at a time.
 fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
     let too_large = |name: &str| Error::value(format!("array '{name}': a chunk has more bytes than can be addressed"));
@@ -341,14 +379,24 @@ fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Ord
         .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
         .filter(|&n| n < 1 << 46)
         .ok_or_else(|| Error::value("a batch has more bytes than can be addressed"))?;
-    let mut needs =
-        Needs { batch, encoded: 0, decoded: 0, bounced: 0, per_thread: 0, index: 0, working_set: 0, smallest: usize::MAX };
+    let mut needs = Needs {
+        batch,
+        encoded: 0,
+        decoded: 0,
+        bounced: 0,
+        per_thread: 0,
+        index: 0,
+        working_set: 0,
+        smallest: usize::MAX,
+        jobs: 0,
+    };
     let gpu = matches!(spec.device, Device::Gpu(_));
     for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let elements = part.largest_chunk().iter().try_fold(array.dtype.size(), |n, &l| {
-                n.checked_mul(usize::try_from(l).ok()?)
-            });
+            let elements = part
+                .largest_chunk()
+                .iter()
+                .try_fold(array.dtype.size(), |n, &l| n.checked_mul(usize::try_from(l).ok()?));
             let decoded = elements.filter(|&n| n < 1 << 44).ok_or_else(|| too_large(&array.name))?;
             needs.decoded = needs.decoded.max(decoded);
             needs.smallest = needs.smallest.min(decoded.max(1));
@@ -371,6 +419,7 @@ fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Ord
     }
     let samples: Vec<u64> = (0..spec.batch_size as u64).map(|k| order.sample(k)).collect();
     let plan = catalog.planner.plan(&samples);
+    needs.jobs = plan.jobs.len();
     needs.working_set = plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum();
     Ok(needs)
 }
@@ -391,8 +440,14 @@ fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) 
     let cores = std::thread::available_parallelism().map_or(4, usize::from);
     let threads = spec.decode_threads.unwrap_or(cores).max(1);
     let window = spec.prefetch_queue_depth;
-    if window == Some(0) {
-        return Err(Error::value("prefetch_queue_depth: expected at least 1, found 0"));
+    let counts =
+        [("prefetch_queue_depth", window), ("io_threads", spec.io_threads), ("decode_threads", spec.decode_threads)];
+    for (what, count) in counts {
+        if let Some(n) = count
+            && !(1..=1024).contains(&n)
+        {
+            return Err(Error::value(format!("{what}: expected a number from 1 to 1024, found {n}")));
+        }
     }
     let host_limit = spec.host_memory_limit.unwrap_or(budget::DEFAULT_HOST);
     let Device::Gpu(ordinal) = spec.device else {
@@ -404,7 +459,7 @@ fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) 
         let b = budget::cpu(limit, needs, window, threads)?;
         let block = HostBlock::map(b.block)?;
         let staging = Block { arena: Arena::new(b.block), base: block.address() };
-        let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, b.window + 2)).collect();
+        let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, 1)).collect();
         return Ok(Memory {
             window: b.window,
             threads: b.threads,

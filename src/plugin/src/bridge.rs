@@ -177,6 +177,9 @@ impl ZarrReader {
     fn open(&mut self, arguments: &ffi::Arguments) -> ffi::Status {
         to_status(guard(|| {
             let reader = Reader::open(to_spec(arguments)?)?;
+            for note in reader.notes() {
+                eprintln!("zarr_reader: {note}");
+            }
             self.0 = Some(Fenced::new(reader));
             Ok(())
         }))

@@ -59,17 +59,12 @@ type Row = fn(*const u8, isize, *mut u8, isize, usize);
 
 /// Calls `row` for every innermost row of the box.
 fn rows<const SIZE: usize>(job: &Job, row: Row) {
-    walk(job, SIZE, SIZE, |src, src_step, dst, dst_step, n| row(src, src_step, dst, dst_step, n));
+    walk(job, SIZE, SIZE, row);
 }
 
 /// Walks over the rows of a box.
 #[inline(always)]
-fn walk(
-    job: &Job,
-    src_size: usize,
-    dst_size: usize,
-    mut row: impl FnMut(*const u8, isize, *mut u8, isize, usize),
-) {
+fn walk(job: &Job, src_size: usize, dst_size: usize, mut row: impl FnMut(*const u8, isize, *mut u8, isize, usize)) {
     let inner = job.ndim as usize - 1;
     let outer: u64 = job.extent[..inner].iter().map(|&e| u64::from(e)).product();
     let (src_step, dst_step) =

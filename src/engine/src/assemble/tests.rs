@@ -57,7 +57,12 @@ fn casts_round_and_saturate() {
 
 #[test]
 fn decoding_then_normalisation_then_cast() {
-    let decoding = Decoding { missing: vec![(-999i16) as u16 as u64], scale: Some(0.01), offset: Some(273.15), decoded: Some(DType::F64) };
+    let decoding = Decoding {
+        missing: vec![(-999i16) as u16 as u64],
+        scale: Some(0.01),
+        offset: Some(273.15),
+        decoded: Some(DType::F64),
+    };
     let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), dtype: DType::F32 };
     let op = op(DType::I16, 7, &decoding, &norm, -1.0, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
@@ -65,13 +70,22 @@ fn decoding_then_normalisation_then_cast() {
     let want = |v: f64| ((v * 0.01 + 273.15 - 280.0) / 12.5) as f32;
     assert!(got[0].is_nan());
     assert_eq!(got[1..], [want(0.0), want(1234.0), want(-32768.0)]);
-    assert_eq!(apply::<i16, f32>(&stored, &op, Source::Fill), [want(7.0); 4], "the fill value is decoded like any other");
+    assert_eq!(
+        apply::<i16, f32>(&stored, &op, Source::Fill),
+        [want(7.0); 4],
+        "the fill value is decoded like any other"
+    );
     assert_eq!(apply::<i16, f32>(&stored, &op, Source::Pad), [-1.0; 4], "elements outside are not");
 }
 
 #[test]
 fn decoding_to_float32_rounds_each_step() {
-    let decoding = Decoding { scale: Some(f64::from(0.1f32)), offset: Some(1.0e6), decoded: Some(DType::F32), ..Decoding::default() };
+    let decoding = Decoding {
+        scale: Some(f64::from(0.1f32)),
+        offset: Some(1.0e6),
+        decoded: Some(DType::F32),
+        ..Decoding::default()
+    };
     let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
     let stored = [1.5f32, 12345.678, -7.25];
     let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, 0.0, false), Source::Chunk);
@@ -82,7 +96,7 @@ fn decoding_to_float32_rounds_each_step() {
 fn strided_boxes_of_every_size() {
     fn check<T: Copy + Default + PartialEq + std::fmt::Debug>(dtype: DType, of: fn(u64) -> T) {
         let src: Vec<T> = (0..120).map(of).collect();
-        let mut dst = vec![T::default(); 200];
+        let mut dst = [T::default(); 200];
         // A transposed box with a reversed dimension and a broadcast one.
         let dims = [(3, 0, 60), (4, -5, 1), (5, 20, 4)];
         let j = job(&raw const src[17] as u64, &raw mut dst[2] as u64, &dims, Source::Chunk);

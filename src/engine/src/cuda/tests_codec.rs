@@ -3,9 +3,9 @@
 use super::decode::{DecodeArrays, GpuCodec, decode_async, status_message, temp_bytes};
 use super::test_gpu::{Gpu, Random, bytes_of, gpu, nvcomp};
 use super::{DeviceBuffer, memset_async};
+use crate::codec::Compression;
 use crate::error::Result;
 use crate::gpu_codec::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::codec::Compression;
 use crate::gpu_codec::{Checksum, Verdict, inspect};
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind};
 use std::time::Instant;

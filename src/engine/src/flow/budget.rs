@@ -22,6 +22,8 @@ pub struct Needs {
     pub working_set: usize,
     /// Decoded bytes of the array with the smallest chunks: how many chunks a wave may have to hold.
     pub smallest: usize,
+    /// Jobs of a typical batch.
+    pub jobs: usize,
 }
 
 /// How host memory is divided.
@@ -53,7 +55,8 @@ fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
 /// The smallest limit with which batches can be delivered to the CPU: one chunk, and one batch or what was asked for.
 pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
     let chunk = rounded(needs.encoded) + rounded(needs.decoded);
-    (window.unwrap_or(1).max(1) * needs.batch + chunk + rounded(needs.index * 2) + needs.per_thread) as u64
+    // One batch more than are in preparation: a buffer that came back and waits to be used again.
+    ((window.unwrap_or(1).max(1) + 1) * needs.batch + chunk + rounded(needs.index * 2) + needs.per_thread) as u64
 }
 
 /// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
@@ -80,7 +83,9 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     let left = left - left / 8;
     // Enough chunks for one batch and every thread come first, then batches ahead.
     let wanted = (needs.working_set + threads * chunk).min(left / 2);
-    let window = window.unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1))).clamp(batches, MOST_WINDOW.max(batches));
+    let window = window
+        .unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1)))
+        .clamp(batches, MOST_WINDOW.max(batches));
     let block = chunk + left - (window - batches) * needs.batch;
     Ok(HostBudget { window, block, indexes, threads })
 }
@@ -163,10 +168,8 @@ pub fn gpu(
             let slots = (lanes * decoded).saturating_add(rounded(set)).max(chunk);
             let ahead = (lanes * decoded).div_ceil(set) + 2;
             let windows = window.unwrap_or(ahead.clamp(2, MOST_WINDOW));
-            let sum = lanes
-                .saturating_mul(cost)
-                .saturating_add(slots)
-                .saturating_add(windows.saturating_mul(needs.batch));
+            let sum =
+                lanes.saturating_mul(cost).saturating_add(slots).saturating_add(windows.saturating_mul(needs.batch));
             let enough = decoded >= set.min(32 << 20) || lanes == 1;
             if sum <= total && enough {
                 return Ok(DeviceBudget {
@@ -220,6 +223,7 @@ mod tests {
             index: 0,
             working_set: batch,
             smallest: chunk,
+            jobs: 0,
         }
     }
 
@@ -268,7 +272,7 @@ mod tests {
             let smallest: u64 = named(&smallest);
             for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
                 let b = cpu(limit, &n, None, 4).unwrap();
-                let total = b.window * n.batch + b.block + b.indexes + b.threads * per_thread;
+                let total = (b.window + 1) * n.batch + b.block + b.indexes + b.threads * per_thread;
                 assert!(total as u64 <= limit, "{limit}: {total} {b:?}");
                 assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.threads >= 1);
             }

@@ -14,7 +14,7 @@ use dali_zarr_kernels::{Job, Source};
 
 use super::catalog::{Location, Route};
 use super::chunks::{Chunk, Group, Planned, State};
-use super::shards::{Known, Shards};
+use super::shards::{Ask, Known, Shards};
 use super::stats::Stats;
 use super::tasks::{GroupId, Item, Outcome, Read, ReadRange, Served, Shared, Task};
 use super::wave::{Content, Lanes, Wave, WaveChunk, WaveDone};
@@ -62,6 +62,10 @@ pub(crate) struct Setup {
     pub lookahead: usize,
     /// Bytes of shard indexes that are kept.
     pub index_limit: usize,
+    /// Bytes of the largest index.
+    pub largest_index: usize,
+    /// Jobs of a typical batch.
+    pub batch_jobs: usize,
     /// Whether the last output is the samples' index.
     pub index_output: bool,
     /// Asks the planner for one more batch.
@@ -70,6 +74,16 @@ pub(crate) struct Setup {
     #[expect(dead_code, reason = "owned for its Drop")]
     /// The memory behind `staging` and `slots`. Last, so that all threads are gone before it is freed.
     pub memory: Vec<Box<dyn Send>>,
+}
+
+/// What became of the first chunk in the queue.
+enum Admission {
+    /// It is on its way, or its fate is known.
+    Done,
+    /// There isn't enough memory now.
+    NoRoom,
+    /// It has to wait for an index that is being read.
+    Later,
 }
 
 /// A wanted chunk in a shard: its bytes there, and its place in the queue.
@@ -126,7 +140,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let lanes = setup.lanes.as_ref().map_or(0, |l| l.count());
-        let index_limit = setup.index_limit;
+        let (index_limit, largest_index) = (setup.index_limit, setup.largest_index);
         Self {
             s: setup,
             first: 0,
@@ -143,7 +157,7 @@ impl Scheduler {
             next_group: 0,
             reads_in_flight: 0,
             cpu_tasks_in_flight: 0,
-            shards: Shards::new(index_limit),
+            shards: Shards::new(index_limit, largest_index),
             lacking: None,
             pending: VecDeque::new(),
             pending_encoded: 0,
@@ -239,9 +253,12 @@ impl Scheduler {
     // ---- batches ----
 
     fn ask_for_plans(&mut self) {
-        while self.batches.len() + self.plans_asked < self.s.window + self.s.lookahead
-            && (self.planned_jobs < MAX_PLANNED_JOBS || self.batches.len() + self.plans_asked < 2)
-        {
+        loop {
+            let plans = self.batches.len() + self.plans_asked;
+            let jobs = self.planned_jobs + self.plans_asked * self.s.batch_jobs;
+            if plans >= self.s.window + self.s.lookahead || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
+                return;
+            }
             self.plans_asked += 1;
             // The planner lives as long as this scheduler.
             let _ = self.s.plan.send(());
@@ -326,8 +343,7 @@ impl Scheduler {
             let outputs = &batch.outputs;
             loose.jobs.extend(batch.plan.pads.iter().map(|job| resolved(job, outputs, Some(0))));
         }
-        let uses: Vec<(u32, ChunkId)> =
-            batch.plan.uses.iter().enumerate().map(|(i, u)| (i as u32, u.chunk)).collect();
+        let uses: Vec<(u32, ChunkId)> = batch.plan.uses.iter().enumerate().map(|(i, u)| (i as u32, u.chunk)).collect();
         for (i, id) in uses {
             let Some(chunk) = self.chunks.get_mut(&id) else { continue };
             if !matches!(chunk.state, State::Ready | State::Missing | State::Failed(_)) {
@@ -431,6 +447,14 @@ impl Scheduler {
             };
             let _ = self.s.finished.send(finished);
             any = true;
+        }
+        if self.batches.is_empty()
+            && self.untaken == 0
+            && let Some(e) = &self.broken
+        {
+            // No plan may ever come any more; whoever waits must hear of it.
+            self.untaken += 1;
+            let _ = self.s.finished.send(Err(e.clone()));
         }
         any
     }
@@ -570,17 +594,16 @@ impl Scheduler {
                 return;
             }
             let admitted = match self.s.shared.catalog.location(id) {
-                Location::Key => self.admit_key(batch, order, id),
+                Location::Key if self.admit_key(batch, order, id) => Admission::Done,
+                Location::Key => Admission::NoRoom,
                 Location::Shard(shard, slot) => self.admit_shard(batch, order, id, shard, slot),
             };
             // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
             // ranges that don't fit where others lie now fit in the end.
-            if !admitted {
-                if !self.evict(batch) {
-                    return;
-                }
-            } else {
-                self.lacking = None;
+            match admitted {
+                Admission::Done => self.lacking = None,
+                Admission::NoRoom if self.evict(batch) => {}
+                Admission::NoRoom | Admission::Later => return,
             }
         }
     }
@@ -715,37 +738,38 @@ impl Scheduler {
         id: ChunkId,
         shard: super::shards::ShardId,
         slot: usize,
-    ) -> bool {
+    ) -> Admission {
         let known = match self.shards.get(shard, id) {
             Ok(known) => known,
-            Err(must_read) => {
+            Err(Ask::Full) => return Admission::Later,
+            Err(ask) => {
                 self.want.remove(&(batch, order, id));
                 if let Some(chunk) = self.chunks.get_mut(&id) {
                     chunk.state = State::AwaitsIndex;
                 }
-                if must_read {
+                if ask == Ask::Read {
                     self.reads_in_flight += 1;
                     self.s.fetch.index(shard, self.s.shared.catalog.key(id));
                 }
-                return true;
+                return Admission::Done;
             }
         };
         let Known::Index(index) = &*known else {
             self.want.remove(&(batch, order, id));
             self.settle(id, State::Missing);
-            return true;
+            return Admission::Done;
         };
         let (offset, len) = match self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
             Ok(Some(range)) => range,
             Ok(None) => {
                 self.want.remove(&(batch, order, id));
                 self.settle(id, State::Missing);
-                return true;
+                return Admission::Done;
             }
             Err(e) => {
                 self.want.remove(&(batch, order, id));
                 self.settle(id, State::Failed(e));
-                return true;
+                return Admission::Done;
             }
         };
         let mut members = self.neighbours(Member { offset, len, batch, order, id }, shard, index);
@@ -753,14 +777,14 @@ impl Scheduler {
             if members.len() == 1 || !self.idle() {
                 let decoded = members.iter().map(|m| self.s.shared.catalog.decoded_bytes(m.id));
                 self.lacking = Some((members.iter().map(|m| m.len as usize).sum(), decoded.sum()));
-                return false;
+                return Admission::NoRoom;
             }
             // Not enough memory for all of them, ever: fewer, the first one alone in the end.
             let at = members.iter().position(|m| m.id == id).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
         }
-        true
+        Admission::Done
     }
 
     /// The chunks that are wanted next from the same shard and lie so near `head` that one read serves them, in the
@@ -910,7 +934,8 @@ impl Scheduler {
     /// Gives chunks to a decode thread; if batches are delivered to the CPU, with the jobs of their active users.
     fn decode(&mut self, ids: Vec<ChunkId>) {
         let catalog = Arc::clone(&self.s.shared.catalog);
-        let mut task = Task { items: Vec::new(), jobs: Vec::new(), loose: 0..0, served: Vec::new(), pinned: Vec::new() };
+        let mut task =
+            Task { items: Vec::new(), jobs: Vec::new(), loose: 0..0, served: Vec::new(), pinned: Vec::new() };
         for id in ids {
             let shape = catalog.planner.chunk_shape(id);
             let decoded = self.decoded_span(id, catalog.decoded_bytes(id));
@@ -936,7 +961,13 @@ impl Scheduler {
     }
 
     /// Marks a chunk as being decoded, with the jobs of its active users.
-    fn serve_decoding(&mut self, id: ChunkId, jobs: &mut Vec<Job>, served: &mut Vec<Served>, after: Option<&mut Vec<u64>>) {
+    fn serve_decoding(
+        &mut self,
+        id: ChunkId,
+        jobs: &mut Vec<Job>,
+        served: &mut Vec<Served>,
+        after: Option<&mut Vec<u64>>,
+    ) {
         let slots = self.s.slots.as_ref().unwrap_or(&self.s.staging);
         let Some(chunk) = self.chunks.get_mut(&id) else { return };
         chunk.state = State::Decoding;

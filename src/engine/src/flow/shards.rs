@@ -1,5 +1,6 @@
 //! The indexes of shards: each read once, kept within a limit, with the chunks that wait for it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -36,7 +37,22 @@ pub(crate) enum Known {
 
 enum State {
     Reading(Vec<ChunkId>),
-    Known(Arc<Known>),
+    Known {
+        known: Arc<Known>,
+        /// Chunks waited for it and none has asked since: it must not make room for others before they did.
+        awaited: bool,
+    },
+}
+
+/// What a chunk that asks for an unknown index is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// It waits now; the index must be read.
+    Read,
+    /// It waits now; the index is being read.
+    Wait,
+    /// There is no room for another index before one that is being read has come.
+    Full,
 }
 
 /// See the module.
@@ -46,44 +62,65 @@ pub(crate) struct Shards {
     known: VecDeque<(ShardId, usize)>,
     bytes: usize,
     limit: usize,
+    /// Bytes that the largest index takes.
+    largest: usize,
+    /// Indexes that are being read.
+    reading: usize,
 }
 
 impl Shards {
-    /// Keeps up to `limit` bytes of indexes, but always the newest.
-    pub fn new(limit: usize) -> Self {
-        Self { states: HashMap::default(), known: VecDeque::new(), bytes: 0, limit }
+    /// Keeps up to `limit` bytes of indexes of up to `largest` bytes each, but always one that chunks wait for.
+    pub fn new(limit: usize, largest: usize) -> Self {
+        Self { states: HashMap::default(), known: VecDeque::new(), bytes: 0, limit, largest, reading: 0 }
     }
 
-    /// The index of a shard, if it is known. Otherwise `chunk` waits for it, and `true` says that it must be read.
-    pub fn get(&mut self, shard: ShardId, chunk: ChunkId) -> Result<Arc<Known>, bool> {
+    /// Whether one more index may be read: those that are on their way must fit beside each other.
+    fn room(&self) -> bool {
+        self.reading == 0 || (self.reading + 1).saturating_mul(self.largest) <= self.limit
+    }
+
+    /// The index of a shard, if it is known. Otherwise `chunk` waits for it, unless there is no room.
+    pub fn get(&mut self, shard: ShardId, chunk: ChunkId) -> Result<Arc<Known>, Ask> {
+        let room = self.room();
         match self.states.entry(shard) {
-            std::collections::hash_map::Entry::Vacant(e) => {
+            Entry::Vacant(_) if !room => Err(Ask::Full),
+            Entry::Vacant(e) => {
                 e.insert(State::Reading(vec![chunk]));
-                Err(true)
+                self.reading += 1;
+                Err(Ask::Read)
             }
-            std::collections::hash_map::Entry::Occupied(mut e) => match e.get_mut() {
-                State::Known(known) => Ok(Arc::clone(known)),
+            Entry::Occupied(mut e) => match e.get_mut() {
+                State::Known { known, awaited } => {
+                    *awaited = false;
+                    Ok(Arc::clone(known))
+                }
                 State::Reading(waiting) => {
                     waiting.push(chunk);
-                    Err(false)
+                    Err(Ask::Wait)
                 }
             },
         }
     }
 
-    /// Whether the index of a shard must be read, for chunks that will ask for it.
+    /// Whether the index of a shard is to be read ahead, for chunks that will ask for it.
     pub fn expect(&mut self, shard: ShardId) -> bool {
+        // Half of the room stays for those that are in use.
+        if self.reading.saturating_mul(self.largest) > self.limit / 2 {
+            return false;
+        }
         match self.states.entry(shard) {
-            std::collections::hash_map::Entry::Vacant(e) => {
+            Entry::Vacant(e) => {
                 e.insert(State::Reading(Vec::new()));
+                self.reading += 1;
                 true
             }
-            std::collections::hash_map::Entry::Occupied(_) => false,
+            Entry::Occupied(_) => false,
         }
     }
 
     /// Takes note of an index, or of a failure (`None`), and gives back the chunks that waited.
     pub fn set(&mut self, shard: ShardId, known: Option<Known>) -> Vec<ChunkId> {
+        self.reading -= 1;
         let waiting = match self.states.remove(&shard) {
             Some(State::Reading(waiting)) => waiting,
             _ => Vec::new(),
@@ -94,14 +131,21 @@ impl Shards {
                     Known::Index(i) => i.entries.len() * size_of::<Option<(u64, u64)>>(),
                     Known::Missing => 0,
                 };
-            while self.bytes + bytes > self.limit {
+            for _ in 0..self.known.len() {
+                if self.bytes + bytes <= self.limit {
+                    break;
+                }
                 let Some((oldest, size)) = self.known.pop_front() else { break };
+                if matches!(self.states.get(&oldest), Some(State::Known { awaited: true, .. })) {
+                    self.known.push_back((oldest, size));
+                    continue;
+                }
                 self.states.remove(&oldest);
                 self.bytes -= size;
             }
             self.bytes += bytes;
             self.known.push_back((shard, bytes));
-            self.states.insert(shard, State::Known(Arc::new(known)));
+            self.states.insert(shard, State::Known { known: Arc::new(known), awaited: !waiting.is_empty() });
         }
         waiting
     }
@@ -119,18 +163,33 @@ mod tests {
     fn read_once_and_kept_within_the_limit() {
         let chunk = |index| ChunkId { array: 0, part: 0, index };
         let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
-        let mut shards = Shards::new(1000);
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(true));
-        assert_eq!(shards.get(shard(0), chunk(2)).err(), Some(false), "the second waits for the same read");
+        let mut shards = Shards::new(1000, 368);
+        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(0), chunk(2)).err(), Some(Ask::Wait), "the second waits for the same read");
         assert_eq!(shards.set(shard(0), known()), [chunk(1), chunk(2)]);
         assert!(shards.get(shard(0), chunk(3)).is_ok());
         for i in 1..5 {
-            assert_eq!(shards.get(shard(i), chunk(0)).err(), Some(true));
+            assert_eq!(shards.get(shard(i), chunk(0)).err(), Some(Ask::Read));
             shards.set(shard(i), known());
+            assert!(shards.get(shard(i), chunk(0)).is_ok());
         }
         assert!(shards.bytes <= 1000 && shards.states.len() == shards.known.len());
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(true), "the oldest made room");
+        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read), "the oldest made room");
         assert_eq!(shards.set(shard(0), None), [chunk(1)]);
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(true), "a failure isn't remembered");
+        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read), "a failure isn't remembered");
+    }
+
+    #[test]
+    fn an_index_that_chunks_wait_for_is_not_dropped() {
+        let chunk = |index| ChunkId { array: 0, part: 0, index };
+        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
+        let mut shards = Shards::new(400, 368);
+        assert_eq!(shards.get(shard(0), chunk(0)).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(1), chunk(1)).err(), Some(Ask::Full), "one at a time");
+        assert!(!shards.expect(shard(2)));
+        shards.set(shard(0), known());
+        assert_eq!(shards.get(shard(1), chunk(1)).err(), Some(Ask::Read));
+        shards.set(shard(1), known());
+        assert!(shards.get(shard(0), chunk(0)).is_ok(), "still there for the chunk that waited");
     }
 }

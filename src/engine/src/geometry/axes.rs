@@ -129,7 +129,7 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64) -> Result<Axis> {
     }
     let limit = |what: &str, value: i64, least: i64| {
         if value < least || value > 1 << 40 {
-            return Err(Error::value(format!("{what}: expected at least {least} along \"{name}\", found {value}")));
+            return Err(Error::value(format!("{what}: expected {least} to 2^40 along \"{name}\", found {value}")));
         }
         Ok(value)
     };

@@ -126,7 +126,9 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
     for pick in &spec.pick {
         let name = axes::resolve(&pick.dim, "pick", arrays, reference)?;
         if picks.iter().any(|(n, _)| *n == name) {
-            return Err(Error::value(format!("pick: dimension \"{name}\" is named twice; give all its indices at once")));
+            return Err(Error::value(format!(
+                "pick: dimension \"{name}\" is named twice; give all its indices at once"
+            )));
         }
         if pick.indices.is_empty() {
             return Err(Error::value(format!("pick: dimension \"{name}\" has no index; give at least one")));

@@ -202,7 +202,9 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let mut counts = Vec::new();
     for (dims, view) in channel_dims.iter().zip(views) {
         let n = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(view.dims[d].len)).filter(|&n| n <= 1 << 24);
-        counts.push(n.ok_or_else(|| Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims"))?);
+        counts.push(
+            n.ok_or_else(|| Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims"))?,
+        );
     }
     let channels: u64 = counts.iter().sum();
 

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_TILE, Job, TILE};
 
-use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use super::codec;
+use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async, decode};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
@@ -241,7 +241,9 @@ impl Lane {
             let chunk = &wave.chunks[i];
             // SAFETY: the bytes are kept until they were copied; the slot has room for the decoded chunk, whose length
             // the read was checked against.
-            unsafe { copy_to_device_async(&self.stream, chunk.slot, chunk.bytes.address as *const u8, chunk.bytes.len)? };
+            unsafe {
+                copy_to_device_async(&self.stream, chunk.slot, chunk.bytes.address as *const u8, chunk.bytes.len)?
+            };
         }
         for &(from, offset, len) in &sorted.copies {
             if offset + len > self.staging.len() {
@@ -284,7 +286,8 @@ impl Lane {
             return Ok(());
         }
         let base = self.staging.ptr();
-        let fill: [(usize, &dyn Fn(&Stage) -> u64); 4] = [
+        type Entry<'a> = (usize, &'a dyn Fn(&Stage) -> u64);
+        let fill: [Entry<'_>; 4] = [
             (0, &|s| base + s.offset as u64),
             (1, &|s| s.len as u64),
             (2, &|s| wave.chunks[s.chunk].decoded_bytes as u64),
@@ -358,8 +361,9 @@ impl Lane {
         let catalog = &self.shared.catalog;
         let shape = catalog.planner.chunk_shape(chunk.id);
         let format = &catalog.part(chunk.id).format;
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(bytes, &shape, out)))
-            .unwrap_or_else(|p| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*p)))))?;
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(bytes, &shape, out))).unwrap_or_else(
+            |p| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*p)))),
+        )?;
         Stats::add(&self.shared.stats.chunks_decoded_cpu, 1);
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
         unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
@@ -382,10 +386,8 @@ impl Lane {
             }
         }
         let good = wave.chunks.iter().zip(failures).filter(|(_, f)| f.is_none());
-        let jobs: Vec<&Job> = good
-            .flat_map(|(c, _)| &wave.jobs[c.jobs.clone()])
-            .chain(&wave.jobs[wave.loose.clone()])
-            .collect();
+        let jobs: Vec<&Job> =
+            good.flat_map(|(c, _)| &wave.jobs[c.jobs.clone()]).chain(&wave.jobs[wave.loose.clone()]).collect();
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;
@@ -475,4 +477,3 @@ impl Lane {
 const fn rounded_up(offset: usize) -> usize {
     if offset == 0 { 0 } else { rounded(offset) }
 }
-

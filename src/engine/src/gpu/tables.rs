@@ -66,7 +66,10 @@ impl Tables {
 
     /// The first `n` values of an array in host memory, to be written. Nothing may be in flight from it.
     pub fn values<T: Copy>(&mut self, array: Array, n: usize) -> &mut [T] {
-        assert!(n * size_of::<T>() <= array.len && array.offset % align_of::<T>() == 0, "a table that is too small");
+        assert!(
+            n * size_of::<T>() <= array.len && array.offset.is_multiple_of(align_of::<T>()),
+            "a table that is too small"
+        );
         // SAFETY: in the block and aligned (the block is, and each array's offset was just checked); any bits are a
         // value of the plain types that are used here; `self` is borrowed as long as the slice.
         unsafe { std::slice::from_raw_parts_mut(self.host.ptr().add(array.offset).cast(), n) }

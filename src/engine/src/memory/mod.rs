@@ -46,7 +46,9 @@ impl HostBlock {
         };
         if base == libc::MAP_FAILED {
             let e = std::io::Error::last_os_error();
-            return Err(Error::runtime(format!("the system refuses {len} bytes of host memory: {e}; lower host_memory_limit")));
+            return Err(Error::runtime(format!(
+                "the system refuses {len} bytes of host memory: {e}; lower host_memory_limit"
+            )));
         }
         // Page faults cost more than the copies themselves; huge pages make them rare. Only advice: failure is fine.
         // SAFETY: the range was just mapped.

@@ -58,7 +58,9 @@ impl Order {
         }
         if spec.shuffle_after_epoch && (spec.random_shuffle || spec.stick_to_shard) {
             let other = if spec.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
-            return Err(Error::value(format!("shuffle_after_epoch and {other} contradict each other: give one of them")));
+            return Err(Error::value(format!(
+                "shuffle_after_epoch and {other} contradict each other: give one of them"
+            )));
         }
         if samples == 0 {
             return Err(Error::value(
@@ -106,7 +108,8 @@ impl Order {
 
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
-        let shard_in = |epoch: u64| if self.stick { self.shard } else { (self.shard + epoch % self.shards) % self.shards };
+        let shard_in =
+            |epoch: u64| if self.stick { self.shard } else { (self.shard + epoch % self.shards) % self.shards };
         if let Some(padded) = self.padded {
             let (epoch, i) = (k / padded, k % padded);
             let (start, end) = (self.start(shard_in(epoch)), self.start(shard_in(epoch) + 1));

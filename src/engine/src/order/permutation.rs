@@ -82,8 +82,7 @@ mod tests {
         let got: Vec<u64> = (0..10).map(|x| p.at(x)).chain((0..3).map(|x| q.at(x))).collect();
         assert_eq!(got, GOLDEN_ORDER);
     }
-    const GOLDEN_ORDER: [u64; 13] =
-        [9, 2, 3, 7, 4, 8, 5, 0, 6, 1, 580_007_519_859, 575_698_394_249, 547_856_300_560];
+    const GOLDEN_ORDER: [u64; 13] = [9, 2, 3, 7, 4, 8, 5, 0, 6, 1, 580_007_519_859, 575_698_394_249, 547_856_300_560];
 
     /// Over many keys every position is equally likely at every place (chi-squared, 5 sigma).
     #[test]

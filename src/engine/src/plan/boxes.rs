@@ -134,8 +134,7 @@ impl Planner {
     pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[i64], origin: i64, dst_size: usize) {
         let view = &self.geometry.views[p.array];
         let array = &self.arrays[p.array];
-        let target =
-            Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
+        let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
         // Which elements of the sample along each dimension lie in the region of interest.

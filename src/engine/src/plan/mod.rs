@@ -119,7 +119,9 @@ impl Planner {
                     view.dims
                         .iter()
                         .zip(&part.dims)
-                        .map(|(dim, grid)| (dim.role == Role::Whole).then(|| segments(dim, 0, 1, 0..dim.len as i64, grid, 0)))
+                        .map(|(dim, grid)| {
+                            (dim.role == Role::Whole).then(|| segments(dim, 0, 1, 0..dim.len as i64, grid, 0))
+                        })
                         .collect()
                 };
                 array.parts.iter().map(part).collect()

@@ -86,9 +86,7 @@ mod tests {
 
     fn positions(s: &[Segment], grid: &DimGrid) -> Vec<(i64, i64)> {
         s.iter()
-            .flat_map(|s| {
-                (0..i64::from(s.n)).map(move |i| (s.k + i, grid.start(s.chunk) as i64 + s.pos + i * s.step))
-            })
+            .flat_map(|s| (0..i64::from(s.n)).map(move |i| (s.k + i, grid.start(s.chunk) as i64 + s.pos + i * s.step)))
             .collect()
     }
 
