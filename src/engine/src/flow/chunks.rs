@@ -34,6 +34,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub state: State,
+    /// Its place in the queue of wanted chunks, among those of one batch.
+    pub order: u64,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
     pub users: VecDeque<(u64, u32)>,
     /// Batches that the task or wave in progress serves.
@@ -51,9 +53,10 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub fn wanted() -> Self {
+    pub fn wanted(order: u64) -> Self {
         Self {
             state: State::Wanted,
+            order,
             users: VecDeque::new(),
             serving: Vec::new(),
             slot: None,

@@ -119,6 +119,8 @@ pub(crate) struct Scheduler {
     groups: HashMap<GroupId, Group>,
     next_group: GroupId,
     reads_in_flight: usize,
+    /// Reads of indexes, which hold none of the memory of chunks.
+    index_reads_in_flight: usize,
     cpu_tasks_in_flight: usize,
     shards: Shards,
     /// What the next read in the queue lacked: bytes of staging and of slots.
@@ -156,6 +158,7 @@ impl Scheduler {
             groups: HashMap::new(),
             next_group: 0,
             reads_in_flight: 0,
+            index_reads_in_flight: 0,
             cpu_tasks_in_flight: 0,
             shards: Shards::new(index_limit, largest_index),
             lacking: None,
@@ -193,7 +196,7 @@ impl Scheduler {
                 // Indexes are read long before their chunks are wanted.
                 for (shard, of) in shards {
                     if self.shards.expect(shard) {
-                        self.reads_in_flight += 1;
+                        self.index_reads_in_flight += 1;
                         self.s.fetch.index(shard, self.s.shared.catalog.key(of));
                     }
                 }
@@ -201,7 +204,7 @@ impl Scheduler {
             }
             Event::Fetched(group, result) => self.fetched(group, result),
             Event::Index(shard, result) => {
-                self.reads_in_flight -= 1;
+                self.index_reads_in_flight -= 1;
                 let (known, error) = match result {
                     Ok(Some(index)) => (Some(Known::Index(index)), None),
                     Ok(None) => (Some(Known::Missing), None),
@@ -273,7 +276,7 @@ impl Scheduler {
             let chunk = self.chunks.entry(id).or_insert_with(|| {
                 self.wanted += 1;
                 self.want.insert((batch, self.wanted, id));
-                Chunk::wanted()
+                Chunk::wanted(self.wanted)
             });
             chunk.users.push_back((batch, i as u32));
         }
@@ -472,8 +475,8 @@ impl Scheduler {
         chunk.state = State::Wanted;
         match chunk.users.front() {
             Some(&(batch, _)) => {
-                self.wanted += 1;
-                self.want.insert((batch, self.wanted, id));
+                // In its old place: whoever is first stays first, however often it has to wait.
+                self.want.insert((batch, chunk.order, id));
             }
             None => {
                 self.chunks.remove(&id);
@@ -748,7 +751,7 @@ impl Scheduler {
                     chunk.state = State::AwaitsIndex;
                 }
                 if ask == Ask::Read {
-                    self.reads_in_flight += 1;
+                    self.index_reads_in_flight += 1;
                     self.s.fetch.index(shard, self.s.shared.catalog.key(id));
                 }
                 return Admission::Done;
@@ -1083,7 +1086,7 @@ impl Scheduler {
             if self.broken.is_some() || (self.pending.is_empty() && self.loose.served.is_empty()) {
                 return;
             }
-            let more_comes = self.reads_in_flight > 0 || self.cpu_tasks_in_flight > 0;
+            let more_comes = self.reads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight > 0;
             // Loose jobs go with the next chunks, or alone where none wait.
             let nothing_else = self.pending.is_empty() && !self.loose.served.is_empty();
             let full = self.pending_encoded >= limits.decoded
