@@ -65,7 +65,7 @@ def arguments() -> argparse.Namespace:
 
 def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Checks the first fields, then times others. Returns GB/s of each repeat, or why there are none."""
-    checked = min(store.fields, max(args.fields, 512)) // args.batch_size
+    checked = min(store.fields, max(args.fields, 128)) // args.batch_size
     try:
         stream = READERS[reader](store, args.device, args.batch_size, args.threads)
         seen = []

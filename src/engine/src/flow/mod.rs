@@ -10,11 +10,13 @@
 //!                      └─────────────── events ────────────┘
 //! ```
 
+mod admission;
 pub mod budget;
 pub(crate) mod catalog;
 mod chunks;
 mod decode;
 mod fetch;
+mod launch;
 mod scheduler;
 mod shards;
 pub mod stats;

@@ -14,25 +14,18 @@ use dali_zarr_kernels::{Job, Source};
 
 use super::catalog::{Location, Route};
 use super::chunks::{Chunk, Group, Planned, State};
-use super::shards::{Ask, Known, Shards};
+use super::shards::{Known, Shards};
 use super::stats::Stats;
-use super::tasks::{GroupId, Item, Outcome, Read, ReadRange, Served, Shared, Task};
-use super::wave::{Content, Lanes, Wave, WaveChunk, WaveDone};
+use super::tasks::{GroupId, Item, Outcome, Served, Shared, Task};
+use super::wave::{Lanes, Wave, WaveDone};
 use super::{DecodePool, Event, FetchPool};
-use crate::assemble::is_copy;
 use crate::error::{Error, Result};
-use crate::memory::{Pool, Span, arena, arena::Arena};
+use crate::memory::{Pool, arena, arena::Arena};
 use crate::plan::{ChunkId, ChunkMap};
 use crate::reader::{Batch, DeviceBuffers};
 
-/// Ranges of a shard that are nearer than this are read together.
-const MERGE_GAP: u64 = 64 << 10;
-/// No merged read is longer than this, so that several threads share the reading of a large shard.
-const MERGE_LIMIT: u64 = 4 << 20;
 /// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
 const TASK_BYTES: usize = 256 << 10;
-/// Uncompressed bytes that make a wave worth launching while more is being read.
-const EAGER_WAVE: usize = 16 << 20;
 
 /// What the consumer receives.
 pub(crate) type Finished = Result<Batch>;
@@ -76,67 +69,47 @@ pub(crate) struct Setup {
     pub memory: Vec<Box<dyn Send>>,
 }
 
-/// What became of the first chunk in the queue.
-enum Admission {
-    /// It is on its way, or its fate is known.
-    Done,
-    /// There isn't enough memory now.
-    NoRoom,
-    /// It has to wait for an index that is being read.
-    Later,
-}
-
-/// A wanted chunk in a shard: its bytes there, and its place in the queue.
-#[derive(Clone, Copy)]
-struct Member {
-    offset: u64,
-    len: u64,
-    batch: u64,
-    order: u64,
-    id: ChunkId,
-}
-
 /// Planned jobs that are kept in memory at most (192 bytes each), but always those of two batches.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
 /// See the module.
 pub(crate) struct Scheduler {
-    s: Setup,
+    pub(super) s: Setup,
     /// Number of the first batch in `batches`.
-    first: u64,
-    batches: VecDeque<Planned>,
+    pub(super) first: u64,
+    pub(super) batches: VecDeque<Planned>,
     /// Batches of `batches` (a prefix) that are active.
-    active: usize,
-    planned_jobs: usize,
-    plans_asked: usize,
+    pub(super) active: usize,
+    pub(super) planned_jobs: usize,
+    pub(super) plans_asked: usize,
     /// Batches delivered but not taken.
-    untaken: usize,
-    lent: VecDeque<DeviceBuffers>,
-    chunks: ChunkMap<Chunk>,
+    pub(super) untaken: usize,
+    pub(super) lent: VecDeque<DeviceBuffers>,
+    pub(super) chunks: ChunkMap<Chunk>,
     /// By first user, then by order of wanting.
-    want: BTreeSet<(u64, u64, ChunkId)>,
-    wanted: u64,
-    groups: HashMap<GroupId, Group>,
-    next_group: GroupId,
-    reads_in_flight: usize,
+    pub(super) want: BTreeSet<(u64, u64, ChunkId)>,
+    pub(super) wanted: u64,
+    pub(super) groups: HashMap<GroupId, Group>,
+    pub(super) next_group: GroupId,
+    pub(super) reads_in_flight: usize,
     /// Reads of indexes, which hold none of the memory of chunks.
-    index_reads_in_flight: usize,
-    cpu_tasks_in_flight: usize,
-    shards: Shards,
+    pub(super) index_reads_in_flight: usize,
+    pub(super) cpu_tasks_in_flight: usize,
+    pub(super) shards: Shards,
     /// What the next read in the queue lacked: bytes of staging and of slots.
-    lacking: Option<(usize, usize)>,
+    pub(super) lacking: Option<(usize, usize)>,
     /// Fetched chunks that wait for a lane, and the bytes that the GPU must decode or copy for them.
-    pending: VecDeque<ChunkId>,
-    pending_encoded: usize,
-    pending_raw: usize,
-    loose: Wave,
-    idle_lanes: Vec<usize>,
+    pub(super) pending: VecDeque<ChunkId>,
+    pub(super) pending_encoded: usize,
+    pub(super) pending_raw: usize,
+    pub(super) loose: Wave,
+    pub(super) idle_lanes: Vec<usize>,
     /// Decoded chunks that are kept for batches to come, by the first of them: what may be dropped for others.
-    kept: BTreeSet<(u64, ChunkId)>,
+    pub(super) kept: BTreeSet<(u64, ChunkId)>,
     /// Set when a lane or thread died: every batch from then on fails with it.
-    broken: Option<Error>,
+    pub(super) broken: Option<Error>,
     /// Batches that failed while threads may still have been writing them: their memory lives as long as the threads.
-    graveyard: Vec<Planned>,
+    pub(super) graveyard: Vec<Planned>,
 }
 
 impl Scheduler {
@@ -190,7 +163,7 @@ impl Scheduler {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: Event) {
         match event {
             Event::Planned(plan, shards) => {
                 // Indexes are read long before their chunks are wanted.
@@ -241,7 +214,7 @@ impl Scheduler {
     }
 
     /// Does all that can be done now.
-    fn pump(&mut self) {
+    pub(super) fn pump(&mut self) {
         loop {
             self.ask_for_plans();
             self.activate();
@@ -255,7 +228,7 @@ impl Scheduler {
 
     // ---- batches ----
 
-    fn ask_for_plans(&mut self) {
+    pub(super) fn ask_for_plans(&mut self) {
         loop {
             let plans = self.batches.len() + self.plans_asked;
             let jobs = self.planned_jobs + self.plans_asked * self.s.batch_jobs;
@@ -268,7 +241,7 @@ impl Scheduler {
         }
     }
 
-    fn planned(&mut self, plan: crate::plan::BatchPlan) {
+    pub(super) fn planned(&mut self, plan: crate::plan::BatchPlan) {
         self.plans_asked -= 1;
         let batch = self.first + self.batches.len() as u64;
         for (i, chunk_use) in plan.uses.iter().enumerate() {
@@ -294,7 +267,7 @@ impl Scheduler {
     }
 
     /// Gives outputs to batches while there are any, and serves them with what is there already.
-    fn activate(&mut self) {
+    pub(super) fn activate(&mut self) {
         while self.broken.is_none() && self.active < self.batches.len() && self.active + self.untaken < self.s.window {
             let at = self.active;
             let batch = &mut self.batches[at];
@@ -324,7 +297,7 @@ impl Scheduler {
     }
 
     /// The pads, the index, and the chunks that are there.
-    fn start(&mut self, at: usize, number: u64, loose: &mut Wave) {
+    pub(super) fn start(&mut self, at: usize, number: u64, loose: &mut Wave) {
         let batch = &mut self.batches[at];
         if let Some(lent) = &batch.lent
             && lent.ready != 0
@@ -359,7 +332,7 @@ impl Scheduler {
     }
 
     /// Serves the active users of a chunk whose fate is known.
-    fn serve_settled(&mut self, id: ChunkId, loose: &mut Wave) {
+    pub(super) fn serve_settled(&mut self, id: ChunkId, loose: &mut Wave) {
         let Some(chunk) = self.chunks.get_mut(&id) else { return };
         let slots = self.s.slots.as_ref().unwrap_or(&self.s.staging);
         if let Some(&(batch, _)) = chunk.users.front() {
@@ -400,7 +373,7 @@ impl Scheduler {
     }
 
     /// On the CPU loose jobs go to a decode thread at once; on the GPU they wait for the next wave.
-    fn flush_loose(&mut self) {
+    pub(super) fn flush_loose(&mut self) {
         if self.s.lanes.is_some() || self.loose.served.is_empty() {
             return;
         }
@@ -417,7 +390,7 @@ impl Scheduler {
     }
 
     /// Hands out finished batches, in order; true if there was one.
-    fn deliver(&mut self) -> bool {
+    pub(super) fn deliver(&mut self) -> bool {
         let mut any = false;
         while let Some(batch) = self.batches.front() {
             let done = batch.remaining == 0 && batch.active();
@@ -463,14 +436,14 @@ impl Scheduler {
     }
 
     /// Nothing can be trusted any more: all batches fail with `error`.
-    fn breaks(&mut self, error: Error) {
+    pub(super) fn breaks(&mut self, error: Error) {
         self.broken.get_or_insert(error);
     }
 
     // ---- chunks ----
 
     /// Puts a chunk back in the queue, if anyone needs it still.
-    fn requeue(&mut self, id: ChunkId) {
+    pub(super) fn requeue(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunks.get_mut(&id) else { return };
         chunk.state = State::Wanted;
         match chunk.users.front() {
@@ -485,7 +458,7 @@ impl Scheduler {
     }
 
     /// A chunk's fate is known before it was decoded: it is missing, or failed.
-    fn settle(&mut self, id: ChunkId, state: State) {
+    pub(super) fn settle(&mut self, id: ChunkId, state: State) {
         if matches!(state, State::Missing) {
             Stats::add(&self.s.shared.stats.chunks_missing, 1);
         }
@@ -518,7 +491,7 @@ impl Scheduler {
     }
 
     /// Frees a settled chunk that nobody needs any more; one that only batches to come need is kept.
-    fn retire(&mut self, id: ChunkId) {
+    pub(super) fn retire(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunks.get(&id) else { return };
         if chunk.pins > 0 || !matches!(chunk.state, State::Ready | State::Missing | State::Failed(_)) {
             return;
@@ -536,11 +509,11 @@ impl Scheduler {
         }
     }
 
-    fn slots(&mut self) -> &mut Block {
+    pub(super) fn slots(&mut self) -> &mut Block {
         self.s.slots.as_mut().unwrap_or(&mut self.s.staging)
     }
 
-    fn release_group(&mut self, id: GroupId) {
+    pub(super) fn release_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.remaining -= 1;
         if group.remaining == 0
@@ -551,14 +524,14 @@ impl Scheduler {
     }
 
     /// Memory for `bytes` from an arena.
-    fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
+    pub(super) fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
         let block = if slots { self.slots() } else { &mut self.s.staging };
         block.arena.take(bytes)
     }
 
     /// Makes room for a chunk that batch `before` needs by dropping the decoded chunk that is needed last, if that is
     /// later. False if there is none.
-    fn evict(&mut self, before: u64) -> bool {
+    pub(super) fn evict(&mut self, before: u64) -> bool {
         let active_end = self.first + self.active as u64;
         let Some(&victim) = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end) else {
             return false;
@@ -572,311 +545,9 @@ impl Scheduler {
         true
     }
 
-    // ---- admission ----
-
-    /// Starts reading wanted chunks while there is memory.
-    fn admit(&mut self) {
-        if self.broken.is_some() {
-            return;
-        }
-        // After a failure another try makes sense only when there is room, which comes while anything is in flight.
-        if let Some((staging, slots)) = self.lacking
-            && !self.idle()
-        {
-            let room = match &self.s.slots {
-                None => self.s.staging.arena.available() >= staging + slots,
-                Some(block) => self.s.staging.arena.available() >= staging && block.arena.available() >= slots,
-            };
-            if !room {
-                return;
-            }
-        }
-        self.lacking = None;
-        while let Some(&(batch, order, id)) = self.want.first() {
-            if batch >= self.first + self.active as u64 {
-                return;
-            }
-            let admitted = match self.s.shared.catalog.location(id) {
-                Location::Key if self.admit_key(batch, order, id) => Admission::Done,
-                Location::Key => Admission::NoRoom,
-                Location::Shard(shard, slot) => self.admit_shard(batch, order, id, shard, slot),
-            };
-            // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
-            // ranges that don't fit where others lie now fit in the end.
-            match admitted {
-                Admission::Done => self.lacking = None,
-                Admission::NoRoom if self.evict(batch) => {}
-                Admission::NoRoom | Admission::Later => return,
-            }
-        }
-    }
-
-    /// Whether nothing is in flight that would give memory back.
-    fn idle(&self) -> bool {
-        self.reads_in_flight == 0
-            && self.cpu_tasks_in_flight == 0
-            && self.pending.is_empty()
-            && self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len())
-    }
-
-    /// Where a chunk's decoded bytes go if one job copies all of them to one place: part of an output.
-    fn direct(&self, id: ChunkId, decoded: usize) -> Option<Span> {
-        if self.s.lanes.is_some() {
-            return None;
-        }
-        let chunk = self.chunks.get(&id)?;
-        let (&(number, i), 1) = (chunk.users.front()?, chunk.users.len()) else { return None };
-        let batch = &self.batches[(number - self.first) as usize];
-        let [job] = &batch.plan.jobs[batch.plan.uses[i as usize].jobs.clone()] else { return None };
-        let op = &self.s.shared.ops[job.op as usize];
-        let size = crate::dtype::DType::ALL[op.dst_dtype as usize].size();
-        let contiguous = job.ndim == 1
-            && job.src == 0
-            && job.dst_stride[0] == 1
-            && job.src_stride[0] == 1
-            && job.extent[0] as usize * size == decoded;
-        (contiguous && is_copy(op) && op.swap == 0)
-            .then(|| Span { address: batch.outputs[job.reserved as usize] + job.dst, len: decoded })
-    }
-
-    /// Reserves what a chunk needs from decoding on. `None`, with nothing reserved, if there isn't enough memory.
-    fn reserve_decoded(&mut self, id: ChunkId, decoded: usize) -> Option<()> {
-        let direct = self.direct(id, decoded);
-        let slot = if direct.is_some() { None } else { Some(self.reserve(true, decoded)?) };
-        let mut bounce = None;
-        if self.s.lanes.is_some() && self.s.shared.catalog.route(id) == Route::Cpu {
-            bounce = self.reserve(false, decoded);
-            if bounce.is_none() {
-                if let Some(slot) = slot {
-                    self.slots().arena.release(slot);
-                }
-                return None;
-            }
-        }
-        let chunk = self.chunks.get_mut(&id)?;
-        (chunk.slot, chunk.direct, chunk.bounce) = (slot, direct, bounce);
-        Some(())
-    }
-
-    fn unreserve_decoded(&mut self, id: ChunkId) {
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        let (slot, bounce) = (chunk.slot.take(), chunk.bounce.take());
-        chunk.direct = None;
-        if let Some(slot) = slot {
-            self.slots().arena.release(slot);
-        }
-        if let Some(bounce) = bounce {
-            self.s.staging.arena.release(bounce);
-        }
-    }
-
-    /// Where a chunk's decoded bytes are to be written by the CPU.
-    fn decoded_span(&self, id: ChunkId, decoded: usize) -> Span {
-        let chunk = &self.chunks[&id];
-        if let Some(direct) = chunk.direct {
-            return direct;
-        }
-        let (block, range) = match (chunk.bounce, chunk.slot) {
-            (Some(bounce), _) => (&self.s.staging, bounce),
-            (None, Some(slot)) => (self.s.slots.as_ref().unwrap_or(&self.s.staging), slot),
-            (None, None) => unreachable!("reserved on admission"),
-        };
-        Span { address: block.base + range.offset as u64, len: decoded }
-    }
-
-    fn admit_key(&mut self, batch: u64, order: u64, id: ChunkId) -> bool {
-        let catalog = Arc::clone(&self.s.shared.catalog);
-        let decoded = catalog.decoded_bytes(id);
-        if self.reserve_decoded(id, decoded).is_none() {
-            self.lacking = Some((0, decoded));
-            return false;
-        }
-        // On the CPU an uncompressed chunk is read to where it belongs.
-        let in_place = catalog.route(id) == Route::Raw && self.s.lanes.is_none();
-        let (to, staging, range) = if in_place {
-            (self.decoded_span(id, decoded), None, ReadRange::Exact)
-        } else {
-            let (most, range) = match catalog.route(id) {
-                Route::Raw => (decoded, ReadRange::Exact),
-                _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
-            };
-            let Some(staging) = self.reserve(false, most) else {
-                self.unreserve_decoded(id);
-                self.lacking = Some((most, decoded));
-                return false;
-            };
-            (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
-        };
-        self.want.remove(&(batch, order, id));
-        self.read(vec![(id, 0, None)], staging, to, range, id);
-        true
-    }
-
-    /// Starts a read for these chunks, which are all in one object.
-    fn read(
-        &mut self,
-        chunks: Vec<(ChunkId, usize, Option<usize>)>,
-        staging: Option<arena::Range>,
-        to: Span,
-        range: ReadRange,
-        of: ChunkId,
-    ) {
-        for (id, ..) in &chunks {
-            if let Some(chunk) = self.chunks.get_mut(id) {
-                chunk.state = State::Fetching;
-            }
-        }
-        let group = self.next_group;
-        self.next_group += 1;
-        self.groups.insert(group, Group { staging, remaining: chunks.len(), chunks, to });
-        self.reads_in_flight += 1;
-        let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, to });
-    }
-
-    fn admit_shard(
-        &mut self,
-        batch: u64,
-        order: u64,
-        id: ChunkId,
-        shard: super::shards::ShardId,
-        slot: usize,
-    ) -> Admission {
-        let known = match self.shards.get(shard, id) {
-            Ok(known) => known,
-            Err(Ask::Full) => return Admission::Later,
-            Err(ask) => {
-                self.want.remove(&(batch, order, id));
-                if let Some(chunk) = self.chunks.get_mut(&id) {
-                    chunk.state = State::AwaitsIndex;
-                }
-                if ask == Ask::Read {
-                    self.index_reads_in_flight += 1;
-                    self.s.fetch.index(shard, self.s.shared.catalog.key(id));
-                }
-                return Admission::Done;
-            }
-        };
-        let Known::Index(index) = &*known else {
-            self.want.remove(&(batch, order, id));
-            self.settle(id, State::Missing);
-            return Admission::Done;
-        };
-        let (offset, len) = match self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
-            Ok(Some(range)) => range,
-            Ok(None) => {
-                self.want.remove(&(batch, order, id));
-                self.settle(id, State::Missing);
-                return Admission::Done;
-            }
-            Err(e) => {
-                self.want.remove(&(batch, order, id));
-                self.settle(id, State::Failed(e));
-                return Admission::Done;
-            }
-        };
-        let mut members = self.neighbours(Member { offset, len, batch, order, id }, shard, index);
-        while !self.admit_members(&members) {
-            if members.len() == 1 || !self.idle() {
-                let decoded = members.iter().map(|m| self.s.shared.catalog.decoded_bytes(m.id));
-                self.lacking = Some((members.iter().map(|m| m.len as usize).sum(), decoded.sum()));
-                return Admission::NoRoom;
-            }
-            // Not enough memory for all of them, ever: fewer, the first one alone in the end.
-            let at = members.iter().position(|m| m.id == id).unwrap_or(0);
-            let half = members.len() / 2;
-            members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
-        }
-        Admission::Done
-    }
-
-    /// The chunks that are wanted next from the same shard and lie so near `head` that one read serves them, in the
-    /// order of their offsets.
-    fn neighbours(&self, head: Member, shard: super::shards::ShardId, index: &super::shards::Index) -> Vec<Member> {
-        let limit = self.first + self.active as u64;
-        let mut all = vec![head];
-        for &(batch, order, id) in self.want.iter().skip(1).take(4096) {
-            let Location::Shard(other, slot) = self.s.shared.catalog.location(id) else { break };
-            if other != shard || batch >= limit {
-                break;
-            }
-            // What can't be read is left for its own turn.
-            if let Ok(Some((offset, len))) = self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
-                all.push(Member { offset, len, batch, order, id });
-            }
-        }
-        // Writers that encode in parallel leave the chunks of a shard in any order.
-        all.sort_unstable_by_key(|m| m.offset);
-        let at = all.iter().position(|m| m.id == head.id).unwrap_or(0);
-        let (mut first, mut last) = (at, at);
-        let (mut from, mut to) = (head.offset, head.offset + head.len);
-        let most = MERGE_LIMIT.max(head.len);
-        loop {
-            let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
-            let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
-            if let Some((start, end)) = after
-                && start <= to + MERGE_GAP
-                && end.max(to) - from <= most
-            {
-                last += 1;
-                to = to.max(end);
-            } else if let Some((start, end)) = before
-                && end + MERGE_GAP >= from
-                && to - start <= most
-            {
-                first -= 1;
-                from = start;
-            } else {
-                return all[first..=last].to_vec();
-            }
-        }
-    }
-
-    /// Reserves memory for all members and reads them, or does nothing.
-    fn admit_members(&mut self, members: &[Member]) -> bool {
-        let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
-        let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
-        let bytes = (to - from) as usize;
-        let Some(staging) = self.reserve(false, bytes) else { return false };
-        for (i, member) in members.iter().enumerate() {
-            let decoded = self.s.shared.catalog.decoded_bytes(member.id);
-            if self.reserve_decoded(member.id, decoded).is_none() {
-                members[..i].iter().for_each(|m| self.unreserve_decoded(m.id));
-                self.s.staging.arena.release(staging);
-                return false;
-            }
-        }
-        for m in members {
-            self.want.remove(&(m.batch, m.order, m.id));
-        }
-        let chunks = members.iter().map(|m| (m.id, (m.offset - from) as usize, Some(m.len as usize))).collect();
-        let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
-        self.read(chunks, Some(staging), to, ReadRange::From(from), members[0].id);
-        true
-    }
-
-    /// The range of an inner chunk, checked against what its size allows.
-    fn range_in_shard(&self, id: ChunkId, entry: Option<(u64, u64)>) -> Result<Option<(u64, u64)>> {
-        let Some((offset, len)) = entry else { return Ok(None) };
-        let catalog = &self.s.shared.catalog;
-        let decoded = catalog.decoded_bytes(id);
-        let (least, most) = match catalog.route(id) {
-            Route::Raw => (decoded, decoded),
-            _ => (0, catalog.part(id).format.max_encoded_bytes(decoded)),
-        };
-        if len < least as u64 || len > most as u64 {
-            return Err(Error::runtime(format!(
-                "{}: expected between {least} and {most} encoded bytes for {decoded} decoded ones, found {len} in the \
-                 shard's index; the shard is corrupt",
-                catalog.name(id)
-            )));
-        }
-        Ok(Some((offset, len)))
-    }
-
     // ---- after reading ----
 
-    fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
+    pub(super) fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
         self.reads_in_flight -= 1;
         let Some(group) = self.groups.get_mut(&id) else { return };
         let members = std::mem::take(&mut group.chunks);
@@ -935,7 +606,7 @@ impl Scheduler {
     }
 
     /// Gives chunks to a decode thread; if batches are delivered to the CPU, with the jobs of their active users.
-    fn decode(&mut self, ids: Vec<ChunkId>) {
+    pub(super) fn decode(&mut self, ids: Vec<ChunkId>) {
         let catalog = Arc::clone(&self.s.shared.catalog);
         let mut task =
             Task { items: Vec::new(), jobs: Vec::new(), loose: 0..0, served: Vec::new(), pinned: Vec::new() };
@@ -964,7 +635,7 @@ impl Scheduler {
     }
 
     /// Marks a chunk as being decoded, with the jobs of its active users.
-    fn serve_decoding(
+    pub(super) fn serve_decoding(
         &mut self,
         id: ChunkId,
         jobs: &mut Vec<Job>,
@@ -1000,7 +671,7 @@ impl Scheduler {
     }
 
     /// Tasks or waves ended: chunks are there or failed, batches have been served.
-    fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[ChunkId]) {
+    pub(super) fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[ChunkId]) {
         for Served { batch, uses } in served {
             let at = batch.wrapping_sub(self.first) as usize;
             if let Some(batch) = self.batches.get_mut(at) {
@@ -1039,118 +710,6 @@ impl Scheduler {
             self.loose = loose;
         }
         self.flush_loose();
-    }
-
-    // ---- the GPU ----
-
-    fn queue_for_lane(&mut self, id: ChunkId) {
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        chunk.state = State::Fetched;
-        let bytes = chunk.payload.map_or(0, |p| p.1.len);
-        match self.s.shared.catalog.route(id) {
-            Route::Gpu(_) => self.pending_encoded += self.s.shared.catalog.decoded_bytes(id),
-            _ => self.pending_raw += bytes,
-        }
-        self.pending.push_back(id);
-    }
-
-    /// The CPU decoded a chunk for the GPU: its decoded bytes wait for a lane now, its encoded ones may go.
-    fn bounced(&mut self, outcome: Outcome) {
-        let id = outcome.id;
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        chunk.pins -= 1;
-        if let Err(e) = outcome.result {
-            self.settle(id, State::Failed(e));
-            return;
-        }
-        let payload = chunk.payload.take();
-        if let Some((group, _)) = payload {
-            self.release_group(group);
-        }
-        let decoded = self.s.shared.catalog.decoded_bytes(id);
-        let to = self.decoded_span(id, decoded);
-        let bounce = self.chunks.get_mut(&id).and_then(|c| c.bounce.take());
-        let group = self.next_group;
-        self.next_group += 1;
-        self.groups.insert(group, Group { staging: bounce, chunks: Vec::new(), to, remaining: 1 });
-        if let Some(chunk) = self.chunks.get_mut(&id) {
-            chunk.payload = Some((group, to));
-        }
-        self.queue_for_lane(id);
-    }
-
-    /// Fills idle lanes. A wave waits for more while more is on its way, unless it is full.
-    fn launch(&mut self) {
-        let Some(limits) = self.s.lanes.as_ref().map(|l| l.limits()) else { return };
-        while let Some(&lane) = self.idle_lanes.last() {
-            if self.broken.is_some() || (self.pending.is_empty() && self.loose.served.is_empty()) {
-                return;
-            }
-            let more_comes = self.reads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight > 0;
-            // Loose jobs go with the next chunks, or alone where none wait.
-            let nothing_else = self.pending.is_empty() && !self.loose.served.is_empty();
-            let full = self.pending_encoded >= limits.decoded
-                || self.pending.len() >= limits.chunks
-                || self.pending_raw >= EAGER_WAVE.min(limits.encoded);
-            if more_comes && !full && !nothing_else {
-                return;
-            }
-            let mut wave = std::mem::take(&mut self.loose);
-            let loose_jobs = std::mem::take(&mut wave.jobs);
-            let (mut encoded, mut decoded) = (0, 0);
-            while let Some(&id) = self.pending.front() {
-                let bytes = self.s.shared.catalog.decoded_bytes(id);
-                let Some((group, span)) = self.chunks.get(&id).and_then(|c| c.payload) else {
-                    self.pending.pop_front();
-                    continue;
-                };
-                let content = match self.s.shared.catalog.route(id) {
-                    Route::Gpu(compression) => Content::Encoded(compression),
-                    _ => Content::Decoded,
-                };
-                let on_gpu = if content == Content::Decoded { 0 } else { bytes };
-                if !wave.chunks.is_empty()
-                    && (encoded + arena::rounded(span.len) > limits.encoded
-                        || decoded + on_gpu > limits.decoded
-                        || wave.chunks.len() >= limits.chunks)
-                {
-                    break;
-                }
-                encoded += arena::rounded(span.len);
-                decoded += on_gpu;
-                self.pending.pop_front();
-                match content {
-                    Content::Decoded => self.pending_raw -= span.len,
-                    Content::Encoded(_) => self.pending_encoded -= bytes,
-                }
-                let first = wave.jobs.len();
-                let mut jobs = std::mem::take(&mut wave.jobs);
-                self.serve_decoding(id, &mut jobs, &mut wave.served, Some(&mut wave.after));
-                wave.jobs = jobs;
-                let Some(chunk) = self.chunks.get_mut(&id) else { continue };
-                chunk.payload = None; // The lane gives the group back as soon as the bytes are copied.
-                let slots = self.s.slots.as_ref().unwrap_or(&self.s.staging);
-                let slot = chunk.slot.map_or(0, |s| slots.base + s.offset as u64);
-                wave.chunks.push(WaveChunk {
-                    id,
-                    bytes: span,
-                    content,
-                    group,
-                    slot,
-                    decoded_bytes: bytes,
-                    jobs: first..wave.jobs.len(),
-                });
-            }
-            wave.loose = wave.jobs.len()..wave.jobs.len() + loose_jobs.len();
-            wave.jobs.extend(loose_jobs);
-            wave.after.sort_unstable();
-            wave.after.dedup();
-            self.idle_lanes.pop();
-            Stats::add(&self.s.shared.stats.waves, 1);
-            if let Some(lanes) = &self.s.lanes {
-                lanes.launch(lane, wave);
-            }
-        }
     }
 }
 
