@@ -9,6 +9,7 @@ use super::grid::{DimGrid, chunk_shape};
 use super::json::shown;
 use crate::codec::CodecList;
 use crate::error::{Error, Result};
+use crate::store::Object;
 
 /// How a shard is divided, and how its index is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,16 @@ impl Sharding {
             )));
         };
         Ok(if self.index_at_end { offset } else { 0 })
+    }
+
+    /// Reads the index of an open shard and decodes it, as [`Self::decode_index`] does.
+    ///
+    /// # Errors
+    /// If it can't be read, or is damaged.
+    pub fn read_index(&self, shard: &dyn Object) -> Result<Vec<Option<(u64, u64)>>> {
+        let mut bytes = vec![0; self.index_bytes];
+        shard.read_at(self.index_offset(shard.len())?, &mut bytes)?;
+        self.decode_index(&bytes, shard.len())
     }
 
     /// Decodes the index of a shard of `object_len` bytes: for each slot the offset in the shard and the length of the

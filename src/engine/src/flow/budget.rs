@@ -59,15 +59,15 @@ pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
     ((window.unwrap_or(1).max(1) + 1) * needs.batch + chunk + rounded(needs.index * 2) + needs.per_thread) as u64
 }
 
-/// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
-///
-/// # Errors
-/// If one chunk and one batch don't fit, with the smallest limit that would do.
-pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
-    let index = rounded(needs.index * 2);
-    let chunk = rounded(needs.encoded) + rounded(needs.decoded);
-    let batches = window.unwrap_or(1).max(1);
-    let smallest = smallest_cpu(needs, window) as usize;
+/// What of a limit on host memory goes to decoders and indexes, and what is left beyond the smallest that would do.
+struct Spare {
+    threads: usize,
+    indexes: usize,
+    left: usize,
+}
+
+/// Both ways of delivery divide host memory alike, once `smallest` (which holds two indexes and one decoder) is set aside.
+fn spare(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Spare> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     if total < smallest {
         return Err(too_small("host_memory_limit", limit, smallest));
@@ -77,10 +77,18 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
         // Half of what is left at most goes to the decoders.
         each => threads.min(1 + (total - smallest) / 2 / each),
     };
-    let transient = threads * needs.per_thread;
-    let left = total - smallest + needs.per_thread - transient;
-    let indexes = index + left / 8;
-    let left = left - left / 8;
+    let left = total - smallest + needs.per_thread - threads * needs.per_thread;
+    Ok(Spare { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
+}
+
+/// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
+///
+/// # Errors
+/// If one chunk and one batch don't fit, with the smallest limit that would do.
+pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
+    let chunk = rounded(needs.encoded) + rounded(needs.decoded);
+    let batches = window.unwrap_or(1).max(1);
+    let Spare { threads, indexes, left } = spare(limit, needs, smallest_cpu(needs, window) as usize, threads)?;
     // Enough chunks for one batch and every thread come first, then batches ahead.
     let wanted = (needs.working_set + threads * chunk).min(left / 2);
     let window = window
@@ -95,20 +103,10 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
 /// # Errors
 /// If one chunk doesn't fit.
 pub fn host_for_gpu(limit: u64, needs: &Needs, fallback: usize, threads: usize) -> Result<HostBudget> {
-    let index = rounded(needs.index * 2);
     let chunk = rounded(needs.encoded) + rounded(needs.bounced);
-    let smallest = chunk + index + fallback + needs.per_thread;
-    let total = usize::try_from(limit).unwrap_or(usize::MAX);
-    if total < smallest {
-        return Err(too_small("host_memory_limit", limit, smallest));
-    }
-    let threads = match needs.per_thread {
-        0 => threads,
-        each => threads.min(1 + (total - smallest) / 2 / each),
-    };
-    let left = total - smallest + needs.per_thread - threads * needs.per_thread;
-    let indexes = index + left / 8;
-    Ok(HostBudget { window: 0, block: chunk + left - left / 8, indexes, threads })
+    let smallest = chunk + rounded(needs.index * 2) + fallback + needs.per_thread;
+    let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
+    Ok(HostBudget { window: 0, block: chunk + left, indexes, threads })
 }
 
 /// How device memory is divided.

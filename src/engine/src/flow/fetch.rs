@@ -126,11 +126,8 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
-    let mut bytes = vec![0; sharding.index_bytes];
-    let offset = sharding.index_offset(object.len()).map_err(within)?;
-    object.read_at(offset, &mut bytes).map_err(within)?;
+    let entries = sharding.read_index(object.as_ref()).map_err(within)?;
     Stats::add(&shared.stats.index_reads, 1);
-    let entries = sharding.decode_index(&bytes, object.len()).map_err(within)?;
     Ok(Some(Arc::new(Index { entries })))
 }
 
@@ -144,9 +141,7 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
     let object = catalog.store(id.array, id.part).open(&key)?.ok_or_else(gone)?;
     let (offset, len) = match (catalog.location(id), &catalog.part(id).sharding) {
         (Location::Shard(_, slot), Some(sharding)) => {
-            let mut bytes = vec![0; sharding.index_bytes];
-            object.read_at(sharding.index_offset(object.len())?, &mut bytes)?;
-            let entries = sharding.decode_index(&bytes, object.len())?;
+            let entries = sharding.read_index(object.as_ref())?;
             entries.get(slot).copied().flatten().ok_or_else(gone)?
         }
         _ => (0, object.len()),
