@@ -158,6 +158,7 @@ impl Reader {
             index_limit: memory.indexes,
             largest_index: needs.index,
             batch_jobs: needs.jobs,
+            working_set: needs.working_set,
             index_output: spec.return_index,
             plan,
             finished: finished_sender,
@@ -493,9 +494,8 @@ fn plan_batches(mut order: Order, batch: u64, shared: &Shared, requests: &Receiv
         }
         let samples: Vec<u64> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
-        let plan = shared.catalog.planner.plan(&samples);
-        let shards = shared.catalog.shards_of(&plan);
-        if shared.events.send(Event::Planned(plan, shards)).is_err() {
+        let plan = Box::new(shared.catalog.plan(&samples));
+        if shared.events.send(Event::Planned(plan)).is_err() {
             return;
         }
     }

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::catalog::{Location, Route};
-use super::chunks::{Group, State};
+use super::catalog::{Location, Place, Route};
+use super::chunks::{Group, Handle, Member, State};
+use super::queue::Wanted;
 use super::scheduler::Scheduler;
-use super::shards::{Ask, Known};
+use super::shards::{Ask, Index, Known, ShardId};
 use super::tasks::{Read, ReadRange};
 use crate::assemble::is_copy;
 use crate::error::{Error, Result};
@@ -17,9 +18,11 @@ use crate::plan::ChunkId;
 const MERGE_GAP: u64 = 64 << 10;
 /// No merged read is longer than this, so that several threads share the reading of a large shard.
 const MERGE_LIMIT: u64 = 4 << 20;
+/// Chunks that are looked at when neighbours in a shard are looked for.
+const MERGE_SEARCH: usize = 4096;
 
 /// What became of the first chunk in the queue.
-pub(super) enum Admission {
+enum Admission {
     /// It is on its way, or its fate is known.
     Done,
     /// There isn't enough memory now.
@@ -28,14 +31,12 @@ pub(super) enum Admission {
     Later,
 }
 
-/// A wanted chunk in a shard: its bytes there, and its place in the queue.
+/// A wanted chunk in a shard, and its bytes there.
 #[derive(Clone, Copy)]
-pub(super) struct Member {
+struct Inner {
     offset: u64,
     len: u64,
-    batch: u64,
-    order: u64,
-    id: ChunkId,
+    handle: Handle,
 }
 
 impl Scheduler {
@@ -57,46 +58,48 @@ impl Scheduler {
             }
         }
         self.lacking = None;
-        while let Some(&(batch, order, id)) = self.want.first() {
-            if batch >= self.first + self.active as u64 {
-                return;
-            }
-            let admitted = match self.s.shared.catalog.location(id) {
-                Location::Key if self.admit_key(batch, order, id) => Admission::Done,
+        loop {
+            let (limit, chunks) = (self.batches.active_end(), &self.chunks);
+            let Some(head) = self.queue.head(limit, |w| chunks.wanted(w.handle, w.order)) else { return };
+            let location = self.chunks[head.handle].place.location;
+            let admitted = match location {
+                Location::Key if self.admit_key(head.handle) => Admission::Done,
                 Location::Key => Admission::NoRoom,
-                Location::Shard(shard, slot) => self.admit_shard(batch, order, id, shard, slot),
+                Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
             };
             // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
             // ranges that don't fit where others lie now fit in the end.
             match admitted {
                 Admission::Done => self.lacking = None,
-                Admission::NoRoom if self.evict(batch) => {}
+                Admission::NoRoom if self.evict(head.batch) => {}
                 Admission::NoRoom | Admission::Later => return,
             }
         }
     }
 
     /// Whether nothing is in flight that would give memory back.
-    pub(super) fn idle(&self) -> bool {
+    fn idle(&self) -> bool {
         self.reads_in_flight == 0
             && self.cpu_tasks_in_flight == 0
             && self.pending.is_empty()
+            && self.loose.work.served.is_empty()
             && self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len())
     }
 
     /// Where a chunk's decoded bytes go if one job copies all of them to one place: part of an output.
-    pub(super) fn direct(&self, id: ChunkId, decoded: usize) -> Option<Span> {
+    fn direct(&self, handle: Handle) -> Option<Span> {
         if self.s.lanes.is_some() {
             return None;
         }
-        let chunk = self.chunks.get(&id)?;
-        let &(number, i) = chunk.users.front()?;
+        let chunk = &self.chunks[handle];
+        let decoded = chunk.place.decoded;
+        let &(number, i) = chunk.users.first()?;
         // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
         let soon = self.s.lookahead as u64 / 2;
         if chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }
-        let batch = &self.batches[(number - self.first) as usize];
+        let batch = &self.batches.list[(number - self.batches.first) as usize];
         let [job] = &batch.plan.jobs[batch.plan.uses[i as usize].jobs.clone()] else { return None };
         let op = &self.s.shared.ops[job.op as usize];
         let size = crate::dtype::DType::ALL[op.dst_dtype as usize].size();
@@ -110,11 +113,12 @@ impl Scheduler {
     }
 
     /// Reserves what a chunk needs from decoding on. `None`, with nothing reserved, if there isn't enough memory.
-    pub(super) fn reserve_decoded(&mut self, id: ChunkId, decoded: usize) -> Option<()> {
-        let direct = self.direct(id, decoded);
+    fn reserve_decoded(&mut self, handle: Handle) -> Option<()> {
+        let Place { decoded, route, .. } = self.chunks[handle].place;
+        let direct = self.direct(handle);
         let slot = if direct.is_some() { None } else { Some(self.reserve(true, decoded)?) };
         let mut bounce = None;
-        if self.s.lanes.is_some() && self.s.shared.catalog.route(id) == Route::Cpu {
+        if self.s.lanes.is_some() && route == Route::Cpu {
             bounce = self.reserve(false, decoded);
             if bounce.is_none() {
                 if let Some(slot) = slot {
@@ -123,13 +127,13 @@ impl Scheduler {
                 return None;
             }
         }
-        let chunk = self.chunks.get_mut(&id)?;
+        let chunk = &mut self.chunks[handle];
         (chunk.slot, chunk.direct, chunk.bounce) = (slot, direct, bounce);
         Some(())
     }
 
-    pub(super) fn unreserve_decoded(&mut self, id: ChunkId) {
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
+    fn unreserve_decoded(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
         let (slot, bounce) = (chunk.slot.take(), chunk.bounce.take());
         chunk.direct = None;
         if let Some(slot) = slot {
@@ -141,8 +145,8 @@ impl Scheduler {
     }
 
     /// Where a chunk's decoded bytes are to be written by the CPU.
-    pub(super) fn decoded_span(&self, id: ChunkId, decoded: usize) -> Span {
-        let chunk = &self.chunks[&id];
+    pub(super) fn decoded_span(&self, handle: Handle) -> Span {
+        let chunk = &self.chunks[handle];
         if let Some(direct) = chunk.direct {
             return direct;
         }
@@ -151,141 +155,121 @@ impl Scheduler {
             (None, Some(slot)) => (self.s.slots.as_ref().unwrap_or(&self.s.staging), slot),
             (None, None) => unreachable!("reserved on admission"),
         };
-        Span { address: block.base + range.offset as u64, len: decoded }
+        Span { address: block.base + range.offset as u64, len: chunk.place.decoded }
     }
 
-    pub(super) fn admit_key(&mut self, batch: u64, order: u64, id: ChunkId) -> bool {
+    fn admit_key(&mut self, handle: Handle) -> bool {
         let catalog = Arc::clone(&self.s.shared.catalog);
-        let decoded = catalog.decoded_bytes(id);
-        if self.reserve_decoded(id, decoded).is_none() {
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        if self.reserve_decoded(handle).is_none() {
             self.lacking = Some((0, decoded));
             return false;
         }
         // On the CPU an uncompressed chunk is read to where it belongs.
-        let in_place = catalog.route(id) == Route::Raw && self.s.lanes.is_none();
+        let in_place = route == Route::Raw && self.s.lanes.is_none();
         let (to, staging, range) = if in_place {
-            (self.decoded_span(id, decoded), None, ReadRange::Exact)
+            (self.decoded_span(handle), None, ReadRange::Exact)
         } else {
-            let (most, range) = match catalog.route(id) {
+            let (most, range) = match route {
                 Route::Raw => (decoded, ReadRange::Exact),
                 _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
             };
             let Some(staging) = self.reserve(false, most) else {
-                self.unreserve_decoded(id);
+                self.unreserve_decoded(handle);
                 self.lacking = Some((most, decoded));
                 return false;
             };
             (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
         };
-        self.want.remove(&(batch, order, id));
-        self.read(vec![(id, 0, None)], staging, to, range, id);
+        self.read(vec![(handle, 0, None)], staging, to, range, id);
         true
     }
 
     /// Starts a read for these chunks, which are all in one object.
-    pub(super) fn read(
-        &mut self,
-        chunks: Vec<(ChunkId, usize, Option<usize>)>,
-        staging: Option<arena::Range>,
-        to: Span,
-        range: ReadRange,
-        of: ChunkId,
-    ) {
-        for (id, ..) in &chunks {
-            if let Some(chunk) = self.chunks.get_mut(id) {
-                chunk.state = State::Fetching;
-            }
+    fn read(&mut self, chunks: Vec<Member>, staging: Option<arena::Range>, to: Span, range: ReadRange, of: ChunkId) {
+        for &(handle, ..) in &chunks {
+            self.chunks[handle].state = State::Fetching;
         }
         let group = self.next_group;
         self.next_group += 1;
-        self.groups.insert(group, Group { staging, remaining: chunks.len(), chunks, to });
+        self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to });
         self.reads_in_flight += 1;
         let key = self.s.shared.catalog.key(of);
         self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, to });
     }
 
-    pub(super) fn admit_shard(
-        &mut self,
-        batch: u64,
-        order: u64,
-        id: ChunkId,
-        shard: super::shards::ShardId,
-        slot: usize,
-    ) -> Admission {
-        let known = match self.shards.get(shard, id) {
+    fn admit_shard(&mut self, head: Wanted, shard: ShardId, slot: usize) -> Admission {
+        let handle = head.handle;
+        let known = match self.shards.get(shard, handle) {
             Ok(known) => known,
             Err(Ask::Full) => return Admission::Later,
             Err(ask) => {
-                self.want.remove(&(batch, order, id));
-                if let Some(chunk) = self.chunks.get_mut(&id) {
-                    chunk.state = State::AwaitsIndex;
-                }
+                let chunk = &mut self.chunks[handle];
+                chunk.state = State::AwaitsIndex;
                 if ask == Ask::Read {
                     self.index_reads_in_flight += 1;
-                    self.s.fetch.index(shard, self.s.shared.catalog.key(id));
+                    self.s.fetch.index(shard, self.s.shared.catalog.key(chunk.id));
                 }
                 return Admission::Done;
             }
         };
-        let Known::Index(index) = &*known else {
-            self.want.remove(&(batch, order, id));
-            self.settle(id, State::Missing);
-            return Admission::Done;
+        let found = match &*known {
+            Known::Missing => Ok(None),
+            Known::Index(index) => match self.range_in_shard(handle, index, slot) {
+                Ok(Some((offset, len))) => Ok(Some((index, Inner { offset, len, handle }))),
+                Ok(None) => Ok(None),
+                Err(e) => Err(e),
+            },
         };
-        let (offset, len) = match self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
-            Ok(Some(range)) => range,
+        let (index, inner) = match found {
+            Ok(Some(found)) => found,
             Ok(None) => {
-                self.want.remove(&(batch, order, id));
-                self.settle(id, State::Missing);
+                self.settle(handle, State::Missing);
                 return Admission::Done;
             }
             Err(e) => {
-                self.want.remove(&(batch, order, id));
-                self.settle(id, State::Failed(e));
+                self.settle(handle, State::Failed(e));
                 return Admission::Done;
             }
         };
-        let mut members = self.neighbours(Member { offset, len, batch, order, id }, shard, index);
+        let mut members = self.neighbours(head, inner, shard, index);
         while !self.admit_members(&members) {
             if members.len() == 1 || !self.idle() {
-                let decoded = members.iter().map(|m| self.s.shared.catalog.decoded_bytes(m.id));
+                let decoded = members.iter().map(|m| self.chunks[m.handle].place.decoded);
                 self.lacking = Some((members.iter().map(|m| m.len as usize).sum(), decoded.sum()));
                 return Admission::NoRoom;
             }
             // Not enough memory for all of them, ever: fewer, the first one alone in the end.
-            let at = members.iter().position(|m| m.id == id).unwrap_or(0);
+            let at = members.iter().position(|m| m.handle == handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
         }
         Admission::Done
     }
 
-    /// The chunks that are wanted next from the same shard and lie so near `head` that one read serves them, in the
+    /// The chunks that are wanted next from the same shard and lie so near `inner` that one read serves them, in the
     /// order of their offsets.
-    pub(super) fn neighbours(
-        &self,
-        head: Member,
-        shard: super::shards::ShardId,
-        index: &super::shards::Index,
-    ) -> Vec<Member> {
-        let limit = self.first + self.active as u64;
-        let mut all = vec![head];
-        for &(batch, order, id) in self.want.iter().skip(1).take(4096) {
-            let Location::Shard(other, slot) = self.s.shared.catalog.location(id) else { break };
-            if other != shard || batch >= limit {
+    fn neighbours(&self, head: Wanted, inner: Inner, shard: ShardId, index: &Index) -> Vec<Inner> {
+        let mut all = vec![inner];
+        for w in self.queue.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
+            if !self.chunks.wanted(w.handle, w.order) {
+                continue;
+            }
+            let Location::Shard(other, slot) = self.chunks[w.handle].place.location else { break };
+            if other != shard {
                 break;
             }
             // What can't be read is left for its own turn.
-            if let Ok(Some((offset, len))) = self.range_in_shard(id, index.entries.get(slot).copied().flatten()) {
-                all.push(Member { offset, len, batch, order, id });
+            if let Ok(Some((offset, len))) = self.range_in_shard(w.handle, index, slot) {
+                all.push(Inner { offset, len, handle: w.handle });
             }
         }
         // Writers that encode in parallel leave the chunks of a shard in any order.
         all.sort_unstable_by_key(|m| m.offset);
-        let at = all.iter().position(|m| m.id == head.id).unwrap_or(0);
+        let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
         let (mut first, mut last) = (at, at);
-        let (mut from, mut to) = (head.offset, head.offset + head.len);
-        let most = MERGE_LIMIT.max(head.len);
+        let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
+        let most = MERGE_LIMIT.max(inner.len);
         loop {
             let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
             let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
@@ -302,40 +286,39 @@ impl Scheduler {
                 first -= 1;
                 from = start;
             } else {
-                return all[first..=last].to_vec();
+                all.truncate(last + 1);
+                all.drain(..first);
+                return all;
             }
         }
     }
 
     /// Reserves memory for all members and reads them, or does nothing.
-    pub(super) fn admit_members(&mut self, members: &[Member]) -> bool {
+    fn admit_members(&mut self, members: &[Inner]) -> bool {
         let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
         let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
         let bytes = (to - from) as usize;
         let Some(staging) = self.reserve(false, bytes) else { return false };
         for (i, member) in members.iter().enumerate() {
-            let decoded = self.s.shared.catalog.decoded_bytes(member.id);
-            if self.reserve_decoded(member.id, decoded).is_none() {
-                members[..i].iter().for_each(|m| self.unreserve_decoded(m.id));
+            if self.reserve_decoded(member.handle).is_none() {
+                members[..i].iter().for_each(|m| self.unreserve_decoded(m.handle));
                 self.s.staging.arena.release(staging);
                 return false;
             }
         }
-        for m in members {
-            self.want.remove(&(m.batch, m.order, m.id));
-        }
-        let chunks = members.iter().map(|m| (m.id, (m.offset - from) as usize, Some(m.len as usize))).collect();
+        let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
-        self.read(chunks, Some(staging), to, ReadRange::From(from), members[0].id);
+        let of = self.chunks[members[0].handle].id;
+        self.read(chunks, Some(staging), to, ReadRange::From(from), of);
         true
     }
 
-    /// The range of an inner chunk, checked against what its size allows.
-    pub(super) fn range_in_shard(&self, id: ChunkId, entry: Option<(u64, u64)>) -> Result<Option<(u64, u64)>> {
-        let Some((offset, len)) = entry else { return Ok(None) };
+    /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
+    fn range_in_shard(&self, handle: Handle, index: &Index, slot: usize) -> Result<Option<(u64, u64)>> {
+        let Some((offset, len)) = index.entries.get(slot).copied().flatten() else { return Ok(None) };
         let catalog = &self.s.shared.catalog;
-        let decoded = catalog.decoded_bytes(id);
-        let (least, most) = match catalog.route(id) {
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        let (least, most) = match route {
             Route::Raw => (decoded, decoded),
             _ => (0, catalog.part(id).format.max_encoded_bytes(decoded)),
         };

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part};
 use crate::error::{Error, Result};
-use crate::plan::{BatchPlan, ChunkId, Planner};
+use crate::plan::{ChunkId, Planner};
 use crate::store::Store;
 
+use super::Plan;
 use super::shards::ShardId;
 
 /// How an array's chunks are decoded in this reader.
@@ -21,11 +22,21 @@ pub(crate) enum Route {
 }
 
 /// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     /// A key of its own.
     Key,
     /// A slot of a shard.
     Shard(ShardId, usize),
+}
+
+/// What the scheduler must know of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub location: Location,
+    pub route: Route,
+    /// Bytes of the decoded chunk.
+    pub decoded: usize,
 }
 
 /// The dataset and the planner, shared by all threads.
@@ -50,17 +61,21 @@ impl Catalog {
         Self { dataset, planner, routes, equal_bytes }
     }
 
-    /// The shards that a plan needs, each with one of its chunks; some may come twice.
-    pub fn shards_of(&self, plan: &BatchPlan) -> Vec<(ShardId, ChunkId)> {
+    /// Plans a batch, and looks up all that the scheduler has to know of its chunks.
+    pub fn plan(&self, samples: &[u64]) -> Plan {
+        let batch = self.planner.plan(samples);
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
-        for chunk_use in &plan.uses {
-            if let Location::Shard(shard, _) = self.location(chunk_use.chunk)
+        let mut places = Vec::with_capacity(batch.uses.len());
+        for id in batch.uses.iter().map(|u| u.chunk) {
+            let location = self.location(id);
+            if let Location::Shard(shard, _) = location
                 && shards.last().is_none_or(|(last, _)| *last != shard)
             {
-                shards.push((shard, chunk_use.chunk));
+                shards.push((shard, id));
             }
+            places.push(Place { location, route: self.route(id), decoded: self.decoded_bytes(id) });
         }
-        shards
+        Plan { batch, places, shards }
     }
 
     pub fn part(&self, id: ChunkId) -> &Part {

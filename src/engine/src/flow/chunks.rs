@@ -1,13 +1,17 @@
-//! What the scheduler remembers of a chunk and of a batch.
+//! What the scheduler remembers of chunks and of reads.
 
-use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 
-use crate::error::Error;
-use crate::memory::{HostBuffer, Span, arena};
-use crate::plan::BatchPlan;
-use crate::reader::DeviceBuffers;
+use smallvec::SmallVec;
 
+use super::catalog::Place;
 use super::tasks::GroupId;
+use crate::error::Error;
+use crate::memory::{Span, arena};
+use crate::plan::{ChunkId, ChunkMap};
+
+/// Names a chunk in the [`Table`]; used again once the chunk is gone.
+pub(crate) type Handle = u32;
 
 /// Where a chunk is on its way.
 #[derive(Debug)]
@@ -28,18 +32,30 @@ pub(super) enum State {
     Missing,
     /// It can't be had.
     Failed(Error),
+    /// Nobody needs it: its handle is free.
+    Gone,
+}
+
+impl State {
+    /// Whether its fate is known: its users can be served.
+    pub fn settled(&self) -> bool {
+        matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
+    }
 }
 
 /// A chunk that a planned batch needs.
 #[derive(Debug)]
 pub(super) struct Chunk {
+    pub id: ChunkId,
+    /// Where it lies and how it is decoded.
+    pub place: Place,
     pub state: State,
-    /// Its place in the queue of wanted chunks, among those of one batch.
+    /// When it began to be wanted: its place in the queue among the chunks of one batch.
     pub order: u64,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
-    pub users: VecDeque<(u64, u32)>,
+    pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the task or wave in progress serves.
-    pub serving: Vec<u64>,
+    pub serving: SmallVec<[u64; 2]>,
     /// Its decoded bytes, unless they go straight to an output.
     pub slot: Option<arena::Range>,
     /// Tasks and waves that use its memory.
@@ -52,48 +68,87 @@ pub(super) struct Chunk {
     pub bounce: Option<arena::Range>,
 }
 
-impl Chunk {
-    pub fn wanted(order: u64) -> Self {
-        Self {
+/// The chunks that planned batches need, by their ids and by handles that cost nothing to look up.
+#[derive(Default)]
+pub(super) struct Table {
+    handles: ChunkMap<Handle>,
+    chunks: Vec<Chunk>,
+    free: Vec<Handle>,
+}
+
+impl Table {
+    /// The chunk, and whether it is new here: then it is wanted, as number `order`.
+    pub fn entry(&mut self, id: ChunkId, place: Place, order: u64) -> (Handle, bool) {
+        if let Some(&handle) = self.handles.get(&id) {
+            return (handle, false);
+        }
+        let chunk = Chunk {
+            id,
+            place,
             state: State::Wanted,
             order,
-            users: VecDeque::new(),
-            serving: Vec::new(),
+            users: SmallVec::new(),
+            serving: SmallVec::new(),
             slot: None,
             pins: 0,
             payload: None,
             direct: None,
             bounce: None,
-        }
+        };
+        let handle = match self.free.pop() {
+            Some(handle) => {
+                self[handle] = chunk;
+                handle
+            }
+            None => {
+                self.chunks.push(chunk);
+                (self.chunks.len() - 1) as Handle
+            }
+        };
+        self.handles.insert(id, handle);
+        (handle, true)
+    }
+
+    /// Forgets a chunk.
+    pub fn remove(&mut self, handle: Handle) {
+        let chunk = &mut self[handle];
+        chunk.state = State::Gone;
+        chunk.order = 0;
+        let id = chunk.id;
+        self.handles.remove(&id);
+        self.free.push(handle);
+    }
+
+    /// Whether the chunk is still wanted since `order`: handles in queues may be out of date.
+    pub fn wanted(&self, handle: Handle, order: u64) -> bool {
+        let chunk = &self[handle];
+        chunk.order == order && matches!(chunk.state, State::Wanted)
     }
 }
+
+impl Index<Handle> for Table {
+    type Output = Chunk;
+    fn index(&self, handle: Handle) -> &Chunk {
+        &self.chunks[handle as usize]
+    }
+}
+
+impl IndexMut<Handle> for Table {
+    fn index_mut(&mut self, handle: Handle) -> &mut Chunk {
+        &mut self.chunks[handle as usize]
+    }
+}
+
+/// A chunk of a read: offset in the read, encoded bytes (`None`: all that was read).
+pub(super) type Member = (Handle, usize, Option<usize>);
 
 /// A read in progress, or whose bytes are still in use.
 #[derive(Debug)]
 pub(super) struct Group {
     /// Memory that it was read to, if reserved for it alone.
     pub staging: Option<arena::Range>,
-    /// The chunks in it: id, offset in the read, encoded length (`None`: all that was read).
-    pub chunks: Vec<(crate::plan::ChunkId, usize, Option<usize>)>,
+    pub chunks: Vec<Member>,
     pub to: Span,
     /// Chunks that still need the memory.
-    pub remaining: usize,
-}
-
-/// A batch that was planned and not delivered yet.
-pub(super) struct Planned {
-    pub plan: BatchPlan,
-    /// Addresses of its outputs; empty until it gets them.
-    pub outputs: Vec<u64>,
-    pub host: Vec<HostBuffer>,
-    pub lent: Option<DeviceBuffers>,
-    /// Uses (and pads, and the index) that haven't been served.
     pub remaining: u32,
-    pub error: Option<Error>,
-}
-
-impl Planned {
-    pub fn active(&self) -> bool {
-        !self.outputs.is_empty()
-    }
 }

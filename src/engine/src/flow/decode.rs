@@ -64,19 +64,19 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
             }
             Stats::time(&shared.stats.decode_ns, decoded - start);
             Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
-            outcomes.push(Outcome { id: item.id, result });
+            outcomes.push(Outcome { handle: item.handle, result });
         }
         let start = Instant::now();
         assemble(&task, task.loose.clone(), shared);
         Stats::time(&shared.stats.assemble_ns, start.elapsed());
-        if shared.events.send(Event::Decoded(outcomes, task.served, task.pinned)).is_err() {
+        if shared.events.send(Event::Decoded(outcomes, task.work.served, task.pinned)).is_err() {
             return;
         }
     }
 }
 
 fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
-    for job in &task.jobs[jobs] {
+    for job in &task.work.jobs[jobs] {
         // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
         // to this task alone.
         unsafe { assemble::run(job, &shared.ops[job.op as usize]) };
@@ -89,7 +89,8 @@ fn decode(item: &Item, shared: &Shared) -> Result<()> {
     // reserved for this chunk.
     let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
     let format = &shared.catalog.part(item.id).format;
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &item.shape, out)));
+    let shape = shared.catalog.planner.chunk_shape(item.id);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out)));
     caught
         .unwrap_or_else(|panic| {
             Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic))))

@@ -11,12 +11,15 @@
 //! ```
 
 mod admission;
+mod arrival;
+mod batches;
 pub mod budget;
 pub(crate) mod catalog;
-mod chunks;
+pub(crate) mod chunks;
 mod decode;
 mod fetch;
 mod launch;
+mod queue;
 mod scheduler;
 mod shards;
 pub mod stats;
@@ -32,20 +35,30 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::plan::{BatchPlan, ChunkId};
 use crate::reader::DeviceBuffers;
+use chunks::Handle;
 use tasks::{GroupId, Served};
+
+/// A planned batch, with what the scheduler would otherwise have to find out for each of its chunks.
+pub(crate) struct Plan {
+    pub batch: BatchPlan,
+    /// Where the chunk of each use lies.
+    pub places: Vec<catalog::Place>,
+    /// The shards that it needs, each with one of its chunks; some may come twice.
+    pub shards: Vec<(shards::ShardId, ChunkId)>,
+}
 
 /// What happened elsewhere.
 pub(crate) enum Event {
-    /// The planner planned the next batch, which needs chunks of these shards.
-    Planned(BatchPlan, Vec<(shards::ShardId, ChunkId)>),
+    /// The planner planned the next batch.
+    Planned(Box<Plan>),
     /// A read ended: bytes read, or `None` if there is no such key.
     Fetched(GroupId, Result<Option<usize>>),
     /// A shard's index was read; `None` if there is no such shard.
     Index(shards::ShardId, Result<Option<Arc<shards::Index>>>),
     /// A task of the decode threads ended.
-    Decoded(Vec<tasks::Outcome>, Vec<Served>, Vec<ChunkId>),
-    /// A lane has copied what it needs of these groups, once for each time that a group is listed.
-    Copied(Vec<GroupId>),
+    Decoded(Vec<tasks::Outcome>, Vec<Served>, Vec<Handle>),
+    /// A lane has copied what it needs of these groups: so many chunks of each.
+    Copied(Vec<(GroupId, u32)>),
     /// A lane finished a wave.
     Wave(wave::WaveDone),
     /// The host lent device memory.

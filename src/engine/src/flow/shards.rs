@@ -5,7 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use crate::plan::{ChunkId, IdHasher};
+use super::chunks::Handle;
+use crate::plan::IdHasher;
 
 /// Names a shard: array, store, row-major index in the grid of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) enum Known {
 }
 
 enum State {
-    Reading(Vec<ChunkId>),
+    Reading(Vec<Handle>),
     Known {
         known: Arc<Known>,
         /// Chunks waited for it and none has asked since: it must not make room for others before they did.
@@ -80,7 +81,7 @@ impl Shards {
     }
 
     /// The index of a shard, if it is known. Otherwise `chunk` waits for it, unless there is no room.
-    pub fn get(&mut self, shard: ShardId, chunk: ChunkId) -> Result<Arc<Known>, Ask> {
+    pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, Ask> {
         let room = self.room();
         match self.states.entry(shard) {
             Entry::Vacant(_) if !room => Err(Ask::Full),
@@ -119,7 +120,7 @@ impl Shards {
     }
 
     /// Takes note of an index, or of a failure (`None`), and gives back the chunks that waited.
-    pub fn set(&mut self, shard: ShardId, known: Option<Known>) -> Vec<ChunkId> {
+    pub fn set(&mut self, shard: ShardId, known: Option<Known>) -> Vec<Handle> {
         self.reading -= 1;
         let waiting = match self.states.remove(&shard) {
             Some(State::Reading(waiting)) => waiting,
@@ -161,35 +162,33 @@ mod tests {
 
     #[test]
     fn read_once_and_kept_within_the_limit() {
-        let chunk = |index| ChunkId { array: 0, part: 0, index };
         let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
         let mut shards = Shards::new(1000, 368);
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read));
-        assert_eq!(shards.get(shard(0), chunk(2)).err(), Some(Ask::Wait), "the second waits for the same read");
-        assert_eq!(shards.set(shard(0), known()), [chunk(1), chunk(2)]);
-        assert!(shards.get(shard(0), chunk(3)).is_ok());
+        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(0), 2).err(), Some(Ask::Wait), "the second waits for the same read");
+        assert_eq!(shards.set(shard(0), known()), [1, 2]);
+        assert!(shards.get(shard(0), 3).is_ok());
         for i in 1..5 {
-            assert_eq!(shards.get(shard(i), chunk(0)).err(), Some(Ask::Read));
+            assert_eq!(shards.get(shard(i), 0).err(), Some(Ask::Read));
             shards.set(shard(i), known());
-            assert!(shards.get(shard(i), chunk(0)).is_ok());
+            assert!(shards.get(shard(i), 0).is_ok());
         }
         assert!(shards.bytes <= 1000 && shards.states.len() == shards.known.len());
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read), "the oldest made room");
-        assert_eq!(shards.set(shard(0), None), [chunk(1)]);
-        assert_eq!(shards.get(shard(0), chunk(1)).err(), Some(Ask::Read), "a failure isn't remembered");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read), "the oldest made room");
+        assert_eq!(shards.set(shard(0), None), [1]);
+        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read), "a failure isn't remembered");
     }
 
     #[test]
     fn an_index_that_chunks_wait_for_is_not_dropped() {
-        let chunk = |index| ChunkId { array: 0, part: 0, index };
         let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
         let mut shards = Shards::new(400, 368);
-        assert_eq!(shards.get(shard(0), chunk(0)).err(), Some(Ask::Read));
-        assert_eq!(shards.get(shard(1), chunk(1)).err(), Some(Ask::Full), "one at a time");
+        assert_eq!(shards.get(shard(0), 0).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Full), "one at a time");
         assert!(!shards.expect(shard(2)));
         shards.set(shard(0), known());
-        assert_eq!(shards.get(shard(1), chunk(1)).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Read));
         shards.set(shard(1), known());
-        assert!(shards.get(shard(0), chunk(0)).is_ok(), "still there for the chunk that waited");
+        assert!(shards.get(shard(0), 0).is_ok(), "still there for the chunk that waited");
     }
 }

@@ -9,6 +9,7 @@ use crate::memory::Span;
 use crate::plan::ChunkId;
 
 use super::catalog::Catalog;
+use super::chunks::Handle;
 
 /// Names a read, and the chunks that wait for it.
 pub(crate) type GroupId = u64;
@@ -42,32 +43,54 @@ pub(crate) enum ReadRange {
     From(u64),
 }
 
+/// Jobs, and what it means to batches that they have run.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub jobs: Vec<Job>,
+    pub served: Vec<Served>,
+    /// Raw `CUevent`s after which the outputs may be written.
+    pub after: Vec<u64>,
+}
+
+impl Work {
+    /// The jobs that were just added serve one use of a batch, whose outputs may be written after `ready`.
+    pub fn serves(&mut self, batch: u64, ready: Option<u64>) {
+        match self.served.last_mut() {
+            Some(last) if last.batch == batch => last.uses += 1,
+            _ => {
+                self.served.push(Served { batch, uses: 1 });
+                self.after.extend(ready);
+            }
+        }
+    }
+}
+
 /// One chunk for a decode thread.
 pub(crate) struct Item {
     pub id: ChunkId,
-    pub shape: Vec<u64>,
+    pub handle: Handle,
     pub encoded: Span,
     pub decoded: Span,
     /// Uncompressed and read to where it belongs: there is nothing to decode.
     pub in_place: bool,
-    /// Into [`Task::jobs`], to be run once the chunk is decoded.
+    /// Into [`Work::jobs`], to be run once the chunk is decoded.
     pub jobs: std::ops::Range<usize>,
 }
 
 /// Work for one decode thread: chunks to be decoded, jobs to be run after them, and jobs that need no decoding.
+#[derive(Default)]
 pub(crate) struct Task {
     pub items: Vec<Item>,
-    pub jobs: Vec<Job>,
+    pub work: Work,
     /// Jobs that run after all items, whatever became of them.
     pub loose: std::ops::Range<usize>,
-    pub served: Vec<Served>,
     /// Chunks whose memory the loose jobs read.
-    pub pinned: Vec<ChunkId>,
+    pub pinned: Vec<Handle>,
 }
 
 /// What became of one chunk.
 pub(crate) struct Outcome {
-    pub id: ChunkId,
+    pub handle: Handle,
     pub result: Result<()>,
 }
 

@@ -1,8 +1,7 @@
 //! What a lane of the GPU gets: chunks to be copied and decoded together, and the jobs that follow.
 
-use dali_zarr_kernels::Job;
-
-use super::tasks::{GroupId, Outcome, Served};
+use super::chunks::Handle;
+use super::tasks::{GroupId, Outcome, Served, Work};
 use crate::codec::Compression;
 use crate::error::Result;
 use crate::memory::Span;
@@ -20,6 +19,7 @@ pub(crate) enum Content {
 /// One chunk of a wave.
 pub(crate) struct WaveChunk {
     pub id: ChunkId,
+    pub handle: Handle,
     /// In page-locked memory.
     pub bytes: Span,
     pub content: Content,
@@ -28,7 +28,7 @@ pub(crate) struct WaveChunk {
     /// Device address where its decoded bytes go.
     pub slot: u64,
     pub decoded_bytes: usize,
-    /// Into [`Wave::jobs`].
+    /// Into [`Work::jobs`].
     pub jobs: std::ops::Range<usize>,
 }
 
@@ -36,15 +36,13 @@ pub(crate) struct WaveChunk {
 #[derive(Default)]
 pub(crate) struct Wave {
     pub chunks: Vec<WaveChunk>,
-    pub jobs: Vec<Job>,
+    pub work: Work,
     /// Jobs that read no chunk of this wave.
     pub loose: std::ops::Range<usize>,
     /// Small things to be written to device memory: address and bytes.
     pub uploads: Vec<(u64, Vec<u8>)>,
-    /// Raw `CUevent`s after which the outputs may be written.
-    pub after: Vec<u64>,
-    pub served: Vec<Served>,
-    pub pinned: Vec<ChunkId>,
+    /// Chunks whose memory the loose jobs read.
+    pub pinned: Vec<Handle>,
 }
 
 /// What became of a wave.
@@ -52,7 +50,7 @@ pub(crate) struct WaveDone {
     pub lane: usize,
     pub outcomes: Vec<Outcome>,
     pub served: Vec<Served>,
-    pub pinned: Vec<ChunkId>,
+    pub pinned: Vec<Handle>,
     /// If the lane itself failed, no job has run for certain, and the device may be lost.
     pub result: Result<()>,
 }

@@ -19,7 +19,7 @@ use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, cop
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
 use crate::flow::stats::Stats;
-use crate::flow::tasks::{Outcome, Shared};
+use crate::flow::tasks::{GroupId, Outcome, Shared};
 use crate::flow::wave::{Content, Wave, WaveChunk, WaveDone};
 use crate::gpu_codec::{Checksum, Verdict, inspect};
 use crate::memory::arena::rounded;
@@ -112,7 +112,7 @@ impl Lane {
 
     /// Takes a wave from beginning to end.
     pub fn run(&mut self, wave: Wave) -> WaveDone {
-        let mut groups: Vec<u64> = wave.chunks.iter().map(|c| c.group).collect();
+        let mut groups = groups_of(&wave);
         let mut failures: Vec<Option<Error>> = wave.chunks.iter().map(|_| None).collect();
         let result = self.steps(&wave, &mut groups, &mut failures);
         if result.is_err() {
@@ -127,7 +127,7 @@ impl Lane {
             .iter()
             .zip(failures)
             .map(|(c, failure)| Outcome {
-                id: c.id,
+                handle: c.handle,
                 result: match (failure, &result) {
                     (Some(e), _) => Err(e.within(self.shared.catalog.name(c.id))),
                     (None, Err(e)) => Err(e.clone()),
@@ -135,12 +135,12 @@ impl Lane {
                 },
             })
             .collect();
-        WaveDone { lane: self.index, outcomes, served: wave.served, pinned: wave.pinned, result }
+        WaveDone { lane: self.index, outcomes, served: wave.work.served, pinned: wave.pinned, result }
     }
 
-    fn steps(&mut self, wave: &Wave, groups: &mut Vec<u64>, failures: &mut [Option<Error>]) -> Result<()> {
+    fn steps(&mut self, wave: &Wave, groups: &mut Vec<(GroupId, u32)>, failures: &mut [Option<Error>]) -> Result<()> {
         self.device.bind()?;
-        for &event in &wave.after {
+        for &event in &wave.work.after {
             self.stream.wait_event(event)?;
         }
         let sorted = self.sort(wave);
@@ -386,8 +386,10 @@ impl Lane {
             }
         }
         let good = wave.chunks.iter().zip(failures).filter(|(_, f)| f.is_none());
-        let jobs: Vec<&Job> =
-            good.flat_map(|(c, _)| &wave.jobs[c.jobs.clone()]).chain(&wave.jobs[wave.loose.clone()]).collect();
+        let jobs: Vec<&Job> = good
+            .flat_map(|(c, _)| &wave.work.jobs[c.jobs.clone()])
+            .chain(&wave.work.jobs[wave.loose.clone()])
+            .collect();
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;
@@ -452,7 +454,7 @@ impl Lane {
             // Its page-locked memory may hold other bytes by now, so the chunk is read from the store once more.
             match self.read_again(chunk) {
                 Ok(()) => {
-                    let jobs: Vec<&Job> = wave.jobs[chunk.jobs.clone()].iter().collect();
+                    let jobs: Vec<&Job> = wave.work.jobs[chunk.jobs.clone()].iter().collect();
                     for part in jobs.chunks(MAX_JOBS) {
                         self.launch(part)?;
                         self.stream.synchronize()?;
@@ -471,6 +473,18 @@ impl Lane {
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
         self.decode_on_cpu(&again)
     }
+}
+
+/// The reads whose memory a wave's chunks lie in, and how many chunks of each.
+fn groups_of(wave: &Wave) -> Vec<(GroupId, u32)> {
+    let mut groups: Vec<(GroupId, u32)> = Vec::new();
+    for chunk in &wave.chunks {
+        match groups.last_mut() {
+            Some((group, n)) if *group == chunk.group => *n += 1,
+            _ => groups.push((chunk.group, 1)),
+        }
+    }
+    groups
 }
 
 /// The next multiple of what copies and decoders like.

@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Sizes whose released ranges are kept for the next one of the same size: most chunks are alike, and to join a range with
+/// its neighbours only to cut it out again costs more than all else that is done for a small chunk.
+const BINS: usize = 4;
+
 /// Every range starts and ends at a multiple of this: what copies and kernels like, and never shared cache lines.
 pub const ALIGN: usize = 256;
 
@@ -12,6 +16,9 @@ pub struct Arena {
     free: BTreeMap<usize, usize>,
     /// The same by length, then offset: finding room must not depend on how many pieces there are.
     by_len: BTreeSet<(usize, usize)>,
+    /// Ranges that were released but not joined with their neighbours yet: their length, and their offsets, the last one
+    /// released last.
+    bins: [(usize, Vec<usize>); BINS],
     capacity: usize,
     available: usize,
 }
@@ -34,7 +41,13 @@ impl Arena {
     /// All of `capacity` bytes (rounded down to [`ALIGN`]) free.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity / ALIGN * ALIGN;
-        let mut arena = Self { free: BTreeMap::new(), by_len: BTreeSet::new(), capacity, available: capacity };
+        let mut arena = Self {
+            free: BTreeMap::new(),
+            by_len: BTreeSet::new(),
+            bins: Default::default(),
+            capacity,
+            available: capacity,
+        };
         if capacity > 0 {
             arena.insert(0, capacity);
         }
@@ -61,14 +74,26 @@ impl Arena {
         self.available
     }
 
-    /// The beginning of the smallest free range that holds `bytes`, the lowest of several: large ranges stay whole, and
-    /// low addresses stay in the caches.
+    /// A range of this size that was released lately, which is likely still in the caches; else the beginning of the
+    /// smallest free range that holds `bytes`, the lowest of several: large ranges stay whole, and low addresses are used
+    /// again and again.
     pub fn take(&mut self, bytes: usize) -> Option<Range> {
         let len = rounded(bytes);
         if len > self.available {
             return None;
         }
-        let &(found, offset) = self.by_len.range((len, 0)..).next()?;
+        if let Some(offset) = self.bins.iter_mut().find(|bin| bin.0 == len).and_then(|bin| bin.1.pop()) {
+            self.available -= len;
+            return Some(Range { offset, len });
+        }
+        let found = match self.by_len.range((len, 0)..).next() {
+            Some(&found) => found,
+            None => {
+                (0..BINS).for_each(|bin| self.join(bin));
+                *self.by_len.range((len, 0)..).next()?
+            }
+        };
+        let (found, offset) = found;
         self.remove(offset, found);
         if found > len {
             self.insert(offset + len, found - len);
@@ -79,8 +104,29 @@ impl Arena {
 
     /// Gives a range back.
     pub fn release(&mut self, range: Range) {
-        let (mut offset, mut len) = (range.offset, range.len);
-        self.available += len;
+        self.available += range.len;
+        let bin = match self.bins.iter().position(|bin| bin.0 == range.len) {
+            Some(bin) => bin,
+            None => {
+                // The size that has the fewest gives up its bin.
+                let bin = (0..BINS).min_by_key(|&bin| self.bins[bin].1.len()).unwrap_or(0);
+                self.join(bin);
+                self.bins[bin].0 = range.len;
+                bin
+            }
+        };
+        self.bins[bin].1.push(range.offset);
+    }
+
+    /// Joins the ranges of a bin with their neighbours.
+    fn join(&mut self, bin: usize) {
+        let len = self.bins[bin].0;
+        let mut offsets = std::mem::take(&mut self.bins[bin].1);
+        offsets.drain(..).for_each(|offset| self.free(offset, len));
+        self.bins[bin].1 = offsets;
+    }
+
+    fn free(&mut self, mut offset: usize, mut len: usize) {
         if let Some((&before, &l)) = self.free.range(..offset).next_back() {
             debug_assert!(before + l <= offset, "released twice");
             if before + l == offset {

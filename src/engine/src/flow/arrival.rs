@@ -1,0 +1,298 @@
+//! What becomes of chunks once they were read, decoded or given up: they are decoded, serve the batches that need them, are
+//! kept for others or forgotten. The scheduler's half that deals with chunks; see [`super::scheduler`].
+
+use super::batches::From;
+use super::catalog::{Location, Route};
+use super::chunks::{Handle, State};
+use super::queue::Wanted;
+use super::scheduler::{Block, Scheduler};
+use super::stats::Stats;
+use super::tasks::{GroupId, Item, Outcome, Served, Task};
+use crate::error::{Error, Result};
+use crate::memory::arena;
+
+/// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
+const TASK_BYTES: usize = 256 << 10;
+
+impl Scheduler {
+    // ---- reads ----
+
+    pub(super) fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
+        self.reads_in_flight -= 1;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let members = std::mem::take(&mut group.chunks);
+        let to = group.to;
+        let read = match result {
+            Ok(Some(read)) => read,
+            other => {
+                for (handle, ..) in members {
+                    self.release_group(id, 1);
+                    let chunk = &self.chunks[handle];
+                    let state = match &other {
+                        Err(e) => State::Failed(e.clone()),
+                        // A shard that vanished after its index was read: its chunks are no fill values.
+                        _ if chunk.place.location != Location::Key => State::Failed(Error::runtime(format!(
+                            "{}: the shard vanished while it was read",
+                            self.s.shared.catalog.name(chunk.id)
+                        ))),
+                        _ => State::Missing,
+                    };
+                    self.settle(handle, state);
+                }
+                return;
+            }
+        };
+        Stats::add(&self.s.shared.stats.chunks_read, members.len() as u64);
+        if let Some(staging) = group.staging {
+            group.staging = Some(self.s.staging.arena.shrink(staging, read));
+        }
+        let on_gpu = self.s.lanes.is_some();
+        let mut items: Vec<Handle> = Vec::new();
+        let mut bytes = 0;
+        for (handle, offset, len) in members {
+            let chunk = &mut self.chunks[handle];
+            chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
+            if on_gpu && chunk.place.route != Route::Cpu {
+                self.queue_for_lane(handle);
+                continue;
+            }
+            bytes += chunk.place.decoded;
+            items.push(handle);
+            if bytes >= TASK_BYTES {
+                self.decode(&items);
+                items.clear();
+                bytes = 0;
+            }
+        }
+        if !items.is_empty() {
+            self.decode(&items);
+        }
+    }
+
+    pub(super) fn release_group(&mut self, id: GroupId, chunks: u32) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.remaining -= chunks;
+        if group.remaining == 0
+            && let Some(group) = self.groups.remove(&id)
+            && let Some(staging) = group.staging
+        {
+            self.s.staging.arena.release(staging);
+        }
+    }
+
+    /// Gives chunks to a decode thread; if batches are delivered to the CPU, with the jobs of their active users.
+    fn decode(&mut self, handles: &[Handle]) {
+        let mut task = Task::default();
+        for &handle in handles {
+            let decoded = self.decoded_span(handle);
+            let chunk = &self.chunks[handle];
+            let Some((_, encoded)) = chunk.payload else { continue };
+            let (id, direct) = (chunk.id, chunk.direct.is_some());
+            let first = task.work.jobs.len();
+            if self.s.lanes.is_none() {
+                self.serve_decoding(handle, &mut task.work);
+                // A chunk that is decoded straight to its place needs no job.
+                if direct {
+                    task.work.jobs.truncate(first);
+                }
+            } else {
+                let chunk = &mut self.chunks[handle];
+                chunk.state = State::Decoding;
+                chunk.pins += 1;
+            }
+            let jobs = first..task.work.jobs.len();
+            task.items.push(Item { id, handle, encoded, decoded, in_place: encoded == decoded, jobs });
+        }
+        let n = task.work.jobs.len();
+        task.loose = n..n;
+        self.cpu_tasks_in_flight += 1;
+        self.s.decode.run(task);
+    }
+
+    /// Marks a chunk as being decoded, and hands out the jobs of its active users.
+    pub(super) fn serve_decoding(&mut self, handle: Handle, work: &mut super::tasks::Work) {
+        let from = self.from(handle);
+        let chunk = &mut self.chunks[handle];
+        chunk.state = State::Decoding;
+        chunk.pins += 1;
+        // What goes straight to one place serves the one user that it was admitted for.
+        let most = if chunk.direct.is_some() { 1 } else { usize::MAX };
+        self.batches.serve(chunk, from, most, work);
+    }
+
+    /// Where a chunk's jobs find it.
+    fn from(&self, handle: Handle) -> From {
+        let chunk = &self.chunks[handle];
+        match (&chunk.state, chunk.slot) {
+            (State::Missing, _) => From::Nothing,
+            (_, Some(slot)) => From::Slot(self.s.slots.as_ref().unwrap_or(&self.s.staging).base + slot.offset as u64),
+            (_, None) => From::Slot(0),
+        }
+    }
+
+    // ---- chunks whose fate is known ----
+
+    /// Tasks or waves ended: chunks are there or failed, batches have been served.
+    pub(super) fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[Handle]) {
+        self.batches.served(served);
+        for &handle in pinned {
+            self.chunks[handle].pins -= 1;
+            self.retire(handle);
+        }
+        for Outcome { handle, result } in outcomes {
+            let chunk = &mut self.chunks[handle];
+            chunk.pins -= 1;
+            if let Err(e) = result {
+                self.settle(handle, State::Failed(e));
+                continue;
+            }
+            chunk.serving.clear();
+            chunk.direct = None;
+            chunk.state = State::Ready;
+            let (payload, bounce, slot) = (chunk.payload.take(), chunk.bounce.take(), chunk.slot);
+            if let Some(bounce) = bounce {
+                self.s.staging.arena.release(bounce);
+            }
+            if let Some((group, _)) = payload {
+                self.release_group(group, 1);
+            }
+            match slot {
+                Some(_) => self.serve_settled(handle),
+                None => self.requeue(handle),
+            }
+        }
+    }
+
+    /// A chunk's fate is known before it was decoded: it is missing, or failed.
+    pub(super) fn settle(&mut self, handle: Handle, state: State) {
+        if matches!(state, State::Missing) {
+            Stats::add(&self.s.shared.stats.chunks_missing, 1);
+        }
+        let chunk = &mut self.chunks[handle];
+        let serving = std::mem::take(&mut chunk.serving);
+        let (slot, bounce, payload) = (chunk.slot.take(), chunk.bounce.take(), chunk.payload.take());
+        chunk.direct = None;
+        if let State::Failed(e) = &state {
+            for number in serving {
+                if let Some(batch) = self.batches.get_mut(number) {
+                    batch.error.get_or_insert_with(|| e.clone());
+                }
+            }
+        }
+        chunk.state = state;
+        if let Some(slot) = slot {
+            self.slots().arena.release(slot);
+        }
+        if let Some(bounce) = bounce {
+            self.s.staging.arena.release(bounce);
+        }
+        if let Some((group, _)) = payload {
+            self.release_group(group, 1);
+        }
+        self.serve_settled(handle);
+    }
+
+    /// Serves the active users of a chunk whose fate is known.
+    pub(super) fn serve_settled(&mut self, handle: Handle) {
+        let from = self.from(handle);
+        let chunk = &mut self.chunks[handle];
+        if let Some(&(batch, _)) = chunk.users.first() {
+            self.kept.remove(&(batch, handle));
+            if matches!(chunk.state, State::Failed(_)) {
+                self.batches.fail(chunk);
+            } else if self.batches.serve(chunk, from, usize::MAX, &mut self.loose.work) > 0 {
+                chunk.serving.clear();
+                chunk.pins += 1;
+                self.loose.pinned.push(handle);
+            }
+        }
+        self.retire(handle);
+    }
+
+    /// On the CPU loose jobs go to a decode thread at once; on the GPU they wait for the next wave.
+    pub(super) fn flush_loose(&mut self) {
+        if self.s.lanes.is_some() || self.loose.work.served.is_empty() {
+            return;
+        }
+        let loose = std::mem::take(&mut self.loose);
+        let n = loose.work.jobs.len();
+        self.cpu_tasks_in_flight += 1;
+        self.s.decode.run(Task { items: Vec::new(), work: loose.work, loose: 0..n, pinned: loose.pinned });
+    }
+
+    /// Forgets a settled chunk that nobody needs any more; one that only batches to come need is kept, if there is hope
+    /// that it needn't make room before they come.
+    fn retire(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
+        if chunk.pins > 0 || !chunk.state.settled() {
+            return;
+        }
+        match (chunk.users.first(), chunk.slot) {
+            (Some(&(batch, _)), Some(slot)) => {
+                let until = (batch - self.batches.first) as usize;
+                let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
+                if until.saturating_mul(self.s.working_set) <= block.arena.capacity() {
+                    self.kept.insert((batch, handle));
+                } else {
+                    chunk.slot = None;
+                    self.slots().arena.release(slot);
+                    self.requeue(handle);
+                }
+            }
+            // Missing or failed: that costs nothing to remember.
+            (Some(_), None) => {}
+            (None, slot) => {
+                self.chunks.remove(handle);
+                if let Some(slot) = slot {
+                    self.slots().arena.release(slot);
+                }
+            }
+        }
+    }
+
+    /// Puts a chunk back in the queue, if anyone needs it still.
+    pub(super) fn requeue(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
+        chunk.state = State::Wanted;
+        match chunk.users.first() {
+            // In its old place: whoever is first stays first, however often it has to wait.
+            Some(&(batch, _)) if batch < self.batches.active_end() => {
+                self.queue.push_again(Wanted { batch, order: chunk.order, handle });
+            }
+            Some(&(batch, _)) => {
+                self.wanted += 1;
+                chunk.order = self.wanted;
+                self.queue.push(Wanted { batch, order: self.wanted, handle });
+            }
+            None => self.chunks.remove(handle),
+        }
+    }
+
+    /// Makes room for a chunk that batch `before` needs by dropping the decoded chunk that is needed last, if that is
+    /// later. False if there is none.
+    pub(super) fn evict(&mut self, before: u64) -> bool {
+        let active_end = self.batches.active_end();
+        let Some(&victim) = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end) else {
+            return false;
+        };
+        self.kept.remove(&victim);
+        Stats::add(&self.s.shared.stats.evictions, 1);
+        if let Some(slot) = self.chunks[victim.1].slot.take() {
+            self.slots().arena.release(slot);
+        }
+        self.requeue(victim.1);
+        true
+    }
+
+    // ---- memory ----
+
+    pub(super) fn slots(&mut self) -> &mut Block {
+        self.s.slots.as_mut().unwrap_or(&mut self.s.staging)
+    }
+
+    /// Memory for `bytes` from an arena.
+    pub(super) fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
+        let block = if slots { self.slots() } else { &mut self.s.staging };
+        block.arena.take(bytes)
+    }
+}

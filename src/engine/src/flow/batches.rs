@@ -1,0 +1,121 @@
+//! The planned batches, in order, and what serving them with a chunk means.
+
+use std::collections::VecDeque;
+
+use dali_zarr_kernels::{Job, Source};
+
+use super::chunks::{Chunk, Handle, State};
+use super::tasks::{Served, Work};
+use crate::error::Error;
+use crate::memory::HostBuffer;
+use crate::plan::BatchPlan;
+use crate::reader::DeviceBuffers;
+
+/// A batch that was planned and not delivered yet.
+pub(super) struct Planned {
+    pub plan: BatchPlan,
+    /// The chunks of the plan's uses.
+    pub handles: Vec<Handle>,
+    /// Addresses of its outputs; empty until it gets them.
+    pub outputs: Vec<u64>,
+    pub host: Vec<HostBuffer>,
+    pub lent: Option<DeviceBuffers>,
+    /// Uses (and pads, and the index) that haven't been served.
+    pub remaining: u32,
+    pub error: Option<Error>,
+}
+
+impl Planned {
+    /// Whether it has memory for its outputs.
+    pub fn active(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// The event after which its outputs may be written, if there is one.
+    pub fn ready(&self) -> Option<u64> {
+        self.lent.as_ref().map(|l| l.ready).filter(|&event| event != 0)
+    }
+}
+
+/// Where the jobs that a chunk serves take their elements from.
+#[derive(Clone, Copy)]
+pub(super) enum From {
+    /// The decoded chunk at this address.
+    Slot(u64),
+    /// Nothing: it is missing, which makes its jobs write the fill value.
+    Nothing,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Batches {
+    /// Number of the first batch in `list`.
+    pub first: u64,
+    pub list: VecDeque<Planned>,
+    /// How many of `list`, from the first on, are active.
+    pub active: usize,
+}
+
+impl Batches {
+    /// The number of the first batch that isn't active.
+    pub fn active_end(&self) -> u64 {
+        self.first + self.active as u64
+    }
+
+    /// A batch, unless it was delivered.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
+        self.list.get_mut(number.wrapping_sub(self.first) as usize)
+    }
+
+    /// Hands the jobs of a chunk's active users to `work`; `most` users at the most. How many there were.
+    pub fn serve(&mut self, chunk: &mut Chunk, from: From, most: usize, work: &mut Work) -> usize {
+        let end = self.active_end();
+        let n = chunk.users.iter().take(most).take_while(|(number, _)| *number < end).count();
+        for &(number, i) in &chunk.users[..n] {
+            let batch = &self.list[(number - self.first) as usize];
+            let range = batch.plan.uses[i as usize].jobs.clone();
+            work.jobs.extend(batch.plan.jobs[range].iter().map(|job| resolved(job, &batch.outputs, from)));
+            work.serves(number, batch.ready());
+            chunk.serving.push(number);
+        }
+        chunk.users.drain(..n);
+        n
+    }
+
+    /// Tells a chunk's active users that it can't be had.
+    pub fn fail(&mut self, chunk: &mut Chunk) {
+        let State::Failed(error) = &chunk.state else { return };
+        let end = self.active_end();
+        let n = chunk.users.iter().take_while(|(number, _)| *number < end).count();
+        for &(number, _) in &chunk.users[..n] {
+            let batch = &mut self.list[(number - self.first) as usize];
+            batch.error.get_or_insert_with(|| error.clone());
+            batch.remaining -= 1;
+        }
+        chunk.users.drain(..n);
+    }
+
+    /// Takes note of what was served.
+    pub fn served(&mut self, served: &[Served]) {
+        for Served { batch, uses } in served {
+            if let Some(batch) = self.get_mut(*batch) {
+                batch.remaining -= uses;
+            }
+        }
+    }
+}
+
+/// A planned job with its addresses: of the outputs, and of the decoded chunk.
+pub(super) fn resolved(job: &Job, outputs: &[u64], from: From) -> Job {
+    let mut job = *job;
+    job.dst += outputs[job.reserved as usize];
+    job.reserved = 0;
+    match from {
+        From::Slot(base) => job.src += base,
+        From::Nothing => {
+            job.source = Source::Fill as u32;
+            job.src = 0;
+        }
+    }
+    job
+}
