@@ -225,3 +225,22 @@ def test_budget_too_small(tmp_path, device, limit):
     assert smallest, f"no 'at least N' in {message!r}"
     check(device, 2, epochs=2, **args, **{limit: int(smallest[1])})
     refused(device, ValueError, limit, **args, **{limit: int(smallest[1]) - 1})
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "words"),
+    [
+        ({"path": 5}, TypeError, ("path", "5")),
+        ({"path": None}, TypeError, ("path", "None")),
+        ({"path": ["a.zarr", 5]}, TypeError, ("path", "5")),
+        ({"window": 2.5}, TypeError, ("window", "2.5")),
+        ({"window": "3"}, TypeError, ("window", "'3'")),
+        ({"stride": [1, None]}, TypeError, ("stride", "None")),
+        ({"num_shards": 2.0}, TypeError, ("num_shards", "2.0")),
+        ({"seed": 2**63}, ValueError, ("seed", "64 bits")),
+        ({"dtype": "float32"}, TypeError, ("dtype", "types.FLOAT", "'float32'")),
+    ],
+)
+def test_values_of_the_wrong_type(era5, device, args, kind, words):
+    """Nothing is converted silently."""
+    refused(device, kind, *words, **({"path": era5, "arrays": ["t2m"], "dims": ["time"]} | args))

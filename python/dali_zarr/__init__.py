@@ -7,7 +7,7 @@ Importing this package makes the operator known to DALI::
 
     @pipeline_def(batch_size=16, num_threads=4, device_id=0)
     def pipeline():
-        return fn.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "z500"], name="reader")
+        return fn.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "Z500"], name="reader")
 
 The operator is ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr``; its arguments are documented in
 ``help(fn.zarr_reader)``.

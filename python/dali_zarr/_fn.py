@@ -2,6 +2,7 @@
 numbers with double precision, which DALI's floating-point arguments lack."""
 
 import functools
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +10,40 @@ from typing import Any
 from . import _pick
 
 _PRECISE = ("fill_value", "mean", "stddev")
+_INTEGERS = (
+    *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
+    *("prefetch_queue_depth", "device_memory_limit", "host_memory_limit", "io_threads", "decode_threads"),
+)
+
+
+def _check(name: str, value: Any) -> None:
+    """Raises TypeError for what DALI would convert silently, or refuse without naming the argument."""
+    if isinstance(value, type):
+        raise TypeError(f"zarr_reader: {name}: expected a value, found {value}; DALI's types are in nvidia.dali.types")
+    if name == "dtype" and isinstance(value, str):
+        raise TypeError(f"zarr_reader: dtype: expected one of DALI's types, such as types.FLOAT, found {value!r}")
+    if name in _INTEGERS and value is not None:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            try:
+                number = operator.index(item)
+            except TypeError:
+                raise TypeError(f"zarr_reader: {name}: expected integers, found {item!r}") from None
+            if not -(2**63) <= number < 2**63:
+                raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
 
 
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The operator's arguments; those that came out of here come out the same."""
-    for name, value in arguments.items():
-        if isinstance(value, type):
-            raise TypeError(f"zarr_reader: {name}: expected a value, found {value}; DALI's types are in nvidia.dali.types")
     arguments = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arguments.items()}
+    for name, value in arguments.items():
+        _check(name, value)
     path = arguments.get("path")
     if isinstance(path, os.PathLike | bytes):
         path = os.fsdecode(path)
-    elif isinstance(path, list | tuple):
+    elif isinstance(path, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in path):
         path = [os.fsdecode(p) for p in path]
+    elif "path" in arguments and not isinstance(path, str):
+        raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {path!r}")
     if path is not None:
         arguments["path"] = path
     if isinstance(arguments.get("pick"), dict):
@@ -57,5 +79,5 @@ def wrap_functions() -> None:
 
     fn.zarr_reader = _wrap(fn.zarr_reader)
     fn.readers.zarr = _wrap(fn.readers.zarr)
-    for operator in (ops.ZarrReader, ops.readers.Zarr):
-        operator.__init__ = _wrap(operator.__init__)
+    for reader in (ops.ZarrReader, ops.readers.Zarr):
+        reader.__init__ = _wrap(reader.__init__)

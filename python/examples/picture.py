@@ -15,7 +15,7 @@ from synthetic_weather import VARIABLES, Statistics
 
 def draw(
     file: Path, example: list[torch.Tensor], statistics: Statistics, losses: list[float], epoch_steps: int, rmse: float,
-    persistence: float, variable: str = "z500",
+    persistence: float, variable: str = "Z500",
 ) -> None:
     """Writes a PNG. ``example`` is (now, later, prediction), each (channel, latitude, longitude) and normalised."""
     channel = list(VARIABLES).index(variable)

@@ -18,11 +18,11 @@ import zarr
 # Name in the store -> what it is, and its unit.
 VARIABLES = {
     "t2m": ("2 metre temperature", "K"),
-    "u500": ("Eastward wind at 500 hPa", "m s-1"),
-    "v500": ("Northward wind at 500 hPa", "m s-1"),
-    "t500": ("Temperature at 500 hPa", "K"),
-    "z500": ("Geopotential at 500 hPa", "m2 s-2"),
-    "q500": ("Specific humidity at 500 hPa", "kg kg-1"),
+    "U500": ("Eastward wind at 500 hPa", "m s-1"),
+    "V500": ("Northward wind at 500 hPa", "m s-1"),
+    "T500": ("Temperature at 500 hPa", "K"),
+    "Z500": ("Geopotential at 500 hPa", "m2 s-2"),
+    "Q500": ("Specific humidity at 500 hPa", "kg kg-1"),
 }
 
 
@@ -83,11 +83,11 @@ class Weather:
         moisture = 0.8 * storm * lagged + 0.7 * humid
         fields = {
             "t2m": surface,
-            "u500": jet + 1.6 * storm * north,
-            "v500": 1.6 * storm * east,
-            "t500": t500,
-            "z500": 9.80665 * (5150 + 700 * warm + 130 * storm * psi),
-            "q500": 2.2e-3 * (0.1 + warm) * np.exp(0.5 * moisture),
+            "U500": jet + 1.6 * storm * north,
+            "V500": 1.6 * storm * east,
+            "T500": t500,
+            "Z500": 9.80665 * (5150 + 700 * warm + 130 * storm * psi),
+            "Q500": 2.2e-3 * (0.1 + warm) * np.exp(0.5 * moisture),
         }
         self.waves, self.humid = self._step(self.waves), self._step(self.humid)
         return {name: pack(field) for name, field in fields.items()}
@@ -151,4 +151,4 @@ def write_store(
 
 
 def _origin(name: str) -> float:
-    return {"t2m": 280.0, "t500": 255.0, "z500": 54000.0}.get(name, 0.0)
+    return {"t2m": 280.0, "T500": 255.0, "Z500": 54000.0}.get(name, 0.0)

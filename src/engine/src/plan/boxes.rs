@@ -6,6 +6,9 @@ use super::segments::{Segment, segments};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
 use crate::geometry::{Placement, Role};
 
+/// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
+const LONGEST: u64 = 1 << 31;
+
 /// One dimension of a box: elements, and their distance in source and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Dim {
@@ -34,6 +37,15 @@ struct Target {
 
 impl Boxes {
     fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+        if let Some(long) = dims.iter().position(|d| d.n > LONGEST) {
+            let mut part = dims.to_vec();
+            part[long].n = LONGEST;
+            self.push(chunk, target, op, src, dst, &part);
+            part[long].n = dims[long].n - LONGEST;
+            let (src_step, dst_step) = (dims[long].src * LONGEST as i64, dims[long].dst * LONGEST as i64);
+            self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
+            return;
+        }
         let dims = simplify(dims);
         let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
         let mut at = vec![0u64; outer.len()];
@@ -115,7 +127,7 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
         if let Some(outer) = out.last_mut()
             && outer.src == d.src * d.n as i64
             && outer.dst == d.dst * d.n as i64
-            && outer.n * d.n <= 1 << 31
+            && outer.n * d.n <= LONGEST
         {
             *outer = Dim { n: outer.n * d.n, ..d };
         } else {
@@ -289,5 +301,26 @@ impl Planner {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_dimensions_are_cut() {
+        let mut out = Boxes::default();
+        let n = (3 << 31) + 5;
+        let target = Target { output: 0, src_size: 4, dst_size: 4 };
+        out.push(None, target, 0, 0, 7, &[Dim { n: 2, src: 0, dst: n as i64 }, Dim { n, src: 0, dst: 1 }]);
+        let pads = out.finish().pads;
+        let boxes: Vec<(u64, u32, i64)> = pads.iter().map(|j| (j.dst / 4, j.extent[1], j.dst_stride[0])).collect();
+        let long = 1 << 31;
+        let at = |i: u64| 7 + i * (1 << 31);
+        assert_eq!(
+            boxes,
+            [(at(0), long, n as i64), (at(1), long, n as i64), (at(2), long, n as i64), (at(3), 5, n as i64)]
+        );
     }
 }

@@ -1,0 +1,275 @@
+//! The reader as its hosts see it: open, ask what it delivers, take finished batches.
+
+mod needs;
+mod opening;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::dataset::Dataset;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::flow::catalog::Catalog;
+use crate::flow::stats::Stats;
+use crate::flow::tasks::Shared;
+use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
+use crate::geometry::Geometry;
+pub use crate::memory::HostBuffer;
+use crate::order::Order;
+use crate::plan::Planner;
+use crate::spec::{Device, Spec};
+use needs::{bound_chunks, needs, reserve};
+use opening::{grids, operations, routes, shape};
+
+/// One output of every batch: the same for all samples, since all samples have one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputInfo {
+    /// The shape of one sample; empty for scalars.
+    pub shape: Vec<i64>,
+    /// The element type.
+    pub dtype: DType,
+    /// DALI's layout, one letter per dimension; empty where the dimensions have no known letters.
+    pub layout: String,
+    /// What it holds, for messages: the array's name, or the names of the stacked ones.
+    pub name: String,
+}
+
+impl OutputInfo {
+    /// Bytes of one sample.
+    pub fn sample_bytes(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize * self.dtype.size()
+    }
+}
+
+/// The numbers that DALI's iterators ask of a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderMeta {
+    /// Samples in an epoch, over all shards.
+    pub epoch_size: i64,
+    /// The same, padded so that all shards are equal.
+    pub epoch_size_padded: i64,
+    /// As in the spec.
+    pub number_of_shards: i64,
+    /// As in the spec.
+    pub shard_id: i64,
+    /// As in the spec.
+    pub pad_last_batch: bool,
+    /// As in the spec.
+    pub stick_to_shard: bool,
+}
+
+/// Device memory for all outputs of one batch, lent by the host; the reader writes it and gives it back with a batch.
+#[derive(Clone, Debug)]
+pub struct DeviceBuffers {
+    /// The host's name for this set; comes back in [`Batch::buffers`].
+    pub id: u64,
+    /// For each output the device address of `batch_size * sample_bytes` contiguous bytes, aligned to 256.
+    pub outputs: Vec<u64>,
+    /// A `CUevent` after which the memory may be written (0: at once). It must live until the set comes back.
+    pub ready: u64,
+}
+
+/// A finished batch: full, dense, and complete in memory (nothing is pending on any stream).
+#[derive(Debug)]
+pub struct Batch {
+    /// With [`Device::Cpu`]: one buffer per output. Empty otherwise.
+    pub host: Vec<HostBuffer>,
+    /// With [`Device::Gpu`]: the lent set that was filled. `None` otherwise.
+    pub buffers: Option<u64>,
+}
+
+/// A running reader: its threads, memory and devices. Dropping it ends all of them.
+pub struct Reader {
+    outputs: Vec<OutputInfo>,
+    meta: ReaderMeta,
+    notes: Vec<String>,
+    /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
+    buffers: usize,
+    finished: Receiver<Finished>,
+    events: Sender<Event>,
+    stop: Arc<AtomicBool>,
+    scheduler: Option<JoinHandle<()>>,
+    stats: Arc<Stats>,
+}
+
+/// Names a file that every reader, when dropped, replaces by its counters as JSON: for tests and measurements.
+const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
+
+impl Reader {
+    /// Opens the store, checks the spec against it, reserves the memory and starts the threads.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the arguments or the metadata, named.
+    pub fn open(spec: Spec) -> Result<Self> {
+        let dataset = Dataset::open(&spec)?;
+        if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
+            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
+        }
+        let geometry = Geometry::new(&spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        let order = Order::new(&spec, geometry.samples)?;
+        let ops = operations(&spec, &dataset, &geometry);
+        let outputs = geometry.outputs.clone();
+        let meta = ReaderMeta {
+            epoch_size: order.samples() as i64,
+            epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
+            number_of_shards: spec.num_shards,
+            shard_id: spec.shard_id,
+            pad_last_batch: spec.pad_last_batch,
+            stick_to_shard: spec.stick_to_shard,
+        };
+        let mut notes = Vec::new();
+        let routes = routes(&spec, &dataset, &mut notes)?;
+        bound_chunks(&spec, &dataset, &geometry)?;
+        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
+        let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
+        let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
+
+        let (events, event_receiver) = unbounded();
+        let (finished_sender, finished) = unbounded();
+        let stats = Arc::new(Stats::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Shared {
+            catalog,
+            ops: Arc::new(ops),
+            stats: Arc::clone(&stats),
+            events: events.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let memory = reserve(&spec, &needs, &outputs, &shared)?;
+        let window = memory.window;
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        let io_threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
+        let (plan, plan_requests) = unbounded();
+        let setup = Setup {
+            fetch: FetchPool::new(io_threads, &shared)?,
+            decode: DecodePool::new(memory.threads, &shared)?,
+            lanes: memory.lanes,
+            staging: memory.staging,
+            slots: memory.slots,
+            pools: memory.pools,
+            window,
+            lookahead: window.max(8),
+            index_limit: memory.indexes,
+            largest_index: needs.index,
+            batch_jobs: needs.jobs,
+            working_set: needs.working_set,
+            index_output: spec.return_index,
+            plan,
+            finished: finished_sender,
+            memory: memory.owned,
+            shared: shared.clone(),
+        };
+        let planner = {
+            let shared = shared.clone();
+            let batch = spec.batch_size as u64;
+            spawn("plan", events.clone(), move || plan_batches(order, batch, &shared, &plan_requests))?
+        };
+        let scheduler = spawn("schedule", events.clone(), move || {
+            Scheduler::new(setup).run(&event_receiver);
+            // Its channel is closed now, so it has ended or is about to.
+            let _ = planner.join();
+        })?;
+        let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
+        Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats })
+    }
+
+    /// What each batch holds, in order.
+    pub fn outputs(&self) -> &[OutputInfo] {
+        &self.outputs
+    }
+
+    /// For DALI's iterators.
+    pub fn meta(&self) -> ReaderMeta {
+        self.meta
+    }
+
+    /// What the user should be told, once: arrays that the GPU can't decode, for example.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The counters up to now, as a JSON object.
+    pub fn stats(&self) -> String {
+        self.stats.to_json()
+    }
+
+    /// With [`Device::Gpu`]: how many sets of device buffers the host must lend before the first batch. After that, one
+    /// for each batch taken keeps the reader running at full speed. 0 with [`Device::Cpu`].
+    pub fn buffers_wanted(&self) -> usize {
+        self.buffers
+    }
+
+    /// Lends a set of device buffers.
+    ///
+    /// # Errors
+    /// If the set doesn't fit [`Self::outputs`], or the reader delivers to the CPU.
+    pub fn lend(&self, set: DeviceBuffers) -> Result<()> {
+        if self.buffers == 0 {
+            return Err(Error::value("device buffers were lent to a reader that delivers to the CPU"));
+        }
+        if set.outputs.len() != self.outputs.len() {
+            return Err(Error::value(format!(
+                "expected device buffers for {} outputs, found {}",
+                self.outputs.len(),
+                set.outputs.len()
+            )));
+        }
+        if let Some(bad) = set.outputs.iter().find(|&&a| a == 0 || a % 8 != 0) {
+            return Err(Error::value(format!("expected device addresses aligned to 256 bytes, found {bad:#x}")));
+        }
+        self.events.send(Event::Lent(set)).map_err(|_| stopped())
+    }
+
+    /// The next batch, in order; waits for it.
+    ///
+    /// # Errors
+    /// What failed for a chunk that the batch needs. The next call gives the next batch.
+    pub fn next_batch(&self) -> Result<Batch> {
+        let start = Instant::now();
+        let finished = self.finished.recv().map_err(|_| stopped())?;
+        Stats::time(&self.stats.wait_ns, start.elapsed());
+        self.events.send(Event::Taken).map_err(|_| stopped())?;
+        finished
+    }
+}
+
+fn stopped() -> Error {
+    Error::runtime("the reader's scheduler has stopped after an internal error")
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.events.send(Event::Stop);
+        if let Some(scheduler) = self.scheduler.take() {
+            let _ = scheduler.join();
+        }
+        if let Some(file) = std::env::var_os(STATS_FILE)
+            && let Err(e) = std::fs::write(&file, self.stats.to_json())
+        {
+            eprintln!("dali_zarr: {STATS_FILE}: can't write {}: {e}", file.display());
+        }
+    }
+}
+
+/// The planner's thread: one batch for each request.
+fn plan_batches(mut order: Order, batch: u64, shared: &Shared, requests: &Receiver<()>) {
+    let mut next = 0;
+    for () in requests {
+        if shared.stopped() {
+            continue;
+        }
+        let samples: Vec<u64> = (next..next + batch).map(|k| order.sample(k)).collect();
+        next += batch;
+        let plan = Box::new(shared.catalog.plan(&samples));
+        if shared.events.send(Event::Planned(plan)).is_err() {
+            return;
+        }
+    }
+}

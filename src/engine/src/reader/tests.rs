@@ -1,0 +1,66 @@
+//! The running reader when something inside it dies.
+
+use std::path::Path;
+
+use super::Reader;
+use crate::error::Error;
+use crate::flow::{Event, spawn};
+use crate::spec::{DimKey, Spec};
+
+/// An array of 64 int32 in chunks of 4, uncompressed.
+fn store(folder: &Path) {
+    let metadata = serde_json::json!({
+        "zarr_format": 3, "node_type": "array", "shape": [64], "data_type": "int32", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    });
+    std::fs::write(folder.join("zarr.json"), metadata.to_string()).unwrap();
+    std::fs::create_dir(folder.join("c")).unwrap();
+    for chunk in 0..16i32 {
+        let bytes: Vec<u8> = (0..4).flat_map(|i| (chunk * 4 + i).to_le_bytes()).collect();
+        std::fs::write(folder.join("c").join(chunk.to_string()), bytes).unwrap();
+    }
+}
+
+fn open(folder: &Path) -> Reader {
+    let spec = Spec {
+        paths: vec![folder.to_str().unwrap().to_owned()],
+        dims: vec![DimKey::parse("0")],
+        window: vec![4],
+        batch_size: 2,
+        prefetch_queue_depth: Some(2),
+        ..Spec::default()
+    };
+    Reader::open(spec).unwrap()
+}
+
+#[test]
+fn a_thread_that_dies_ends_every_wait_with_its_error() {
+    let folder = tempfile::tempdir().unwrap();
+    store(folder.path());
+    let reader = open(folder.path());
+    assert_eq!(reader.next_batch().unwrap().host[0].as_slice()[4..8], 1i32.to_le_bytes());
+    let dead = spawn("plan", reader.events.clone(), || panic!("out of ideas")).unwrap();
+    dead.join().unwrap();
+    // Batches that were finished before may still come; then only errors, without end, and never a wait for ever.
+    let results: Vec<_> = (0..20).map(|_| reader.next_batch()).collect();
+    let errors = results.iter().skip_while(|r| r.is_ok()).collect::<Vec<_>>();
+    assert!(errors.len() >= 10, "{results:?}");
+    for error in errors {
+        let message = error.as_ref().unwrap_err().message().to_owned();
+        assert!(message.contains("plan") && message.contains("out of ideas"), "{message}");
+    }
+}
+
+#[test]
+fn a_reader_whose_planner_never_answers_again_still_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    store(folder.path());
+    let reader = open(folder.path());
+    // Before any batch was planned, perhaps: the error must come without one.
+    reader.events.send(Event::Died(Error::runtime("gone"))).unwrap();
+    let failed = (0..20).map(|_| reader.next_batch()).filter(Result::is_err).count();
+    assert!(failed >= 10);
+    drop(reader);
+}
