@@ -243,4 +243,10 @@ def test_budget_too_small(tmp_path, device, limit):
 )
 def test_values_of_the_wrong_type(era5, device, args, kind, words):
     """Nothing is converted silently."""
-    refused(device, kind, *words, **({"path": era5, "arrays": ["t2m"], "dims": ["time"]} | args))
+    import dali_zarr  # noqa: F401  (loads the operator)
+    from nvidia.dali import fn
+
+    with pytest.raises(kind) as caught:
+        fn.zarr_reader(**({"device": device, "path": era5, "arrays": ["t2m"], "dims": ["time"]} | args))
+    for word in ("zarr_reader", *words):
+        assert word in str(caught.value)
