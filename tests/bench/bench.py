@@ -65,9 +65,10 @@ def arguments() -> argparse.Namespace:
 
 def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Checks the first fields, then times others. Returns GB/s of each repeat, or why there are none."""
-    checked = min(store.fields, max(args.fields, 128)) // args.batch_size
+    batch_size = STORES[store.name].get("batch_size", args.batch_size)
+    checked = max(1, min(store.fields, max(args.fields, 128), (2 << 30) // store.step_bytes) // batch_size)
     try:
-        stream = READERS[reader](store, args.device, args.batch_size, args.threads)
+        stream = READERS[reader](store, args.device, batch_size, args.threads)
         seen = []
         for _ in range(checked):
             seen += [checksum(field) for field in to_host(next(stream))]
@@ -90,12 +91,12 @@ def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, An
 
     # The warm-up empties the queues that were filled while batches were checked, so that batches are timed as fast as they
     # are made; then each repeat takes about a second, and many batches, so that what a queue holds is a small part.
-    warm = 64 if store.fields // args.batch_size > 64 else 8
+    warm = 64 if store.fields // batch_size > 64 else 8
     rate = 8 / timed(8) if reader != "dali_zarr" else warm / timed(warm)
     batches = max(8 if reader != "dali_zarr" else 2 * warm, round(rate * args.seconds))
     seconds = [timed(batches) for _ in range(args.repeats)]
-    decoded = batches * args.batch_size * store.decoded_bytes / store.fields
-    return {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * args.batch_size}
+    decoded = batches * batch_size * store.step_bytes
+    return {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * batch_size}
 
 
 def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:

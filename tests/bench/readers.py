@@ -1,7 +1,7 @@
 """The ways to get batches of fields that the benchmark compares: the reader, and what people use today.
 
 Each is a function (store, device, batch_size, threads) -> iterator of batches for one epoch after another, without end. A
-batch is float32 (batch, LAT, LON), complete when it is handed over: a NumPy array on the CPU, something with numpy() on the GPU.
+batch is (batch, ..., LAT, LON), complete when it is handed over: a NumPy array on the CPU, something with numpy() on the GPU.
 Importing what isn't installed raises ImportError, refusing a store raises anything: the benchmark reports both.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from stores import LAT, LON, Store
+from stores import LAT, LON, STORES, Store, dtype_of
 
 Batches = Iterator[Any]
 
@@ -141,8 +141,9 @@ def external_source(store: Store, device: str, batch_size: int, threads: int) ->
     )
     with pipe:
         out = fn.external_source(
-            source=_Source(str(store.path), store.fields), batch=False, parallel=True, prefetch_queue_depth=2, dtype=types.FLOAT,
-            ndim=2,
+            source=_Source(str(store.path), store.fields), batch=False, parallel=True, prefetch_queue_depth=2,
+            dtype={"float32": types.FLOAT, "uint16": types.UINT16}[dtype_of(store.name)],
+            ndim=3 if "levels" in STORES[store.name] else 2,
         )
         pipe.set_outputs(out.gpu() if device == "gpu" else out)
     pipe.build()
@@ -161,5 +162,5 @@ READERS: dict[str, Callable[[Store, str, int, int], Batches]] = {
 def to_host(batch: Any) -> np.ndarray:
     """A batch in host memory, for its checksums."""
     array = batch if isinstance(batch, np.ndarray) else batch.numpy()
-    assert array.shape[1:] == (LAT, LON) and array.dtype == np.float32, (array.shape, array.dtype)
+    assert array.shape[-2:] == (LAT, LON), array.shape
     return array

@@ -69,7 +69,11 @@ CODECS_V2: dict[str, Callable[[], Any]] = {
 }
 
 # What the GPU decodes by itself (decode_device="gpu" must not refuse it).
-GPU_CODECS = {"none", "zstd", "zstd-fast", "zstd-checksum", "gzip", "zlib", "lz4", "numcodecs-zlib", "numcodecs-lz4"}
+GPU_CODECS = {
+    "none", "zstd", "zstd-fast", "zstd-checksum", "gzip", "zlib", "lz4", "numcodecs-zlib", "numcodecs-lz4",
+    "blosc-lz4-shuffle", "blosc-lz4-noshuffle", "blosc-lz4hc-noshuffle", "blosc-zstd-shuffle", "blosc-zstd-bitshuffle",
+    "blosc-zlib-shuffle",
+}
 
 
 @dataclass(frozen=True)

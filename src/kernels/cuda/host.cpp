@@ -3,6 +3,7 @@
 #include "checksum_math.cuh"
 #include "element.cuh"
 #include "inflate_core.cuh"
+#include "shuffle.cuh"
 
 using namespace dz;
 
@@ -16,6 +17,34 @@ uint64_t load(uint64_t base, int64_t at, int size) {
 
 void store(uint64_t base, int64_t at, uint64_t bits, int size) {
   memcpy(reinterpret_cast<char*>(base) + at * size, &bits, size_t(size));
+}
+
+template <class In>
+void copy_shuffled_unit(const Shuffled& s, uint32_t from, char* to) {
+  if (s.reach == kUnits && s.bits) {
+    uint32_t words[2 * sizeof(In)];
+    unit_from_bits<In>(s, s.first + from, words);
+    memcpy(to, words, sizeof(words));
+  } else if (s.reach == kUnits) {
+    uint32_t words[sizeof(In)] = {};
+    unit_from_bytes<In>(s, s.first + from, words);
+    memcpy(to, words, sizeof(words));
+  } else if (s.reach == kElements) {
+    const In value = s.bits ? element_of<In, true>(s, s.first + from) : element_of<In, false>(s, s.first + from);
+    memcpy(to, &value, sizeof(value));
+  } else {
+    const uint64_t value = any_of(s, from, sizeof(In));
+    memcpy(to, &value, sizeof(In));
+  }
+}
+
+void copy_shuffled_unit(const Shuffled& s, uint32_t from, char* to, int32_t size) {
+  switch (size) {
+    case 1: return copy_shuffled_unit<uint8_t>(s, from, to);
+    case 2: return copy_shuffled_unit<uint16_t>(s, from, to);
+    case 4: return copy_shuffled_unit<uint32_t>(s, from, to);
+    default: return copy_shuffled_unit<uint64_t>(s, from, to);
+  }
 }
 
 // As the device does it: equal segments whose remainders are joined in a tree, and the bytes left over.
@@ -70,6 +99,11 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
     const Op& op = ops[job.op];
     const int src_size = size_of(op.src_dtype), dst_size = size_of(op.dst_dtype);
     const uint64_t n = count(job);
+    const bool shuffled = job.source == kChunk && job.layout.shuffle != kNone;
+    Box box;
+    merge(job, box);
+    Shuffled s = {};
+    if (shuffled) s = open_shuffled(job, box, uint32_t(src_size), false);
     for (uint64_t i = 0; i < n; ++i) {
       int64_t src = 0, dst = 0;
       uint64_t rest = i;
@@ -81,7 +115,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
       }
       uint64_t bits;
       if (job.source == kChunk) {
-        bits = load(job.src, src, src_size);
+        bits = shuffled ? any_of(s, src, uint32_t(src_size)) : load(job.src, src, src_size);
         if (op.swap) bits = swap_bytes(bits, src_size);
         bits = is_plain(op) ? bits : convert(bits, op, op.src_dtype, op.dst_dtype);
       } else {
@@ -99,6 +133,22 @@ void dz_host_walk(const Job* job, int32_t size, uint64_t index, uint32_t* width,
   *width = vector_width(box, *job, size);
   vectorise(box, *width);
   locate(box, index, *src, *dst);
+}
+
+// A plain copy of a box from a shuffled chunk by the device's own loads: units where it has them, else elements, else
+// bytes. Returns which.
+uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
+  Box box;
+  merge(*job, box);
+  const Shuffled s = open_shuffled(*job, box, uint32_t(size), true);
+  const uint32_t unit = s.reach == kUnits ? unit_of(s.bits) : 1;
+  vectorise(box, unit);
+  for (uint64_t i = 0; i < count(*job) / unit; ++i) {
+    int64_t src, dst;
+    locate(box, i, src, dst);
+    copy_shuffled_unit(s, uint32_t(src) * unit, reinterpret_cast<char*>(job->dst) + dst * unit * size, size);
+  }
+  return s.reach;
 }
 
 uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert(bits, *op, op->src_dtype, op->dst_dtype); }

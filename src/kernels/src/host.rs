@@ -6,6 +6,7 @@ use crate::{ChecksumKind, Job, Op};
 unsafe extern "C" {
     fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op);
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
+    fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
     fn dz_host_convert(bits: u64, op: *const Op) -> u64;
     fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64) -> i32;
     fn dz_host_checksum(kind: u32, data: *const u8, len: u64) -> u32;
@@ -38,6 +39,35 @@ pub fn walk(job: &Job, size: i32, index: u64) -> (u32, i64, i64) {
     // SAFETY: all pointers are to live values; the function reads nothing else.
     unsafe { dz_host_walk(job, size, index, &mut width, &mut src, &mut dst) };
     (width, src, dst)
+}
+
+/// How `dz_assemble` gathers elements from a shuffled chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Byte by byte.
+    Bytes,
+    /// Element by element.
+    Elements,
+    /// Four (bytes shuffled) or eight (bits) neighbouring elements at once.
+    Units,
+}
+
+/// Copies a job's box of elements of `size` bytes from a shuffled chunk with the loads that `dz_assemble` has for it.
+///
+/// # Panics
+/// If the job has no dimension or more than [`crate::MAX_DIMS`], `size` is not 1, 2, 4 or 8, or its layout is none.
+///
+/// # Safety
+/// As for [`assemble`], with elements aligned to their size; `src` is aligned to 8.
+pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
+    assert!((1..=crate::MAX_DIMS).contains(&(job.ndim as usize)) && matches!(size, 1 | 2 | 4 | 8));
+    assert!(job.layout.shuffle != 0 && job.layout.blocksize > 0 && job.layout.typesize > 0 && job.layout.nbytes > 0);
+    // SAFETY: the job is alive, and the caller vouches for the box.
+    match unsafe { dz_host_copy_shuffled(job, size) } {
+        0 => Reach::Bytes,
+        1 => Reach::Elements,
+        _ => Reach::Units,
+    }
 }
 
 /// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise).

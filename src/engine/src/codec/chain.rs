@@ -7,7 +7,7 @@ use zarrs::metadata::v2::{ArrayMetadataV2Order, MetadataV2};
 use zarrs::metadata::v3::MetadataV3;
 
 use super::fallback::Fallback;
-use super::{ChunkFormat, Codec, Compression};
+use super::{BloscCodec, ChunkFormat, Codec, Compression};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -78,7 +78,7 @@ impl CodecList {
         }
         let names = self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let list = self.0.iter().map(|(name, configuration)| normalised(name, configuration)).collect();
-        let outer = self.0.last().and_then(|(name, _)| compression(name));
+        let outer = self.0.last().and_then(|(name, configuration)| compression(name, configuration.get("cname")));
         other(names, list, outer, dtype, fill, largest)
     }
 
@@ -112,7 +112,9 @@ impl CodecList {
         let swap = dtype.size() > 1 && big != cfg!(target_endian = "big");
         Ok(match tail {
             [] => Some((order, swap, Codec::Raw)),
-            [(name, _)] => compression(name).map(|c| (order, swap, Codec::Gpu(c))),
+            [(name, configuration)] => {
+                compression(name, configuration.get("cname")).map(|c| (order, swap, Codec::Gpu(c)))
+            }
             _ => None,
         })
     }
@@ -131,7 +133,7 @@ impl V2Codecs {
         };
         let outer = match &self.compressor {
             None => None,
-            Some(codec) => compression(&id(codec).ok_or_else(|| unreadable(codec))?),
+            Some(codec) => compression(&id(codec).ok_or_else(|| unreadable(codec))?, codec.get("cname")),
         };
         if self.filters.is_empty() && (self.compressor.is_none() || outer.is_some()) {
             let mut order: Vec<usize> = (0..ndim).collect();
@@ -187,12 +189,20 @@ pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
     ))
 }
 
-fn compression(name: &str) -> Option<Compression> {
+/// The compressor of this name; `cname` is what Blosc is configured with.
+fn compression(name: &str, cname: Option<&Value>) -> Option<Compression> {
     Some(match name {
         "zstd" | "numcodecs.zstd" => Compression::Zstd,
         "gzip" | "numcodecs.gzip" => Compression::Gzip,
         "zlib" | "numcodecs.zlib" => Compression::Zlib,
         "lz4" | "numcodecs.lz4" => Compression::Lz4,
+        "blosc" | "numcodecs.blosc" => Compression::Blosc(match cname.and_then(Value::as_str) {
+            Some("blosclz") => BloscCodec::BloscLz,
+            Some("snappy") => BloscCodec::Snappy,
+            Some("zlib") => BloscCodec::Zlib,
+            Some("zstd") => BloscCodec::Zstd,
+            _ => BloscCodec::Lz4,
+        }),
         _ => return None,
     })
 }

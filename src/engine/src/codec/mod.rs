@@ -3,8 +3,9 @@
 //! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
 //! One compressor is one file; all that has no file here is decoded by zarrs ([`fallback`]).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod blosc;
 mod chain;
 mod deflate;
 pub mod fallback;
@@ -30,6 +31,20 @@ pub enum Compression {
     Zlib,
     /// numcodecs' LZ4: the decoded size as a little-endian u32, then one LZ4 block.
     Lz4,
+    /// A chunk of Blosc 1, with whatever compressor and shuffle its header names.
+    Blosc(BloscCodec),
+}
+
+/// The compressor that metadata names for Blosc: what writers were told, and what most chunks will have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "they are the names in metadata")]
+pub enum BloscCodec {
+    BloscLz,
+    /// Also lz4hc.
+    Lz4,
+    Snappy,
+    Zlib,
+    Zstd,
 }
 
 impl Compression {
@@ -40,6 +55,7 @@ impl Compression {
             Self::Gzip => "gzip",
             Self::Zlib => "zlib",
             Self::Lz4 => "lz4",
+            Self::Blosc(_) => "blosc",
         }
     }
 
@@ -53,6 +69,7 @@ impl Compression {
             Self::Gzip => deflate::decode_gzip(encoded, out),
             Self::Zlib => deflate::decode_zlib(encoded, out),
             Self::Lz4 => lz4::decode(encoded, out),
+            Self::Blosc(_) => blosc::decode(encoded, out),
         }
     }
 
@@ -67,6 +84,25 @@ impl Compression {
             }
             // LZ4_compressBound and the size before it.
             Self::Lz4 => decoded.saturating_add(decoded / 255) + 16 + 4,
+            // What doesn't shrink is stored as it is behind the header.
+            Self::Blosc(_) => decoded.saturating_add(16),
+        }
+    }
+
+    /// Decoded bytes of a typical stream in a chunk of `decoded` bytes: what decoders on the GPU work on side by side.
+    pub fn typical_stream(self, decoded: usize) -> usize {
+        match self {
+            // c-blosc's choices are larger, except for splits of small elements at low levels.
+            Self::Blosc(_) => decoded.min(32 << 10),
+            Self::Zstd | Self::Gzip | Self::Zlib | Self::Lz4 => decoded,
+        }
+    }
+
+    /// Bytes that decoding `decoded` bytes on the CPU takes beside the output, where that depends on the chunk.
+    pub fn working_bytes(self, decoded: usize) -> usize {
+        match self {
+            Self::Blosc(_) => blosc::working_bytes(decoded),
+            Self::Zstd | Self::Gzip | Self::Zlib | Self::Lz4 => 0,
         }
     }
 }

@@ -5,33 +5,17 @@
 //! A stream that fails here should be decoded again on the CPU, which has the last word and the precise error.
 
 use super::{Module, Stream, nvcomp};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::gpu_codec::StreamCodec;
 
-/// A codec that is decoded on the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GpuCodec {
-    /// Zstandard frames, by nvCOMP.
-    Zstd,
-    /// Raw deflate streams: the inside of gzip and zlib, by `dz_inflate`.
-    Deflate,
-    /// LZ4 blocks, without a frame or a size before them, by nvCOMP.
-    Lz4,
+/// Whether nvCOMP is needed for a kind of stream.
+pub const fn needs_nvcomp(codec: StreamCodec) -> bool {
+    matches!(codec, StreamCodec::Zstd | StreamCodec::Lz4)
 }
 
-impl GpuCodec {
-    /// Its name in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Deflate => "deflate",
-            Self::Lz4 => "lz4",
-        }
-    }
-
-    /// Whether nvCOMP is needed for it.
-    pub const fn needs_nvcomp(self) -> bool {
-        !matches!(self, Self::Deflate)
-    }
+/// Whether streams of this kind are decoded without a workspace.
+pub const fn needs_no_workspace(codec: StreamCodec) -> bool {
+    matches!(codec, StreamCodec::Deflate)
 }
 
 /// What status and size arrays hold where nothing was written (in each byte): no status of any decoder.
@@ -55,6 +39,8 @@ pub struct DecodeArrays {
     pub statuses: u64,
     /// Where each decoded stream goes.
     pub out_ptrs: u64,
+    /// What kind of stream each is, 32 bits, for decoders that take several.
+    pub kinds: u64,
 }
 
 /// Bytes of workspace that [`decode_async`] needs for `max_streams` streams, none of which decodes to more than
@@ -63,15 +49,16 @@ pub struct DecodeArrays {
 /// # Errors
 /// If nvCOMP is needed and isn't there, or doesn't support streams as large.
 pub fn temp_bytes(
-    codec: GpuCodec,
+    codec: StreamCodec,
     max_streams: usize,
     max_stream_bytes: usize,
     max_total_bytes: usize,
 ) -> Result<usize> {
     match codec {
-        GpuCodec::Zstd => nvcomp::temp_bytes(nvcomp::Codec::Zstd, max_streams, max_stream_bytes, max_total_bytes),
-        GpuCodec::Lz4 => nvcomp::temp_bytes(nvcomp::Codec::Lz4, max_streams, max_stream_bytes, max_total_bytes),
-        GpuCodec::Deflate => Ok(0),
+        StreamCodec::Zstd => nvcomp::temp_bytes(nvcomp::Codec::Zstd, max_streams, max_stream_bytes, max_total_bytes),
+        StreamCodec::Lz4 => nvcomp::temp_bytes(nvcomp::Codec::Lz4, max_streams, max_stream_bytes, max_total_bytes),
+        StreamCodec::Deflate => Ok(0),
+        StreamCodec::Snappy => Err(Error::runtime("the GPU has no decoder for Snappy")),
     }
 }
 
@@ -100,7 +87,7 @@ pub fn status_message(status: i32) -> Option<String> {
 pub unsafe fn decode_async(
     module: &Module,
     stream: &Stream,
-    codec: GpuCodec,
+    codec: StreamCodec,
     arrays: &DecodeArrays,
     n: usize,
     max_stream_bytes: usize,
@@ -111,10 +98,11 @@ pub unsafe fn decode_async(
         return Ok(());
     }
     let by_nvcomp = match codec {
-        GpuCodec::Zstd => nvcomp::Codec::Zstd,
-        GpuCodec::Lz4 => nvcomp::Codec::Lz4,
+        StreamCodec::Zstd => nvcomp::Codec::Zstd,
+        StreamCodec::Lz4 => nvcomp::Codec::Lz4,
         // SAFETY: the caller vouches for the arrays.
-        GpuCodec::Deflate => return unsafe { module.launch_inflate(stream, arrays, n as u32) },
+        StreamCodec::Deflate => return unsafe { module.launch_inflate(stream, arrays, n as u32) },
+        StreamCodec::Snappy => return Err(Error::runtime("the GPU has no decoder for Snappy")),
     };
     // SAFETY: the caller vouches for all of it.
     unsafe { nvcomp::decode_async(stream, by_nvcomp, arrays, n, max_stream_bytes, temp_ptr, temp_len) }

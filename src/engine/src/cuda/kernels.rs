@@ -136,7 +136,7 @@ impl Module {
     /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory; all stays valid
     /// until the stream has passed this point, and outputs don't overlap.
     pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
-        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, mut out_ptrs } =
+        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, mut out_ptrs, .. } =
             *arrays;
         let mut n_streams = n;
         let mut arguments = [

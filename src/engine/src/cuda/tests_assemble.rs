@@ -3,7 +3,7 @@
 use super::test_gpu::{Gpu, Random, bytes_of, gpu};
 use super::{DeviceBuffer, copy_device_async, memset_async};
 use crate::dtype::DType;
-use dali_zarr_kernels::{Job, MAX_DIMS, Op, Source, TILE, host};
+use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Source, TILE, host};
 use std::time::Instant;
 
 fn op(random: &mut Random) -> Op {
@@ -46,6 +46,8 @@ fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
         extent: [1; MAX_DIMS],
         src_stride: [0; MAX_DIMS],
         dst_stride: [0; MAX_DIMS],
+        layout: Layout::NONE,
+        src_offset: 0,
     };
     let (mut src, mut dst) = (1i64, 1i64);
     let dense = random.below(2) == 0;
@@ -170,6 +172,8 @@ fn gpu_assemble_finds_the_job_of_each_tile_among_many() {
                     extent: [1; MAX_DIMS],
                     src_stride: [1; MAX_DIMS],
                     dst_stride: [1; MAX_DIMS],
+                    layout: Layout::NONE,
+                    src_offset: 0,
                 };
                 job.extent[0] = len;
                 at += u64::from(len);
@@ -238,6 +242,8 @@ fn gpu_assemble_bandwidth() {
                     extent: [1; MAX_DIMS],
                     src_stride: [0; MAX_DIMS],
                     dst_stride: [0; MAX_DIMS],
+                    layout: Layout::NONE,
+                    src_offset: 0,
                 };
                 job.extent[..2].copy_from_slice(&[rows, columns]);
                 job.src_stride[..2].copy_from_slice(&[1440, 1]);

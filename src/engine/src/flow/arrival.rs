@@ -1,6 +1,8 @@
 //! What becomes of chunks once they were read, decoded or given up: they are decoded, serve the batches that need them, are
 //! kept for others or forgotten. The scheduler's half that deals with chunks; see [`super::scheduler`].
 
+use dali_zarr_kernels::Layout;
+
 use super::batches::From;
 use super::catalog::{Location, Route};
 use super::chunks::{Handle, State};
@@ -111,6 +113,8 @@ impl Scheduler {
 
     /// Marks a chunk as being decoded, and hands out the jobs of its active users.
     pub(super) fn serve_decoding(&mut self, handle: Handle, work: &mut super::tasks::Work) {
+        // The lane that decodes it will know the order of its bytes.
+        self.chunks[handle].layout = Layout::NONE;
         let from = self.from(handle);
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Decoding;
@@ -125,8 +129,11 @@ impl Scheduler {
         let chunk = &self.chunks[handle];
         match (&chunk.state, chunk.slot) {
             (State::Missing, _) => From::Nothing,
-            (_, Some(slot)) => From::Slot(self.s.slots.as_ref().unwrap_or(&self.s.staging).base + slot.offset as u64),
-            (_, None) => From::Slot(0),
+            (_, Some(slot)) => {
+                let base = self.s.slots.as_ref().unwrap_or(&self.s.staging).base;
+                From::Slot(base + slot.offset as u64, chunk.layout)
+            }
+            (_, None) => From::Slot(0, Layout::NONE),
         }
     }
 
@@ -142,9 +149,12 @@ impl Scheduler {
         for Outcome { handle, result } in outcomes {
             let chunk = &mut self.chunks[handle];
             chunk.pins -= 1;
-            if let Err(e) = result {
-                self.settle(handle, State::Failed(e));
-                continue;
+            match result {
+                Ok(layout) => chunk.layout = layout,
+                Err(e) => {
+                    self.settle(handle, State::Failed(e));
+                    continue;
+                }
             }
             chunk.serving.clear();
             chunk.direct = None;

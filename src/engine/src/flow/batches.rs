@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dali_zarr_kernels::{Job, Source};
+use dali_zarr_kernels::{Job, Layout, Source};
 
 use super::chunks::{Chunk, Handle, State};
 use super::tasks::{Served, Work};
@@ -40,8 +40,8 @@ impl Planned {
 /// Where the jobs that a chunk serves take their elements from.
 #[derive(Clone, Copy)]
 pub(super) enum From {
-    /// The decoded chunk at this address.
-    Slot(u64),
+    /// The decoded chunk at this address, with its bytes in this order.
+    Slot(u64, Layout),
     /// Nothing: it is missing, which makes its jobs write the fill value.
     Nothing,
 }
@@ -111,7 +111,10 @@ pub(super) fn resolved(job: &Job, outputs: &[u64], from: From) -> Job {
     job.dst += outputs[job.reserved as usize];
     job.reserved = 0;
     match from {
-        From::Slot(base) => job.src += base,
+        From::Slot(base, layout) => {
+            job.src += base;
+            job.arrange(base, layout);
+        }
         From::Nothing => {
             job.source = Source::Fill as u32;
             job.src = 0;

@@ -20,7 +20,7 @@ pub struct Needs {
     pub index: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
-    /// Decoded bytes of the array with the smallest chunks: how many chunks a wave may have to hold.
+    /// Decoded bytes of the smallest chunk, or of the typical stream inside a chunk: how many a wave may have to hold.
     pub smallest: usize,
     /// Jobs of a typical batch.
     pub jobs: usize,
@@ -120,15 +120,15 @@ pub struct DeviceBudget {
     pub wave_decoded: usize,
     /// Encoded bytes in one wave.
     pub wave_encoded: usize,
-    /// Chunks in one wave.
-    pub wave_chunks: usize,
+    /// Chunks in one wave, and streams in one round of a lane.
+    pub wave_streams: usize,
     /// Bytes of workspace of each lane.
     pub workspace: usize,
     /// Bytes of the block for decoded chunks.
     pub slots: usize,
 }
 
-/// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(chunks, decoded)`
+/// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(streams, decoded)`
 /// is what its decoders need for a wave.
 ///
 /// # Errors
@@ -143,11 +143,11 @@ pub fn gpu(
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let chunk = rounded(needs.decoded);
     let encoded_chunk = rounded(needs.encoded);
-    let chunks_in = |decoded: usize| (decoded / needs.smallest.max(1)).clamp(1, 32_768);
+    let streams_in = |decoded: usize| (decoded / needs.smallest.max(1)).clamp(1, 32_768);
     // What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
     let lane = |decoded: usize| -> Result<(usize, usize)> {
-        let space = if on_gpu { rounded(workspace(chunks_in(decoded), decoded)?) } else { 0 };
-        let tables = chunks_in(decoded) * TABLE_PER_CHUNK + JOB_TABLE;
+        let space = if on_gpu { rounded(workspace(streams_in(decoded), decoded)?) } else { 0 };
+        let tables = streams_in(decoded) * TABLE_PER_STREAM + JOB_TABLE;
         Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables), space))
     };
     let batches = window.unwrap_or(1).max(1);
@@ -175,7 +175,7 @@ pub fn gpu(
                     lanes,
                     wave_decoded: decoded,
                     wave_encoded: encoded_chunk.max(rounded(decoded)),
-                    wave_chunks: chunks_in(decoded),
+                    wave_streams: streams_in(decoded),
                     workspace: space,
                     slots,
                 });
@@ -193,14 +193,14 @@ pub fn gpu(
         lanes: 1,
         wave_decoded: chunk,
         wave_encoded: encoded_chunk.max(chunk),
-        wave_chunks: chunks_in(chunk),
+        wave_streams: streams_in(chunk),
         workspace: space,
         slots: total - batches * needs.batch - cost,
     })
 }
 
-/// Bytes of each lane's tables for each chunk of a wave.
-pub const TABLE_PER_CHUNK: usize = 128;
+/// Bytes of each lane's tables for each stream of a wave.
+pub const TABLE_PER_STREAM: usize = 128;
 
 /// Bytes of each lane's table of jobs.
 pub const JOB_TABLE: usize = 1 << 20;
@@ -232,7 +232,7 @@ mod tests {
 
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
         b.window * n.batch
-            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_chunks * TABLE_PER_CHUNK + JOB_TABLE))
+            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_streams * TABLE_PER_STREAM + JOB_TABLE))
             + b.slots
     }
 
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn eight_gigabytes_hold_many_streams() {
         let b = gpu(8 << 30, &needs(16 * FIELD, FIELD), None, true, &|_, d| Ok(3 * d)).unwrap();
-        assert!(b.lanes * b.wave_chunks >= 256, "{b:?}");
+        assert!(b.lanes * b.wave_streams >= 256, "{b:?}");
         assert!(b.window * 16 >= 256, "{b:?}");
     }
 

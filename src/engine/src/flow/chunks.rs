@@ -2,6 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
+use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
 use super::catalog::Place;
@@ -58,6 +59,8 @@ pub(super) struct Chunk {
     pub serving: SmallVec<[u64; 2]>,
     /// Its decoded bytes, unless they go straight to an output.
     pub slot: Option<arena::Range>,
+    /// The order of the bytes in the slot, once they are there.
+    pub layout: Layout,
     /// Tasks and waves that use its memory.
     pub pins: u32,
     /// Its encoded bytes, and the read that they came with.
@@ -90,6 +93,7 @@ impl Table {
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,
+            layout: Layout::NONE,
             pins: 0,
             payload: None,
             direct: None,

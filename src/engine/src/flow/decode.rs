@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use dali_zarr_kernels::Layout;
 
 use super::stats::Stats;
 use super::tasks::{Item, Outcome, Shared, Task};
@@ -64,7 +65,7 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
             }
             Stats::time(&shared.stats.decode_ns, decoded - start);
             Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
-            outcomes.push(Outcome { handle: item.handle, result });
+            outcomes.push(Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) });
         }
         let start = Instant::now();
         assemble(&task, task.loose.clone(), shared);

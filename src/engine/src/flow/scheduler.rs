@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, Sender};
+use dali_zarr_kernels::Layout;
 
 use super::batches::{Batches, From, Planned, resolved};
 use super::chunks::{Group, Handle, State, Table};
@@ -312,7 +313,7 @@ impl Scheduler {
         }
         if !batch.plan.pads.is_empty() {
             self.loose.work.serves(number, batch.ready());
-            let pads = batch.plan.pads.iter().map(|job| resolved(job, &batch.outputs, From::Slot(0)));
+            let pads = batch.plan.pads.iter().map(|job| resolved(job, &batch.outputs, From::Slot(0, Layout::NONE)));
             self.loose.work.jobs.extend(pads);
         }
         for i in 0..batch.plan.uses.len() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dali_zarr_kernels::Job;
+use dali_zarr_kernels::{Job, Layout};
 
 use crate::error::Result;
 use crate::memory::Span;
@@ -88,10 +88,10 @@ pub(crate) struct Task {
     pub pinned: Vec<Handle>,
 }
 
-/// What became of one chunk.
+/// What became of one chunk: the order in which its decoded bytes lie in memory, or why there are none.
 pub(crate) struct Outcome {
     pub handle: Handle,
-    pub result: Result<()>,
+    pub result: Result<Layout>,
 }
 
 /// Shared by the threads that work for one reader.

@@ -11,21 +11,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, Copy, GATHER_TILE, Job, TILE};
+use dali_zarr_kernels::{Copy, GATHER_TILE, Job, Layout, TILE};
 
-use super::codec;
+use super::decoding::Decoder;
+use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
-use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async, decode};
+use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
 use crate::flow::stats::Stats;
 use crate::flow::tasks::{GroupId, Outcome, Shared};
-use crate::flow::wave::{Content, Wave, WaveChunk, WaveDone};
-use crate::gpu_codec::{Checksum, Verdict, inspect};
-use crate::memory::arena::rounded;
-
-/// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
-const DIRECT_COPY: usize = 256 << 10;
+use crate::flow::wave::{Wave, WaveChunk, WaveDone};
 
 /// Copies plain values to new device memory, and waits.
 pub(super) fn upload<T: std::marker::Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
@@ -49,37 +45,12 @@ pub(super) struct Lane {
     decoded: Event,
     assembled: Event,
     staging: DeviceBuffer,
-    workspace: DeviceBuffer,
+    decoder: Decoder,
     tables: Tables,
     module: Arc<Module>,
     ops: u64,
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
     shared: Shared,
-}
-
-/// A chunk that nvCOMP decodes.
-struct Stage {
-    /// Which chunk of the wave.
-    chunk: usize,
-    /// Where its stream begins in the staging buffer, and its bytes.
-    offset: usize,
-    len: usize,
-    checksum: Option<Checksum>,
-}
-
-/// What is to be done with a wave's chunks.
-#[derive(Default)]
-struct Sorted {
-    /// By codec, in the order of the wave.
-    streams: Vec<Stage>,
-    /// Small decoded chunks, with their offsets in the staging buffer.
-    gathered: Vec<(usize, usize)>,
-    /// Large decoded chunks.
-    direct: Vec<usize>,
-    /// Chunks that the GPU mustn't see.
-    refused: Vec<usize>,
-    /// Copies to the staging buffer: source, offset, bytes.
-    copies: Vec<(u64, usize, usize)>,
 }
 
 impl Lane {
@@ -101,8 +72,8 @@ impl Lane {
             decoded: Event::timed(device)?,
             assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, b.wave_encoded)?,
-            workspace: DeviceBuffer::alloc(device, b.workspace.max(8))?,
-            tables: Tables::new(device, b.wave_chunks)?,
+            decoder: Decoder::new(device, module, b.workspace)?,
+            tables: Tables::new(device, b.wave_streams)?,
             module: Arc::clone(module),
             ops,
             fallback,
@@ -111,10 +82,10 @@ impl Lane {
     }
 
     /// Takes a wave from beginning to end.
-    pub fn run(&mut self, wave: Wave) -> WaveDone {
+    pub fn run(&mut self, mut wave: Wave) -> WaveDone {
         let mut groups = groups_of(&wave);
-        let mut failures: Vec<Option<Error>> = wave.chunks.iter().map(|_| None).collect();
-        let result = self.steps(&wave, &mut groups, &mut failures);
+        let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
+        let result = self.steps(&mut wave, &mut groups, &mut outcomes);
         if result.is_err() {
             // Nothing may be in flight from memory that is about to be reused.
             let _ = self.stream.synchronize();
@@ -125,114 +96,61 @@ impl Lane {
         let outcomes = wave
             .chunks
             .iter()
-            .zip(failures)
-            .map(|(c, failure)| Outcome {
+            .zip(outcomes)
+            .map(|(c, outcome)| Outcome {
                 handle: c.handle,
-                result: match (failure, &result) {
-                    (Some(e), _) => Err(e.within(self.shared.catalog.name(c.id))),
-                    (None, Err(e)) => Err(e.clone()),
-                    (None, Ok(())) => Ok(()),
+                result: match (outcome, &result) {
+                    (Err(e), _) => Err(e.within(self.shared.catalog.name(c.id))),
+                    (Ok(_), Err(e)) => Err(e.clone()),
+                    (Ok(layout), Ok(())) => Ok(layout),
                 },
             })
             .collect();
         WaveDone { lane: self.index, outcomes, served: wave.work.served, pinned: wave.pinned, result }
     }
 
-    fn steps(&mut self, wave: &Wave, groups: &mut Vec<(GroupId, u32)>, failures: &mut [Option<Error>]) -> Result<()> {
+    fn steps(
+        &mut self,
+        wave: &mut Wave,
+        groups: &mut Vec<(GroupId, u32)>,
+        outcomes: &mut [Result<Layout>],
+    ) -> Result<()> {
         self.device.bind()?;
         for &event in &wave.work.after {
             self.stream.wait_event(event)?;
         }
-        let sorted = self.sort(wave);
+        let mut sorted = sort(wave, self.staging.len(), |codec, decoded| self.decoder.takes(codec, decoded));
         self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
         self.copied.record(&self.stream)?;
-        self.decode(wave, &sorted)?;
+        let staging = self.staging.ptr();
+        self.decoder.start(&self.stream, &mut self.tables, wave, &mut sorted.streams, staging)?;
         for &chunk in &sorted.refused {
             if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk]) {
-                failures[chunk] = Some(e);
+                outcomes[chunk] = Err(e);
             }
         }
         self.decoded.record(&self.stream)?;
-        self.assemble(wave, failures)?;
+        for (i, &layout) in sorted.layouts.iter().enumerate() {
+            if outcomes[i].is_ok() {
+                outcomes[i] = Ok(layout);
+                arrange(wave, i, layout);
+            }
+        }
+        self.assemble(wave, outcomes)?;
         self.assembled.record(&self.stream)?;
         self.copied.synchronize()?;
         if !groups.is_empty() {
             let _ = self.shared.events.send(crate::flow::Event::Copied(std::mem::take(groups)));
         }
         self.stream.synchronize()?;
-        self.check(wave, &sorted, failures)?;
+        self.decode_again(wave, &sorted, outcomes)?;
         let stats = &self.shared.stats;
         Stats::add(&stats.chunks_decoded_gpu, (wave.chunks.len() - sorted.refused.len()) as u64);
         Stats::seconds(&stats.copy_ns, self.copied.seconds_since(&self.begun)?);
         Stats::seconds(&stats.decode_ns, self.decoded.seconds_since(&self.copied)?);
         Stats::seconds(&stats.assemble_ns, self.assembled.seconds_since(&self.decoded)?);
         Ok(())
-    }
-
-    /// Decides for each chunk how it gets to the device, and lays out the staging buffer.
-    fn sort(&self, wave: &Wave) -> Sorted {
-        let mut sorted = Sorted::default();
-        let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-        // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
-        order.sort_unstable_by_key(|&i| wave.chunks[i].bytes.address);
-        let mut used = 0;
-        for i in order {
-            let chunk = &wave.chunks[i];
-            let (start, len) = match chunk.content {
-                Content::Decoded if chunk.bytes.len >= DIRECT_COPY => {
-                    sorted.direct.push(i);
-                    continue;
-                }
-                Content::Decoded => (0, chunk.bytes.len),
-                Content::Encoded(compression) => {
-                    // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
-                    let bytes = unsafe { chunk.bytes.bytes() };
-                    match inspect(compression, bytes, chunk.decoded_bytes) {
-                        Verdict::Cpu(_) => {
-                            sorted.refused.push(i);
-                            continue;
-                        }
-                        Verdict::Gpu { start, len, checksum } => {
-                            sorted.streams.push(Stage { chunk: i, offset: 0, len, checksum });
-                            (start, len)
-                        }
-                    }
-                }
-            };
-            let from = chunk.bytes.address + start as u64;
-            let offset = match sorted.copies.last_mut() {
-                // It follows the last one with a gap that padding would have cost anyway.
-                Some((source, offset, bytes))
-                    if from >= *source + *bytes as u64
-                        && from - *source <= rounded(*bytes) as u64
-                        && *offset + (from - *source) as usize + len <= self.staging.len() =>
-                {
-                    let at = (from - *source) as usize;
-                    *bytes = at + len;
-                    *offset + at
-                }
-                _ => {
-                    let at = rounded_up(used);
-                    sorted.copies.push((from, at, len));
-                    at
-                }
-            };
-            used = offset + len;
-            match chunk.content {
-                Content::Decoded => sorted.gathered.push((i, offset)),
-                Content::Encoded(_) => {
-                    if let Some(stage) = sorted.streams.last_mut() {
-                        stage.offset = offset;
-                    }
-                }
-            }
-        }
-        sorted.streams.sort_by_key(|s| match wave.chunks[s.chunk].content {
-            Content::Encoded(c) => (c as u8, s.chunk),
-            Content::Decoded => (u8::MAX, s.chunk),
-        });
-        sorted
     }
 
     /// Starts all copies to the device.
@@ -256,20 +174,27 @@ impl Lane {
             // SAFETY: as above; the range lies in the staging buffer.
             unsafe { copy_to_device_async(&self.stream, self.staging.ptr() + offset as u64, from as *const u8, len)? };
         }
-        if sorted.gathered.is_empty() {
-            return Ok(());
+        for (i, pieces) in sorted.pieces.chunks(self.tables.streams()).enumerate() {
+            if i > 0 {
+                self.stream.synchronize()?;
+            }
+            self.gather(wave, pieces)?;
         }
-        let (n, base) = (sorted.gathered.len(), self.staging.ptr());
-        let (copies, tiles) = (self.tables.per_chunk(8), self.tables.per_chunk(9));
-        for (copy, &(i, offset)) in self.tables.values::<Copy>(copies, n).iter_mut().zip(&sorted.gathered) {
-            let chunk = &wave.chunks[i];
-            *copy = Copy { src: base + offset as u64, dst: chunk.slot, len: chunk.bytes.len as u64 };
+        Ok(())
+    }
+
+    /// Starts copying pieces of the staging buffer to their slots.
+    fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
+        let (n, base) = (pieces.len(), self.staging.ptr());
+        let (copies, tiles) = (self.tables.copies(), self.tables.copy_tiles());
+        for (copy, piece) in self.tables.values::<Copy>(copies, n).iter_mut().zip(pieces) {
+            let slot = wave.chunks[piece.chunk].slot;
+            *copy = Copy { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
         }
-        // A wave of one chunk has room for two starts: each entry has eight bytes.
         let starts = self.tables.values::<u32>(tiles, n + 1);
         starts[0] = 0;
-        for (k, &(i, _)) in sorted.gathered.iter().enumerate() {
-            starts[k + 1] = starts[k] + (wave.chunks[i].bytes.len as u32).div_ceil(GATHER_TILE);
+        for (k, piece) in pieces.iter().enumerate() {
+            starts[k + 1] = starts[k] + (piece.len as u32).div_ceil(GATHER_TILE);
         }
         let total = starts[n];
         self.tables.send(&self.stream, copies, n * size_of::<Copy>())?;
@@ -277,77 +202,6 @@ impl Lane {
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations in slots.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
-    }
-
-    /// Starts the decoders, and the verification of the checksums that streams carry.
-    fn decode(&mut self, wave: &Wave, sorted: &Sorted) -> Result<()> {
-        let n = sorted.streams.len();
-        if n == 0 {
-            return Ok(());
-        }
-        let base = self.staging.ptr();
-        type Entry<'a> = (usize, &'a dyn Fn(&Stage) -> u64);
-        let fill: [Entry<'_>; 4] = [
-            (0, &|s| base + s.offset as u64),
-            (1, &|s| s.len as u64),
-            (2, &|s| wave.chunks[s.chunk].decoded_bytes as u64),
-            (3, &|s| wave.chunks[s.chunk].slot),
-        ];
-        for (array, value) in fill {
-            let array = self.tables.per_chunk(array);
-            for (to, stage) in self.tables.values::<u64>(array, n).iter_mut().zip(&sorted.streams) {
-                *to = value(stage);
-            }
-            self.tables.send(&self.stream, array, n * 8)?;
-        }
-        let mut first = 0;
-        for group in sorted.streams.chunk_by(|a, b| wave.chunks[a.chunk].content == wave.chunks[b.chunk].content) {
-            let Content::Encoded(compression) = wave.chunks[group[0].chunk].content else { continue };
-            let largest = group.iter().map(|s| wave.chunks[s.chunk].decoded_bytes).max().unwrap_or(0);
-            let arrays = self.tables.decode_arrays(first);
-            // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected and
-            // are aligned as the codec wants; the workspace was sized for the largest wave.
-            unsafe {
-                decode::decode_async(
-                    &self.module,
-                    &self.stream,
-                    codec(compression),
-                    &arrays,
-                    group.len(),
-                    largest,
-                    self.workspace.ptr(),
-                    self.workspace.len(),
-                )?;
-            }
-            first += group.len();
-        }
-        let (sizes, statuses) = (self.tables.per_chunk(4), self.tables.per_chunk(5));
-        self.tables.receive(&self.stream, sizes, n * 8)?;
-        self.tables.receive(&self.stream, statuses, n * 4)?;
-
-        let sums: Vec<ChecksumJob> = sorted
-            .streams
-            .iter()
-            .filter_map(|s| {
-                let (kind, expected) = match s.checksum? {
-                    Checksum::Crc32(e) => (ChecksumKind::Crc32, e),
-                    Checksum::Adler32(e) => (ChecksumKind::Adler32, e),
-                    Checksum::Xxh64Low(e) => (ChecksumKind::Xxh64Low, e),
-                };
-                let chunk = &wave.chunks[s.chunk];
-                Some(ChecksumJob { data: chunk.slot, len: chunk.decoded_bytes as u64, kind: kind as u32, expected })
-            })
-            .collect();
-        if sums.is_empty() {
-            return Ok(());
-        }
-        let (jobs, results) = (self.tables.per_chunk(6), self.tables.per_chunk(7));
-        self.tables.values::<ChecksumJob>(jobs, sums.len()).copy_from_slice(&sums);
-        self.tables.send(&self.stream, jobs, size_of_val(&sums[..]))?;
-        let (at, to) = (self.tables.address(jobs), self.tables.address(results));
-        // SAFETY: the jobs were just sent; slots are aligned to 256 bytes and hold what was decoded before on this stream.
-        unsafe { self.module.launch_checksum(&self.stream, at, sums.len() as u32, to)? };
-        self.tables.receive(&self.stream, results, sums.len() * size_of::<ChecksumResult>())
     }
 
     /// Has a chunk decoded by the CPU and copies it to its slot; waits. Nobody may write the chunk's bytes meanwhile.
@@ -371,7 +225,7 @@ impl Lane {
     }
 
     /// Writes index outputs and runs the jobs of all chunks that didn't fail, and the loose ones.
-    fn assemble(&mut self, wave: &Wave, failures: &[Option<Error>]) -> Result<()> {
+    fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
         let table = self.tables.uploads();
         let mut used = 0;
         for (to, bytes) in &wave.uploads {
@@ -385,7 +239,7 @@ impl Lane {
                 used += piece.len();
             }
         }
-        let good = wave.chunks.iter().zip(failures).filter(|(_, f)| f.is_none());
+        let good = wave.chunks.iter().zip(outcomes).filter(|(_, o)| o.is_ok());
         let jobs: Vec<&Job> = good
             .flat_map(|(c, _)| &wave.work.jobs[c.jobs.clone()])
             .chain(&wave.work.jobs[wave.loose.clone()])
@@ -428,39 +282,19 @@ impl Lane {
         unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops) }
     }
 
-    /// Looks at every status, size and checksum; what isn't right is decoded by the CPU, and its jobs run again.
-    fn check(&mut self, wave: &Wave, sorted: &Sorted, failures: &mut [Option<Error>]) -> Result<()> {
-        let n = sorted.streams.len();
-        let sizes = self.tables.per_chunk(4);
-        let sizes: Vec<u64> = self.tables.values::<u64>(sizes, n).to_vec();
-        let statuses = self.tables.per_chunk(5);
-        let statuses: Vec<i32> = self.tables.values::<i32>(statuses, n).to_vec();
-        let sums = sorted.streams.iter().filter(|s| s.checksum.is_some()).count();
-        let results = self.tables.per_chunk(7);
-        let mut results = self.tables.values::<ChecksumResult>(results, sums).to_vec().into_iter();
-        let mut again = Vec::new();
-        for ((stage, size), status) in sorted.streams.iter().zip(sizes).zip(statuses) {
-            let expected = wave.chunks[stage.chunk].decoded_bytes as u64;
-            let sum = stage.checksum.and_then(|_| results.next());
-            let wrong = decode::status_message(status)
-                .or_else(|| (size != expected).then(|| format!("expected {expected} bytes, found {size}")))
-                .or_else(|| sum.filter(|s| s.mismatch != 0).map(|_| "the checksum differs".to_owned()));
-            if wrong.is_some() {
-                again.push(stage);
-            }
-        }
-        for stage in again {
-            let chunk = &wave.chunks[stage.chunk];
+    /// Has the CPU decode what the GPU's decoders gave up on, and runs the jobs of these chunks again.
+    fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
+        for i in self.decoder.failed(&mut self.tables, &sorted.streams) {
             // Its page-locked memory may hold other bytes by now, so the chunk is read from the store once more.
-            match self.read_again(chunk) {
-                Ok(()) => {
-                    let jobs: Vec<&Job> = wave.work.jobs[chunk.jobs.clone()].iter().collect();
-                    for part in jobs.chunks(MAX_JOBS) {
-                        self.launch(part)?;
-                        self.stream.synchronize()?;
-                    }
-                }
-                Err(e) => failures[stage.chunk] = Some(e),
+            outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);
+            if outcomes[i].is_err() {
+                continue;
+            }
+            arrange(wave, i, Layout::NONE);
+            let jobs: Vec<&Job> = wave.work.jobs[wave.chunks[i].jobs.clone()].iter().collect();
+            for part in jobs.chunks(MAX_JOBS) {
+                self.launch(part)?;
+                self.stream.synchronize()?;
             }
         }
         Ok(())
@@ -487,7 +321,10 @@ fn groups_of(wave: &Wave) -> Vec<(GroupId, u32)> {
     groups
 }
 
-/// The next multiple of what copies and decoders like.
-const fn rounded_up(offset: usize) -> usize {
-    if offset == 0 { 0 } else { rounded(offset) }
+/// Tells a chunk's jobs in what order its bytes lie in its slot.
+fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
+    let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
+    for job in &mut wave.work.jobs[jobs.clone()] {
+        job.arrange(slot, layout);
+    }
 }

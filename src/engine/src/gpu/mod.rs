@@ -1,6 +1,8 @@
 //! Delivery to a GPU: its memory, divided once, and the lanes that copy, decode and assemble waves of chunks.
 
+mod decoding;
 mod lane;
+mod streams;
 mod tables;
 
 use std::sync::{Arc, Mutex};
@@ -8,16 +10,17 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::codec::Compression;
-use crate::cuda::decode::{GpuCodec, temp_bytes};
+use crate::codec::{BloscCodec, Compression};
+use crate::cuda::decode::{needs_nvcomp, temp_bytes};
 use crate::cuda::nvcomp;
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flow::budget::{self, DeviceBudget, Needs};
 use crate::flow::catalog::Route;
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
 use crate::flow::wave::{Lanes, Wave, WaveLimits};
+use crate::gpu_codec::StreamCodec;
 use crate::spec::Spec;
 
 /// Memory and lanes for a reader that delivers to a GPU.
@@ -33,21 +36,27 @@ pub(crate) struct Gpu {
     pub owned: Vec<Box<dyn Send>>,
 }
 
-/// What decodes a compression on the GPU.
-const fn codec(compression: Compression) -> GpuCodec {
+/// The streams that chunks with this compression consist of.
+///
+/// # Errors
+/// If no decoder of the GPU takes them.
+const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'static str> {
     match compression {
-        Compression::Zstd => GpuCodec::Zstd,
-        Compression::Gzip | Compression::Zlib => GpuCodec::Deflate,
-        Compression::Lz4 => GpuCodec::Lz4,
+        Compression::Zstd | Compression::Blosc(BloscCodec::Zstd) => Ok(StreamCodec::Zstd),
+        Compression::Gzip | Compression::Zlib | Compression::Blosc(BloscCodec::Zlib) => Ok(StreamCodec::Deflate),
+        Compression::Lz4 | Compression::Blosc(BloscCodec::Lz4) => Ok(StreamCodec::Lz4),
+        Compression::Blosc(BloscCodec::Snappy) => Ok(StreamCodec::Snappy),
+        Compression::Blosc(BloscCodec::BloscLz) => Err("the GPU has no decoder for Blosc's own compressor, blosclz"),
     }
 }
 
-/// Whether the GPU's decoder for this compression can be loaded.
+/// Whether the GPU's decoder for this compression is there.
 ///
 /// # Errors
-/// What to install.
+/// What to install, or that there is none.
 pub(crate) fn available(compression: Compression) -> Result<()> {
-    if codec(compression).needs_nvcomp() { nvcomp::available() } else { Ok(()) }
+    let codec = codec(compression).map_err(Error::value)?;
+    if needs_nvcomp(codec) { nvcomp::available() } else { Ok(()) }
 }
 
 struct RunningLanes {
@@ -92,9 +101,9 @@ pub(crate) fn open(
 ) -> Result<Gpu> {
     let device = Device::open(ordinal)?;
     let streams = gpu_streams(shared);
-    let workspace = |chunks: usize, decoded: usize| {
-        streams.iter().try_fold(0, |most: usize, &(compression, largest)| {
-            let one = temp_bytes(codec(compression), chunks, largest, decoded)?;
+    let workspace = |streams_of_wave: usize, decoded: usize| {
+        streams.iter().try_fold(0, |most: usize, &(codec, largest)| {
+            let one = temp_bytes(codec, streams_of_wave, largest, decoded)?;
             Ok(most.max(one))
         })
     };
@@ -105,7 +114,7 @@ pub(crate) fn open(
     let b = budget::gpu(limit, needs, window, !streams.is_empty(), &workspace)?;
     // Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
     let fallback = if streams.is_empty() { 0 } else { needs.decoded };
-    let tables = b.lanes * tables::bytes(b.wave_chunks);
+    let tables = b.lanes * tables::bytes(b.wave_streams);
     let host_limit = match spec.host_memory_limit {
         Some(limit) => limit,
         None => budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64),
@@ -133,18 +142,19 @@ pub(crate) fn open(
     })
 }
 
-/// The compressions that the GPU undoes, each with the decoded bytes of its largest chunk.
-fn gpu_streams(shared: &Shared) -> Vec<(Compression, usize)> {
+/// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
+fn gpu_streams(shared: &Shared) -> Vec<(StreamCodec, usize)> {
     let catalog = &shared.catalog;
-    let mut streams: Vec<(Compression, usize)> = Vec::new();
+    let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
             let Route::Gpu(compression) = *route else { continue };
+            let Ok(codec) = codec(compression) else { continue };
             // Checked against overflow when the needs were computed.
             let bytes = part.largest_chunk().iter().product::<u64>() as usize * array.dtype.size();
-            match streams.iter_mut().find(|s| s.0 == compression) {
+            match streams.iter_mut().find(|s| s.0 == codec) {
                 Some(stream) => stream.1 = stream.1.max(bytes),
-                None => streams.push((compression, bytes)),
+                None => streams.push((codec, bytes)),
             }
         }
     }
@@ -160,7 +170,7 @@ fn start_lanes(
     shared: &Shared,
 ) -> Result<RunningLanes> {
     let mut lanes = RunningLanes {
-        limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_chunks },
+        limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams },
         waves: Vec::new(),
         threads: Vec::new(),
     };

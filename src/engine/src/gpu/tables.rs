@@ -10,15 +10,15 @@ use std::sync::Arc;
 use crate::cuda::decode::DecodeArrays;
 use crate::cuda::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use crate::error::Result;
-use crate::flow::budget::{JOB_TABLE, TABLE_PER_CHUNK};
+use crate::flow::budget::{JOB_TABLE, TABLE_PER_STREAM};
 use dali_zarr_kernels::Job;
 
 /// Bytes for index outputs in one go.
 pub(super) const UPLOADS: usize = 64 << 10;
 
-/// Bytes of both blocks for waves of `chunks` chunks.
-pub(super) const fn bytes(chunks: usize) -> usize {
-    chunks * TABLE_PER_CHUNK + JOB_TABLE
+/// Bytes of both blocks for rounds of `streams` streams.
+pub(super) const fn bytes(streams: usize) -> usize {
+    streams * TABLE_PER_STREAM + JOB_TABLE
 }
 
 /// One array in the blocks.
@@ -32,27 +32,61 @@ pub(super) struct Array {
 pub(super) struct Tables {
     host: PinnedBuffer,
     device: DeviceBuffer,
-    chunks: usize,
+    streams: usize,
 }
 
 impl Tables {
-    pub fn new(device: &Arc<Device>, chunks: usize) -> Result<Self> {
-        let len = bytes(chunks);
-        Ok(Self { host: PinnedBuffer::alloc(device, len)?, device: DeviceBuffer::alloc(device, len)?, chunks })
+    /// For rounds of up to `streams` streams.
+    pub fn new(device: &Arc<Device>, streams: usize) -> Result<Self> {
+        let len = bytes(streams);
+        Ok(Self { host: PinnedBuffer::alloc(device, len)?, device: DeviceBuffer::alloc(device, len)?, streams })
     }
 
-    /// The array number `n` (0 to 3: inputs of nvCOMP; 4, 5: its results; 6, 7: checksums and their results; 8, 9:
-    /// copies and their tiles) of `size` bytes per chunk.
-    pub fn per_chunk(&self, n: usize) -> Array {
-        const SIZES: [usize; 10] = [8, 8, 8, 8, 8, 8, 24, 8, 24, 8];
-        const { assert!(8 * 6 + 24 + 8 + 24 + 8 + 16 <= TABLE_PER_CHUNK) };
+    /// The most streams, or pieces, of one round.
+    pub fn streams(&self) -> usize {
+        self.streams
+    }
+
+    /// The array number `n` of those with entries for each stream.
+    fn per_stream(&self, n: usize) -> Array {
+        const SIZES: [usize; 11] = [8, 8, 8, 8, 8, 8, 8, 24, 8, 24, 8];
+        const { assert!(7 * 8 + 24 + 8 + 24 + 8 <= TABLE_PER_STREAM) };
         let before: usize = SIZES[..n].iter().sum();
-        Array { offset: before * self.chunks, len: SIZES[n] * self.chunks }
+        Array { offset: before * self.streams, len: SIZES[n] * self.streams }
+    }
+
+    /// What decoders are told, 64 bits for each stream: where it lies, its bytes, the room for its output, where that is.
+    pub fn inputs(&self) -> [Array; 4] {
+        [0, 1, 2, 3].map(|n| self.per_stream(n))
+    }
+
+    /// What kind of stream each is, 32 bits.
+    pub fn kinds(&self) -> Array {
+        self.per_stream(4)
+    }
+
+    /// What decoders say: the bytes that each stream decoded to (64 bits), and its status (32 bits).
+    pub fn results(&self) -> [Array; 2] {
+        [5, 6].map(|n| self.per_stream(n))
+    }
+
+    /// What is to be verified, and what was found.
+    pub fn checksums(&self) -> [Array; 2] {
+        [7, 8].map(|n| self.per_stream(n))
+    }
+
+    pub fn copies(&self) -> Array {
+        self.per_stream(9)
+    }
+
+    /// One entry of 32 bits more than there are copies; each has room for two.
+    pub fn copy_tiles(&self) -> Array {
+        self.per_stream(10)
     }
 
     /// The jobs, then the starts of their tiles, then index outputs.
     pub fn jobs(&self) -> Array {
-        Array { offset: self.chunks * TABLE_PER_CHUNK, len: MAX_JOBS * size_of::<Job>() }
+        Array { offset: self.streams * TABLE_PER_STREAM, len: MAX_JOBS * size_of::<Job>() }
     }
 
     pub fn tile_starts(&self) -> Array {
@@ -61,7 +95,7 @@ impl Tables {
     }
 
     pub fn uploads(&self) -> Array {
-        Array { offset: bytes(self.chunks) - UPLOADS, len: UPLOADS }
+        Array { offset: bytes(self.streams) - UPLOADS, len: UPLOADS }
     }
 
     /// The first `n` values of an array in host memory, to be written. Nothing may be in flight from it.
@@ -100,16 +134,18 @@ impl Tables {
         unsafe { copy_to_host_async(stream, self.host.ptr().add(array.offset), self.address(array), bytes) }
     }
 
-    /// nvCOMP's arrays, from stream number `first` on.
+    /// The arrays of decoders, from stream number `first` on.
     pub fn decode_arrays(&self, first: usize) -> DecodeArrays {
-        let at = |n: usize, size: usize| self.address(self.per_chunk(n)) + (first * size) as u64;
+        let at = |array: Array, size: usize| self.address(array) + (first * size) as u64;
+        let ([in_ptrs, in_sizes, out_caps, out_ptrs], [out_sizes, statuses]) = (self.inputs(), self.results());
         DecodeArrays {
-            in_ptrs: at(0, 8),
-            in_sizes: at(1, 8),
-            out_caps: at(2, 8),
-            out_ptrs: at(3, 8),
-            out_sizes: at(4, 8),
-            statuses: at(5, 4),
+            in_ptrs: at(in_ptrs, 8),
+            in_sizes: at(in_sizes, 8),
+            out_caps: at(out_caps, 8),
+            out_ptrs: at(out_ptrs, 8),
+            out_sizes: at(out_sizes, 8),
+            statuses: at(statuses, 4),
+            kinds: at(self.kinds(), 4),
         }
     }
 }

@@ -17,13 +17,19 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod blosc;
 mod deflate;
 mod entropy;
 mod lz4;
+mod open;
 mod zstd;
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod tests_blosc;
+
+pub use open::{Opened, Part, StreamCodec, open};
 
 use crate::codec::Compression;
 
@@ -68,6 +74,7 @@ pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Ver
         Compression::Gzip => deflate::inspect_gzip(compressed, decoded_len),
         Compression::Zlib => deflate::inspect_zlib(compressed, decoded_len),
         Compression::Lz4 => lz4::inspect(compressed, decoded_len),
+        Compression::Blosc(_) => Err("a Blosc chunk isn't one stream"),
     };
     match result {
         Ok(Stream { start, len, checksum }) => Verdict::Gpu { start, len, checksum },

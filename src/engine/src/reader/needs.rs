@@ -76,7 +76,11 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 .try_fold(array.dtype.size(), |n, &l| n.checked_mul(usize::try_from(l).ok()?));
             let decoded = elements.filter(|&n| n < 1 << 44).ok_or_else(|| too_large(&array.name))?;
             needs.decoded = needs.decoded.max(decoded);
-            needs.smallest = needs.smallest.min(decoded.max(1));
+            let stream = match route {
+                Route::Gpu(compression) => compression.typical_stream(decoded),
+                _ => decoded,
+            };
+            needs.smallest = needs.smallest.min(stream.max(1));
             let encoded = match route {
                 Route::Raw if !gpu && part.sharding.is_none() => 0,
                 Route::Raw => decoded,
@@ -86,9 +90,12 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             if gpu && *route == Route::Cpu {
                 needs.bounced = needs.bounced.max(decoded);
             }
-            if matches!(part.format.codec, Codec::Other(_)) {
-                needs.per_thread = needs.per_thread.max(decoded);
-            }
+            let working = match &part.format.codec {
+                Codec::Raw => 0,
+                Codec::Gpu(compression) => compression.working_bytes(decoded),
+                Codec::Other(_) => decoded,
+            };
+            needs.per_thread = needs.per_thread.max(working);
             if let Some(sharding) = &part.sharding {
                 needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
             }

@@ -1,0 +1,129 @@
+//! What a wave's chunks consist of for the GPU: streams that decoders undo, pieces that are only copied, and the copies
+//! that bring them to the device.
+//!
+//! One of the places where `unsafe` is allowed: the page-locked bytes of chunks are read here, on the host.
+
+#![allow(unsafe_code)]
+
+use dali_zarr_kernels::Layout;
+
+use crate::flow::wave::{Content, Wave};
+use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, open};
+use crate::memory::arena::rounded;
+
+/// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
+const DIRECT_COPY: usize = 256 << 10;
+
+/// A stream to be decoded.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    /// Which chunk of the wave.
+    pub chunk: usize,
+    pub codec: StreamCodec,
+    /// Where it begins in the staging buffer, and its bytes.
+    pub offset: usize,
+    pub len: usize,
+    /// Where its output begins in the chunk's slot, and the bytes that it must have.
+    pub to: usize,
+    pub decoded: usize,
+    pub checksum: Option<Checksum>,
+}
+
+/// Bytes to be copied from the staging buffer to a slot.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    /// Which chunk of the wave.
+    pub chunk: usize,
+    /// Where it begins in the staging buffer.
+    pub offset: usize,
+    /// Where it goes in the chunk's slot.
+    pub to: usize,
+    pub len: usize,
+}
+
+/// What is to be done with a wave's chunks.
+#[derive(Default)]
+pub(super) struct Sorted {
+    /// By codec, in the order of the wave.
+    pub streams: Vec<Stream>,
+    /// What is not encoded, and travels through the staging buffer.
+    pub pieces: Vec<Piece>,
+    /// Large chunks that aren't encoded: they are copied straight to their slots.
+    pub direct: Vec<usize>,
+    /// Chunks that the GPU mustn't see.
+    pub refused: Vec<usize>,
+    /// Copies to the staging buffer: source, offset, bytes.
+    pub copies: Vec<(u64, usize, usize)>,
+    /// The order of each chunk's bytes in its slot.
+    pub layouts: Vec<Layout>,
+}
+
+/// Decides for each chunk how it gets to the device, and lays out a staging buffer of `room` bytes. `decodable` says
+/// whether this lane has a decoder, and memory for it, for streams that decode to so many bytes.
+pub(super) fn sort(wave: &Wave, room: usize, decodable: impl Fn(StreamCodec, usize) -> bool) -> Sorted {
+    let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
+    let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
+    // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
+    order.sort_unstable_by_key(|&i| wave.chunks[i].bytes.address);
+    let mut used = 0;
+    let mut opened = Opened::default();
+    for i in order {
+        let chunk = &wave.chunks[i];
+        let (start, len) = match chunk.content {
+            Content::Decoded if chunk.bytes.len >= DIRECT_COPY => {
+                sorted.direct.push(i);
+                continue;
+            }
+            Content::Decoded => (0, chunk.bytes.len),
+            Content::Encoded(compression) => {
+                // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
+                let bytes = unsafe { chunk.bytes.bytes() };
+                let known = open(compression, bytes, chunk.decoded_bytes, &mut opened);
+                // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
+                let fits = |p: &Part| p.checksum.is_none() || p.to.is_multiple_of(16);
+                let takes = |p: &Part| fits(p) && p.codec.is_none_or(|codec| decodable(codec, p.decoded));
+                if known.is_err() || !opened.parts.iter().all(takes) {
+                    sorted.refused.push(i);
+                    continue;
+                }
+                let start = opened.parts.iter().map(|p| p.start).min().unwrap_or(0);
+                let end = opened.parts.iter().map(|p| p.start + p.len).max().unwrap_or(0);
+                (start, end - start)
+            }
+        };
+        let from = chunk.bytes.address + start as u64;
+        let offset = match sorted.copies.last_mut() {
+            // It follows the last one with a gap that padding would have cost anyway.
+            Some((source, offset, bytes))
+                if from >= *source + *bytes as u64
+                    && from - *source <= rounded(*bytes) as u64
+                    && *offset + (from - *source) as usize + len <= room =>
+            {
+                let at = (from - *source) as usize;
+                *bytes = at + len;
+                *offset + at
+            }
+            _ => {
+                let at = if used == 0 { 0 } else { rounded(used) };
+                sorted.copies.push((from, at, len));
+                at
+            }
+        };
+        used = offset + len;
+        if chunk.content == Content::Decoded {
+            sorted.pieces.push(Piece { chunk: i, offset, to: 0, len });
+            continue;
+        }
+        sorted.layouts[i] = opened.layout;
+        for &Part { codec, start: at, len, to, decoded, checksum } in &opened.parts {
+            let offset = offset + at - start;
+            match codec {
+                Some(codec) => sorted.streams.push(Stream { chunk: i, codec, offset, len, to, decoded, checksum }),
+                None => sorted.pieces.push(Piece { chunk: i, offset, to, len }),
+            }
+        }
+    }
+    // Stable: the streams of a chunk stay in order.
+    sorted.streams.sort_by_key(|s| (s.codec, s.chunk));
+    sorted
+}
