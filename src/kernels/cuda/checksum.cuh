@@ -15,10 +15,13 @@ __device__ __forceinline__ uint32_t join_remainders(uint32_t* shared, uint32_t m
   for (uint32_t half = 1; half < kThreads; half *= 2) {
     __syncthreads();
     const uint32_t at = threadIdx.x * 2 * half;
-    if (at < kThreads) shared[at] = crc_multiply(shared[at], shift, poly) ^ shared[at + half];
+    if (at < kThreads) {
+      mine = crc_multiply(shared[at], shift, poly) ^ shared[at + half];
+      shared[at] = mine;
+    }
     shift = crc_multiply(shift, shift, poly);
   }
-  return threadIdx.x == 0 ? shared[0] : 0;  // it wrote that itself; the others must not read it now
+  return mine;  // thread 0's own: to read shared[0] here, others would have to wait for it
 }
 
 __device__ __forceinline__ uint32_t crc_word(const uint32_t (*table)[256], uint32_t crc, uint32_t word) {
