@@ -188,7 +188,8 @@ mod tests {
         let easy = |check| liblzma::stream::Stream::new_easy_encoder(3, check).unwrap();
         let mut twice = encode(easy(Check::Crc64), &data[..100]);
         twice.extend(encode(easy(Check::Crc32), &data[100..]));
-        twice.extend([1, 2, 3]);
+        // What is long enough for a header and isn't one is no stream.
+        twice.extend([1; 12]);
         let raw1 = {
             let mut chain = Filters::new();
             chain.lzma1(&options);
