@@ -158,7 +158,7 @@ def test_filters(tmp_path, device, layout, dtype):
     # In the other byte order NaNs would be read as numbers, and which NaN a sum gives is the processor's choice.
     d = np.dtype(dtype).newbyteorder(">") if how.get("big_endian") else np.dtype(dtype)
     for name, config in _filters(d).items():
-        for kind, values in (("wide", wide), ("small", small)):
+        for kind, values in (("wide", wide), ("small", small))[: 1 if how.get("big_endian") else 2]:
             if _write(tmp_path, f"{name}-{kind}", values, zarr_format, [config], [BYTES["zlib"]], **how):
                 names.append(f"{name}-{kind}")
     assert {n.rsplit("-", 1)[0] for n in names} >= {"shuffle"} | ({"packbits"} if dtype == "bool" else {"delta", "scaled-same"})

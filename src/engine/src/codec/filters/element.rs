@@ -422,17 +422,14 @@ mod tests {
     fn floats_outside_of_the_range_of_integers() {
         // As NumPy 2.4 on x86-64.
         let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e9, -3e9, 70000.0, -70000.0, 1.9, -1.9];
-        assert_eq!(values.map(|v| u8::cast(v)), [0, 0, 0, 0, 0, 112, 144, 1, 255]);
-        assert_eq!(values.map(|v| i16::cast(v)), [0, 0, 0, 0, 0, 4464, -4464, 1, -1]);
+        assert_eq!(values.map(u8::cast), [0, 0, 0, 0, 0, 112, 144, 1, 255]);
+        assert_eq!(values.map(i16::cast), [0, 0, 0, 0, 0, 4464, -4464, 1, -1]);
         let least = i32::MIN;
-        assert_eq!(values.map(|v| i32::cast(v)), [least, least, least, least, least, 70000, -70000, 1, -1]);
+        assert_eq!(values.map(i32::cast), [least, least, least, least, least, 70000, -70000, 1, -1]);
         let half = 1 << 31;
+        assert_eq!(values.map(u32::cast), [half, 0, half, 3_000_000_000, half, 70000, 4_294_897_296, 1, u32::MAX]);
         assert_eq!(
-            values.map(|v| u32::cast(v)),
-            [half, 0, half, 3_000_000_000, half, 70000, 4_294_897_296, 1, u32::MAX]
-        );
-        assert_eq!(
-            values.map(|v| u64::cast(v)),
+            values.map(u64::cast),
             [
                 1 << 63,
                 0,
@@ -445,7 +442,7 @@ mod tests {
                 u64::MAX
             ]
         );
-        assert_eq!([f16::NAN, f16::INFINITY, f16::NEG_INFINITY].map(|v| u32::cast(v)), [0; 3]);
+        assert_eq!([f16::NAN, f16::INFINITY, f16::NEG_INFINITY].map(u32::cast), [0; 3]);
         assert_eq!(values.map(|v| Bool::cast(v).0), [true; 9]);
     }
 
@@ -455,7 +452,7 @@ mod tests {
             (1.0 + 2f64.powi(-11) + 2f64.powi(-40), 0x3c01),
             (1.0 + 2f64.powi(-11), 0x3c00),
             (-1.0 - 2f64.powi(-11) - 2f64.powi(-40), 0xbc01),
-            (65519.999_999_99, 0x7bff),
+            (65_519.999_999_99, 0x7bff),
             (65520.0, 0x7c00),
             (1e300, 0x7c00),
             (-1e300, 0xfc00),
