@@ -1,5 +1,6 @@
 //! From the codecs in metadata to a [`ChunkFormat`]: what is a transposition, a byte order and at most one compressor
-//! is taken apart here; anything else goes to zarrs as a whole.
+//! is taken apart here; filters, checksums and further compressors become a chain of this project's ([`filters`]);
+//! anything else goes to zarrs as a whole.
 
 use serde_json::{Map, Value, json};
 use zarrs::array::Endianness;
@@ -7,7 +8,7 @@ use zarrs::metadata::v2::{ArrayMetadataV2Order, MetadataV2};
 use zarrs::metadata::v3::MetadataV3;
 
 use super::fallback::Fallback;
-use super::{BloscCodec, ChunkFormat, Codec, Compression};
+use super::{BloscCodec, ChunkFormat, Codec, Compression, Other, filters};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -76,6 +77,10 @@ impl CodecList {
         if let Some((order, swap, codec)) = self.direct(dtype, largest.len())? {
             return Ok(ChunkFormat { order, swap, codec, dtype });
         }
+        filters::refuse(self.0.iter().map(|(name, _)| name.as_str()))?;
+        if let Some((chain, order, swap)) = filters::v3(&self.0, dtype, largest)? {
+            return Ok(ChunkFormat { order, swap, codec: Codec::Other(Box::new(Other::Chain(chain))), dtype });
+        }
         let names = self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let list = self.0.iter().map(|(name, configuration)| normalised(name, configuration)).collect();
         let outer = self.0.last().and_then(|(name, configuration)| compression(name, configuration.get("cname")));
@@ -98,18 +103,7 @@ impl CodecList {
         if name != "bytes" {
             return Ok(None);
         }
-        let big = match configuration.get("endian") {
-            None | Some(Value::Null) => cfg!(target_endian = "big"),
-            Some(Value::String(e)) if e == "little" => false,
-            Some(Value::String(e)) if e == "big" => true,
-            Some(found) => {
-                return Err(Error::value(format!(
-                    "codec \"bytes\": expected the endian \"little\" or \"big\", but found {}",
-                    crate::dataset::shown(found)
-                )));
-            }
-        };
-        let swap = dtype.size() > 1 && big != cfg!(target_endian = "big");
+        let swap = dtype.size() > 1 && foreign_endian(configuration)?;
         Ok(match tail {
             [] => Some((order, swap, Codec::Raw)),
             [(name, configuration)] => {
@@ -135,13 +129,22 @@ impl V2Codecs {
             None => None,
             Some(codec) => compression(&id(codec).ok_or_else(|| unreadable(codec))?, codec.get("cname")),
         };
+        let mut order: Vec<usize> = (0..ndim).collect();
+        if self.fortran {
+            order.reverse();
+        }
+        let swap = dtype.size() > 1 && self.big_endian != cfg!(target_endian = "big");
         if self.filters.is_empty() && (self.compressor.is_none() || outer.is_some()) {
-            let mut order: Vec<usize> = (0..ndim).collect();
-            if self.fortran {
-                order.reverse();
-            }
-            let swap = dtype.size() > 1 && self.big_endian != cfg!(target_endian = "big");
             return Ok(ChunkFormat { order, swap, codec: outer.map_or(Codec::Raw, Codec::Gpu), dtype });
+        }
+        let named = self.filters.iter().chain(&self.compressor).map(|codec| {
+            let configuration = codec.as_object().cloned().unwrap_or_default();
+            Ok((id(codec).ok_or_else(|| unreadable(codec))?, configuration))
+        });
+        let named = named.collect::<Result<Vec<_>>>()?;
+        filters::refuse(named.iter().map(|(name, _)| name.as_str()))?;
+        if let Some(chain) = filters::v2(&named, &order, dtype, largest)? {
+            return Ok(ChunkFormat { order, swap, codec: Codec::Other(Box::new(Other::Chain(chain))), dtype });
         }
         let mut names = Vec::new();
         let mut metadata = |codec: &Value| {
@@ -179,7 +182,12 @@ fn other(
     largest: &[u64],
 ) -> Result<ChunkFormat> {
     let fallback = Fallback::new(names, &list, outer, dtype, fill, largest)?;
-    Ok(ChunkFormat { order: (0..largest.len()).collect(), swap: false, codec: Codec::Other(Box::new(fallback)), dtype })
+    Ok(ChunkFormat {
+        order: (0..largest.len()).collect(),
+        swap: false,
+        codec: Codec::Other(Box::new(Other::Zarrs(fallback))),
+        dtype,
+    })
 }
 
 pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
@@ -207,7 +215,23 @@ fn compression(name: &str, cname: Option<&Value>) -> Option<Compression> {
     })
 }
 
-fn transposition(order: Option<&Value>, ndim: usize) -> Result<Vec<usize>> {
+/// Whether the codec "bytes" with this configuration writes the other byte order than this machine's.
+pub(super) fn foreign_endian(configuration: &Map<String, Value>) -> Result<bool> {
+    let big = match configuration.get("endian") {
+        None | Some(Value::Null) => cfg!(target_endian = "big"),
+        Some(Value::String(e)) if e == "little" => false,
+        Some(Value::String(e)) if e == "big" => true,
+        Some(found) => {
+            return Err(Error::value(format!(
+                "codec \"bytes\": expected the endian \"little\" or \"big\", but found {}",
+                crate::dataset::shown(found)
+            )));
+        }
+    };
+    Ok(big != cfg!(target_endian = "big"))
+}
+
+pub(super) fn transposition(order: Option<&Value>, ndim: usize) -> Result<Vec<usize>> {
     let wrong = || {
         Error::value(format!(
             "codec \"transpose\": expected the order to be a permutation of 0 to {}, but found {}",

@@ -1,4 +1,4 @@
-//! Chunks that zarrs decodes on the CPU: Blosc, filters, checksums, whole shards, and codecs of other projects.
+//! Chunks that zarrs decodes on the CPU: whole shards, and codecs of other projects.
 //!
 //! zarrs decodes to memory of its own, so this path costs one more copy than the compressors beside it. It must never
 //! let a chunk's claims about itself decide how much memory is taken, where that can be told before.
@@ -109,7 +109,10 @@ impl Fallback {
         if let (true, Some(chain)) = (self.blosc, &self.before_blosc)
             && let Some(size) = fixed_size(chain)?
         {
-            check_blosc_header(encoded, size)?;
+            let claimed = blosc_sizes(encoded)?;
+            if claimed != size {
+                return Err(wrong_size(size, claimed));
+            }
         }
         let encoded_here = match self.outer {
             None => ArrayBytesRaw::Borrowed(encoded),
@@ -152,8 +155,9 @@ fn shard_overhead(codecs: &[MetadataV3]) -> usize {
         .sum()
 }
 
-/// Blosc's header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15, both little-endian.
-fn check_blosc_header(encoded: &[u8], expected: usize) -> Result<()> {
+/// The decoded size of Blosc data, from its header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15,
+/// both little-endian.
+pub(super) fn blosc_sizes(encoded: &[u8]) -> Result<usize> {
     let field = |at: usize| encoded.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
     let (Some(decoded), Some(size)) = (field(4), field(12)) else {
         return Err(Error::runtime(format!(
@@ -161,16 +165,13 @@ fn check_blosc_header(encoded: &[u8], expected: usize) -> Result<()> {
             encoded.len()
         )));
     };
-    if decoded != expected {
-        return Err(wrong_size(expected, decoded));
-    }
     if size > encoded.len() {
         return Err(Error::runtime(format!(
             "expected {size} bytes, as the Blosc header says, but found {}; the chunk is truncated",
             encoded.len()
         )));
     }
-    Ok(())
+    Ok(decoded)
 }
 
 fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>> {
@@ -180,7 +181,7 @@ fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>> {
 }
 
 /// Runs foreign code; a panic in it is the chunk's or the metadata's fault, not the process's.
-fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(super) fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         Err(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the codec panicked".into()))

@@ -1,7 +1,8 @@
 //! From the bytes of an encoded chunk to its elements, on the CPU, and what the GPU needs to know to do the same.
 //!
 //! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
-//! One compressor is one file; all that has no file here is decoded by zarrs ([`fallback`]).
+//! One compressor is one file; chains of several codecs and filters are in [`filters`]; what has no file here is decoded
+//! by zarrs ([`fallback`]).
 
 #![deny(unsafe_code)]
 
@@ -9,6 +10,7 @@ mod blosc;
 mod chain;
 mod deflate;
 pub mod fallback;
+pub mod filters;
 mod lz4;
 mod zstd;
 
@@ -19,6 +21,7 @@ use std::fmt;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use fallback::Fallback;
+use filters::Chain;
 
 /// A compressor of whole chunks that is decoded here and may be decoded on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,8 +123,40 @@ pub enum Codec {
     Raw,
     /// By one compressor, which the GPU may decode.
     Gpu(Compression),
-    /// By anything else: decoded on the CPU to C order and native byte order.
-    Other(Box<Fallback>),
+    /// By anything else: decoded on the CPU.
+    Other(Box<Other>),
+}
+
+/// What decodes a chain that isn't one compressor.
+#[derive(Debug)]
+pub enum Other {
+    /// This project.
+    Chain(Chain),
+    /// zarrs, to C order and native byte order.
+    Zarrs(Fallback),
+}
+
+impl Other {
+    fn names(&self) -> &str {
+        match self {
+            Self::Chain(chain) => chain.names(),
+            Self::Zarrs(fallback) => fallback.names(),
+        }
+    }
+
+    fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Chain(chain) => chain.decode(encoded, shape, out),
+            Self::Zarrs(fallback) => fallback.decode(encoded, shape, out),
+        }
+    }
+
+    fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Chain(chain) => chain.max_encoded_bytes(decoded),
+            Self::Zarrs(fallback) => fallback.max_encoded_bytes(decoded),
+        }
+    }
 }
 
 /// How the chunks of an array are encoded.
@@ -161,7 +196,7 @@ impl ChunkFormat {
                 if encoded.len() < expected { "truncated" } else { "not what the metadata says" }
             ))),
             Codec::Gpu(compression) => compression.decode(encoded, out),
-            Codec::Other(fallback) => fallback.decode(encoded, shape, out),
+            Codec::Other(other) => other.decode(encoded, shape, out),
         }
     }
 
@@ -179,7 +214,20 @@ impl ChunkFormat {
         match &self.codec {
             Codec::Raw => decoded,
             Codec::Gpu(compression) => compression.max_encoded_bytes(decoded),
-            Codec::Other(fallback) => fallback.max_encoded_bytes(decoded),
+            Codec::Other(other) => other.max_encoded_bytes(decoded),
+        }
+    }
+
+    /// The most bytes that decoding a chunk of `decoded` bytes holds at a time, beside the encoded chunk and the decoded
+    /// one. What the decoders of single compressors hold inside isn't counted.
+    pub fn scratch_bytes(&self, decoded: usize) -> usize {
+        match &self.codec {
+            Codec::Raw => 0,
+            Codec::Gpu(compression) => compression.working_bytes(decoded),
+            Codec::Other(other) => match other.as_ref() {
+                Other::Chain(chain) => chain.scratch_bytes(decoded),
+                Other::Zarrs(_) => decoded,
+            },
         }
     }
 
@@ -188,7 +236,7 @@ impl ChunkFormat {
         match &self.codec {
             Codec::Raw => "uncompressed".into(),
             Codec::Gpu(compression) => compression.name().into(),
-            Codec::Other(fallback) => fallback.names().into(),
+            Codec::Other(other) => other.names().into(),
         }
     }
 }

@@ -123,6 +123,11 @@ pub(super) fn fill_value(value: &Value, stored: Stored) -> Result<Option<u64>> {
     bits.map(Some).ok_or_else(wrong)
 }
 
+/// Reads a scalar of `dtype` that is spelled like a fill value, as in the configurations of codecs.
+pub(crate) fn scalar_bits(value: &Value, dtype: DType) -> Option<u64> {
+    fill_value(value, Stored { dtype, time: false, big_endian: false }).ok().flatten()
+}
+
 /// The float's value if it is whole.
 pub(super) fn whole(f: f64) -> Option<i128> {
     (f.fract() == 0.0 && f.abs() < 1e30).then_some(f as i128)

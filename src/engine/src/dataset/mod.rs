@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use array::Part;
 pub use cf::Cf;
+pub(crate) use dtype::scalar_bits;
 pub use grid::DimGrid;
 pub(crate) use json::shown;
 pub use sharding::Sharding;

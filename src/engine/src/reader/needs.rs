@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::OutputInfo;
-use crate::codec::Codec;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::flow::Block;
@@ -90,11 +89,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             if gpu && *route == Route::Cpu {
                 needs.bounced = needs.bounced.max(decoded);
             }
-            let working = match &part.format.codec {
-                Codec::Raw => 0,
-                Codec::Gpu(compression) => compression.working_bytes(decoded),
-                Codec::Other(_) => decoded,
-            };
+            let working = part.format.scratch_bytes(decoded);
             needs.per_thread = needs.per_thread.max(working);
             if let Some(sharding) = &part.sharding {
                 needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);

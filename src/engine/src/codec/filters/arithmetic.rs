@@ -1,0 +1,165 @@
+//! numcodecs' AsType, Quantize, Delta and FixedScaleOffset, decoded: NumPy expressions over whole chunks.
+//!
+//! Each has a type of encoded elements and one of decoded ones. Bit for bit what NumPy 2 gives; that depends on the type
+//! in which each operation is done, which is said where it is.
+
+use half::f16;
+
+use super::element::{Element, Typed, cast, half_from_f64, map, promote, swap_bytes, with_element};
+use crate::dtype::DType;
+
+/// What is done to the elements of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Operation {
+    /// `encoded.astype(decoded)`: AsType and Quantize.
+    Cast,
+    /// `cumsum(encoded)`.
+    Delta,
+    /// `(encoded / scale + offset).astype(decoded)`.
+    FixedScaleOffset {
+        /// The divisor.
+        scale: f64,
+        /// What is added.
+        offset: f64,
+    },
+}
+
+/// An operation with its types.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Arithmetic {
+    /// What is done.
+    pub operation: Operation,
+    /// Of the elements that are read.
+    pub encoded: Typed,
+    /// Of the elements that are written.
+    pub decoded: Typed,
+}
+
+impl Arithmetic {
+    /// Fills `out` from `input`, which has as many elements.
+    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) {
+        let (from, to) = (self.encoded.dtype, self.decoded.dtype);
+        let native;
+        let input = if self.encoded.swap {
+            let mut copy = input.to_vec();
+            swap_bytes(&mut copy, from.size());
+            native = copy;
+            &native
+        } else {
+            input
+        };
+        match self.operation {
+            Operation::Cast if from == to => out.copy_from_slice(input),
+            Operation::Cast => cast(from, input, to, out),
+            Operation::Delta => delta(from, input, to, out),
+            Operation::FixedScaleOffset { scale, offset } => scaled(from, input, to, out, scale, offset),
+        }
+        if self.decoded.swap {
+            swap_bytes(out, to.size());
+        }
+    }
+}
+
+/// NumPy sums in the type that both types promote to, and converts each sum.
+fn delta(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
+    let wide = promote(from, to);
+    if wide == from {
+        with_element!(from, S => with_element!(to, D => {
+            let mut sum: Option<S> = None;
+            map::<S, D>(input, out, |v| {
+                let next = sum.map_or(v, |sum| sum.add(v));
+                sum = Some(next);
+                D::cast(next)
+            });
+        }));
+    } else if wide == to {
+        with_element!(from, S => with_element!(to, D => {
+            let mut sum: Option<D> = None;
+            map::<S, D>(input, out, |v| {
+                let v = D::cast(v);
+                let next = sum.map_or(v, |sum| sum.add(v));
+                sum = Some(next);
+                next
+            });
+        }));
+    } else {
+        let mut widened = vec![0; input.len() / from.size() * wide.size()];
+        cast(from, input, wide, &mut widened);
+        delta(wide, &widened, to, out);
+    }
+}
+
+/// Floats are computed with as they are (float16 through float32, each result rounded); all else becomes float64.
+fn scaled(from: DType, input: &[u8], to: DType, out: &mut [u8], scale: f64, offset: f64) {
+    match from {
+        DType::F16 => {
+            let (scale, offset) = (half_from_f64(scale).to_f32(), half_from_f64(offset).to_f32());
+            with_element!(to, D => map::<f16, D>(input, out, |v| {
+                D::cast(f16::from_f32(f16::from_f32(v.to_f32() / scale).to_f32() + offset))
+            }));
+        }
+        DType::F32 => {
+            let (scale, offset) = (scale as f32, offset as f32);
+            with_element!(to, D => map::<f32, D>(input, out, |v| D::cast(v / scale + offset)));
+        }
+        _ => with_element!(from, S => with_element!(to, D => {
+            map::<S, D>(input, out, |v| D::cast(v.to_f64() / scale + offset));
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<S: Element, D: Element>(operation: Operation, swap: bool, values: &[S]) -> Vec<D> {
+        let mut input: Vec<u8> = values.iter().flat_map(|v| v.bytes().as_ref().to_vec()).collect();
+        let (encoded, decoded) = (Typed { dtype: S::DTYPE, swap }, Typed { dtype: D::DTYPE, swap });
+        if swap {
+            swap_bytes(&mut input, S::DTYPE.size());
+        }
+        let mut out = vec![0; values.len() * D::DTYPE.size()];
+        Arithmetic { operation, encoded, decoded }.decode(&input, &mut out);
+        if swap {
+            swap_bytes(&mut out, D::DTYPE.size());
+        }
+        out.chunks_exact(D::DTYPE.size()).map(D::load).collect()
+    }
+
+    #[test]
+    fn sums_wrap_and_keep_their_order() {
+        for swap in [false, true] {
+            assert_eq!(run::<i8, i16>(Operation::Delta, swap, &[100, 100, -1]), [100, 200, 199]);
+            assert_eq!(run::<u8, u8>(Operation::Delta, swap, &[200, 100, 255]), [200, 44, 43]);
+            assert_eq!(run::<i64, i32>(Operation::Delta, swap, &[1 << 40, 5]), [0, 5]);
+            assert_eq!(run::<f32, f32>(Operation::Delta, swap, &[1e8, 1.0, -1e8]), [1e8, 1e8, 0.0]);
+            // int32 and float32 are summed in float64.
+            assert_eq!(
+                run::<i32, f32>(Operation::Delta, swap, &[1 << 24, 1, 1]),
+                [16_777_216.0, 16_777_216.0, 16_777_218.0]
+            );
+            // int8 and uint8 are summed in int16.
+            assert_eq!(run::<i8, u8>(Operation::Delta, swap, &[-1, 2]), [255, 1]);
+        }
+        assert_eq!(run::<f64, f64>(Operation::Delta, false, &[-0.0])[0].to_bits(), (-0.0f64).to_bits());
+    }
+
+    #[test]
+    fn scaling_is_done_in_the_encoded_floats_or_float64() {
+        let operation = Operation::FixedScaleOffset { scale: 10.0, offset: 1000.0 };
+        for swap in [false, true] {
+            assert_eq!(run::<u8, f64>(operation, swap, &[0, 1, 255]), [1000.0, 1000.1, 1025.5]);
+            assert_eq!(run::<i16, f32>(operation, swap, &[-3]), [999.7f64 as f32]);
+            assert_eq!(run::<f32, f64>(operation, swap, &[1.0]), [f64::from(1.0f32 / 10.0 + 1000.0)]);
+            assert_eq!(run::<i32, i32>(operation, swap, &[19]), [1001]);
+            let half = f16::from_f32(f16::from_f32(3.0 / 10.0).to_f32() + 1000.0);
+            assert_eq!(run::<f16, f16>(operation, swap, &[f16::from_f32(3.0)]), [half]);
+        }
+    }
+
+    #[test]
+    fn casts() {
+        assert_eq!(run::<f32, f64>(Operation::Cast, true, &[0.1]), [f64::from(0.1f32)]);
+        assert_eq!(run::<i16, u8>(Operation::Cast, false, &[-1, 256]), [255, 0]);
+    }
+}

@@ -1,0 +1,194 @@
+//! Checksums beside the data: CRC-32, CRC-32C, Adler-32, Fletcher-32 and Jenkins' lookup3, four little-endian bytes each.
+//!
+//! Specifications: Zarr v3's `crc32c`; numcodecs' CRC32, CRC32C and Adler32 (before the data, or behind), Fletcher32 and
+//! JenkinsLookup3 (behind), which are HDF5's. Decoding verifies and takes the checksum off; nothing is copied.
+
+use crate::error::{Error, Result};
+
+/// Which checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checksum {
+    /// That of gzip.
+    Crc32,
+    /// Castagnoli's polynomial.
+    Crc32c,
+    /// That of zlib.
+    Adler32,
+    /// Sums of big-endian 16-bit words.
+    Fletcher32,
+    /// lookup3's `hashlittle`, begun with this value.
+    Jenkins(u32),
+}
+
+/// Bytes of every checksum.
+pub(super) const BYTES: usize = 4;
+
+impl Checksum {
+    /// The name in metadata.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Crc32 => "crc32",
+            Self::Crc32c => "crc32c",
+            Self::Adler32 => "adler32",
+            Self::Fletcher32 => "fletcher32",
+            Self::Jenkins(_) => "jenkins_lookup3",
+        }
+    }
+
+    /// Of `data`.
+    fn of(self, data: &[u8]) -> u32 {
+        match self {
+            Self::Crc32 => crc32fast::hash(data),
+            Self::Crc32c => crc32c::crc32c(data),
+            Self::Adler32 => simd_adler32::adler32(&data),
+            Self::Fletcher32 => fletcher32(data),
+            Self::Jenkins(initial) => lookup3(data, initial),
+        }
+    }
+
+    /// What `encoded` holds beside the checksum, which stands before it (`at_start`) or behind.
+    ///
+    /// # Errors
+    /// If it isn't that of the data, or there is none.
+    pub(super) fn verify(self, encoded: &[u8], at_start: bool) -> Result<&[u8]> {
+        let parts = if at_start {
+            encoded.split_first_chunk::<BYTES>().map(|(sum, data)| (data, sum))
+        } else {
+            encoded.split_last_chunk::<BYTES>()
+        };
+        let Some((data, stored)) = parts else {
+            return Err(Error::runtime(format!(
+                "expected data with a {} checksum of {BYTES} bytes, but found {} bytes in all; the chunk is truncated",
+                self.name(),
+                encoded.len()
+            )));
+        };
+        let (stored, computed) = (u32::from_le_bytes(*stored), self.of(data));
+        if stored == computed {
+            return Ok(data);
+        }
+        Err(Error::runtime(format!(
+            "expected the {} checksum {stored:#010x}, as stored, but the data's is {computed:#010x}; the chunk is damaged",
+            self.name()
+        )))
+    }
+}
+
+/// Words are added in runs so short that neither sum overflows, then folded to 16 bits with end-around carries; a last
+/// odd byte is the high half of a word.
+fn fletcher32(data: &[u8]) -> u32 {
+    let fold = |sum: u32| (sum & 0xffff) + (sum >> 16);
+    let (mut low, mut high) = (0u32, 0u32);
+    let (words, rest) = data.as_chunks::<2>();
+    for run in words.chunks(360) {
+        for &word in run {
+            low += u32::from(u16::from_be_bytes(word));
+            high += low;
+        }
+        (low, high) = (fold(low), fold(high));
+    }
+    if let [last] = *rest {
+        low += u32::from(last) << 8;
+        high += low;
+        (low, high) = (fold(low), fold(high));
+    }
+    fold(high) << 16 | fold(low)
+}
+
+/// Bob Jenkins' `hashlittle` of May 2006: twelve bytes at a time are mixed into three words.
+fn lookup3(data: &[u8], initial: u32) -> u32 {
+    let word = |bytes: &[u8]| {
+        let mut own = [0; 4];
+        own[..bytes.len()].copy_from_slice(bytes);
+        u32::from_le_bytes(own)
+    };
+    let start = 0xdead_beef_u32.wrapping_add(data.len() as u32).wrapping_add(initial);
+    let (mut a, mut b, mut c) = (start, start, start);
+    if data.is_empty() {
+        return c;
+    }
+    // The last block, whole or not, is mixed differently.
+    let (blocks, last) = data.split_at((data.len() - 1) / 12 * 12);
+    for block in blocks.chunks_exact(12) {
+        a = a.wrapping_add(word(&block[..4]));
+        b = b.wrapping_add(word(&block[4..8]));
+        c = c.wrapping_add(word(&block[8..]));
+        for (shift, turn) in [(4, 0), (6, 1), (8, 2), (16, 0), (19, 1), (4, 2)] {
+            let (x, y, z) = match turn {
+                0 => (&mut a, &mut c, &mut b),
+                1 => (&mut b, &mut a, &mut c),
+                _ => (&mut c, &mut b, &mut a),
+            };
+            // x -= y; x ^= rotate(y); y += z
+            *x = x.wrapping_sub(*y) ^ y.rotate_left(shift);
+            *y = y.wrapping_add(*z);
+        }
+    }
+    let part = |from: usize| word(last.get(from..last.len().min(from + 4)).unwrap_or(&[]));
+    a = a.wrapping_add(part(0));
+    b = b.wrapping_add(part(4));
+    c = c.wrapping_add(part(8));
+    for (turn, shift) in [(0, 14), (1, 11), (2, 25), (0, 16), (1, 4), (2, 14), (0, 24)] {
+        match turn {
+            0 => c = (c ^ b).wrapping_sub(b.rotate_left(shift)),
+            1 => a = (a ^ c).wrapping_sub(c.rotate_left(shift)),
+            _ => b = (b ^ a).wrapping_sub(a.rotate_left(shift)),
+        }
+    }
+    c
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `(37 i + 255) mod 256`, as numcodecs 0.16 computes it.
+    #[test]
+    fn numcodecs_values() {
+        let data: Vec<u8> = (0..1441u32).map(|i| (i * 37 + 255) as u8).collect();
+        for (length, expected) in [
+            (1, 0xff00_ff00),
+            (2, 0xff24_ff24),
+            (3, 0x474a_4825),
+            (7, 0xdd50_b94c),
+            (720, 0x4cb2_828c),
+            (721, 0xde3e_918c),
+            (1441, 0x1f15_a599),
+        ] {
+            assert_eq!(fletcher32(&data[..length]), expected, "{length}");
+        }
+        for (length, expected) in [
+            (0, 0xdead_beef),
+            (1, 0x2c43_362b),
+            (11, 0xf899_e583),
+            (12, 0x9a43_9a2d),
+            (13, 0x5722_2301),
+            (24, 0xfe13_918b),
+            (25, 0x9b95_bcf4),
+            (100, 0xc9bf_4e0c),
+        ] {
+            assert_eq!(lookup3(&data[..length], 0), expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let kinds = [Checksum::Crc32, Checksum::Crc32c, Checksum::Adler32, Checksum::Fletcher32, Checksum::Jenkins(7)];
+        for kind in kinds {
+            for at_start in [false, true] {
+                let data = b"the data".as_slice();
+                let sum = kind.of(data).to_le_bytes();
+                let encoded = if at_start { [sum.as_slice(), data].concat() } else { [data, sum.as_slice()].concat() };
+                assert_eq!(kind.verify(&encoded, at_start).unwrap(), data);
+                for at in 0..encoded.len() {
+                    let mut wrong = encoded.clone();
+                    wrong[at] ^= 4;
+                    let error = kind.verify(&wrong, at_start).unwrap_err();
+                    assert!(error.message().contains(kind.name()), "{error}");
+                }
+                let error = kind.verify(&encoded[..3], at_start).unwrap_err();
+                assert!(error.message().contains("truncated"), "{error}");
+            }
+        }
+    }
+}

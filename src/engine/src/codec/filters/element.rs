@@ -1,0 +1,468 @@
+//! Elements as NumPy sees them: type strings, the type in which two types are computed, and `astype`.
+//!
+//! Filters of numcodecs are NumPy expressions, so that their results are what NumPy's conversions give, also where
+//! these leave the range of the result: then as on x86-64, where the stores were tested against.
+
+use half::f16;
+
+use crate::dtype::DType;
+
+/// A type with a byte order, as a filter's configuration names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Typed {
+    /// The type.
+    pub dtype: DType,
+    /// Whether elements are in the other byte order than this machine's.
+    pub swap: bool,
+}
+
+impl Typed {
+    /// A type in native byte order.
+    pub(super) fn native(dtype: DType) -> Self {
+        Self { dtype, swap: false }
+    }
+
+    /// What `numpy.dtype(text)` is, if it is one of the twelve types that DALI has.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (big, name) = match text.as_bytes().first()? {
+            b'<' => (Some(false), &text[1..]),
+            b'>' => (Some(true), &text[1..]),
+            b'=' | b'|' => (None, &text[1..]),
+            _ => (None, text),
+        };
+        let dtype = match name {
+            "b1" | "?" => DType::Bool,
+            "i1" | "b" | "byte" => DType::I8,
+            "i2" | "h" | "short" => DType::I16,
+            "i4" | "i" | "intc" => DType::I32,
+            "i8" | "l" | "q" | "int" | "long" | "longlong" => DType::I64,
+            "u1" | "B" | "ubyte" => DType::U8,
+            "u2" | "H" | "ushort" => DType::U16,
+            "u4" | "I" | "uintc" => DType::U32,
+            "u8" | "L" | "Q" | "uint" | "ulong" | "ulonglong" => DType::U64,
+            "f2" | "e" | "half" => DType::F16,
+            "f4" | "f" | "single" => DType::F32,
+            "f8" | "d" | "float" | "double" => DType::F64,
+            _ => DType::from_name(name)?,
+        };
+        let swap = dtype.size() > 1 && big.is_some_and(|big| big != cfg!(target_endian = "big"));
+        Some(Self { dtype, swap })
+    }
+}
+
+/// The type that NumPy computes with when both operands are arrays.
+pub(super) fn promote(a: DType, b: DType) -> DType {
+    use DType::{Bool, F16, F32, F64, I8, I16, I32, I64, U64};
+    if a == b || b == Bool {
+        return a;
+    }
+    if a == Bool {
+        return b;
+    }
+    let signed = |d| matches!(d, I8 | I16 | I32 | I64);
+    match (a.is_float(), b.is_float()) {
+        (true, true) => return if a.size() > b.size() { a } else { b },
+        (true, false) | (false, true) => {
+            let (float, int) = if a.is_float() { (a, b) } else { (b, a) };
+            // The float that holds every value of the integer, as far as there is one.
+            let needed = match int.size() {
+                1 => F16,
+                2 => F32,
+                _ => F64,
+            };
+            return if float.size() > needed.size() { float } else { needed };
+        }
+        (false, false) => {}
+    }
+    if signed(a) == signed(b) {
+        return if a.size() > b.size() { a } else { b };
+    }
+    let (int, uint) = if signed(a) { (a, b) } else { (b, a) };
+    if int.size() > uint.size() {
+        return int;
+    }
+    match uint.size() {
+        1 => I16,
+        2 => I32,
+        4 => I64,
+        _ => {
+            debug_assert_eq!(uint, U64);
+            F64
+        }
+    }
+}
+
+/// An element in native byte order.
+pub(super) trait Element: Copy {
+    /// Its type.
+    const DTYPE: DType;
+    /// Its bytes, as an array.
+    type Bytes: AsRef<[u8]>;
+    /// From memory; `bytes` holds exactly one.
+    fn load(bytes: &[u8]) -> Self;
+    /// To memory.
+    fn bytes(self) -> Self::Bytes;
+    /// An integer's two's complement, extended as its type says; floats are truncated.
+    fn to_i64(self) -> i64;
+    /// The nearest float32.
+    fn to_f32(self) -> f32;
+    /// Exact but for 64-bit integers, which round to the nearest.
+    fn to_f64(self) -> f64;
+    /// `astype` from any other type.
+    fn cast<S: Element>(v: S) -> Self;
+    /// `a + b` as NumPy adds arrays of this type.
+    fn add(self, other: Self) -> Self;
+}
+
+/// `v` truncated to 32 bits; what is outside becomes the smallest.
+fn truncate_32(v: f64) -> i32 {
+    if v > -2_147_483_649.0 && v < 2_147_483_648.0 { v as i32 } else { i32::MIN }
+}
+
+/// As [`truncate_32`], with 64 bits.
+fn truncate_64(v: f64) -> i64 {
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&v) { v as i64 } else { i64::MIN }
+}
+
+macro_rules! integers {
+    ($($t:ty, $dtype:ident, $from_float:expr;)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            type Bytes = [u8; size_of::<$t>()];
+            #[inline(always)]
+            fn load(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<$t>()];
+                own.copy_from_slice(bytes);
+                Self::from_ne_bytes(own)
+            }
+            #[inline(always)]
+            fn bytes(self) -> Self::Bytes {
+                self.to_ne_bytes()
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn cast<S: Element>(v: S) -> Self {
+                if S::DTYPE.is_float() {
+                    let convert: fn(f64, DType) -> $t = $from_float;
+                    convert(v.to_f64(), S::DTYPE)
+                } else {
+                    v.to_i64() as $t
+                }
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+        }
+    )*};
+}
+
+integers! {
+    i8, I8, |v, _| truncate_32(v) as i8;
+    i16, I16, |v, _| truncate_32(v) as i16;
+    i32, I32, |v, _| truncate_32(v);
+    i64, I64, |v, _| truncate_64(v);
+    u8, U8, |v, _| truncate_32(v) as u8;
+    u16, U16, |v, _| truncate_32(v) as u16;
+    u32, U32, |v, from| match from {
+        DType::F16 => truncate_64(v) as u32,
+        _ if v >= 2_147_483_648.0 => truncate_32(v - 2_147_483_648.0) as u32 ^ (1 << 31),
+        _ => truncate_32(v) as u32,
+    };
+    u64, U64, |v, _| {
+        if v >= 9_223_372_036_854_775_808.0 {
+            truncate_64(v - 9_223_372_036_854_775_808.0) as u64 ^ (1 << 63)
+        } else {
+            truncate_64(v) as u64
+        }
+    };
+}
+
+/// One byte; anything but 0 is true.
+#[derive(Clone, Copy)]
+pub(super) struct Bool(bool);
+
+impl Element for Bool {
+    const DTYPE: DType = DType::Bool;
+    type Bytes = [u8; 1];
+    #[inline(always)]
+    fn load(bytes: &[u8]) -> Self {
+        Self(bytes[0] != 0)
+    }
+    #[inline(always)]
+    fn bytes(self) -> Self::Bytes {
+        [u8::from(self.0)]
+    }
+    #[inline(always)]
+    fn to_i64(self) -> i64 {
+        i64::from(self.0)
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from(u8::from(self.0))
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self.0))
+    }
+    #[inline(always)]
+    fn cast<S: Element>(v: S) -> Self {
+        Self(if S::DTYPE.is_float() { v.to_f64() != 0.0 } else { v.to_i64() != 0 })
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+macro_rules! floats {
+    ($($t:ty, $dtype:ident, $to32:expr, $to64:expr, $from:expr, $add:expr;)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            type Bytes = [u8; size_of::<$t>()];
+            #[inline(always)]
+            fn load(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<$t>()];
+                own.copy_from_slice(bytes);
+                Self::from_ne_bytes(own)
+            }
+            #[inline(always)]
+            fn bytes(self) -> Self::Bytes {
+                self.to_ne_bytes()
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                truncate_64(self.to_f64())
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                let convert: fn($t) -> f32 = $to32;
+                convert(self)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                let convert: fn($t) -> f64 = $to64;
+                convert(self)
+            }
+            #[inline(always)]
+            fn cast<S: Element>(v: S) -> Self {
+                $from(v)
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                let add: fn($t, $t) -> $t = $add;
+                add(self, other)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f16, F16, f32::from, f64::from, to_half, |a, b| f16::from_f32(f32::from(a) + f32::from(b));
+    f32, F32, |v| v, f64::from, |v: S| v.to_f32(), |a, b| a + b;
+    f64, F64, |v| v as f32, |v| v, |v: S| v.to_f64(), |a, b| a + b;
+}
+
+/// NumPy goes from float64 to float16 in one step, and from integers by way of float32.
+#[inline(always)]
+fn to_half<S: Element>(v: S) -> f16 {
+    if S::DTYPE == DType::F64 { half_from_f64(v.to_f64()) } else { f16::from_f32(v.to_f32()) }
+}
+
+/// The float16 nearest to `v`, ties to even, rounded once: `f16::from_f64` goes by way of float32 and rounds twice on
+/// processors that have an instruction for the second step.
+pub(super) fn half_from_f64(v: f64) -> f16 {
+    let near = v as f32;
+    let back = f64::from(near);
+    if v.is_nan() || back == v {
+        return f16::from_f32(near);
+    }
+    // Rounded to odd, the float32 remembers on which side of a tie the value was.
+    let toward_zero = if back.abs() > v.abs() { near.to_bits() - 1 } else { near.to_bits() };
+    f16::from_f32(f32::from_bits(toward_zero | 1))
+}
+
+/// Calls `$body` with `$t` as the type of elements of `$dtype`.
+macro_rules! with_element {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            crate::dtype::DType::Bool => {
+                type $t = crate::codec::filters::element::Bool;
+                $body
+            }
+            crate::dtype::DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            crate::dtype::DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            crate::dtype::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            crate::dtype::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            crate::dtype::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            crate::dtype::DType::U16 => {
+                type $t = u16;
+                $body
+            }
+            crate::dtype::DType::U32 => {
+                type $t = u32;
+                $body
+            }
+            crate::dtype::DType::U64 => {
+                type $t = u64;
+                $body
+            }
+            crate::dtype::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            crate::dtype::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            crate::dtype::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_element;
+
+/// Sets each element of `out` to `f` of the element of `input` at its place; both hold equally many.
+#[inline(always)]
+pub(super) fn map<S: Element, D: Element>(input: &[u8], out: &mut [u8], mut f: impl FnMut(S) -> D) {
+    let (from, to) = (S::DTYPE.size(), D::DTYPE.size());
+    debug_assert_eq!(input.len() / from, out.len() / to);
+    for (source, target) in input.chunks_exact(from).zip(out.chunks_exact_mut(to)) {
+        target.copy_from_slice(f(S::load(source)).bytes().as_ref());
+    }
+}
+
+/// `astype` from elements of `from` to elements of `to`, native byte order.
+pub(super) fn cast(from: DType, input: &[u8], to: DType, out: &mut [u8]) {
+    with_element!(from, S => with_element!(to, D => map::<S, D>(input, out, D::cast)));
+}
+
+/// Turns the bytes of each element of `size` bytes around.
+pub(super) fn swap_bytes(bytes: &mut [u8], size: usize) {
+    match size {
+        2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|b| b.reverse()),
+        4 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|b| b.reverse()),
+        8 => bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|b| b.reverse()),
+        _ => debug_assert_eq!(size, 1, "elements have 1, 2, 4 or 8 bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn type_strings() {
+        let big = cfg!(target_endian = "big");
+        for (text, dtype, swap) in [
+            ("<f4", DType::F32, big),
+            (">f4", DType::F32, !big),
+            ("|u1", DType::U8, false),
+            (">u1", DType::U8, false),
+            ("float64", DType::F64, false),
+            ("=i8", DType::I64, false),
+            ("e", DType::F16, false),
+            ("|b1", DType::Bool, false),
+        ] {
+            assert_eq!(Typed::parse(text), Some(Typed { dtype, swap }), "{text}");
+        }
+        for text in ["", "<", "f3", "complex64", "<M8[ns]", "O", "\u{e9}4"] {
+            assert_eq!(Typed::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn promotion_is_symmetric_and_numpys() {
+        use DType::*;
+        for (a, b, expected) in [
+            (I8, U8, I16),
+            (U32, I16, I64),
+            (U64, I8, F64),
+            (I64, U32, I64),
+            (F16, U8, F16),
+            (F16, I16, F32),
+            (F32, U32, F64),
+            (F64, F16, F64),
+            (Bool, F32, F32),
+            (U8, U16, U16),
+        ] {
+            assert_eq!((promote(a, b), promote(b, a)), (expected, expected), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn floats_outside_of_the_range_of_integers() {
+        // As NumPy 2.4 on x86-64.
+        let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e9, -3e9, 70000.0, -70000.0, 1.9, -1.9];
+        assert_eq!(values.map(u8::cast), [0, 0, 0, 0, 0, 112, 144, 1, 255]);
+        assert_eq!(values.map(i16::cast), [0, 0, 0, 0, 0, 4464, -4464, 1, -1]);
+        let least = i32::MIN;
+        assert_eq!(values.map(i32::cast), [least, least, least, least, least, 70000, -70000, 1, -1]);
+        let half = 1 << 31;
+        assert_eq!(values.map(u32::cast), [half, 0, half, 3_000_000_000, half, 70000, 4_294_897_296, 1, u32::MAX]);
+        assert_eq!(
+            values.map(u64::cast),
+            [
+                1 << 63,
+                0,
+                1 << 63,
+                3_000_000_000,
+                18_446_744_070_709_551_616,
+                70000,
+                18_446_744_073_709_481_616,
+                1,
+                u64::MAX
+            ]
+        );
+        assert_eq!([f16::NAN, f16::INFINITY, f16::NEG_INFINITY].map(u32::cast), [0; 3]);
+        assert_eq!(values.map(|v| Bool::cast(v).0), [true; 9]);
+    }
+
+    #[test]
+    fn halves_are_rounded_once() {
+        for (v, expected) in [
+            (1.0 + 2f64.powi(-11) + 2f64.powi(-40), 0x3c01),
+            (1.0 + 2f64.powi(-11), 0x3c00),
+            (-1.0 - 2f64.powi(-11) - 2f64.powi(-40), 0xbc01),
+            (65_519.999_999_99, 0x7bff),
+            (65520.0, 0x7c00),
+            (1e300, 0x7c00),
+            (-1e300, 0xfc00),
+            (2f64.powi(-25), 0),
+            (2f64.powi(-25) * (1.0 + 2f64.powi(-40)), 1),
+            (1e-300, 0),
+            (-0.0, 0x8000),
+        ] {
+            assert_eq!(half_from_f64(v).to_bits(), expected, "{v}");
+        }
+        assert!(half_from_f64(f64::NAN).is_nan());
+    }
+}

@@ -1,0 +1,168 @@
+//! Chains as metadata describe them: sizes, orders, limits, damage. What every codec's values are is tested against
+//! zarr-python in `tests/test_codec_matrix.py`.
+
+use serde_json::{Value, json};
+
+use crate::codec::{ChunkFormat, Codec, CodecList, Other, V2Codecs};
+use crate::dtype::DType;
+use crate::error::Result;
+
+fn v3(codecs: Value, dtype: DType, shape: &[u64]) -> Result<ChunkFormat> {
+    CodecList::parse(&codecs)?.format(dtype, 0, shape)
+}
+
+fn v2(filters: Value, compressor: Value, dtype: DType, shape: &[u64]) -> Result<ChunkFormat> {
+    let compressor = Some(compressor).filter(|c| !c.is_null());
+    let filters = filters.as_array().unwrap().clone();
+    V2Codecs { fortran: false, big_endian: false, filters, compressor }.format(dtype, 0, shape)
+}
+
+fn decode(format: &ChunkFormat, encoded: &[u8], shape: &[u64]) -> Result<Vec<u8>> {
+    let mut out = vec![0xaa; format.decoded_bytes(shape)?];
+    format.decode(encoded, shape, &mut out)?;
+    Ok(out)
+}
+
+fn little(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+#[test]
+fn types_change_along_a_chain() {
+    // bool <- packed bits <- bytes that are differences, behind a checksum.
+    let format = v2(
+        json!([{"id": "packbits"}, {"id": "delta", "dtype": "|u1", "astype": "<i2"}, {"id": "crc32"}]),
+        Value::Null,
+        DType::Bool,
+        &[12],
+    )
+    .unwrap();
+    // 4 bits unused, then 1010 1010 1100: as differences of int16.
+    let deltas = [4i16, 0xaa - 4, 0xc0 - 0xaa].map(i16::to_le_bytes).concat();
+    let encoded = [crc32fast::hash(&deltas).to_le_bytes().as_slice(), &deltas].concat();
+    assert_eq!(format.max_encoded_bytes(12), encoded.len());
+    assert_eq!(decode(&format, &encoded, &[12]).unwrap(), [1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0]);
+    for cut in 0..encoded.len() {
+        assert!(decode(&format, &encoded[..cut], &[12]).is_err());
+    }
+    assert!(decode(&format, &encoded, &[13]).is_err(), "another shape");
+}
+
+#[test]
+fn transpositions_before_and_behind_filters() {
+    let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}});
+    let transpose = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
+    let bytes = |endian| json!({"name": "bytes", "configuration": {"endian": endian}});
+    let encoded = little(&[1, 1, 1, 1, 1, 1]);
+    let format = v3(json!([transpose, delta, bytes("little")]), DType::I32, &[2, 3]).unwrap();
+    assert_eq!(format.order, [1, 0], "left to the assembler");
+    assert_eq!(decode(&format, &encoded, &[2, 3]).unwrap(), little(&[1, 2, 3, 4, 5, 6]));
+    let format = v3(json!([delta, transpose, bytes("big")]), DType::I32, &[2, 3]).unwrap();
+    assert_eq!((format.order.as_slice(), format.swap), ([0, 1].as_slice(), false));
+    let encoded: Vec<u8> = [1i32, 4, 2, 5, 3, 6].iter().flat_map(|v| v.to_be_bytes()).collect();
+    assert_eq!(decode(&format, &encoded, &[2, 3]).unwrap(), little(&[1, 3, 6, 10, 15, 21]));
+    let format = v3(json!([transpose, bytes("big"), "crc32c"]), DType::I32, &[2, 3]).unwrap();
+    assert!(format.swap, "left to the assembler");
+}
+
+#[test]
+fn limits_hold_where_sizes_are_unknown() {
+    let format = v3(json!(["bytes", "numcodecs.lz4", "zstd", "crc32c"]), DType::U8, &[1000]).unwrap();
+    let pack = |inner: &[u8]| {
+        let mut encoded = Vec::with_capacity(zstd_safe::compress_bound(inner.len()));
+        zstd_safe::compress(&mut encoded, inner, 3).unwrap();
+        let sum = crc32c::crc32c(&encoded);
+        encoded.extend(sum.to_le_bytes());
+        encoded
+    };
+    let mut inner = 1000u32.to_le_bytes().to_vec();
+    inner.extend(lz4_flex::block::compress(&[7; 1000]));
+    assert_eq!(decode(&format, &pack(&inner), &[1000]).unwrap(), [7; 1000]);
+    // A small frame of many zero bytes.
+    let bomb = pack(&vec![0; 100 << 20]);
+    assert!(bomb.len() < 20_000);
+    let error = decode(&format, &bomb, &[1000]).unwrap_err();
+    assert!(error.message().contains("expected at most"), "{error}");
+    inner[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = decode(&format, &pack(&inner), &[1000]).unwrap_err();
+    assert!(error.message().contains("expected 1000 decoded bytes, but found 4294967295"), "{error}");
+}
+
+#[test]
+fn honest_chunks_are_within_their_bounds() {
+    for (codecs, decoded, least) in [
+        (json!(["bytes", "numcodecs.crc32", "numcodecs.adler32", "crc32c"]), 1000, 1012),
+        (json!([{"name": "numcodecs.astype", "configuration": {"encode_dtype": "<f8"}}, "bytes"]), 1000, 8000),
+        (json!(["numcodecs.packbits", "bytes"]), 1000, 126),
+    ] {
+        let dtype = if codecs[0] == "numcodecs.packbits" { DType::Bool } else { DType::U8 };
+        let format = v3(codecs.clone(), dtype, &[1000]).unwrap();
+        assert_eq!(format.max_encoded_bytes(decoded), least, "{codecs}");
+        assert!(format.scratch_bytes(decoded) >= least, "{codecs}");
+    }
+    let noise: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for preset in [0, 6] {
+        let options = liblzma::stream::LzmaOptions::new_preset(preset).unwrap();
+        let mut stream = liblzma::stream::Stream::new_lzma_encoder(&options).unwrap();
+        let mut encoded = Vec::with_capacity(2 * noise.len());
+        stream.process_vec(&noise, &mut encoded, liblzma::stream::Action::Finish).unwrap();
+        let format = v2(json!([]), json!({"id": "lzma", "format": 2}), DType::U8, &[100_000]).unwrap();
+        assert!(encoded.len() <= format.max_encoded_bytes(noise.len()));
+        assert_eq!(decode(&format, &encoded, &[100_000]).unwrap(), noise);
+    }
+}
+
+#[test]
+fn damage_never_panics() {
+    let chains = [
+        json!([{"name": "numcodecs.delta", "configuration": {"dtype": "i2"}}, "bytes", "numcodecs.bz2"]),
+        json!([{"name": "cast_value", "configuration": {"data_type": "float64"}}, "bytes", "numcodecs.zlib"]),
+        json!([{"name": "scale_offset", "configuration": {"scale": 3}}, "bytes", "numcodecs.fletcher32"]),
+        json!(["bytes", "numcodecs.shuffle", "numcodecs.lzma"]),
+        json!(["bytes", "numcodecs.jenkins_lookup3", "blosc"]),
+        json!(["bytes", "zstd", "gzip"]),
+        json!(["bytes", "blosc", "numcodecs.blosc"]),
+    ];
+    let mut state = 9u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as usize
+    };
+    for chain in chains {
+        let format = v3(chain.clone(), DType::I16, &[64]).unwrap();
+        assert!(matches!(&format.codec, Codec::Other(other) if matches!(**other, Other::Chain(_))), "{chain}");
+        for _ in 0..300 {
+            let noise: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
+            assert!(decode(&format, &noise, &[64]).is_err(), "{chain}");
+        }
+    }
+}
+
+#[test]
+fn refusals_name_the_codec_and_the_way_out() {
+    for name in ["json2", "pickle", "vlen-utf8", "vlen-array", "categorize", "base64", "msgpack2"] {
+        let errors = [
+            v2(json!([{"id": name}]), Value::Null, DType::U8, &[4]).unwrap_err(),
+            v2(json!([]), json!({"id": name}), DType::U8, &[4]).unwrap_err(),
+            v3(json!(["bytes", format!("numcodecs.{name}")]), DType::U8, &[4]).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.message().contains(name) && error.message().contains("leave it out"), "{error}");
+        }
+    }
+    for (filter, expected) in [
+        (json!({"id": "delta"}), "dtype"),
+        (json!({"id": "delta", "dtype": "<c8"}), "<c8"),
+        (json!({"id": "quantize", "dtype": "<i4"}), "floating"),
+        (json!({"id": "fixedscaleoffset", "dtype": "<f4", "offset": 1}), "scale"),
+        (json!({"id": "crc32", "location": "middle"}), "middle"),
+        (json!({"id": "shuffle", "elementsize": -1}), "elementsize"),
+        (json!({"id": "jenkins_lookup3", "prefix": "x"}), "prefix"),
+        (json!({"id": "delta", "dtype": "<i8"}), "whole number of elements of 8 bytes"),
+    ] {
+        let error = v2(json!([filter]), Value::Null, DType::U8, &[12]).unwrap_err();
+        assert!(error.message().contains(expected), "{filter}: {error}");
+    }
+    let error = v2(json!([{"id": "zlib"}, {"id": "delta", "dtype": "|u1"}]), Value::Null, DType::U8, &[4]).unwrap_err();
+    assert!(error.message().contains("behind a compressor"), "{error}");
+}

@@ -1,0 +1,562 @@
+//! Zarr v3's `scale_offset` and `cast_value`, decoded.
+//!
+//! Specifications: both in zarr-extensions. `cast_value` converts numbers, not bits, by rules that the metadata give: a
+//! map of single values first, then the same value if the type has it, then rounding and a rule for what is out of
+//! range; what none of them covers is an error. Infinities are clamped to integers as the implementation behind
+//! zarr-python does, which the specification's text leaves open.
+
+use half::f16;
+use serde_json::{Map, Value};
+
+use super::element::{Element, cast, map, with_element};
+use crate::dataset::{scalar_bits, shown};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// `scale_offset`: `encoded / scale + offset`, in the type of the elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ScaleOffset {
+    /// Of the elements, encoded and decoded.
+    pub dtype: DType,
+    /// Bits of `dtype`.
+    scale: u64,
+    offset: u64,
+}
+
+/// A number of any of the twelve types.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    NaN,
+    Infinity {
+        negative: bool,
+    },
+    /// `magnitude * 2^exponent`; zero has a sign.
+    Finite {
+        negative: bool,
+        magnitude: u64,
+        exponent: i32,
+    },
+}
+
+/// How what lies between two values is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    NearestEven,
+    NearestAway,
+    TowardsZero,
+    TowardsPositive,
+    TowardsNegative,
+}
+
+/// What becomes of a value that is out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutOfRange {
+    Error,
+    Clamp,
+    Wrap,
+}
+
+/// `cast_value`, in the direction of decoding.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CastValue {
+    /// Of the elements that are read.
+    pub encoded: DType,
+    /// Of the elements that are written.
+    pub decoded: DType,
+    rounding: Rounding,
+    out_of_range: OutOfRange,
+    /// From bits to bits.
+    map: Vec<(u64, u64)>,
+}
+
+/// The bits of a scalar as metadata spell it.
+fn scalar(codec: &str, value: &Value, dtype: DType) -> Result<u64> {
+    // The specification's own example has "+Infinity".
+    let plain = value.as_str().and_then(|text| text.strip_prefix('+')).map(Value::from);
+    scalar_bits(plain.as_ref().unwrap_or(value), dtype).ok_or_else(|| {
+        Error::value(format!("codec \"{codec}\": expected a value of {dtype}, but found {}", shown(value)))
+    })
+}
+
+/// Fields that a reader doesn't know make the metadata invalid, as both specifications demand.
+fn known(codec: &str, configuration: &Map<String, Value>, fields: &[&str]) -> Result<()> {
+    match configuration.keys().find(|key| !fields.contains(&key.as_str())) {
+        None => Ok(()),
+        Some(key) => Err(Error::value(format!(
+            "codec \"{codec}\": expected the fields {}, but found {key:?}",
+            fields.join(", ")
+        ))),
+    }
+}
+
+fn numeric(codec: &str, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::Bool => Err(Error::value(format!("codec \"{codec}\": expected integers or floats, but found bool"))),
+        _ => Ok(()),
+    }
+}
+
+impl ScaleOffset {
+    /// Reads the configuration of the codec for elements of `dtype`.
+    ///
+    /// # Errors
+    /// If it isn't one, or the scale is zero.
+    pub(super) fn parse(configuration: &Map<String, Value>, dtype: DType) -> Result<Self> {
+        const NAME: &str = "scale_offset";
+        numeric(NAME, dtype)?;
+        known(NAME, configuration, &["offset", "scale"])?;
+        let field =
+            |key: &str, default: i64| scalar(NAME, configuration.get(key).unwrap_or(&Value::from(default)), dtype);
+        let (scale, offset) = (field("scale", 1)?, field("offset", 0)?);
+        let zero = with_element!(dtype, T => T::load(bits(scale, dtype).as_slice()).to_f64() == 0.0);
+        if zero {
+            return Err(Error::value("codec \"scale_offset\": expected a scale other than 0, but found 0"));
+        }
+        Ok(Self { dtype, scale, offset })
+    }
+
+    /// Fills `out` from `input`, which has as many elements.
+    ///
+    /// # Errors
+    /// If an integer isn't divisible by the scale, or a result isn't in the range of its type.
+    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) -> Result<()> {
+        let (scale, offset) = (bits(self.scale, self.dtype), bits(self.offset, self.dtype));
+        match self.dtype {
+            DType::F16 => {
+                let (scale, offset) = (f16::load(&scale).to_f32(), f16::load(&offset).to_f32());
+                map::<f16, f16>(input, out, |v| f16::from_f32(f16::from_f32(v.to_f32() / scale).to_f32() + offset));
+            }
+            DType::F32 => {
+                let (scale, offset) = (f32::load(&scale), f32::load(&offset));
+                map::<f32, f32>(input, out, |v| v / scale + offset);
+            }
+            DType::F64 => {
+                let (scale, offset) = (f64::load(&scale), f64::load(&offset));
+                map::<f64, f64>(input, out, |v| v / scale + offset);
+            }
+            DType::Bool => return numeric("scale_offset", self.dtype),
+            dtype => {
+                let mut wrong = None;
+                with_element!(dtype, T => {
+                    let (scale, offset) = (wide(T::load(&scale)), wide(T::load(&offset)));
+                    map::<T, T>(input, out, |v| {
+                        let v = wide(v);
+                        let result = v / scale + offset;
+                        let narrow = T::cast(result as i64);
+                        if v % scale != 0 || wide(narrow) != result {
+                            wrong.get_or_insert(v);
+                        }
+                        narrow
+                    });
+                });
+                if let Some(v) = wrong {
+                    return Err(Error::runtime(format!(
+                        "expected encoded values whose scale_offset is exact in {dtype}, but found {v}; the chunk is \
+                         damaged or of another array"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The low bytes of `bits`, in native order.
+fn bits(bits: u64, dtype: DType) -> Vec<u8> {
+    if cfg!(target_endian = "big") {
+        bits.to_be_bytes()[8 - dtype.size()..].to_vec()
+    } else {
+        bits.to_le_bytes()[..dtype.size()].to_vec()
+    }
+}
+
+/// An integer's value.
+fn wide<T: Element>(v: T) -> i128 {
+    if T::DTYPE == DType::U64 { i128::from(v.to_i64() as u64) } else { i128::from(v.to_i64()) }
+}
+
+impl CastValue {
+    /// Reads the configuration of the codec for elements that decode to `decoded`.
+    ///
+    /// # Errors
+    /// If it isn't one, or has a type that DALI hasn't.
+    pub(super) fn parse(configuration: &Map<String, Value>, decoded: DType) -> Result<Self> {
+        const NAME: &str = "cast_value";
+        let wrong = |field: &str, expected: &str| {
+            Error::value(format!(
+                "codec \"{NAME}\": {field}: expected {expected}, but found {}",
+                shown(configuration.get(field).unwrap_or(&Value::Null))
+            ))
+        };
+        numeric(NAME, decoded)?;
+        known(NAME, configuration, &["data_type", "rounding", "out_of_range", "scalar_map"])?;
+        let data_type = configuration.get("data_type");
+        let name = data_type.and_then(|d| d.as_str().or_else(|| d.get("name").and_then(Value::as_str)));
+        let encoded = name.and_then(DType::from_name).filter(|&d| d != DType::Bool);
+        let encoded =
+            encoded.ok_or_else(|| wrong("data_type", "int8 to int64, uint8 to uint64 or float16 to float64"))?;
+        let rounding = match configuration.get("rounding").map(|r| r.as_str().unwrap_or("")) {
+            None | Some("nearest-even") => Rounding::NearestEven,
+            Some("nearest-away") => Rounding::NearestAway,
+            Some("towards-zero") => Rounding::TowardsZero,
+            Some("towards-positive") => Rounding::TowardsPositive,
+            Some("towards-negative") => Rounding::TowardsNegative,
+            Some(_) => return Err(wrong("rounding", "one of the five modes of the specification")),
+        };
+        let out_of_range = match configuration.get("out_of_range") {
+            None | Some(Value::Null) => OutOfRange::Error,
+            Some(Value::String(rule)) if rule == "clamp" => OutOfRange::Clamp,
+            Some(Value::String(rule)) if rule == "wrap" => OutOfRange::Wrap,
+            Some(_) => return Err(wrong("out_of_range", "\"clamp\" or \"wrap\"")),
+        };
+        let mut map = Vec::new();
+        match configuration.get("scalar_map") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(maps)) => match maps.get("decode") {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(pairs)) => {
+                    for pair in pairs {
+                        let Some([from, to]) = pair.as_array().map(Vec::as_slice) else {
+                            return Err(wrong("scalar_map", "lists of pairs"));
+                        };
+                        map.push((scalar(NAME, from, encoded)?, scalar(NAME, to, decoded)?));
+                    }
+                }
+                Some(_) => return Err(wrong("scalar_map", "lists of pairs")),
+            },
+            Some(_) => return Err(wrong("scalar_map", "an object")),
+        }
+        Ok(Self { encoded, decoded, rounding, out_of_range, map })
+    }
+
+    /// Fills `out` from `input`, which has as many elements.
+    ///
+    /// # Errors
+    /// If the codec says nothing about one of them.
+    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) -> Result<()> {
+        if self.map.is_empty() && includes(self.decoded, self.encoded) {
+            cast(self.encoded, input, self.decoded, out);
+            return Ok(());
+        }
+        let mapped: Vec<(Number, u64)> =
+            self.map.iter().map(|&(from, to)| (number(&bits(from, self.encoded), self.encoded), to)).collect();
+        let (from, to) = (self.encoded.size(), self.decoded.size());
+        for (source, target) in input.chunks_exact(from).zip(out.chunks_exact_mut(to)) {
+            let value = number(source, self.encoded);
+            let converted = match mapped.iter().find(|(key, _)| same(*key, value)) {
+                Some(&(_, to)) => Some(to),
+                None if self.decoded.is_float() => self.to_float(value),
+                None => self.to_int(value),
+            };
+            let Some(converted) = converted else {
+                return Err(Error::runtime(format!(
+                    "expected {} values that cast_value converts to {}, but found {}; the chunk is damaged, or its \
+                     metadata lack a rule for it",
+                    self.encoded,
+                    self.decoded,
+                    value.to_f64()
+                )));
+            };
+            target.copy_from_slice(&bits(converted, self.decoded));
+        }
+        Ok(())
+    }
+
+    fn to_int(&self, value: Number) -> Option<u64> {
+        let size = 8 * self.decoded.size() as u32;
+        let unsigned = matches!(self.decoded, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+        let (least, most) =
+            if unsigned { (0, (1i128 << size) - 1) } else { (-(1i128 << (size - 1)), (1i128 << (size - 1)) - 1) };
+        let end = |negative: bool| match self.out_of_range {
+            OutOfRange::Clamp => Some(if negative { least } else { most }),
+            _ => None,
+        };
+        let whole = match value {
+            Number::NaN => return None,
+            Number::Infinity { negative } => end(negative)?,
+            Number::Finite { negative, magnitude, exponent } => {
+                let rounded = if exponent <= 0 {
+                    round(u128::from(magnitude), exponent.unsigned_abs(), negative, self.rounding)
+                } else if exponent < 64 {
+                    u128::from(magnitude) << exponent
+                } else {
+                    // A multiple of 2^64 that is out of range.
+                    return match self.out_of_range {
+                        OutOfRange::Wrap => Some(0),
+                        _ => end(negative).map(|v| v as u64),
+                    };
+                };
+                let signed = if negative { -(rounded as i128) } else { rounded as i128 };
+                match self.out_of_range {
+                    _ if (least..=most).contains(&signed) => signed,
+                    OutOfRange::Wrap => signed,
+                    _ => end(negative)?,
+                }
+            }
+        };
+        Some(whole as u64)
+    }
+
+    fn to_float(&self, value: Number) -> Option<u64> {
+        // Bits of the fraction, with the hidden one, and the exponent of the smallest subnormal.
+        let (fraction, least, width) = match self.decoded {
+            DType::F16 => (11, -24, 16),
+            DType::F32 => (24, -149, 32),
+            _ => (53, -1074, 64),
+        };
+        let infinity = ((1u64 << (width - fraction)) - 1) << (fraction - 1);
+        let (negative, bits) = match value {
+            Number::NaN => (false, infinity | 1 << (fraction - 2)),
+            Number::Infinity { negative } => (negative, infinity),
+            Number::Finite { negative, magnitude: 0, .. } => (negative, 0),
+            Number::Finite { negative, magnitude, exponent } => {
+                let length = 64 - magnitude.leading_zeros() as i32;
+                let last = (exponent + length - fraction).max(least);
+                let rounded = if last > exponent {
+                    round(u128::from(magnitude), (last - exponent) as u32, negative, self.rounding) as u64
+                } else {
+                    magnitude << (exponent - last)
+                };
+                // A carry into the next exponent, or from subnormals to normals, comes out right by itself.
+                let bits = (((last - least) as u64) << (fraction - 1)).saturating_add(rounded);
+                if bits < infinity {
+                    (negative, bits)
+                } else if self.out_of_range == OutOfRange::Clamp {
+                    (negative, infinity)
+                } else {
+                    return None;
+                }
+            }
+        };
+        Some(bits | u64::from(negative) << (width - 1))
+    }
+}
+
+impl Number {
+    /// For messages.
+    fn to_f64(self) -> f64 {
+        match self {
+            Self::NaN => f64::NAN,
+            Self::Infinity { negative } => {
+                if negative {
+                    f64::NEG_INFINITY
+                } else {
+                    f64::INFINITY
+                }
+            }
+            Self::Finite { negative, magnitude, exponent } => {
+                let value = magnitude as f64 * 2f64.powi(exponent);
+                if negative { -value } else { value }
+            }
+        }
+    }
+}
+
+/// Whether every value of `inner` is one of `outer`.
+fn includes(outer: DType, inner: DType) -> bool {
+    let digits = |dtype: DType| match dtype {
+        DType::F16 => 11,
+        DType::F32 => 24,
+        DType::F64 => 53,
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => 8 * dtype.size() - 1,
+        _ => 8 * dtype.size(),
+    };
+    let signed = |dtype: DType| matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
+    match (outer.is_float(), inner.is_float()) {
+        (false, true) => false,
+        // The range of float16 ends at 65504; what fits its 11 digits is far below.
+        (true, _) => digits(outer) >= digits(inner),
+        (false, false) => digits(outer) >= digits(inner) && (signed(outer) || !signed(inner)),
+    }
+}
+
+/// Equal as numbers; NaN is equal to NaN.
+fn same(a: Number, b: Number) -> bool {
+    match (a, b) {
+        (Number::Finite { magnitude: 0, .. }, Number::Finite { magnitude: 0, .. }) => true,
+        _ => a == b,
+    }
+}
+
+/// The value of one element. Equal values of one type have equal parts, but for the sign of zero.
+fn number(bytes: &[u8], dtype: DType) -> Number {
+    if !dtype.is_float() {
+        let value = with_element!(dtype, T => wide(T::load(bytes)));
+        return Number::Finite { negative: value < 0, magnitude: value.unsigned_abs() as u64, exponent: 0 };
+    }
+    let value = with_element!(dtype, T => T::load(bytes).to_f64());
+    let negative = value.is_sign_negative();
+    if value.is_nan() {
+        return Number::NaN;
+    }
+    if value.is_infinite() {
+        return Number::Infinity { negative };
+    }
+    let bits = value.to_bits();
+    let (power, fraction) = ((bits >> 52 & 0x7ff) as i32, bits & ((1 << 52) - 1));
+    let magnitude = if power == 0 { fraction } else { fraction | 1 << 52 };
+    Number::Finite { negative, magnitude, exponent: power.max(1) - 1075 }
+}
+
+/// `magnitude / 2^shift`, rounded to an integer.
+fn round(magnitude: u128, shift: u32, negative: bool, rounding: Rounding) -> u128 {
+    if shift == 0 {
+        return magnitude;
+    }
+    // Magnitudes have 64 bits: with more to be shifted out, only "more than nothing, less than half" is left.
+    let shift = shift.min(100);
+    let (whole, rest, half) = (magnitude >> shift, magnitude & ((1 << shift) - 1), 1u128 << (shift - 1));
+    let up = match rounding {
+        Rounding::NearestEven => rest > half || (rest == half && whole & 1 == 1),
+        Rounding::NearestAway => rest >= half,
+        Rounding::TowardsZero => false,
+        Rounding::TowardsPositive => rest > 0 && !negative,
+        Rounding::TowardsNegative => rest > 0 && negative,
+    };
+    whole + u128::from(up)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn load<T: Element>(bytes: &[u8]) -> Vec<T> {
+        bytes.chunks_exact(T::DTYPE.size()).map(T::load).collect()
+    }
+
+    fn store<T: Element>(values: &[T]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.bytes().as_ref().to_vec()).collect()
+    }
+
+    fn cast_value<S: Element, D: Element>(mut configuration: Value, values: &[S]) -> Result<Vec<D>> {
+        configuration["data_type"] = json!(S::DTYPE.name());
+        let codec = CastValue::parse(configuration.as_object().unwrap(), D::DTYPE)?;
+        let mut out = vec![0; values.len() * D::DTYPE.size()];
+        codec.decode(&store(values), &mut out)?;
+        Ok(load(&out))
+    }
+
+    fn scale_offset<T: Element>(configuration: Value, values: &[T]) -> Result<Vec<T>> {
+        let codec = ScaleOffset::parse(configuration.as_object().unwrap(), T::DTYPE)?;
+        let mut out = vec![0; values.len() * T::DTYPE.size()];
+        codec.decode(&store(values), &mut out)?;
+        Ok(load(&out))
+    }
+
+    #[test]
+    fn scales_and_offsets() {
+        let found = scale_offset(json!({"scale": 0.1, "offset": 5}), &[1.0f32, 3.0]).unwrap();
+        assert_eq!(found, [1.0 / 0.1f32 + 5.0, 3.0 / 0.1f32 + 5.0]);
+        assert_eq!(scale_offset(json!({}), &[7u8]).unwrap(), [7]);
+        assert_eq!(scale_offset(json!({"offset": 1000}), &[0u16, 255]).unwrap(), [1000, 1255]);
+        assert_eq!(scale_offset(json!({"scale": -3, "offset": 1}), &[6i64, -9]).unwrap(), [-1, 4]);
+        assert_eq!(scale_offset(json!({"scale": 2}), &[u64::MAX - 1]).unwrap(), [u64::MAX / 2]);
+        for (configuration, value) in
+            [(json!({"scale": 3}), 7i8), (json!({"offset": 100}), 100), (json!({"scale": -1}), -128)]
+        {
+            let error = scale_offset(configuration, &[value]).unwrap_err();
+            assert!(error.message().contains(&value.to_string()), "{error}");
+        }
+        assert!(scale_offset(json!({"offset": u64::MAX}), &[1u64]).is_err());
+        for wrong in [json!({"scale": 0}), json!({"scale": 0.5}), json!({"offset": 300}), json!({"bias": 1})] {
+            assert!(scale_offset(wrong.clone(), &[1i8]).is_err(), "{wrong}");
+        }
+        assert!(scale_offset(json!({"scale": 0.0}), &[1f32]).is_err());
+    }
+
+    #[test]
+    fn casts_that_are_exact() {
+        assert_eq!(cast_value::<u16, f32>(json!({}), &[0, 65535]).unwrap(), [0.0, 65535.0]);
+        assert_eq!(cast_value::<i8, i64>(json!({}), &[-128]).unwrap(), [-128]);
+        let halves = [f16::MIN_POSITIVE_SUBNORMAL, f16::MAX, f16::NEG_INFINITY];
+        assert_eq!(cast_value::<f16, f64>(json!({}), &halves).unwrap(), [2f64.powi(-24), 65504.0, f64::NEG_INFINITY]);
+    }
+
+    #[test]
+    fn rounding() {
+        for (mode, expected) in [
+            ("nearest-even", [2, -2, 4, 1, 0]),
+            ("nearest-away", [3, -3, 4, 1, 0]),
+            ("towards-zero", [2, -2, 3, 0, 0]),
+            ("towards-positive", [3, -2, 4, 1, 1]),
+            ("towards-negative", [2, -3, 3, 0, 0]),
+        ] {
+            let found = cast_value::<f64, i16>(json!({"rounding": mode}), &[2.5, -2.5, 3.5, 0.75, 1e-300]).unwrap();
+            assert_eq!(found, expected, "{mode}");
+            let near = [1.0 + 2f64.powi(-24), -1.0 - 2f64.powi(-24), 1.0 + 2f64.powi(-24) + 2f64.powi(-50)];
+            let found = cast_value::<f64, f32>(json!({"rounding": mode}), &near).unwrap();
+            let up = 1.0f32.next_up();
+            let expected = match mode {
+                "nearest-even" => [1.0, -1.0, up],
+                "nearest-away" => [up, -up, up],
+                "towards-zero" => [1.0, -1.0, 1.0],
+                "towards-positive" => [up, -1.0, up],
+                _ => [1.0, -up, 1.0],
+            };
+            assert_eq!(found, expected, "{mode}");
+        }
+        // The nearest of all floats, as Rust's own conversions.
+        let mut state = 5u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let v = f64::from_bits(state ^ state >> 29);
+            let clamp = json!({"out_of_range": "clamp"});
+            let found = cast_value::<f64, f32>(clamp.clone(), &[v]).unwrap()[0];
+            assert!(found.to_bits() == (v as f32).to_bits() || v.is_nan() && found.is_nan(), "{v}: {found}");
+            let found = cast_value::<u64, f32>(clamp.clone(), &[state]).unwrap()[0];
+            assert_eq!(found, state as f32);
+            let small = v.abs().sqrt().sqrt().sqrt().sqrt().sqrt().sqrt();
+            let found = cast_value::<f64, f16>(clamp, &[small]).unwrap()[0];
+            assert!(found == super::super::element::half_from_f64(small) || small.is_nan(), "{small}: {found}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        let values = [300i32, -1, 7];
+        assert!(cast_value::<i32, u8>(json!({}), &values).is_err());
+        assert_eq!(cast_value::<i32, u8>(json!({"out_of_range": "clamp"}), &values).unwrap(), [255, 0, 7]);
+        assert_eq!(cast_value::<i32, u8>(json!({"out_of_range": "wrap"}), &values).unwrap(), [44, 255, 7]);
+        let floats = [128.0f32, -129.0, 1e30];
+        assert!(cast_value::<f32, i8>(json!({}), &floats).is_err());
+        assert_eq!(cast_value::<f32, i8>(json!({"out_of_range": "clamp"}), &floats).unwrap(), [127, -128, 127]);
+        assert_eq!(cast_value::<f32, i8>(json!({"out_of_range": "wrap"}), &floats).unwrap(), [-128, 127, 0]);
+        assert!(cast_value::<u32, f16>(json!({}), &[65520]).is_err());
+        assert_eq!(cast_value::<u32, f16>(json!({}), &[65519]).unwrap(), [f16::MAX]);
+        assert_eq!(cast_value::<u32, f16>(json!({"out_of_range": "clamp"}), &[65520]).unwrap(), [f16::INFINITY]);
+        let ends = [f32::INFINITY, f32::NEG_INFINITY];
+        assert_eq!(cast_value::<f32, i8>(json!({"out_of_range": "clamp"}), &ends).unwrap(), [127, -128]);
+        assert!(cast_value::<f32, i8>(json!({"out_of_range": "wrap"}), &ends).is_err());
+        assert!(cast_value::<f32, i8>(json!({"out_of_range": "clamp"}), &[f32::NAN]).is_err());
+        assert_eq!(cast_value::<f64, f32>(json!({}), &[-0.0]).unwrap()[0].to_bits(), 1 << 31);
+    }
+
+    #[test]
+    fn maps_come_first() {
+        let map = json!({"scalar_map": {"decode": [[0, "NaN"], [1, "+Infinity"], [0, 7.0]], "encode": [["NaN", 0]]}});
+        let found = cast_value::<u16, f32>(map, &[0, 1, 2]).unwrap();
+        assert!(found[0].is_nan());
+        assert_eq!(found[1..], [f32::INFINITY, 2.0]);
+        let map = json!({"scalar_map": {"decode": [["NaN", -1], [-0.0, 5]]}});
+        assert_eq!(cast_value::<f32, i8>(map, &[f32::NAN, 0.0, 3.0]).unwrap(), [-1, 5, 3]);
+    }
+
+    #[test]
+    fn wrong_configurations() {
+        for wrong in [
+            json!({"rounding": "up"}),
+            json!({"out_of_range": "error"}),
+            json!({"scalar_map": []}),
+            json!({"scalar_map": {"decode": [[1]]}}),
+            json!({"scalar_map": {"decode": [[1, 2.5]]}}),
+            json!({"extra": 1}),
+        ] {
+            let error = cast_value::<i8, i16>(wrong.clone(), &[1]).unwrap_err();
+            assert!(error.message().contains("cast_value"), "{wrong}: {error}");
+        }
+        assert!(CastValue::parse(json!({"data_type": "bool"}).as_object().unwrap(), DType::I8).is_err());
+        assert!(CastValue::parse(json!({"data_type": "int4"}).as_object().unwrap(), DType::I8).is_err());
+    }
+}
