@@ -2,7 +2,10 @@
 #include "box.cuh"
 #include "checksum_math.cuh"
 #include "element.cuh"
+#include "host_warp.h"
 #include "inflate_core.cuh"
+#include "shuffle.cuh"
+#include "streams.cuh"
 
 using namespace dz;
 
@@ -17,6 +20,65 @@ uint64_t load(uint64_t base, int64_t at, int size) {
 void store(uint64_t base, int64_t at, uint64_t bits, int size) {
   memcpy(reinterpret_cast<char*>(base) + at * size, &bits, size_t(size));
 }
+
+template <class In>
+void copy_shuffled_unit(const Shuffled& s, uint32_t from, char* to) {
+  if (s.reach == kUnits && s.bits) {
+    uint32_t words[2 * sizeof(In)];
+    unit_from_bits<In>(s, s.first + from, words);
+    memcpy(to, words, sizeof(words));
+  } else if (s.reach == kUnits) {
+    uint32_t words[sizeof(In)] = {};
+    unit_from_bytes<In>(s, s.first + from, words);
+    memcpy(to, words, sizeof(words));
+  } else if (s.reach == kElements) {
+    const In value = s.bits ? element_of<In, true>(s, s.first + from) : element_of<In, false>(s, s.first + from);
+    memcpy(to, &value, sizeof(value));
+  } else {
+    const uint64_t value = any_of(s, from, sizeof(In));
+    memcpy(to, &value, sizeof(In));
+  }
+}
+
+void copy_shuffled_unit(const Shuffled& s, uint32_t from, char* to, int32_t size) {
+  switch (size) {
+    case 1: return copy_shuffled_unit<uint8_t>(s, from, to);
+    case 2: return copy_shuffled_unit<uint16_t>(s, from, to);
+    case 4: return copy_shuffled_unit<uint32_t>(s, from, to);
+    default: return copy_shuffled_unit<uint64_t>(s, from, to);
+  }
+}
+
+struct StreamCall {
+  uint32_t kind;
+  const uint8_t* in;
+  uint64_t len;
+  uint8_t* out;
+  uint64_t capacity;
+  uint64_t produced;
+  int32_t status;
+  void* buffers;
+
+  template <uint32_t RING>
+  static void lane(void* self, uint32_t lane) {
+    StreamCall& call = *static_cast<StreamCall*>(self);
+    uint64_t produced;
+    const LzStatus status = decode_stream(*static_cast<LzBuffers<RING>*>(call.buffers), call.kind, call.in, call.len,
+                                          call.out, call.capacity, produced, lane);
+    if (lane == 0) {
+      call.produced = produced;
+      call.status = status;
+    }
+  }
+
+  template <uint32_t RING>
+  void run() {
+    LzBuffers<RING> shared;
+    memset(shared.bytes, 0xee, sizeof(shared.bytes));
+    buffers = &shared;
+    run_host_warp(lane<RING>, this);
+  }
+};
 
 // As the device does it: equal segments whose remainders are joined in a tree, and the bytes left over.
 uint32_t crc(const uint8_t* data, uint64_t len, uint32_t kind) {
@@ -70,6 +132,11 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
     const Op& op = ops[job.op];
     const int src_size = size_of(op.src_dtype), dst_size = size_of(op.dst_dtype);
     const uint64_t n = count(job);
+    const bool shuffled = job.source == kChunk && job.layout.shuffle != kNone;
+    Box box;
+    merge(job, box);
+    Shuffled s = {};
+    if (shuffled) s = open_shuffled(job, box, uint32_t(src_size), false);
     for (uint64_t i = 0; i < n; ++i) {
       int64_t src = 0, dst = 0;
       uint64_t rest = i;
@@ -81,7 +148,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
       }
       uint64_t bits;
       if (job.source == kChunk) {
-        bits = load(job.src, src, src_size);
+        bits = shuffled ? any_of(s, src, uint32_t(src_size)) : load(job.src, src, src_size);
         if (op.swap) bits = swap_bytes(bits, src_size);
         bits = is_plain(op) ? bits : convert(bits, op, op.src_dtype, op.dst_dtype);
       } else {
@@ -101,6 +168,22 @@ void dz_host_walk(const Job* job, int32_t size, uint64_t index, uint32_t* width,
   locate(box, index, *src, *dst);
 }
 
+// A plain copy of a box from a shuffled chunk by the device's own loads: units where it has them, else elements, else
+// bytes. Returns which.
+uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
+  Box box;
+  merge(*job, box);
+  const Shuffled s = open_shuffled(*job, box, uint32_t(size), true);
+  const uint32_t unit = s.reach == kUnits ? unit_of(s.bits) : 1;
+  vectorise(box, unit);
+  for (uint64_t i = 0; i < count(*job) / unit; ++i) {
+    int64_t src, dst;
+    locate(box, i, src, dst);
+    copy_shuffled_unit(s, uint32_t(src) * unit, reinterpret_cast<char*>(job->dst) + dst * unit * size, size);
+  }
+  return s.reach;
+}
+
 uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert(bits, *op, op->src_dtype, op->dst_dtype); }
 
 uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
@@ -110,6 +193,19 @@ uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
 int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced) {
   InflateTables tables;
   return inflate(tables, in, len, out, capacity, *produced, 0);
+}
+
+// What dz_lz4 does with one stream, by 32 lanes.
+int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
+                       uint64_t* produced, uint32_t ring) {
+  StreamCall call = {kind, in, len, out, capacity, 0, 0, nullptr};
+  if (ring == 4096) {
+    call.run<4096>();
+  } else {
+    call.run<16 * 1024>();
+  }
+  *produced = call.produced;
+  return call.status;
 }
 
 }

@@ -5,8 +5,11 @@
 
 #ifdef __CUDACC__
 #define DZ_HD __host__ __device__ __forceinline__
+#define DZ_PRAGMA(text) _Pragma(#text)
+#define DZ_UNROLL_BY(n) DZ_PRAGMA(unroll n)
 #else
 #define DZ_HD inline
+#define DZ_UNROLL_BY(n)
 #endif
 
 namespace dz {
@@ -40,6 +43,16 @@ struct Op {
   double pad;
 };
 
+enum Shuffle : uint8_t { kNone, kByte, kBit };
+
+struct Layout {
+  uint32_t nbytes;
+  uint32_t blocksize;
+  uint8_t shuffle;
+  uint8_t typesize;
+  uint16_t reserved;
+};
+
 struct Job {
   uint64_t src;
   uint64_t dst;
@@ -50,6 +63,8 @@ struct Job {
   uint32_t extent[kMaxDims];
   int64_t src_stride[kMaxDims];
   int64_t dst_stride[kMaxDims];
+  Layout layout;
+  uint32_t src_offset;
 };
 
 struct ChecksumJob {
@@ -71,7 +86,8 @@ struct Copy {
 };
 
 static_assert(sizeof(Op) == 96 && offsetof(Op, missing) == 32 && offsetof(Op, pad) == 88, "Op");
-static_assert(sizeof(Job) == 192 && offsetof(Job, extent) == 32 && offsetof(Job, src_stride) == 64, "Job");
+static_assert(sizeof(Job) == 208 && offsetof(Job, extent) == 32 && offsetof(Job, src_stride) == 64, "Job");
+static_assert(sizeof(Layout) == 12 && offsetof(Job, layout) == 192 && offsetof(Job, src_offset) == 204, "Layout");
 static_assert(sizeof(ChecksumJob) == 24 && sizeof(ChecksumResult) == 8 && sizeof(Copy) == 24, "small structures");
 
 }  // namespace dz

@@ -1,13 +1,23 @@
 //! The kernels' element function and arithmetic on the CPU, from the same source: the reference for tests, and for
 //! anything that must give the device's values where there is none.
 
-use crate::{ChecksumKind, Job, Op};
+use crate::{ChecksumKind, Job, Op, StreamKind};
 
 unsafe extern "C" {
     fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op);
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
+    fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
     fn dz_host_convert(bits: u64, op: *const Op) -> u64;
     fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64) -> i32;
+    fn dz_host_stream(
+        kind: u32,
+        input: *const u8,
+        len: u64,
+        out: *mut u8,
+        capacity: u64,
+        produced: *mut u64,
+        ring: u32,
+    ) -> i32;
     fn dz_host_checksum(kind: u32, data: *const u8, len: u64) -> u32;
 }
 
@@ -40,6 +50,35 @@ pub fn walk(job: &Job, size: i32, index: u64) -> (u32, i64, i64) {
     (width, src, dst)
 }
 
+/// How `dz_assemble` gathers elements from a shuffled chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Byte by byte.
+    Bytes,
+    /// Element by element.
+    Elements,
+    /// Four (bytes shuffled) or eight (bits) neighbouring elements at once.
+    Units,
+}
+
+/// Copies a job's box of elements of `size` bytes from a shuffled chunk with the loads that `dz_assemble` has for it.
+///
+/// # Panics
+/// If the job has no dimension or more than [`crate::MAX_DIMS`], `size` is not 1, 2, 4 or 8, or its layout is none.
+///
+/// # Safety
+/// As for [`assemble`], with elements aligned to their size; `src` is aligned to 8.
+pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
+    assert!((1..=crate::MAX_DIMS).contains(&(job.ndim as usize)) && matches!(size, 1 | 2 | 4 | 8));
+    assert!(job.layout.shuffle != 0 && job.layout.blocksize > 0 && job.layout.typesize > 0 && job.layout.nbytes > 0);
+    // SAFETY: the job is alive, and the caller vouches for the box.
+    match unsafe { dz_host_copy_shuffled(job, size) } {
+        0 => Reach::Bytes,
+        1 => Reach::Elements,
+        _ => Reach::Units,
+    }
+}
+
 /// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise).
 pub fn convert(bits: u64, op: &Op) -> u64 {
     // SAFETY: a pure function of its arguments.
@@ -63,5 +102,22 @@ pub fn inflate(input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
     let status = unsafe {
         dz_host_inflate(input.as_ptr(), input.len() as u64, out.as_mut_ptr(), out.len() as u64, &mut produced)
     };
+    if status == 0 { Ok(produced as usize) } else { Err(status) }
+}
+
+/// What `dz_lz4` does with one stream, by all lanes of a warp, with a ring of `ring` bytes (4096 or 16384) for recent output:
+/// bytes decoded into `out`, or the status (as nvCOMP numbers them: 12 corrupt, 15 more than fits `out`, 20 the input
+/// ends too early).
+///
+/// # Errors
+/// The status, if it isn't 0.
+pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Result<usize, i32> {
+    assert!(matches!(ring, 4096 | 16384));
+    let mut produced = 0;
+    let (capacity, to) = (out.len() as u64, out.as_mut_ptr());
+    // SAFETY: pointers and lengths are those of the slices; the decoder writes only to `out`, and reads outside of `input` only
+    // what shares an aligned word with it.
+    let status =
+        unsafe { dz_host_stream(kind as u32, input.as_ptr(), input.len() as u64, to, capacity, &mut produced, ring) };
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }

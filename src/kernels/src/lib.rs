@@ -6,7 +6,7 @@
 pub mod host;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_checksum`, `dz_gather` and `dz_inflate`.
+/// `dz_checksum`, `dz_gather`, `dz_inflate` and `dz_lz4`.
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
@@ -70,11 +70,48 @@ pub struct Op {
     pub pad: f64,
 }
 
+/// How the bytes of a decoded chunk were permuted, in blocks, before they were compressed (Blosc 1's shuffles).
+///
+/// A block of `len` bytes holds `n = floor(len / typesize)` elements of the shuffle. The bytes behind them are not moved.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shuffle {
+    /// Not at all.
+    None = 0,
+    /// Byte `j` of element `i` lies at `j * n + i` of its block.
+    Byte = 1,
+    /// Bit `b` of byte `j` of element `i` lies in bit `i % 8` of byte `i / 8` of row `8 * j + b` of its block, each row
+    /// having `n / 8` bytes. A block whose `n` is no multiple of 8 is not permuted.
+    Bit = 2,
+}
+
+/// The order of the bytes of a decoded chunk: [`Layout::NONE`], or permuted block by block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of the chunk, less than 2^31.
+    pub nbytes: u32,
+    /// Bytes of a block, at least 1. The chunk's last block is shorter if they don't divide the chunk.
+    pub blocksize: u32,
+    /// A [`Shuffle`].
+    pub shuffle: u8,
+    /// Bytes of an element of the shuffle, at least 1; not always those of the array's elements.
+    pub typesize: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+impl Layout {
+    /// The bytes in their true order. The other fields mean nothing then.
+    pub const NONE: Self = Self { nbytes: 0, blocksize: 0, shuffle: Shuffle::None as u8, typesize: 0, reserved: 0 };
+}
+
 /// One box of elements to be moved from a decoded chunk (or from nothing) into an output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Address of the box's first element in the decoded chunk; unused unless `source` is [`Source::Chunk`].
+    /// Address of the box's first element in the decoded chunk; if the chunk is shuffled, address of the chunk's first
+    /// byte. Unused unless `source` is [`Source::Chunk`].
     pub src: u64,
     /// Address of the box's first element in the output.
     pub dst: u64,
@@ -92,6 +129,10 @@ pub struct Job {
     pub src_stride: [i64; MAX_DIMS],
     /// Distance in elements of the output.
     pub dst_stride: [i64; MAX_DIMS],
+    /// How the chunk is shuffled. Unused unless `source` is [`Source::Chunk`].
+    pub layout: Layout,
+    /// If the chunk is shuffled: where the box's first element begins, in bytes of the chunk in true order. Else unused.
+    pub src_offset: u32,
 }
 
 /// A checksum that a codec carries.
@@ -132,6 +173,18 @@ pub struct ChecksumResult {
     pub found: u32,
 }
 
+/// What a stream that `dz_lz4` decodes is.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamKind {
+    /// A raw LZ4 block, without a size before it.
+    Lz4 = 0,
+    /// A raw Snappy block.
+    Snappy = 1,
+    /// The decoded bytes as they are.
+    Stored = 2,
+}
+
 /// One piece of device memory that `dz_gather` copies. Any alignment; source and destination don't overlap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -144,5 +197,5 @@ pub struct Copy {
     pub len: u64,
 }
 
-const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 192);
+const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 208 && size_of::<Layout>() == 12);
 const _: () = assert!(size_of::<ChecksumJob>() == 24 && size_of::<ChecksumResult>() == 8 && size_of::<Copy>() == 24);

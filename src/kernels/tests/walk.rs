@@ -1,6 +1,6 @@
 //! The device's walk of a box (merged dimensions, vectors) visits exactly the elements that the plain walk visits.
 
-use dali_zarr_kernels::{Job, MAX_DIMS, Op, Source, TILE, host};
+use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Source, TILE, host};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -15,6 +15,8 @@ fn job(src: u64, dst: u64, extent: &[u32], src_stride: &[i64], dst_stride: &[i64
         extent: [1; MAX_DIMS],
         src_stride: [0; MAX_DIMS],
         dst_stride: [0; MAX_DIMS],
+        layout: Layout::NONE,
+        src_offset: 0,
     };
     job.extent[..extent.len()].copy_from_slice(extent);
     job.src_stride[..extent.len()].copy_from_slice(src_stride);

@@ -1,6 +1,6 @@
 //! One array in one sample → boxes in chunks, as jobs.
 
-use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
 
 use super::segments::{Segment, segments};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
@@ -49,6 +49,8 @@ impl Boxes {
                 extent: [1; MAX_DIMS],
                 src_stride: [0; MAX_DIMS],
                 dst_stride: [0; MAX_DIMS],
+                layout: Layout::NONE,
+                src_offset: 0,
             };
             for (i, d) in inner.iter().enumerate() {
                 job.extent[i] = d.n as u32;
