@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod blosc;
 mod deflate;
 mod entropy;
 mod lz4;
@@ -24,6 +25,8 @@ mod zstd;
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod tests_blosc;
 
 use crate::codec::Compression;
 
