@@ -76,8 +76,13 @@ struct LzWindow {
     }
     Bytes16 value = {{0, 0, 0, 0}};
     if (first >= in_end) return value;
-    for (uint32_t i = 0; i < 16; ++i) {
-      if (first + i >= in_begin && first + i < in_end) value.word[i / 4] |= uint32_t(in[first + i]) << (8 * (i % 4));
+    DZ_UNROLL_BY(4)
+    for (uint32_t k = 0; k < 4; ++k) {
+      DZ_UNROLL_BY(1)
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t byte = first + 4 * k + i;
+        if (byte >= in_begin && byte < in_end) value.word[k] |= uint32_t(in[byte]) << (8 * i);
+      }
     }
     return value;
   }
@@ -203,6 +208,14 @@ struct LzWindow {
 
   // A match: `offset` from 1 to produced(), `n` at most room(). What was written before is settled, and this is.
   DZ_HD void copy_match(uint32_t offset, uint32_t n) {
+    if (offset >= n && n <= kRound) {
+      // All of it is there already.
+      const bool near = offset <= kNear;
+      for (uint32_t i = lane; i < n; i += kWarp) *ring(at + i) = near ? *ring(at - offset + i) : out[at - offset + i];
+      at += n;
+      settle();
+      return;
+    }
     uint32_t written = 0;
     uint32_t period = offset;  // a multiple of `offset`: the output repeats itself, and longer periods go in longer steps
     while (n > 0) {

@@ -271,7 +271,7 @@ proptest! {
         long in prop_oneof![3 => 0usize..100, 1 => 0usize..9000],
         last in 0usize..60,
     ) {
-        let literals = sample(0, 9000, parts.len() as u64);
+        let literals = sample(0, 9100, parts.len() as u64);
         let mut produced = long + 8;
         let mut sequences: Vec<(&[u8], u16, usize)> = vec![(&literals[..long + 8], 1, 4)];
         produced += 4;
