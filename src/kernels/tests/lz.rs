@@ -95,7 +95,7 @@ fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
         4 => (0..len).map(|i| float(i)[3 - (4 * i / len.max(1)).min(3)]).collect(),
         _ => {
             let block: Vec<u8> = (0..6000).map(|_| next() as u8).collect();
-            (0..len).map(|i| if next() % 300 == 0 { 1 } else { block[i % 6000] }).collect()
+            (0..len).map(|i| if next().is_multiple_of(300) { 1 } else { block[i % 6000] }).collect()
         }
     }
 }
