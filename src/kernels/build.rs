@@ -23,6 +23,7 @@ fn main() {
         .cpp(true)
         .std("c++17")
         .file("cuda/host.cpp")
+        .file("cuda/host_warp.cpp")
         .flag("-ffp-contract=off")
         .flag("-fno-exceptions")
         .flag("-fno-rtti")

@@ -5,6 +5,7 @@
 // with neighbouring threads on neighbouring elements. The shuffle of a chunk is undone while it is read.
 #pragma once
 #include "move.cuh"
+#include "search.cuh"
 #include "unshuffle.cuh"
 
 // Grid: one block of kThreads for each tile, tile_start[n_jobs] in all. `tile_start` has n_jobs + 1 entries.

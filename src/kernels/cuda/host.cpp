@@ -2,8 +2,10 @@
 #include "box.cuh"
 #include "checksum_math.cuh"
 #include "element.cuh"
+#include "host_warp.h"
 #include "inflate_core.cuh"
 #include "shuffle.cuh"
+#include "streams.cuh"
 
 using namespace dz;
 
@@ -46,6 +48,37 @@ void copy_shuffled_unit(const Shuffled& s, uint32_t from, char* to, int32_t size
     default: return copy_shuffled_unit<uint64_t>(s, from, to);
   }
 }
+
+struct StreamCall {
+  uint32_t kind;
+  const uint8_t* in;
+  uint64_t len;
+  uint8_t* out;
+  uint64_t capacity;
+  uint64_t produced;
+  int32_t status;
+  void* buffers;
+
+  template <uint32_t RING>
+  static void lane(void* self, uint32_t lane) {
+    StreamCall& call = *static_cast<StreamCall*>(self);
+    uint64_t produced;
+    const LzStatus status = decode_stream(*static_cast<LzBuffers<RING>*>(call.buffers), call.kind, call.in, call.len,
+                                          call.out, call.capacity, produced, lane);
+    if (lane == 0) {
+      call.produced = produced;
+      call.status = status;
+    }
+  }
+
+  template <uint32_t RING>
+  void run() {
+    LzBuffers<RING> shared;
+    memset(shared.bytes, 0xee, sizeof(shared.bytes));
+    buffers = &shared;
+    run_host_warp(lane<RING>, this);
+  }
+};
 
 // As the device does it: equal segments whose remainders are joined in a tree, and the bytes left over.
 uint32_t crc(const uint8_t* data, uint64_t len, uint32_t kind) {
@@ -160,6 +193,19 @@ uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
 int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced) {
   InflateTables tables;
   return inflate(tables, in, len, out, capacity, *produced, 0);
+}
+
+// What dz_lz4 does with one stream, by 32 lanes.
+int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
+                       uint64_t* produced, uint32_t ring) {
+  StreamCall call = {kind, in, len, out, capacity, 0, 0, nullptr};
+  if (ring == 4096) {
+    call.run<4096>();
+  } else {
+    call.run<16 * 1024>();
+  }
+  *produced = call.produced;
+  return call.status;
 }
 
 }

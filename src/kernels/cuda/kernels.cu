@@ -3,3 +3,4 @@
 #include "checksum.cuh"
 #include "gather.cuh"
 #include "inflate.cuh"
+#include "lz4.cuh"

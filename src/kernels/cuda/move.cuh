@@ -2,7 +2,6 @@
 #pragma once
 #include "box.cuh"
 #include "element.cuh"
-#include "search.cuh"
 
 namespace dz {
 

@@ -1,7 +1,7 @@
 //! The kernels' element function and arithmetic on the CPU, from the same source: the reference for tests, and for
 //! anything that must give the device's values where there is none.
 
-use crate::{ChecksumKind, Job, Op};
+use crate::{ChecksumKind, Job, Op, StreamKind};
 
 unsafe extern "C" {
     fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op);
@@ -9,6 +9,15 @@ unsafe extern "C" {
     fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
     fn dz_host_convert(bits: u64, op: *const Op) -> u64;
     fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64) -> i32;
+    fn dz_host_stream(
+        kind: u32,
+        input: *const u8,
+        len: u64,
+        out: *mut u8,
+        capacity: u64,
+        produced: *mut u64,
+        ring: u32,
+    ) -> i32;
     fn dz_host_checksum(kind: u32, data: *const u8, len: u64) -> u32;
 }
 
@@ -93,5 +102,22 @@ pub fn inflate(input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
     let status = unsafe {
         dz_host_inflate(input.as_ptr(), input.len() as u64, out.as_mut_ptr(), out.len() as u64, &mut produced)
     };
+    if status == 0 { Ok(produced as usize) } else { Err(status) }
+}
+
+/// What `dz_lz4` does with one stream, by all lanes of a warp, with a ring of `ring` bytes (4096 or 16384) for recent output:
+/// bytes decoded into `out`, or the status (as nvCOMP numbers them: 12 corrupt, 15 more than fits `out`, 20 the input
+/// ends too early).
+///
+/// # Errors
+/// The status, if it isn't 0.
+pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Result<usize, i32> {
+    assert!(matches!(ring, 4096 | 16384));
+    let mut produced = 0;
+    let (capacity, to) = (out.len() as u64, out.as_mut_ptr());
+    // SAFETY: pointers and lengths are those of the slices; the decoder writes only to `out`, and reads outside of `input` only
+    // what shares an aligned word with it.
+    let status =
+        unsafe { dz_host_stream(kind as u32, input.as_ptr(), input.len() as u64, to, capacity, &mut produced, ring) };
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }

@@ -189,6 +189,18 @@ pub struct ChecksumResult {
     pub found: u32,
 }
 
+/// What a stream that `dz_lz4` decodes is.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamKind {
+    /// A raw LZ4 block, without a size before it.
+    Lz4 = 0,
+    /// A raw Snappy block.
+    Snappy = 1,
+    /// The decoded bytes as they are.
+    Stored = 2,
+}
+
 /// One piece of device memory that `dz_gather` copies. Any alignment; source and destination don't overlap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use dali_zarr_kernels::{Job, Op, Source};
+use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::cast::{Bool, Element, convert};
 use super::is_copy;
@@ -18,6 +18,7 @@ use half::f16;
 /// The job's boxes must lie in memory that is alive; nobody else may touch the destination meanwhile, nor write the
 /// source.
 pub unsafe fn run(job: &Job, op: &Op) {
+    debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
     if is_copy(op) && job.source == Source::Chunk as u32 {
         match (DType::ALL[op.src_dtype as usize].size(), op.swap != 0) {
             (1, _) => rows::<1>(job, copy::<1>),

@@ -3,7 +3,7 @@
 use super::test_gpu::{Gpu, Random, bytes_of, gpu};
 use super::{DeviceBuffer, copy_device_async, memset_async};
 use crate::dtype::DType;
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Source, TILE, host};
+use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Shuffle, Source, TILE, host};
 use std::time::Instant;
 
 fn op(random: &mut Random) -> Op {
@@ -82,6 +82,24 @@ fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
     (job, span)
 }
 
+/// A shuffle for a chunk of `len` bytes of elements of `size`: mostly one that fits them, as writers choose it.
+fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
+    let typesize = if random.below(4) > 0 { size as u64 } else { 1 + random.below(255) };
+    let blocksize = match random.below(4) {
+        0 => 1 + random.below(100_000),
+        1 => 8 * typesize * (1 + random.below(2000)),
+        _ => typesize << (6 + random.below(10)),
+    };
+    let shuffle = [Shuffle::Byte, Shuffle::Bit][random.below(2) as usize];
+    Layout {
+        nbytes: len as u32,
+        blocksize: blocksize as u32,
+        shuffle: shuffle as u8,
+        typesize: typesize as u8,
+        reserved: 0,
+    }
+}
+
 fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op]) {
     let mut starts = vec![0u32];
     for job in jobs {
@@ -111,9 +129,15 @@ fn gpu_assemble_agrees_with_the_host() {
         for _ in 0..if round == 0 { 1 } else { 300 } {
             let index = random.below(ops.len() as u64) as usize;
             let (src, dst) = (DType::ALL[ops[index].src_dtype as usize], DType::ALL[ops[index].dst_dtype as usize]);
-            let (mut job, span) = random_box(&mut random, (SRC / src.size()) as u64);
+            let (mut job, span) = random_box(&mut random, (SRC / src.size()) as u64 - 64);
             job.op = index as u32;
             job.src *= src.size() as u64;
+            if random.below(2) == 0 {
+                // The chunk's end is not always one of an element or a block.
+                let nbytes = SRC - random.below(64) as usize;
+                job.layout = random_layout(&mut random, nbytes, src.size());
+                (job.src_offset, job.src) = (job.src as u32, 0);
+            }
             at = at.next_multiple_of(if random.below(2) == 0 { 16 } else { dst.size() as u64 });
             job.dst = at + job.dst * dst.size() as u64;
             at += span * dst.size() as u64;
@@ -229,11 +253,13 @@ fn gpu_assemble_bandwidth() {
     // SAFETY: within the buffers.
     let copy = timed(2 * len, &|| unsafe { copy_device_async(&gpu.stream, dst.ptr(), src.ptr(), len).unwrap() });
     println!("cuMemcpyDtoD: {copy:.0} GB/s");
-    let assemble = |rows: u32, columns: u32, skip: u64, op: Op, src_size: u64| {
+    let shuffled = |rows: u32, columns: u32, skip: u64, op: Op, src_size: u64, layout: Layout| {
         let jobs: Vec<Job> = (0..FIELDS)
             .map(|f| {
+                let chunk = src.ptr() + u64::from(f) * u64::from(FIELD) * src_size;
+                let inside = if layout == Layout::NONE { skip * src_size } else { 0 };
                 let mut job = Job {
-                    src: src.ptr() + (u64::from(f) * u64::from(FIELD) + skip) * src_size,
+                    src: chunk + inside,
                     dst: dst.ptr() + u64::from(f) * u64::from(FIELD) * 4,
                     op: 0,
                     source: Source::Chunk as u32,
@@ -242,8 +268,8 @@ fn gpu_assemble_bandwidth() {
                     extent: [1; MAX_DIMS],
                     src_stride: [0; MAX_DIMS],
                     dst_stride: [0; MAX_DIMS],
-                    layout: Layout::NONE,
-                    src_offset: 0,
+                    layout,
+                    src_offset: (skip * src_size) as u32,
                 };
                 job.extent[..2].copy_from_slice(&[rows, columns]);
                 job.src_stride[..2].copy_from_slice(&[1440, 1]);
@@ -255,7 +281,7 @@ fn gpu_assemble_bandwidth() {
         let starts: Vec<u32> = (0..=FIELDS).map(|f| f * tiles).collect();
         let (jobs, starts, ops) =
             (gpu.upload(&bytes_of(&jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(&[op])));
-        let bytes = (rows * columns * FIELDS) as usize * (4 + src_size as usize);
+        let bytes = (rows * columns * FIELDS) as usize * (DType::ALL[op.dst_dtype as usize].size() + src_size as usize);
         timed(bytes, &|| {
             // SAFETY: the arrays are as described; the boxes lie within the buffers; `timed` awaits the launches.
             unsafe {
@@ -264,6 +290,7 @@ fn gpu_assemble_bandwidth() {
             }
         })
     };
+    let assemble = |rows, columns, skip, op, src_size| shuffled(rows, columns, skip, op, src_size, Layout::NONE);
     let norm = Op { has_norm: 1, mean: 1.0, stddev: 3.0, ..plain_op() };
     let i16_scaled =
         Op { src_dtype: DType::I16 as i32, has_scale: 1, has_offset: 1, scale: 0.1, offset: 273.15, ..plain_op() };
@@ -276,5 +303,31 @@ fn gpu_assemble_bandwidth() {
     println!("normalised float32: {:.0} GB/s", assemble(721, 1440, 0, norm, 4));
     println!("int16 with scale and offset to float32: {:.0} GB/s", assemble(721, 1440, 0, i16_scaled, 2));
     println!("uint16 to int32, the general path: {:.0} GB/s", assemble(721, 1440, 0, general, 2));
+    let layout = |shuffle: Shuffle, typesize: u8, size: u32| Layout {
+        nbytes: FIELD * size,
+        blocksize: 128 << 10,
+        shuffle: shuffle as u8,
+        typesize,
+        reserved: 0,
+    };
+    let u16_plain = Op { src_dtype: DType::U16 as i32, dst_dtype: DType::U16 as i32, ..plain_op() };
+    for (what, op, size) in [
+        ("float32", plain_op(), 4),
+        ("float32, normalised", norm, 4),
+        ("int16 to float32", i16_scaled, 2),
+        ("uint16", u16_plain, 2),
+    ] {
+        for shuffle in [Shuffle::Byte, Shuffle::Bit] {
+            let of = |rows, columns, skip| {
+                shuffled(rows, columns, skip, op, u64::from(size), layout(shuffle, size as u8, size))
+            };
+            let (whole, crop, odd) = (of(721, 1440, 0), of(640, 1280, 40 * 1440 + 80), of(640, 1280, 40 * 1440 + 81));
+            println!("{shuffle:?} shuffle, {what}: {whole:.0} GB/s, crop {crop:.0}, odd crop {odd:.0}");
+        }
+    }
+    let other = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 8, 4));
+    println!("byte shuffle by 8, float32: {other:.0} GB/s");
+    let unshuffled = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 4, 4));
+    assert!(unshuffled > 500.0, "byte shuffle of float32 reaches {unshuffled:.0} GB/s");
     assert!(plain > 0.6 * copy, "the plain copy reaches {plain:.0} GB/s of the driver's {copy:.0}");
 }

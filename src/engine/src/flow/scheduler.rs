@@ -74,7 +74,7 @@ pub(crate) struct Setup {
     pub memory: Vec<Box<dyn Send>>,
 }
 
-/// Planned jobs that are kept in memory at most (192 bytes each), but always those of two batches.
+/// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
 /// See the module.

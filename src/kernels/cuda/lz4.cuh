@@ -1,0 +1,31 @@
+// dz_lz4: decodes raw LZ4 and Snappy blocks, and copies what is stored, one warp for each stream.
+#pragma once
+#include "streams.cuh"
+
+namespace dz {
+
+// Thirteen blocks fit the shared memory of an H100's multiprocessor, three that of the smallest GPU. Matches that reach
+// further are read from the output, at several times the latency.
+constexpr uint32_t kLzRing = 16 * 1024;
+
+}  // namespace dz
+
+// Grid: one block of 32 threads for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
+// compressed streams, room for the decoded ones, out: bytes decoded and LzStatus, addresses of the outputs; and the
+// StreamKind of each.
+extern "C" __global__ void __launch_bounds__(32)
+    dz_lz4(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
+           int32_t* statuses, const uint64_t* out, const uint32_t* kinds, uint32_t n) {
+  using namespace dz;
+  __shared__ LzBuffers<kLzRing> buffers;
+  const uint32_t i = blockIdx.x;
+  if (i >= n) return;
+  uint64_t produced;
+  const LzStatus status =
+      decode_stream(buffers, kinds[i], reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
+                    reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced, threadIdx.x);
+  if (threadIdx.x == 0) {
+    out_bytes[i] = produced;
+    statuses[i] = status;
+  }
+}

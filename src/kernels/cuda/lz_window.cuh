@@ -1,0 +1,258 @@
+// What decoders of the LZ77 family share: a warp reads a stream through a small window, and writes its output through a
+// ring that matches are copied from.
+//
+// Both are in shared memory, which is ten times nearer than the rest: one stream's speed is how long each of its many
+// short, dependent steps takes. Input arrives in rounds of 512 bytes, the next of which is always on its way; output
+// leaves in rounds of 512 bytes. Matches that reach beyond the ring are read from the output itself.
+//
+// Nothing is written outside the output. Nothing is read outside the input but what shares an aligned word of four
+// bytes with it. Callers check every length and offset before they hand it in.
+#pragma once
+#include "warp.cuh"
+
+namespace dz {
+
+// Statuses, with the numbers that nvCOMP has for the same things.
+enum LzStatus : int32_t { kLzDone = 0, kLzCorrupt = 12, kLzTooLong = 15, kLzTruncated = 20 };
+
+constexpr uint32_t kRound = 512;         // bytes that a warp loads at once: 16 a lane
+constexpr uint32_t kInput = 2 * kRound;  // the input's window
+constexpr uint64_t kLzMost = 0x7fffffff;  // bytes of a stream, encoded or decoded: positions fit 32 bits
+
+struct alignas(16) Bytes16 {
+  uint32_t word[4];
+};
+
+// Of one stream; in shared memory on the device.
+template <uint32_t RING>
+struct LzBuffers {
+  alignas(16) uint8_t bytes[kInput + RING];  // the window, then the ring
+};
+
+// Positions in input and output count from the aligned 16 bytes that hold the first byte. All lanes have the same
+// values but for `lane` and `ahead`.
+template <uint32_t RING>
+struct LzWindow {
+  static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave and steps fit the ring");
+  static constexpr uint32_t kNear = RING - 2 * kRound;  // the furthest match that is in the ring for every kind of step
+
+  uint8_t* buffer;
+  uint32_t lane;
+
+  const uint8_t* in;
+  uint32_t in_begin, in_end;
+  uint32_t pos;     // of the next byte
+  uint32_t loaded;  // the window holds the kInput bytes before it
+  Bytes16 ahead;    // this lane's part of the round after that
+
+  uint8_t* out;
+  uint32_t out_begin, out_end;
+  uint32_t at;       // of the next byte
+  uint32_t flushed;  // what is before it has left the ring
+
+  DZ_HD void open(LzBuffers<RING>& buffers, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity,
+                  uint32_t my_lane) {
+    buffer = buffers.bytes;
+    lane = my_lane;
+    in_begin = uint32_t(reinterpret_cast<uintptr_t>(from) & 15);
+    in = from - in_begin;
+    in_end = in_begin + len;
+    out_begin = uint32_t(reinterpret_cast<uintptr_t>(to) & 15);
+    out = to - out_begin;
+    out_end = out_begin + capacity;
+    at = flushed = out_begin;
+    seek(in_begin);
+  }
+
+  DZ_HD uint32_t left() const { return in_end - pos; }
+  DZ_HD uint32_t room() const { return out_end - at; }
+  DZ_HD uint32_t produced() const { return at - out_begin; }
+
+  // This lane's 16 bytes of the round at `from`, with zeros for what is outside the input.
+  DZ_HD Bytes16 load_round(uint32_t from) const {
+    const uint32_t first = from + 16 * lane;
+    if (first >= in_begin && first < in_end && in_end - first >= 16) {
+      return *reinterpret_cast<const Bytes16*>(in + first);
+    }
+    Bytes16 value = {{0, 0, 0, 0}};
+    if (first >= in_end) return value;
+    DZ_UNROLL_BY(4)
+    for (uint32_t k = 0; k < 4; ++k) {
+      DZ_UNROLL_BY(1)
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t byte = first + 4 * k + i;
+        if (byte >= in_begin && byte < in_end) value.word[k] |= uint32_t(in[byte]) << (8 * i);
+      }
+    }
+    return value;
+  }
+
+  DZ_HD void seek(uint32_t to) {
+    pos = to;
+    loaded = to & ~(kRound - 1);
+    ahead = load_round(loaded);
+    refill();
+  }
+
+  // Has at least kRound bytes from `pos` on in the window, or all that there are.
+  DZ_HD void refill() {
+    while (loaded - pos <= kRound || loaded <= pos) {
+      lanes_sync();
+      *reinterpret_cast<Bytes16*>(buffer + (loaded + 16 * lane) % kInput) = ahead;
+      loaded += kRound;
+      ahead = load_round(loaded);
+      lanes_sync();
+    }
+  }
+
+  // The byte at `from`, which the window holds.
+  DZ_HD uint32_t input(uint32_t from) const { return buffer[from % kInput]; }
+
+  // Takes the byte at `pos`, with a window that is full.
+  DZ_HD uint32_t take() {
+    const uint32_t value = input(pos++);
+    if (loaded - pos <= kRound) refill();
+    return value;
+  }
+
+  DZ_HD uint8_t* ring(uint32_t position) const { return buffer + kInput + position % RING; }
+
+  // Bytes before `limit` leave the ring.
+  DZ_HD void flush_to(uint32_t limit) {
+    for (uint32_t cell = (flushed & ~15u) + 16 * lane; cell < limit; cell += 16 * kWarp) {
+      const uint32_t first = cell < flushed ? flushed : cell;
+      if (first == cell && limit - cell >= 16) {
+        *reinterpret_cast<Bytes16*>(out + cell) = *reinterpret_cast<const Bytes16*>(ring(cell));
+      } else {
+        for (uint32_t i = first; i < cell + 16 && i < limit; ++i) out[i] = *ring(i);
+      }
+    }
+    flushed = limit;
+  }
+
+  // Whole rounds leave. Lanes see what was written before, in the ring and in the output.
+  DZ_HD void settle() {
+    lanes_sync();
+    if (((at ^ flushed) & ~(kRound - 1)) != 0) {
+      flush_to(at & ~(kRound - 1));
+      lanes_sync();
+    }
+  }
+
+  // All that is in the ring leaves.
+  DZ_HD void finish() {
+    lanes_sync();
+    flush_to(at);
+  }
+
+  // Four bytes of the ring or the output from `from` on.
+  DZ_HD uint32_t output_word(uint32_t from, bool near) const {
+    if (!near) {
+      const uint8_t* bytes = out + from;
+      return bytes[0] | uint32_t(bytes[1]) << 8 | uint32_t(bytes[2]) << 16 | uint32_t(bytes[3]) << 24;
+    }
+    return joined(ring(from & ~3u), ring((from & ~3u) + 4), from & 3);
+  }
+
+  // Four bytes of the input from `from` on.
+  DZ_HD uint32_t input_word(uint32_t from) const {
+    const uint8_t* low = in + (from & ~3u);
+    return joined(low, from & 3 ? low + 4 : low, from & 3);
+  }
+
+  // Bytes `skip` and on of two aligned words.
+  DZ_HD static uint32_t joined(const uint8_t* low, const uint8_t* high, uint32_t skip) {
+    const uint32_t a = *reinterpret_cast<const uint32_t*>(low), b = *reinterpret_cast<const uint32_t*>(high);
+#ifdef __CUDA_ARCH__
+    return __funnelshift_r(a, b, skip * 8);
+#else
+    return uint32_t((uint64_t(b) << 32 | a) >> (skip * 8));
+#endif
+  }
+
+  // `n` literals: at most left() and room(). What was written before is settled, and this is.
+  DZ_HD void copy_literals(uint32_t n) {
+    while (n >= 2 * kRound) {
+      // Past the window. First up to an aligned word of the output, then eight words a lane, all on their way at once.
+      const uint32_t skew = (0 - at) & 3;
+      if (lane < skew) *ring(at + lane) = in[pos + lane];
+      advance(skew);
+      n -= skew;
+      while (n >= 2 * kRound) {
+        uint32_t words[8];
+        DZ_UNROLL_BY(8)
+        for (uint32_t k = 0; k < 8; ++k) words[k] = input_word(pos + 4 * (lane + kWarp * k));
+        DZ_UNROLL_BY(8)
+        for (uint32_t k = 0; k < 8; ++k) *reinterpret_cast<uint32_t*>(ring(at + 4 * (lane + kWarp * k))) = words[k];
+        advance(2 * kRound);
+        settle();
+        n -= 2 * kRound;
+      }
+      seek(pos);
+    }
+    while (n > 0) {
+      refill();
+      const uint32_t step = n < kWarp ? n : kWarp;
+      if (lane < step) *ring(at + lane) = uint8_t(input(pos + lane));
+      advance(step);
+      n -= step;
+      settle();
+    }
+    refill();
+  }
+
+  DZ_HD void advance(uint32_t n) {
+    pos += n;
+    at += n;
+  }
+
+  // A match: `offset` from 1 to produced(), `n` at most room(). What was written before is settled, and this is.
+  DZ_HD void copy_match(uint32_t offset, uint32_t n) {
+    if (offset >= n && n <= kRound) {
+      // All of it is there already.
+      const bool near = offset <= kNear;
+      for (uint32_t i = lane; i < n; i += kWarp) *ring(at + i) = near ? *ring(at - offset + i) : out[at - offset + i];
+      at += n;
+      settle();
+      return;
+    }
+    uint32_t written = 0;
+    uint32_t period = offset;  // a multiple of `offset`: the output repeats itself, and longer periods go in longer steps
+    while (n > 0) {
+      if (period < kRound && written >= period) {
+        const uint32_t whole = (offset + written) / offset * offset;
+        period = whole <= kNear ? whole : period;
+      }
+      const bool near = period <= kNear;
+      uint32_t step;
+      if (n >= kRound && period >= kRound && at % 4 == 0) {
+        uint32_t words[4];
+        DZ_UNROLL_BY(4)
+        for (uint32_t k = 0; k < 4; ++k) words[k] = output_word(at - period + 4 * (lane + kWarp * k), near);
+        lanes_sync();
+        DZ_UNROLL_BY(4)
+        for (uint32_t k = 0; k < 4; ++k) *reinterpret_cast<uint32_t*>(ring(at + 4 * (lane + kWarp * k))) = words[k];
+        step = kRound;
+      } else if (n >= 4 * kWarp && period >= 4 * kWarp && at % 4 == 0) {
+        const uint32_t word = output_word(at - period + 4 * lane, near);
+        lanes_sync();
+        *reinterpret_cast<uint32_t*>(ring(at + 4 * lane)) = word;
+        step = 4 * kWarp;
+      } else {
+        // Ends at an aligned word, if it doesn't end before.
+        step = kWarp - at % 4;
+        step = n < step ? n : step;
+        const uint32_t from = at - period + (lane < period ? lane : lane % period);
+        const uint32_t byte = lane >= step ? 0 : near ? *ring(from) : out[from];
+        lanes_sync();
+        if (lane < step) *ring(at + lane) = uint8_t(byte);
+      }
+      at += step;
+      written += step;
+      n -= step;
+      settle();
+    }
+  }
+};
+
+}  // namespace dz

@@ -1,0 +1,53 @@
+// A decoder of raw Snappy blocks (snappy's format_description.txt) that trusts nothing, as lz4_core.cuh.
+#pragma once
+#include "lz_window.cuh"
+
+namespace dz {
+
+// Takes `n` bytes (1 to 4), of which there are enough, as a little-endian number.
+template <uint32_t RING>
+DZ_HD uint32_t take_number(LzWindow<RING>& w, uint32_t n) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < n; ++i) value |= w.take() << 8 * i;
+  return value;
+}
+
+// Decodes a whole block. Its output is in w.out, all that was produced.
+template <uint32_t RING>
+DZ_HD LzStatus snappy_elements(LzWindow<RING>& w) {
+  // The decoded length before the elements, seven bits a byte.
+  uint64_t length = 0;
+  for (uint32_t shift = 0;; shift += 7) {
+    if (w.left() == 0) return kLzTruncated;
+    const uint32_t byte = w.take();
+    length |= uint64_t(byte & 127) << shift;
+    if (byte < 128) break;
+    if (shift == 28) return kLzCorrupt;
+  }
+  if (length > w.room()) return kLzTooLong;
+  w.out_end = w.out_begin + uint32_t(length);
+  while (w.left() > 0) {
+    const uint32_t tag = w.take(), kind = tag & 3;
+    const uint32_t extra = kind == 0 ? (tag >> 2 < 60 ? 0 : (tag >> 2) - 59) : kind == 3 ? 4 : kind;
+    if (extra > w.left()) return kLzTruncated;
+    if (kind == 0) {
+      // One more than the number: 2^32 in the worst case, which is too long, as is what is one less.
+      const uint32_t less = extra == 0 ? tag >> 2 : take_number(w, extra);
+      if (less >= w.room()) return kLzTooLong;
+      if (less >= w.left()) return kLzTruncated;
+      w.copy_literals(less + 1);
+      continue;
+    }
+    uint32_t offset = take_number(w, extra), n = (tag >> 2) + 1;
+    if (kind == 1) {
+      n = (tag >> 2 & 7) + 4;
+      offset |= tag >> 5 << 8;
+    }
+    if (offset == 0 || offset > w.produced()) return kLzCorrupt;
+    if (n > w.room()) return kLzTooLong;
+    w.copy_match(offset, n);
+  }
+  return w.room() == 0 ? kLzDone : kLzTruncated;
+}
+
+}  // namespace dz
