@@ -1,21 +1,21 @@
 //! Batches of compressed streams, decoded on the GPU by whichever decoder holds for the codec.
 //!
-//! Deflate, the inside of gzip and zlib, is decoded by this project's kernel, which stays within its buffers whatever
-//! the bytes are. Zstd frames and LZ4 blocks are decoded by nvCOMP, which relies on what [`crate::gpu_codec`] verified.
+//! Deflate (the inside of gzip and zlib), LZ4 and Snappy are decoded by this project's kernels, which stay within their
+//! buffers whatever the bytes are. Zstd frames are decoded by nvCOMP, which relies on what [`crate::gpu_codec`] verified.
 //! A stream that fails here should be decoded again on the CPU, which has the last word and the precise error.
 
 use super::{Module, Stream, nvcomp};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu_codec::StreamCodec;
 
 /// Whether nvCOMP is needed for a kind of stream.
 pub const fn needs_nvcomp(codec: StreamCodec) -> bool {
-    matches!(codec, StreamCodec::Zstd | StreamCodec::Lz4)
+    matches!(codec, StreamCodec::Zstd)
 }
 
 /// Whether streams of this kind are decoded without a workspace.
 pub const fn needs_no_workspace(codec: StreamCodec) -> bool {
-    matches!(codec, StreamCodec::Deflate)
+    !matches!(codec, StreamCodec::Zstd)
 }
 
 /// What status and size arrays hold where nothing was written (in each byte): no status of any decoder.
@@ -55,10 +55,8 @@ pub fn temp_bytes(
     max_total_bytes: usize,
 ) -> Result<usize> {
     match codec {
-        StreamCodec::Zstd => nvcomp::temp_bytes(nvcomp::Codec::Zstd, max_streams, max_stream_bytes, max_total_bytes),
-        StreamCodec::Lz4 => nvcomp::temp_bytes(nvcomp::Codec::Lz4, max_streams, max_stream_bytes, max_total_bytes),
-        StreamCodec::Deflate => Ok(0),
-        StreamCodec::Snappy => Err(Error::runtime("the GPU has no decoder for Snappy")),
+        StreamCodec::Zstd => nvcomp::temp_bytes(max_streams, max_stream_bytes, max_total_bytes),
+        StreamCodec::Deflate | StreamCodec::Lz4 | StreamCodec::Snappy => Ok(0),
     }
 }
 
@@ -97,13 +95,12 @@ pub unsafe fn decode_async(
     if n == 0 {
         return Ok(());
     }
-    let by_nvcomp = match codec {
-        StreamCodec::Zstd => nvcomp::Codec::Zstd,
-        StreamCodec::Lz4 => nvcomp::Codec::Lz4,
-        // SAFETY: the caller vouches for the arrays.
-        StreamCodec::Deflate => return unsafe { module.launch_inflate(stream, arrays, n as u32) },
-        StreamCodec::Snappy => return Err(Error::runtime("the GPU has no decoder for Snappy")),
-    };
     // SAFETY: the caller vouches for all of it.
-    unsafe { nvcomp::decode_async(stream, by_nvcomp, arrays, n, max_stream_bytes, temp_ptr, temp_len) }
+    unsafe {
+        match codec {
+            StreamCodec::Zstd => nvcomp::decode_async(stream, arrays, n, max_stream_bytes, temp_ptr, temp_len),
+            StreamCodec::Deflate => module.launch_inflate(stream, arrays, n as u32),
+            StreamCodec::Lz4 | StreamCodec::Snappy => module.launch_lz4(stream, arrays, n as u32),
+        }
+    }
 }

@@ -17,6 +17,7 @@ pub struct Module {
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
     inflate: sys::CUfunction,
+    lz4: sys::CUfunction,
 }
 
 // SAFETY: module and function handles may be used from any thread.
@@ -47,11 +48,12 @@ impl Module {
                 function(c"dz_checksum")?,
                 function(c"dz_gather")?,
                 function(c"dz_inflate")?,
+                function(c"dz_lz4")?,
             ])
         })();
         match functions {
-            Ok([assemble, checksum, gather, inflate]) => {
-                Ok(Self { device: device.clone(), handle, assemble, checksum, gather, inflate })
+            Ok([assemble, checksum, gather, inflate, lz4]) => {
+                Ok(Self { device: device.clone(), handle, assemble, checksum, gather, inflate, lz4 })
             }
             Err(error) => {
                 // SAFETY: loaded above, and used by nothing.
@@ -150,6 +152,31 @@ impl Module {
         ];
         // SAFETY: the arguments are those of dz_inflate; the caller vouches for the addresses.
         unsafe { self.launch("dz_inflate", self.inflate, stream, (n, 32), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of `n` LZ4 or Snappy streams, which [`DecodeArrays::kinds`] tells apart (see
+    /// [`dali_zarr_kernels::StreamKind`]). Otherwise as [`Self::launch_inflate`].
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// As for [`Self::launch_inflate`].
+    pub unsafe fn launch_lz4(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, .. } = *arrays;
+        let (mut out_ptrs, mut kinds, mut n_streams) = (arrays.out_ptrs, arrays.kinds, n);
+        let mut arguments = [
+            argument(&mut in_ptrs),
+            argument(&mut in_sizes),
+            argument(&mut out_caps),
+            argument(&mut out_sizes),
+            argument(&mut statuses),
+            argument(&mut out_ptrs),
+            argument(&mut kinds),
+            argument(&mut n_streams),
+        ];
+        // SAFETY: the arguments are those of dz_lz4; the caller vouches for the addresses.
+        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 32), &mut arguments) }
     }
 
     /// One-dimensional launch; no blocks: nothing to do.

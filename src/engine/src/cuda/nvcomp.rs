@@ -1,4 +1,4 @@
-//! Batches of compressed streams, decoded by nvCOMP's kernels: zstd frames and LZ4 blocks.
+//! Batches of compressed streams, decoded by nvCOMP's kernels: zstd frames.
 //!
 //! What was found out about the library, and decides how it is used:
 //! - A stream that isn't well-formed can make it read out of bounds, which costs the process its context: only what
@@ -12,22 +12,6 @@ use super::decode::{DecodeArrays, POISON};
 use super::{Stream, memset_async};
 use crate::error::{Error, Result};
 use nvcomp_sys::result::Batch;
-
-/// A codec that nvCOMP decodes here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Codec {
-    Zstd,
-    Lz4,
-}
-
-impl Codec {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Lz4 => "lz4",
-        }
-    }
-}
 
 /// The library, or the error that says what to install.
 fn library() -> Result<&'static nvcomp_sys::Library> {
@@ -47,15 +31,10 @@ pub fn available() -> Result<()> {
 ///
 /// # Errors
 /// If the library isn't there, or doesn't support streams as large.
-pub(super) fn temp_bytes(codec: Codec, n: usize, stream: usize, total: usize) -> Result<usize> {
+pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize> {
     let library = library()?;
-    match codec {
-        Codec::Zstd => library.zstd.temp_size(n, stream, total),
-        Codec::Lz4 => library.lz4.temp_size(n, stream, total),
-    }
-    .map_err(|status| {
-        let name = codec.name();
-        Error::runtime(format!("nvCOMP's workspace for {n} {name} streams of at most {stream} bytes: {status}"))
+    library.zstd.temp_size(n, stream, total).map_err(|status| {
+        Error::runtime(format!("nvCOMP's workspace for {n} zstd streams of at most {stream} bytes: {status}"))
     })
 }
 
@@ -68,7 +47,6 @@ pub(super) fn temp_bytes(codec: Codec, n: usize, stream: usize, total: usize) ->
 /// As for [`super::decode::decode_async`].
 pub(super) unsafe fn decode_async(
     stream: &Stream,
-    codec: Codec,
     arrays: &DecodeArrays,
     n: usize,
     longest: usize,
@@ -76,12 +54,11 @@ pub(super) unsafe fn decode_async(
     temp_len: usize,
 ) -> Result<()> {
     // The sum of the sizes lies on the device; what one stream alone would need is a bound that is known here.
-    let needed = temp_bytes(codec, n, longest, longest)?;
+    let needed = temp_bytes(n, longest, longest)?;
     if temp_len < needed {
         return Err(Error::runtime(format!(
-            "decoding {n} {} streams needs at least {needed} bytes of workspace, found {temp_len}; raise \
-             device_memory_limit",
-            codec.name()
+            "decoding {n} zstd streams needs at least {needed} bytes of workspace, found {temp_len}; raise \
+             device_memory_limit"
         )));
     }
     let library = library()?;
@@ -101,11 +78,6 @@ pub(super) unsafe fn decode_async(
         memset_async(stream, arrays.out_sizes, POISON, n * size_of::<u64>())?;
     }
     // SAFETY: the caller vouches for arrays, streams and workspace; `memset_async` made the stream's context current.
-    let result = unsafe {
-        match codec {
-            Codec::Zstd => library.zstd.decompress(&batch, temp_ptr, temp_len, raw),
-            Codec::Lz4 => library.lz4.decompress(&batch, temp_ptr, temp_len, raw),
-        }
-    };
-    result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} {} streams: {status}", codec.name())))
+    let result = unsafe { library.zstd.decompress(&batch, temp_ptr, temp_len, raw) };
+    result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} zstd streams: {status}")))
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-pub(super) struct Gpu {
-    pub(super) device: Arc<Device>,
-    pub(super) stream: Stream,
-    pub(super) module: Module,
+pub(crate) struct Gpu {
+    pub(crate) device: Arc<Device>,
+    pub(crate) stream: Stream,
+    pub(crate) module: Module,
 }
 
 /// The first GPU, or `None` after printing why the test is skipped.
-pub(super) fn gpu() -> Option<Gpu> {
+pub(crate) fn gpu() -> Option<Gpu> {
     match Device::open(0) {
         Ok(device) => {
             let stream = Stream::new(&device).unwrap();
@@ -27,7 +27,7 @@ pub(super) fn gpu() -> Option<Gpu> {
 }
 
 /// Whether nvCOMP is there; looks into the active Python's packages too.
-pub(super) fn nvcomp() -> bool {
+pub(crate) fn nvcomp() -> bool {
     let python = std::env::var_os("VIRTUAL_ENV").map_or("python3".into(), |v| PathBuf::from(v).join("bin/python"));
     let code = "import nvidia.libnvcomp as m; print(m.__path__[0] + '/lib64')";
     if let Ok(output) = Command::new(python).args(["-c", code]).output() {
@@ -44,14 +44,14 @@ pub(super) fn nvcomp() -> bool {
 }
 
 /// The bytes of plain values.
-pub(super) fn bytes_of<T: Copy>(values: &[T]) -> Vec<u8> {
+pub(crate) fn bytes_of<T: Copy>(values: &[T]) -> Vec<u8> {
     // SAFETY: used with structures without padding, and integers.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) }.to_vec()
 }
 
 impl Gpu {
     /// A device buffer with these bytes.
-    pub(super) fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
+    pub(crate) fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
         let buffer = DeviceBuffer::alloc(&self.device, bytes.len()).unwrap();
         // SAFETY: both have that many bytes, and the copy is awaited.
         unsafe { copy_to_device_async(&self.stream, buffer.ptr(), bytes.as_ptr(), bytes.len()).unwrap() };
@@ -60,7 +60,7 @@ impl Gpu {
     }
 
     /// The bytes of a device buffer, after all that is enqueued.
-    pub(super) fn download(&self, buffer: &DeviceBuffer) -> Vec<u8> {
+    pub(crate) fn download(&self, buffer: &DeviceBuffer) -> Vec<u8> {
         let mut pinned = PinnedBuffer::alloc(&self.device, buffer.len()).unwrap();
         // SAFETY: both have that many bytes, and the copy is awaited.
         unsafe { copy_to_host_async(&self.stream, pinned.ptr(), buffer.ptr(), buffer.len()).unwrap() };
@@ -70,10 +70,10 @@ impl Gpu {
 }
 
 /// Reproducible numbers (xorshift).
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -81,11 +81,11 @@ impl Random {
     }
 
     /// From 0 to n - 1.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 11) % n
     }
 
-    pub(super) fn bytes(&mut self, n: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| (self.next() >> 32) as u8).collect()
     }
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult};
+use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
 
 use super::streams::Stream as Encoded;
 use super::tables::Tables;
@@ -17,6 +17,22 @@ use crate::cuda::{Device, DeviceBuffer, Module, Stream};
 use crate::error::Result;
 use crate::flow::wave::Wave;
 use crate::gpu_codec::{Checksum, StreamCodec};
+
+/// What tells streams of one decoder apart.
+const fn kind(codec: StreamCodec) -> StreamKind {
+    match codec {
+        StreamCodec::Snappy => StreamKind::Snappy,
+        _ => StreamKind::Lz4,
+    }
+}
+
+/// Which streams go to the same decoder: those for which this is equal.
+const fn decoder(codec: StreamCodec) -> StreamCodec {
+    match codec {
+        StreamCodec::Snappy => StreamCodec::Lz4,
+        other => other,
+    }
+}
 
 /// See the module.
 pub(super) struct Decoder {
@@ -111,11 +127,11 @@ impl Decoder {
         }
         let kinds = tables.kinds();
         for (to, s) in tables.values::<u32>(kinds, n).iter_mut().zip(streams) {
-            *to = s.codec as u32;
+            *to = kind(s.codec) as u32;
         }
         tables.send(stream, kinds, n * 4)?;
         let mut first = 0;
-        for group in streams.chunk_by(|a, b| a.codec == b.codec) {
+        for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
             let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
             let arrays = tables.decode_arrays(first);
             // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected; the

@@ -4,6 +4,8 @@ mod needs;
 mod opening;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_damage;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,0 +1,155 @@
+//! Damaged chunks on the GPU: each ends in the values that the CPU reads, or in an error where the CPU has one, and the next
+//! chunk is read as if nothing had been.
+
+use std::path::Path;
+
+use zarrs::array::codec::{BloscCodec, BloscCompressor, BloscShuffleMode};
+use zarrs::array::{BytesToBytesCodecTraits, CodecOptions};
+
+use super::{DeviceBuffers, Reader};
+use crate::cuda::DeviceBuffer;
+use crate::cuda::test_gpu::{Random, gpu};
+use crate::error::Result;
+use crate::gpu_codec::tests::{gzip, lz4, sample, zlib, zstd};
+use crate::spec::{Device, DimKey, Spec};
+
+/// Elements of a chunk.
+const ELEMENTS: usize = 30_011;
+
+/// Writes an array of int32 with these chunks, of format 2.
+fn store(folder: &Path, compressor: &serde_json::Value, chunks: &[Vec<u8>]) {
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [chunks.len(), ELEMENTS], "chunks": [1, ELEMENTS], "dtype": "<i4", "fill_value": 0,
+        "order": "C", "filters": null, "compressor": compressor,
+    });
+    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
+    for (i, chunk) in chunks.iter().enumerate() {
+        std::fs::write(folder.join(format!("{i}.0")), chunk).unwrap();
+    }
+}
+
+fn open(folder: &Path, device: Device) -> Reader {
+    let spec = Spec {
+        paths: vec![folder.to_str().unwrap().to_owned()],
+        dims: vec![DimKey::parse("0")],
+        window: vec![1],
+        batch_size: 1,
+        device,
+        device_memory_limit: Some(64 << 20),
+        host_memory_limit: Some(64 << 20),
+        ..Spec::default()
+    };
+    Reader::open(spec).unwrap()
+}
+
+fn blosc(data: &[u8], codec: BloscCompressor, shuffle: BloscShuffleMode) -> Vec<u8> {
+    let codec = BloscCodec::new(codec, 5.try_into().unwrap(), None, shuffle, Some(4)).unwrap();
+    codec.encode(data.into(), &CodecOptions::default()).unwrap().into_owned()
+}
+
+/// One of: bits flipped, the end cut, two pieces exchanged, a field of the header overwritten.
+fn damage(chunk: &mut Vec<u8>, random: &mut Random) {
+    let mut below = |n: usize| (random.next() % n.max(1) as u64) as usize;
+    match below(8) {
+        0 => chunk.truncate(below(chunk.len())),
+        1 => {
+            let (a, b, n) = (below(chunk.len()), below(chunk.len()), 1 + below(16));
+            for i in 0..n.min(chunk.len() - a.max(b)) {
+                chunk.swap(a + i, b + i);
+            }
+        }
+        2 => {
+            let at = below(chunk.len().min(64));
+            chunk[at] = below(256) as u8;
+        }
+        _ => {
+            for _ in 0..=below(3) {
+                let at = below(chunk.len());
+                chunk[at] ^= 1 << below(8);
+            }
+        }
+    }
+}
+
+/// Reads all batches on the GPU and on the CPU, and compares them one by one. How many were errors.
+fn compare(folder: &Path, chunks: usize, what: &str) -> usize {
+    let Some(gpu) = gpu() else { return 0 };
+    let (on_cpu, on_gpu) = (open(folder, Device::Cpu), open(folder, Device::Gpu(0)));
+    let bytes = ELEMENTS * 4;
+    let memory: Vec<DeviceBuffer> =
+        (0..on_gpu.buffers_wanted()).map(|_| DeviceBuffer::alloc(&gpu.device, bytes).unwrap()).collect();
+    let lend = |id: usize| on_gpu.lend(DeviceBuffers { id: id as u64, outputs: vec![memory[id].ptr()], ready: 0 });
+    (0..memory.len()).for_each(|id| lend(id).unwrap());
+    let mut errors = 0;
+    for i in 0..chunks {
+        let expected: Result<Vec<u8>> = on_cpu.next_batch().map(|b| b.host[0].as_slice().to_vec());
+        let found = on_gpu.next_batch().map(|b| {
+            let id = b.buffers.unwrap() as usize;
+            let bytes = gpu.download(&memory[id]);
+            lend(id).unwrap();
+            bytes
+        });
+        match (expected, found) {
+            (Ok(expected), Ok(found)) => {
+                assert!(expected == found, "{what}: chunk {i} has other values than on the CPU")
+            }
+            (Err(_), Err(found)) => {
+                errors += 1;
+                assert!(found.message().contains(&format!("{i}.0")), "{what}: {found} doesn't name chunk {i}.0");
+            }
+            (Ok(_), Err(e)) => panic!("{what}: chunk {i} can be read on the CPU, but: {e}"),
+            (Err(e), Ok(_)) => panic!("{what}: chunk {i} can be read on the GPU, but the CPU says: {e}"),
+        }
+    }
+    errors
+}
+
+/// Twelve thousand chunks with DALI_ZARR_DAMAGED=1000, else enough to see that it works.
+#[test]
+fn gpu_damaged_chunks_end_as_on_the_cpu() {
+    if gpu().is_none() {
+        return;
+    }
+    let many: usize = std::env::var("DALI_ZARR_DAMAGED").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
+    type Encoder = fn(&[u8], usize) -> Vec<u8>;
+    let lz: Encoder =
+        |d, i| blosc(d, BloscCompressor::LZ4, [BloscShuffleMode::Shuffle, BloscShuffleMode::NoShuffle][i % 2]);
+    let cases: [(&str, serde_json::Value, Encoder); 8] = [
+        ("blosc lz4", serde_json::json!({"id": "blosc", "cname": "lz4"}), lz),
+        ("blosc zstd", serde_json::json!({"id": "blosc", "cname": "zstd"}), |d, i| {
+            blosc(d, BloscCompressor::Zstd, [BloscShuffleMode::Shuffle, BloscShuffleMode::BitShuffle][i % 2])
+        }),
+        ("blosc zlib", serde_json::json!({"id": "blosc", "cname": "zlib"}), |d, _| {
+            blosc(d, BloscCompressor::Zlib, BloscShuffleMode::Shuffle)
+        }),
+        ("blosc snappy", serde_json::json!({"id": "blosc", "cname": "snappy"}), |d, _| {
+            blosc(d, BloscCompressor::Snappy, BloscShuffleMode::Shuffle)
+        }),
+        ("zstd", serde_json::json!({"id": "zstd"}), |d, i| zstd(d, 1 + i as i32 % 9, i.is_multiple_of(2), true)),
+        ("gzip", serde_json::json!({"id": "gzip"}), |d, i| gzip(d, 1 + i as u32 % 9)),
+        ("zlib", serde_json::json!({"id": "zlib"}), |d, i| zlib(d, 1 + i as u32 % 9)),
+        ("lz4", serde_json::json!({"id": "lz4"}), |d, _| lz4(d)),
+    ];
+    let only = std::env::var("DALI_ZARR_DAMAGED_ONLY").ok();
+    for (what, compressor, encode) in cases {
+        if only.as_ref().is_some_and(|only| !only.split(',').any(|o| o == what)) {
+            continue;
+        }
+        let mut random = Random(what.len() as u64 * 7919 + 5);
+        let mut chunks: Vec<Vec<u8>> = (0..many)
+            .map(|i| {
+                let data: Vec<u8> = sample(i as u8, ELEMENTS * 4);
+                let mut chunk = encode(&data, i);
+                damage(&mut chunk, &mut random);
+                chunk
+            })
+            .collect();
+        // The last one is whole: the context still works.
+        chunks.push(encode(&sample(1, ELEMENTS * 4), 0));
+        let folder = tempfile::tempdir().unwrap();
+        store(folder.path(), &compressor, &chunks);
+        let errors = compare(folder.path(), chunks.len(), what);
+        println!("{what}: {errors} errors in {many} damaged chunks");
+        assert!(errors > many / 10 && errors < chunks.len(), "{what}: {errors} errors in {many} damaged chunks");
+    }
+}
