@@ -3,6 +3,7 @@
 #include "checksum_math.cuh"
 #include "element.cuh"
 #include "inflate_core.cuh"
+#include "zstd_host.cuh"
 
 using namespace dz;
 

@@ -3,3 +3,5 @@
 #include "checksum.cuh"
 #include "gather.cuh"
 #include "inflate.cuh"
+#include "zstd_entropy.cuh"
+#include "zstd_execute_kernel.cuh"
