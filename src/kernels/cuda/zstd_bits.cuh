@@ -25,6 +25,18 @@ DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
 #endif
 }
 
+// The lower half of (high, low) >> n, for n below 32.
+DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_r(low, high, n);
+#else
+  return n ? low >> n | high << (32 - n) : low;
+#endif
+}
+
+// The n highest bits, for n below 32.
+DZ_HD uint32_t top(uint32_t value, uint32_t n) { return shift_in(0, value, n); }
+
 // Reads forward, least significant bit first.
 struct ForwardBits {
   const uint8_t* data;
@@ -48,79 +60,69 @@ struct ForwardBits {
   }
 };
 
-// Reads backward from the highest set bit of the last byte. Behind the beginning come zeros; `left` goes below zero
-// then and never comes back, so that it is enough to look at it in the end.
+// Reads backward from the highest set bit of the last byte. The position is all the state there is; words are loaded
+// anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
+// that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
+// in the end. On the device up to twelve bytes before the data are read; a frame has as many before any stream.
 struct BackwardBits {
-  const uint8_t* data;
-  int32_t left;         // bits not taken yet
-  int32_t next;         // index of the word after `ahead`
-  uint32_t skew;        // bytes in the first word before data[0]
-  uint32_t high, low;   // the next bits, from the highest downward
-  uint32_t held;        // how many of them are there
-  uint32_t ahead;       // the word that comes next
+  const uint8_t* base;  // the word that holds the first byte
+  int32_t at;           // bits from there to the end of those not taken
+  int32_t begin;        // bits from there to the first byte
 #ifndef __CUDA_ARCH__
   uint32_t len;
 #endif
 
-  DZ_HD uint32_t load(int32_t index) const {
-    if (index < 0) return 0;
+  DZ_HD uint32_t word(int32_t index) const {
 #ifdef __CUDA_ARCH__
-    return __ldg(reinterpret_cast<const uint32_t*>(data - skew) + index);
+    return __ldg(reinterpret_cast<const uint32_t*>(base) + index);
 #else
-    uint32_t word = 0;
-    for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t at = uint32_t(index) * 4 + i;
-      if (at < len) word |= uint32_t(data[at]) << (8 * i);
+    uint32_t value = 0;
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t byte = index * 4 + i;
+      if (byte >= 0 && uint32_t(byte) < len) value |= uint32_t(base[byte]) << (8 * i);
     }
-    return word;
+    return value;
 #endif
   }
 
   // Whether there is a mark that says where the bits begin. At most 2^17 bytes.
   DZ_HD bool open(const uint8_t* from, uint32_t bytes) {
     if (bytes == 0 || from[bytes - 1] == 0) return false;
-    data = from;
 #ifdef __CUDA_ARCH__
-    skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
+    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
 #else
-    skew = 0;
+    const uint32_t skew = 0;
     len = bytes;
 #endif
-    left = int32_t((bytes - 1) * 8 + log2_of(from[bytes - 1]));
-    const uint32_t position = uint32_t(left) + skew * 8, top = position / 32;
-    held = position % 32;
-    high = held ? load(int32_t(top)) << (32 - held) : 0;
-    low = 0;
-    ahead = load(int32_t(top) - 1);
-    next = int32_t(top) - 2;
-    refill();
+    base = from - skew;
+    begin = int32_t(skew * 8);
+    at = begin + int32_t((bytes - 1) * 8 + log2_of(from[bytes - 1]));
     return true;
   }
 
-  // Makes more than 32 bits ready.
-  DZ_HD void refill() {
-    if (held > 32) return;
-    const uint64_t word = uint64_t(ahead) << (32 - held);
-    high |= uint32_t(word >> 32);
-    low |= uint32_t(word);
-    held += 32;
-    ahead = load(next);
-    --next;
+  DZ_HD int32_t left() const { return at - begin; }
+
+  // Asks for what comes some time later.
+  DZ_HD void prefetch() const {
+#ifdef __CUDA_ARCH__
+    const int32_t index = at / 32 - kPrefetch;
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(base + 4 * (index < 0 ? 0 : index)));
+#endif
+  }
+  static constexpr int32_t kPrefetch = 24;
+
+  // The next 64 bits from the position `at`, the next one highest.
+  DZ_HD uint64_t window(int32_t from) const {
+    const int32_t position = from < 0 ? 0 : from, index = position >> 5;
+    const uint32_t shift = uint32_t(position) & 31;
+    const uint32_t high = word(index), middle = word(index - 1), low = word(index - 2);
+    return uint64_t(shift_out(high, middle, shift)) << 32 | shift_out(middle, low, shift);
   }
 
-  // The next n bits, for n below 32, of which at least as many are ready.
-  DZ_HD uint32_t peek(uint32_t n) const { return shift_in(0, high, n); }
-
-  DZ_HD void drop(uint32_t n) {
-    high = shift_in(high, low, n);
-    low <<= n;
-    held -= n;
-    left -= int32_t(n);
-  }
-
+  // The next n bits, for n below 32.
   DZ_HD uint32_t take(uint32_t n) {
-    const uint32_t value = peek(n);
-    drop(n);
+    const uint32_t value = top(uint32_t(window(at) >> 32), n);
+    at -= int32_t(n);
     return value;
   }
 };

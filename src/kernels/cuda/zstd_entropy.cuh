@@ -70,42 +70,46 @@ DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const En
   }
   uint32_t length_state = bits.take(t.log[kLiteralLength]);
   uint32_t offset_state = bits.take(t.log[kOffset]);
-  bits.refill();
   uint32_t match_state = bits.take(t.log[kMatchLength]);
   uint32_t literals = 0, output = 0;
-  for (uint32_t i = 0; i < b.sequences; ++i) {
+  for (uint32_t rest = b.sequences; rest > 0; --rest) {
     const uint32_t l = t.lengths[length_state], o = t.offsets[offset_state], m = t.matches[match_state];
-    bits.refill();
-    const uint32_t value = (1u << (o & 31)) + bits.take(o & 31);
-    bits.refill();
-    const uint32_t match = base.match[m >> 16 & 63] + bits.take(m & 31);
-    const uint32_t literal = base.literal[l >> 16 & 63] + bits.take(l & 31);
-    if (i + 1 < b.sequences) {
-      bits.refill();
-      length_state = (l >> 22) + bits.take(l >> 8 & 15);
-      match_state = (m >> 22) + bits.take(m >> 8 & 15);
-      offset_state = (o >> 22) + bits.take(o >> 8 & 15);
-    }
-    uint32_t offset;
-    if (value > 3) {
-      offset = value - 3;
-      if (offset > kLargestOffset) return;
-      repeat2 = repeat1;
-      repeat1 = repeat0;
-    } else {
-      // 1 to 3 repeat one of the last offsets; without literals it is the one after, and the last is one less.
-      const uint32_t which = value - 1 + (literal == 0);
-      offset = which == 0 ? repeat0 : which == 1 ? repeat1 : which == 2 ? repeat2 : repeat0 - 1;
-      if (which >= 2) repeat2 = repeat1;
-      if (which >= 1) repeat1 = repeat0;
-    }
+    const uint64_t window = bits.window(bits.at);
+    // At most 63 extra bits, and 26 for the next states, which the last sequence doesn't have.
+    const uint32_t widths = l + o + m, extra = widths & 255, more = widths >> 8 & 31;
+    const uint32_t taken = rest == 1 ? extra : extra + more;
+    uint32_t next = uint32_t((window << extra) >> 32);
+    if (extra + more > 64) next = uint32_t(bits.window(bits.at - int32_t(extra)) >> 32);
+    bits.at -= int32_t(taken);
+    bits.prefetch();
+    const uint32_t length_bits = l >> 8 & 15, match_bits = m >> 8 & 15;
+    length_state = (l >> 22) + top(next, length_bits);
+    next <<= length_bits;
+    match_state = (m >> 22) + top(next, match_bits);
+    next <<= match_bits;
+    offset_state = (o >> 22) + top(next, o >> 8 & 15);
+
+    // What is not needed for the next states has time.
+    const uint32_t high = uint32_t(window >> 32), low = uint32_t(window), o_bits = o & 31, m_bits = m & 31;
+    const uint32_t value = (1u << o_bits) + top(high, o_bits);
+    const uint32_t high_m = shift_in(high, low, o_bits), low_m = low << o_bits;
+    const uint32_t match = base.match[m >> 16 & 63] + top(high_m, m_bits);
+    const uint32_t literal = base.literal[l >> 16 & 63] + top(shift_in(high_m, low_m, m_bits), l & 31);
+    // 1 to 3 repeat one of the last offsets; without literals it is the one after, and the last is one less.
+    const bool repeats = value <= 3;
+    const uint32_t which = repeats ? value - 1 + (literal == 0) : 3;
+    const uint32_t old = which == 0 ? repeat0 : which == 1 ? repeat1 : which == 2 ? repeat2 : repeat0 - 1;
+    const uint32_t offset = repeats ? old : value - 3;
+    repeat2 = which >= 2 ? repeat1 : repeat2;
+    repeat1 = which >= 1 ? repeat0 : repeat1;
     repeat0 = offset;
     literals += literal;
     output += literal + match;
-    if (offset == 0 || literals > b.literals || output > f.max_block) return;
-    to[i] = pack(literals, output, offset);
+    // Only symbols for offsets are larger than the largest one, and these repeat.
+    if (offset == 0 || (!repeats && offset > kLargestOffset) || literals > b.literals || output > f.max_block) return;
+    *to++ = pack(literals, output, offset);
   }
-  if (bits.left != 0) return;
+  if (bits.left() != 0) return;
   result.size = output + (b.literals - literals);
   if (result.size > f.max_block) return;
   result.repeat[0] = repeat0;
@@ -128,6 +132,12 @@ DZ_HD void prepare_literals(const Frame& f, const Block* blocks, uint32_t own, E
   uint32_t used = 0;
   t.huffman_log = build_huffman(source(f) + b.literals_at, b.literals_size, t.huffman, t.weights, used);
   t.huffman_used = from == own ? used : 0;
+}
+
+DZ_HD uint8_t literal(const uint16_t* table, uint32_t log, BackwardBits& bits) {
+  const uint32_t cell = table[top(uint32_t(bits.window(bits.at) >> 32), log)];
+  bits.at -= int32_t(cell & 255);
+  return uint8_t(cell >> 8);
 }
 
 // Decodes one of the four streams of a block's literals, or the one that there is. Section 4.2.2.
@@ -154,31 +164,37 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, const EntropyTables& 
   BackwardBits bits;
   if (!bits.open(data, len)) return false;
   // At least one and at most `log` bits a literal.
-  if (bits.left < int32_t(count) || bits.left > int32_t(count * log)) return false;
+  if (bits.left() < int32_t(count) || bits.left() > int32_t(count * log)) return false;
+  const uint16_t* const table = t.huffman;
   uint32_t i = 0;
-  for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) {
-    bits.refill();
-    const uint32_t cell = t.huffman[bits.peek(log)];
-    bits.drop(cell & 255);
-    to[i] = uint8_t(cell >> 8);
-  }
+  for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) to[i] = literal(table, log, bits);
+  // Of five words the next 64 bits are in three, wherever among them these begin after four literals of at most 11
+  // bits; so words are loaded long before their bits are needed.
+  int32_t index = bits.at >> 5;
+  uint32_t w0 = bits.word(index), w1 = bits.word(index - 1), w2 = bits.word(index - 2);
   for (; i + 4 <= count; i += 4) {
-    uint32_t word = 0;
+    const uint32_t w3 = bits.word(index < 3 ? 0 : index - 3), w4 = bits.word(index < 4 ? 0 : index - 4);
+    const uint32_t shift = uint32_t(bits.at) & 31;
+    uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
     for (uint32_t k = 0; k < 4; ++k) {
-      if (k % 2 == 0) bits.refill();
-      const uint32_t cell = t.huffman[bits.peek(log)];
-      bits.drop(cell & 255);
+      const uint32_t cell = table[top(high, log)], length = cell & 255;
+      high = shift_in(high, low, length);
+      low <<= length;
+      taken += length;
       word |= cell >> 8 << (8 * k);
     }
     *reinterpret_cast<uint32_t*>(to + i) = word;
+    bits.at -= int32_t(taken);
+    if (bits.left() < 0) return false;
+    const int32_t next = bits.at >> 5, moved = index - next;
+    w0 = moved == 0 ? w0 : moved == 1 ? w1 : w2;
+    w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
+    w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
+    index = next;
+    bits.prefetch();
   }
-  for (; i < count; ++i) {
-    bits.refill();
-    const uint32_t cell = t.huffman[bits.peek(log)];
-    bits.drop(cell & 255);
-    to[i] = uint8_t(cell >> 8);
-  }
-  return bits.left == 0;
+  for (; i < count; ++i) to[i] = literal(table, log, bits);
+  return bits.left() == 0;
 }
 
 DZ_HD uint32_t streams(const Block& b) {

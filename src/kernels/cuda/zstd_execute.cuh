@@ -18,7 +18,7 @@ constexpr uint32_t kLong = 32;
 template <uint32_t WINDOW>
 struct Stage {
   alignas(16) uint8_t bytes[WINDOW + 16];
-  uint32_t written[WINDOW / 32 + 1];  // a bit for each byte of the batch
+  uint32_t written[WINDOW / 32 + 2];  // a bit for each byte of the batch
   uint32_t literals, output;          // of the block, up to the batch's end
 };
 
@@ -47,6 +47,32 @@ DZ_HD uint32_t load4(const uint8_t* from, uint32_t n) {
   uint32_t value = 0;
   for (uint32_t i = 0; i < n; ++i) value |= uint32_t(from[i]) << (8 * i);
   return value;
+#endif
+}
+
+// Copies n bytes between places that don't overlap, by one thread: eight at a time, read before any is written.
+DZ_HD void copy_few(uint8_t* to, const uint8_t* from, uint32_t n) {
+#ifdef __CUDA_ARCH__
+  const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3), shift = skew * 8;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(from - skew);
+#pragma unroll 1
+  for (uint32_t done = 0; done < n; done += 8, words += 2) {
+    const uint32_t some = n - done;
+    // Only words that hold some of the bytes.
+    const uint32_t w0 = words[0], w1 = skew + some > 4 ? words[1] : 0, w2 = skew + some > 8 ? words[2] : 0;
+    const uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
+    uint8_t* const here = to + done;
+    here[0] = uint8_t(low);
+    if (some > 1) here[1] = uint8_t(low >> 8);
+    if (some > 2) here[2] = uint8_t(low >> 16);
+    if (some > 3) here[3] = uint8_t(low >> 24);
+    if (some > 4) here[4] = uint8_t(high);
+    if (some > 5) here[5] = uint8_t(high >> 8);
+    if (some > 6) here[6] = uint8_t(high >> 16);
+    if (some > 7) here[7] = uint8_t(high >> 24);
+  }
+#else
+  for (uint32_t i = 0; i < n; ++i) to[i] = from[i];
 #endif
 }
 
@@ -107,31 +133,44 @@ DZ_HD void copy_match(uint8_t* to, uint32_t offset, uint32_t n, uint32_t lane, u
 // Bytes of a match's source that are not the match itself.
 DZ_HD uint32_t source_len(const Task& task) { return task.offset < task.len ? task.offset : task.len; }
 
-// Sets the bits of bytes [at, at + n).
-DZ_HD void mark(uint32_t* written, uint32_t at, uint32_t n) {
-  while (n) {
-    const uint32_t bit = at % 32, here = n < 32 - bit ? n : 32 - bit;
-    const uint32_t bits = (here == 32 ? ~0u : (1u << here) - 1) << bit;
-#ifdef __CUDA_ARCH__
-    atomicOr(written + at / 32, bits);
-#else
-    written[at / 32] |= bits;
-#endif
-    at += here;
-    n -= here;
-  }
+// Bits of a run of bytes, in two words: at most 33 bytes.
+struct Bits {
+  uint32_t word, low, high;
+};
+
+DZ_HD Bits bits_of(uint32_t at, uint32_t n) {
+  const uint64_t bits = ((uint64_t(1) << n) - 1) << (at % 32);
+  return {at / 32, uint32_t(bits), uint32_t(bits >> 32)};
 }
 
-// Whether the bits of bytes [at, at + n) are set.
-DZ_HD bool marked(const uint32_t* written, uint32_t at, uint32_t n) {
-  while (n) {
-    const uint32_t bit = at % 32, here = n < 32 - bit ? n : 32 - bit;
-    const uint32_t bits = (here == 32 ? ~0u : (1u << here) - 1) << bit;
-    if ((*const_cast<const volatile uint32_t*>(written + at / 32) & bits) != bits) return false;
-    at += here;
-    n -= here;
-  }
-  return true;
+// Whether all of them are set.
+DZ_HD bool marked(const uint32_t* written, const Bits& bits) {
+  const volatile uint32_t* at = written + bits.word;
+  return ((bits.low & ~at[0]) | (bits.high & ~at[1])) == 0;
+}
+
+DZ_HD void set_bits(uint32_t* at, uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  if (bits) atomicOr(at, bits);
+#else
+  *at |= bits;
+#endif
+}
+
+DZ_HD void mark(uint32_t* written, const Bits& bits) {
+  set_bits(written + bits.word, bits.low);
+  set_bits(written + bits.word + 1, bits.high);
+}
+
+// The same for any number of bytes.
+DZ_HD void mark_all(uint32_t* written, uint32_t at, uint32_t n) {
+  for (uint32_t i = 0; i < n; i += 32) mark(written, bits_of(at + i, n - i < 32 ? n - i : 32));
+}
+
+DZ_HD bool all_marked(const uint32_t* written, uint32_t at, uint32_t n) {
+  bool all = true;
+  for (uint32_t i = 0; i < n; i += 32) all = all && marked(written, bits_of(at + i, n - i < 32 ? n - i : 32));
+  return all;
 }
 
 // How far a task's match reaches before the batch: bytes of its source that come from the output, not from the stage.
@@ -141,31 +180,36 @@ DZ_HD uint32_t outside(const Task& task) {
   return task.offset - task.at < n ? task.offset - task.at : n;
 }
 
-// Whether the source is written, as far as it lies in the batch. `stage` is where the batch begins.
+// Whether the source is written, as far as it lies in the batch.
 DZ_HD bool ready(const Task& task, const uint32_t* written) {
-  const uint32_t out = outside(task), n = source_len(task);
-  return n == out || marked(written, task.at + out - task.offset, n - out);
+  const uint32_t out = outside(task);
+  return all_marked(written, task.at + out - task.offset, source_len(task) - out);
 }
 
-// Copies a match into the batch that begins at `bytes` in shared memory and at `output` in the frame's output.
-DZ_HD void copy_task(const Task& task, uint8_t* bytes, const uint8_t* output, uint32_t lane, uint32_t lanes) {
+// Copies a match into the batch that begins at `bytes` in shared memory and at `output` in the frame's output, by one
+// thread.
+DZ_HD void copy_task(const Task& task, uint8_t* bytes, const uint8_t* output) {
+  const uint32_t out = outside(task), n = source_len(task);
+  uint8_t* to = bytes + task.at;
+  if (out) copy_few(to, output + task.at - task.offset, out);
+  if (out < n) copy_few(to + out, to + out - task.offset, n - out);
+  // The rest repeats what was just copied, twice as much each time.
+  for (uint32_t done = n; done < task.len;) {
+    const uint32_t more = done < task.len - done ? done : task.len - done;
+    copy_few(to + done, to, more);
+    done += more;
+  }
+}
+
+// The same by the threads of a warp.
+DZ_HD void copy_long_task(const Task& task, uint8_t* bytes, const uint8_t* output, uint32_t lane, uint32_t lanes) {
   const uint32_t out = outside(task), n = source_len(task);
   uint8_t* to = bytes + task.at;
   const uint8_t* far = output + task.at - task.offset;
-  if (lanes == 1) {
-    for (uint32_t i = 0; i < out; i += 4) {
-      const uint32_t some = out - i < 4 ? out - i : 4;
-      const uint32_t word = load4(far + i, some);
-      for (uint32_t k = 0; k < some; ++k) to[i + k] = uint8_t(word >> (8 * k));
-    }
-  } else {
-    for (uint32_t i = lane; i < out; i += lanes) to[i] = far[i];
-  }
+  for (uint32_t i = lane; i < out; i += lanes) to[i] = far[i];
   for (uint32_t i = out + lane; i < n; i += lanes) to[i] = *(to + i - task.offset);
-  if (n == task.len) return;
-  // The rest repeats what was just copied, or by now is.
 #ifdef __CUDA_ARCH__
-  if (lanes > 1) __syncwarp();
+  __syncwarp();
 #endif
   for (uint32_t i = n + lane; i < task.len; i += lanes) to[i] = to[i % n];
 }
@@ -174,12 +218,8 @@ DZ_HD void copy_task(const Task& task, uint8_t* bytes, const uint8_t* output, ui
 DZ_HD void copy_few_literals(const Literals& literals, const Task& task, uint8_t* to) {
   if (literals.run) {
     for (uint32_t i = 0; i < task.literals_len; ++i) to[i] = *literals.from;
-    return;
-  }
-  for (uint32_t i = 0; i < task.literals_len; i += 4) {
-    const uint32_t some = task.literals_len - i < 4 ? task.literals_len - i : 4;
-    const uint32_t word = load4(literals.from + task.literals_from + i, some);
-    for (uint32_t k = 0; k < some; ++k) to[i + k] = uint8_t(word >> (8 * k));
+  } else {
+    copy_few(to, literals.from + task.literals_from, task.literals_len);
   }
 }
 

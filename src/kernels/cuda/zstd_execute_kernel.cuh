@@ -13,51 +13,57 @@ __device__ __forceinline__ bool execute_block(const Block& b, const Literals& li
                                               uint8_t* output, Stage<WINDOW>& stage) {
   const uint32_t t = threadIdx.x, lane = t % 32;
   uint32_t done = 0, literals_done = 0, output_done = 0;
+  uint64_t now = t < b.sequences ? sequences[t] : 0, before = t && t < b.sequences ? sequences[t - 1] : 0;
   while (done < b.sequences) {
-    const uint32_t i = done + t;
-    const bool in = i < b.sequences;
-    const uint64_t now = in ? sequences[i] : 0, before = in && i ? sequences[i - 1] : 0;
+    const bool in = done + t < b.sequences;
     const bool fits = in && packed_output(now) - output_done <= WINDOW;
     Task task = {};
     bool good = true;
     if (fits) good = plan_task(before, now, output_done, produced, repeat, task);
-    for (uint32_t w = t; w < WINDOW / 32 + 1; w += THREADS) stage.written[w] = 0;
+    for (uint32_t w = t; w < WINDOW / 32 + 2; w += THREADS) stage.written[w] = 0;
     const uint32_t n = __syncthreads_count(fits);
     uint8_t* const out = output + output_done;
     if (n == 0) {
       // A sequence that is longer than the stage goes straight to the output.
-      const uint64_t s = sequences[done], last = done ? sequences[done - 1] : 0;
-      if (!plan_task(last, s, output_done, produced, repeat, task)) return false;
+      now = sequences[done];
+      before = done ? sequences[done - 1] : 0;
+      if (!plan_task(before, now, output_done, produced, repeat, task)) return false;
       copy_literals(literals, task.literals_from, out, task.literals_len, t, THREADS);
       __syncthreads();
       copy_match(out + task.at, task.offset, task.len, t, THREADS);
       __syncthreads();
-      literals_done = packed_literals(s);
-      output_done = packed_output(s);
+      literals_done = packed_literals(now);
+      output_done = packed_output(now);
       ++done;
+      if (done + t < b.sequences) {
+        now = sequences[done + t];
+        before = sequences[done + t - 1];
+      }
       continue;
     }
     if (__syncthreads_or(!good)) return false;
+    if (n == t + 1) {
+      stage.literals = packed_literals(now);
+      stage.output = packed_output(now);
+    }
+    done += n;
+    // They come while this batch is put together.
+    if (done + t < b.sequences) {
+      now = sequences[done + t];
+      before = sequences[done + t - 1];
+    }
     // The stage is as far from a multiple of 16 as the output, so that both are copied in wide words.
     const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(out) & 15);
     uint8_t* const bytes = stage.bytes + skew;
-    if (fits) {
-      if (task.literals_len && task.literals_len <= kLong) {
-        copy_few_literals(literals, task, bytes + task.at - task.literals_len);
-      }
-      if (task.len <= kLong && task.len && task.offset >= task.at + source_len(task)) {
-        copy_task(task, bytes, out, 0, 1);
-        __threadfence_block();
-        mark(stage.written, task.at - task.literals_len, task.literals_len + task.len);
-        task.len = 0;
-      } else if (task.literals_len && task.literals_len <= kLong) {
-        __threadfence_block();
-        mark(stage.written, task.at - task.literals_len, task.literals_len);
-      }
-      if (n == t + 1) {
-        stage.literals = packed_literals(now);
-        stage.output = packed_output(now);
-      }
+    const uint32_t few = task.literals_len <= kLong ? task.literals_len : 0;
+    const bool at_once = task.len && task.len <= kLong && task.offset >= task.at + source_len(task);
+    if (few) copy_few_literals(literals, task, bytes + task.at - few);
+    if (at_once) copy_task(task, bytes, out);
+    __threadfence_block();
+    if (few) mark(stage.written, bits_of(task.at - few, few));
+    if (at_once) {
+      mark(stage.written, bits_of(task.at, task.len));
+      task.len = 0;
     }
     for (uint32_t many = __ballot_sync(0xffffffff, task.literals_len > kLong); many; many &= many - 1) {
       const int from = __ffs(int(many)) - 1;
@@ -66,29 +72,36 @@ __device__ __forceinline__ bool execute_block(const Block& b, const Literals& li
       copy_literals(literals, __shfl_sync(0xffffffff, task.literals_from, from), bytes + at, len, lane, 32);
       __threadfence_block();
       __syncwarp();
-      if (lane == 0) mark(stage.written, at, len);
+      if (lane == 0) mark_all(stage.written, at, len);
     }
-    // Matches that wait for others.
+    // Matches that wait for others. The first of all that are left in the batch waits for none.
+    const bool is_long = task.len > kLong;
+    const uint32_t out_len = task.len ? outside(task) : 0;
+    const Bits needs = is_long || !task.len ? Bits{0, 0, 0}
+                                            : bits_of(task.at + out_len - task.offset, source_len(task) - out_len);
     while (__any_sync(0xffffffff, task.len != 0)) {
-      const bool go = task.len != 0 && ready(task, stage.written);
-      if (go) __threadfence_block();
-      if (go && task.len <= kLong) {
-        copy_task(task, bytes, out, 0, 1);
+      bool go = task.len != 0 && marked(stage.written, needs);
+      if (go && is_long) go = ready(task, stage.written);
+      uint32_t many = __ballot_sync(0xffffffff, go);
+      if (many == 0) continue;
+      __threadfence_block();
+      if (go && !is_long) {
+        copy_task(task, bytes, out);
         __threadfence_block();
-        mark(stage.written, task.at, task.len);
+        mark(stage.written, bits_of(task.at, task.len));
         task.len = 0;
       }
-      for (uint32_t many = __ballot_sync(0xffffffff, go && task.len != 0); many; many &= many - 1) {
+      for (many = __ballot_sync(0xffffffff, go && is_long); many; many &= many - 1) {
         const int from = __ffs(int(many)) - 1;
         Task shared = {};
         shared.at = __shfl_sync(0xffffffff, task.at, from);
         shared.len = __shfl_sync(0xffffffff, task.len, from);
         shared.offset = __shfl_sync(0xffffffff, task.offset, from);
-        copy_task(shared, bytes, out, lane, 32);
+        copy_long_task(shared, bytes, out, lane, 32);
         __threadfence_block();
         __syncwarp();
         if (lane == uint32_t(from)) {
-          mark(stage.written, task.at, task.len);
+          mark_all(stage.written, task.at, task.len);
           task.len = 0;
         }
       }
@@ -104,7 +117,6 @@ __device__ __forceinline__ bool execute_block(const Block& b, const Literals& li
     if (tail < size) out[tail] = bytes[tail];
     literals_done = stage.literals;
     output_done = stage.output;
-    done += n;
     __syncthreads();
   }
   copy_literals(literals, literals_done, output + output_done, block_len - output_done, t, THREADS);
@@ -167,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(kZstdWide)
   dz::zstd::execute<kZstdWide, 16384>(frames, blocks, workspace, results, out_bytes, statuses);
 }
 
-extern "C" __global__ void __launch_bounds__(kZstdNarrow)
+extern "C" __global__ void __launch_bounds__(kZstdNarrow, 4)
     dz_zstd_execute(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,
                     const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {
   dz::zstd::execute<kZstdNarrow, 4096>(frames, blocks, workspace, results, out_bytes, statuses);

@@ -59,15 +59,16 @@ inline bool host_execute_block(const Block& b, const Literals& literals, const u
         uint8_t* const to = stage.bytes + task.at - task.literals_len;
         if (task.literals_len > kLong) copy_literals(literals, task.literals_from, to, task.literals_len, 0, 1);
         else copy_few_literals(literals, task, to);
-        mark(stage.written, task.at - task.literals_len, task.literals_len);
+        mark_all(stage.written, task.at - task.literals_len, task.literals_len);
       }
       // Backward, so that those that wait do.
       for (bool waiting = true; waiting;) {
         waiting = false;
         for (uint32_t t = n; t-- > 0;) {
           if (tasks[t].len && ready(tasks[t], stage.written)) {
-            copy_task(tasks[t], stage.bytes, out, 0, 1);
-            mark(stage.written, tasks[t].at, tasks[t].len);
+            if (tasks[t].len > kLong) copy_long_task(tasks[t], stage.bytes, out, 0, 1);
+            else copy_task(tasks[t], stage.bytes, out);
+            mark_all(stage.written, tasks[t].at, tasks[t].len);
             tasks[t].len = 0;
           }
           waiting = waiting || tasks[t].len;

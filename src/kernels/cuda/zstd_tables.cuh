@@ -185,21 +185,19 @@ DZ_HD uint32_t compressed_weights(const uint8_t* data, uint32_t len, uint8_t* we
   uint32_t state[2];
   for (uint32_t i = 0; i < 2; ++i) {
     state[i] = bits.take(d.log);
-    bits.refill();
   }
-  if (bits.left < 0) return 0;
+  if (bits.left() < 0) return 0;
   uint32_t one = state[0], other = state[1];
   for (uint32_t n = 0; n < 254;) {
     const uint32_t cell = scratch[one];
     weights[n++] = uint8_t(cell & 15);
     const uint32_t width = cell >> 4 & 15;
-    if (bits.left < int32_t(width)) {
+    if (bits.left() < int32_t(width)) {
       weights[n++] = uint8_t(scratch[other] & 15);
       return n;
     }
     one = other;
     other = (cell >> 8) + bits.take(width);
-    bits.refill();
   }
   return 0;
 }
