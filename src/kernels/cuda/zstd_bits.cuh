@@ -60,6 +60,18 @@ struct ForwardBits {
   }
 };
 
+// Three words, in which 64 bits begin at any bit of the first one.
+struct Words {
+  uint32_t word[3], shift;
+
+  // The bits, the next one highest.
+  DZ_HD uint32_t high() const { return shift_out(word[0], word[1], shift); }
+  DZ_HD uint32_t low() const { return shift_out(word[1], word[2], shift); }
+};
+
+// Words between what is asked for beforehand and what is used: three times what the first level's cache loads at once.
+constexpr int32_t kPrefetch = 24;
+
 // Reads backward from the highest set bit of the last byte. The position is all the state there is; words are loaded
 // anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
 // that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
@@ -102,26 +114,26 @@ struct BackwardBits {
 
   DZ_HD int32_t left() const { return at - begin; }
 
-  // Asks for what comes some time later.
-  DZ_HD void prefetch() const {
+  // Asks for words that come some time after this one.
+  DZ_HD void prefetch(int32_t index) const {
+    const uint32_t later = uint32_t(index > kPrefetch ? index - kPrefetch : 0);
 #ifdef __CUDA_ARCH__
-    const int32_t index = at / 32 - kPrefetch;
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(base + 4 * (index < 0 ? 0 : index)));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(base + 4 * uint64_t(later)));
+#else
+    (void)later;
 #endif
   }
-  static constexpr int32_t kPrefetch = 24;
 
-  // The next 64 bits from the position `at`, the next one highest.
-  DZ_HD uint64_t window(int32_t from) const {
+  // Loads what window() needs for the 64 bits from a position on.
+  DZ_HD Words load(int32_t from) const {
     const int32_t position = from < 0 ? 0 : from, index = position >> 5;
-    const uint32_t shift = uint32_t(position) & 31;
-    const uint32_t high = word(index), middle = word(index - 1), low = word(index - 2);
-    return uint64_t(shift_out(high, middle, shift)) << 32 | shift_out(middle, low, shift);
+    prefetch(index);
+    return {word(index), word(index - 1), word(index - 2), uint32_t(position) & 31};
   }
 
   // The next n bits, for n below 32.
   DZ_HD uint32_t take(uint32_t n) {
-    const uint32_t value = top(uint32_t(window(at) >> 32), n);
+    const uint32_t value = top(load(at).high(), n);
     at -= int32_t(n);
     return value;
   }

@@ -72,29 +72,33 @@ DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const En
   uint32_t offset_state = bits.take(t.log[kOffset]);
   uint32_t match_state = bits.take(t.log[kMatchLength]);
   uint32_t literals = 0, output = 0;
+  const uint32_t all_literals = b.literals, max_block = f.max_block;
+  bool bad = false;
+  // Cells and bits of the next sequence are loaded as soon as can be, which decides how long one takes: there is no
+  // branch in here that they would wait for.
+  uint32_t l = t.lengths[length_state], o = t.offsets[offset_state], m = t.matches[match_state];
+  Words words = bits.load(bits.at);
   for (uint32_t rest = b.sequences; rest > 0; --rest) {
-    const uint32_t l = t.lengths[length_state], o = t.offsets[offset_state], m = t.matches[match_state];
-    const uint64_t window = bits.window(bits.at);
+    const uint32_t high = words.high(), low = words.low();
     // At most 63 extra bits, and 26 for the next states, which the last sequence doesn't have.
     const uint32_t widths = l + o + m, extra = widths & 255, more = widths >> 8 & 31;
-    const uint32_t taken = rest == 1 ? extra : extra + more;
-    uint32_t next = uint32_t((window << extra) >> 32);
-    if (extra + more > 64) next = uint32_t(bits.window(bits.at - int32_t(extra)) >> 32);
-    bits.at -= int32_t(taken);
-    bits.prefetch();
+    uint32_t next = uint32_t(((uint64_t(high) << 32 | low) << extra) >> 32);
+    if (extra + more > 64) next = bits.load(bits.at - int32_t(extra)).high();
+    bits.at -= int32_t(extra) + (rest == 1 ? 0 : int32_t(more));
+    words = bits.load(bits.at);
     const uint32_t length_bits = l >> 8 & 15, match_bits = m >> 8 & 15;
-    length_state = (l >> 22) + top(next, length_bits);
+    const uint32_t l_code = l >> 16 & 63, m_code = m >> 16 & 63, l_bits = l & 31, m_bits = m & 31, o_bits = o & 31;
+    l = t.lengths[(l >> 22) + top(next, length_bits)];
     next <<= length_bits;
-    match_state = (m >> 22) + top(next, match_bits);
+    m = t.matches[(m >> 22) + top(next, match_bits)];
     next <<= match_bits;
-    offset_state = (o >> 22) + top(next, o >> 8 & 15);
+    o = t.offsets[(o >> 22) + top(next, o >> 8 & 15)];
 
-    // What is not needed for the next states has time.
-    const uint32_t high = uint32_t(window >> 32), low = uint32_t(window), o_bits = o & 31, m_bits = m & 31;
+    // What is not needed for the next sequence has time.
     const uint32_t value = (1u << o_bits) + top(high, o_bits);
     const uint32_t high_m = shift_in(high, low, o_bits), low_m = low << o_bits;
-    const uint32_t match = base.match[m >> 16 & 63] + top(high_m, m_bits);
-    const uint32_t literal = base.literal[l >> 16 & 63] + top(shift_in(high_m, low_m, m_bits), l & 31);
+    const uint32_t match = base.match[m_code] + top(high_m, m_bits);
+    const uint32_t literal = base.literal[l_code] + top(shift_in(high_m, low_m, m_bits), l_bits);
     // 1 to 3 repeat one of the last offsets; without literals it is the one after, and the last is one less.
     const bool repeats = value <= 3;
     const uint32_t which = repeats ? value - 1 + (literal == 0) : 3;
@@ -106,9 +110,10 @@ DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const En
     literals += literal;
     output += literal + match;
     // Only symbols for offsets are larger than the largest one, and these repeat.
-    if (offset == 0 || (!repeats && offset > kLargestOffset) || literals > b.literals || output > f.max_block) return;
+    bad = bad || offset == 0 || (!repeats && offset > kLargestOffset) || literals > all_literals || output > max_block;
     *to++ = pack(literals, output, offset);
   }
+  if (bad) return;
   if (bits.left() != 0) return;
   result.size = output + (b.literals - literals);
   if (result.size > f.max_block) return;
@@ -135,7 +140,7 @@ DZ_HD void prepare_literals(const Frame& f, const Block* blocks, uint32_t own, E
 }
 
 DZ_HD uint8_t literal(const uint16_t* table, uint32_t log, BackwardBits& bits) {
-  const uint32_t cell = table[top(uint32_t(bits.window(bits.at) >> 32), log)];
+  const uint32_t cell = table[top(bits.load(bits.at).high(), log)];
   bits.at -= int32_t(cell & 255);
   return uint8_t(cell >> 8);
 }
@@ -185,13 +190,12 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, const EntropyTables& 
     }
     *reinterpret_cast<uint32_t*>(to + i) = word;
     bits.at -= int32_t(taken);
-    if (bits.left() < 0) return false;
     const int32_t next = bits.at >> 5, moved = index - next;
     w0 = moved == 0 ? w0 : moved == 1 ? w1 : w2;
     w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
     w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
     index = next;
-    bits.prefetch();
+    bits.prefetch(index);
   }
   for (; i < count; ++i) to[i] = literal(table, log, bits);
   return bits.left() == 0;

@@ -66,7 +66,9 @@ fn sample(kind: u8, len: usize, seed: u64) -> Vec<u8> {
         // Records: the same offset again and again.
         6 => (0..len).map(|i| if i % 24 < 20 { (i % 24) as u8 } else { noise.next() as u8 & 15 }).collect(),
         // Few values: short codes; then a stretch of others.
-        7 => (0..len).map(|i| if i % 40_000 < 30_000 { noise.below(40).min(3) as u8 } else { noise.below(250) as u8 }).collect(),
+        7 => (0..len)
+            .map(|i| if i % 40_000 < 30_000 { noise.below(40).min(3) as u8 } else { noise.below(250) as u8 })
+            .collect(),
         _ => vec![0; len],
     }
 }
