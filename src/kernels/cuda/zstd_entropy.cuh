@@ -30,33 +30,29 @@ struct EntropyTables {
   }
 };
 
-// What the codes of literal lengths and of match lengths begin at.
-struct BaseLengths {
-  uint32_t literal[36];
-  uint32_t match[53];
-};
-
 DZ_HD const uint8_t* source(const Frame& f) { return reinterpret_cast<const uint8_t*>(f.src); }
 
 // Builds the table of one alphabet. `own` is the index of the block within its frame, `blocks` are the frame's.
-DZ_HD void prepare_sequences(const Frame& f, const Block* blocks, uint32_t own, uint32_t alphabet, EntropyTables& t) {
+DZ_HD void prepare_sequences(const Frame& f, const Block* blocks, uint32_t own, uint32_t alphabet,
+                             const Lengths& lengths, EntropyTables& t) {
   const Block& b = blocks[own];
   const uint32_t from = b.tables[alphabet];
   uint32_t at = 0, log = 0;
   bool good = true;
   if (alphabet == kMatchLength && from != own) {
     // Where the bits begin, is behind this block's own descriptions.
-    good = read_table(source(f), b, kMatchLength, t.counts[alphabet], nullptr, log, at);
+    good = read_table(source(f), b, kMatchLength, lengths, t.counts[alphabet], nullptr, log, at);
     t.bits_at = at;
   }
-  good = good && read_table(source(f), blocks[from], alphabet, t.counts[alphabet], t.of(alphabet), log, at);
+  good = good &&
+         read_table(source(f), blocks[from], alphabet, lengths, t.counts[alphabet], t.of(alphabet), log, at);
   if (alphabet == kMatchLength && from == own) t.bits_at = at;
   t.log[alphabet] = log;
   t.good[alphabet] = good;
 }
 
 // Decodes the sequences of a block whose tables are prepared. Section 3.1.1.3.2 and, for offsets, 3.1.1.5.
-DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const EntropyTables& t, const BaseLengths& base,
+DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const EntropyTables& t, const Lengths& lengths,
                             uint64_t* to, BlockResult& result) {
   uint32_t repeat0 = first ? 1 : symbolic_offset(0), repeat1 = first ? 4 : symbolic_offset(1),
            repeat2 = first ? 8 : symbolic_offset(2);
@@ -97,8 +93,8 @@ DZ_HD void decode_sequences(const Frame& f, const Block& b, bool first, const En
     // What is not needed for the next sequence has time.
     const uint32_t value = (1u << o_bits) + top(high, o_bits);
     const uint32_t high_m = shift_in(high, low, o_bits), low_m = low << o_bits;
-    const uint32_t match = base.match[m_code] + top(high_m, m_bits);
-    const uint32_t literal = base.literal[l_code] + top(shift_in(high_m, low_m, m_bits), l_bits);
+    const uint32_t match = lengths.match_base[m_code] + top(high_m, m_bits);
+    const uint32_t literal = lengths.literal_base[l_code] + top(shift_in(high_m, low_m, m_bits), l_bits);
     // 1 to 3 repeat one of the last offsets; without literals it is the one after, and the last is one less.
     const bool repeats = value <= 3;
     const uint32_t which = repeats ? value - 1 + (literal == 0) : 3;
@@ -213,7 +209,7 @@ __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks
   static_assert(GROUP >= 1 && GROUP <= 8, "32 threads for four streams of each");
   extern __shared__ __align__(16) uint8_t shared[];
   EntropyTables* const tables = reinterpret_cast<EntropyTables*>(shared);
-  BaseLengths& base = *reinterpret_cast<BaseLengths*>(shared + GROUP * sizeof(EntropyTables));
+  Lengths& lengths = *reinterpret_cast<Lengths*>(shared + GROUP * sizeof(EntropyTables));
   const uint32_t lane = threadIdx.x % 32;
   const bool sequences = threadIdx.x < 32;
   const uint32_t share = sequences ? 3 : 4;
@@ -223,13 +219,11 @@ __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks
   const bool here = member < GROUP && at < n_work;
   const uint32_t index = here ? work[at] : 0;
   if (sequences) {
-    for (uint32_t i = lane; i < 36 + 53; i += 32) {
-      if (i < 36) base.literal[i] = base_length(kLiteralLength, i);
-      else base.match[i - 36] = base_length(kMatchLength, i - 36);
-    }
+    for (uint32_t i = lane; i < Lengths::kCodes; i += 32) lengths.prepare(i);
+    __syncwarp();
     if (here && blocks[index].sequences) {
       const Frame& f = frames[blocks[index].frame];
-      prepare_sequences(f, blocks + f.first_block, index - f.first_block, part, tables[member]);
+      prepare_sequences(f, blocks + f.first_block, index - f.first_block, part, lengths, tables[member]);
     }
     __syncwarp();
     // Then there is one for each block.
@@ -240,7 +234,7 @@ __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks
       const Frame f = frames[b.frame];
       BlockResult result = {};
       if (b.sequences) {
-        decode_sequences(f, b, own == f.first_block, tables[lane], base,
+        decode_sequences(f, b, own == f.first_block, tables[lane], lengths,
                          reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to), result);
       } else {
         no_sequences(b, own == f.first_block, result);
@@ -269,7 +263,7 @@ __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks
 
 template <uint32_t GROUP>
 constexpr uint32_t entropy_shared() {
-  return uint32_t(GROUP * sizeof(EntropyTables) + sizeof(BaseLengths));
+  return uint32_t(GROUP * sizeof(EntropyTables) + sizeof(Lengths));
 }
 #endif
 

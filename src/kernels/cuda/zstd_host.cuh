@@ -15,12 +15,11 @@ inline void host_entropy(const Frame* frames, const Block* blocks, uint32_t inde
   const Frame& f = frames[b.frame];
   const uint32_t own = index - f.first_block;
   EntropyTables t;
-  BaseLengths base;
-  for (uint32_t i = 0; i < 36; ++i) base.literal[i] = base_length(kLiteralLength, i);
-  for (uint32_t i = 0; i < 53; ++i) base.match[i] = base_length(kMatchLength, i);
+  Lengths lengths;
+  for (uint32_t i = 0; i < Lengths::kCodes; ++i) lengths.prepare(i);
   if (b.sequences) {
-    for (uint32_t a = 0; a < 3; ++a) prepare_sequences(f, blocks + f.first_block, own, a, t);
-    decode_sequences(f, b, own == 0, t, base, reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to),
+    for (uint32_t a = 0; a < 3; ++a) prepare_sequences(f, blocks + f.first_block, own, a, lengths, t);
+    decode_sequences(f, b, own == 0, t, lengths, reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to),
                      result);
   } else {
     no_sequences(b, own == 0, result);

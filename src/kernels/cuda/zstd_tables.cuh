@@ -122,9 +122,32 @@ DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, 
 // A cell of a sequences' table. Bits 0-4: extra bits of the symbol; 8-11: bits of the next state; 16-21: symbol; 22-31:
 // what the next state begins at.
 struct SequenceCell {
-  uint32_t alphabet;
+  const uint8_t* extra;  // bits that follow each code; null: as many as the code says
   DZ_HD uint32_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
-    return extra_bits(alphabet, symbol) | bits << 8 | symbol << 16 | base << 22;
+    return (extra ? extra[symbol] : symbol) | bits << 8 | symbol << 16 | base << 22;
+  }
+};
+
+// What the codes of literal lengths and of match lengths stand for: looked up faster than computed.
+struct Lengths {
+  uint32_t literal_base[36], match_base[53];
+  uint8_t literal_extra[36], match_extra[53];
+
+  static constexpr uint32_t kCodes = 36 + 53;
+
+  // Fills in code i of all.
+  DZ_HD void prepare(uint32_t i) {
+    if (i < 36) {
+      literal_base[i] = base_length(kLiteralLength, i);
+      literal_extra[i] = uint8_t(extra_bits(kLiteralLength, i));
+    } else {
+      match_base[i - 36] = base_length(kMatchLength, i - 36);
+      match_extra[i - 36] = uint8_t(extra_bits(kMatchLength, i - 36));
+    }
+  }
+
+  DZ_HD const uint8_t* extra(uint32_t alphabet) const {
+    return alphabet == kLiteralLength ? literal_extra : alphabet == kMatchLength ? match_extra : nullptr;
   }
 };
 
@@ -137,8 +160,8 @@ struct WeightCell {
 
 // Walks the descriptions in a block's sequences' section up to alphabet `last`, whose table it builds if `table` is
 // given. `at` becomes the position behind it. `log` is that of the table.
-DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, int16_t* counts, uint32_t* table,
-                      uint32_t& log, uint32_t& at) {
+DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const Lengths& lengths,
+                      int16_t* counts, uint32_t* table, uint32_t& log, uint32_t& at) {
   const uint32_t end = b.at + b.size;
   Distribution d = {0, 0, 0};
   uint32_t mode = 0, symbol = 0;
@@ -157,7 +180,7 @@ DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, int16
     }
   }
   if (!table) return true;
-  const SequenceCell cell = {last};
+  const SequenceCell cell = {lengths.extra(last)};
   if (mode == 1) {
     log = 0;
     table[0] = cell(symbol, 0, 0);
