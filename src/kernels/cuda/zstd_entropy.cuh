@@ -201,15 +201,21 @@ DZ_HD uint32_t streams(const Block& b) {
   return b.literals_kind == kFourStreams ? 4 : b.literals_kind == kOneStream ? 1 : 0;
 }
 
+// What a block of threads shares that decodes GROUP blocks.
+template <uint32_t GROUP>
+struct EntropyShared {
+  EntropyTables tables[GROUP];
+  Lengths lengths;
+};
+
 #ifdef __CUDACC__
 // A block of 64 threads decodes GROUP blocks: one warp their sequences, the other one their literals.
 template <uint32_t GROUP>
 __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks, const uint32_t* work, uint32_t n_work,
-                                        uint8_t* workspace, BlockResult* results) {
+                                        uint8_t* workspace, BlockResult* results, EntropyShared<GROUP>& shared) {
   static_assert(GROUP >= 1 && GROUP <= 8, "32 threads for four streams of each");
-  extern __shared__ __align__(16) uint8_t shared[];
-  EntropyTables* const tables = reinterpret_cast<EntropyTables*>(shared);
-  Lengths& lengths = *reinterpret_cast<Lengths*>(shared + GROUP * sizeof(EntropyTables));
+  EntropyTables* const tables = shared.tables;
+  Lengths& lengths = shared.lengths;
   const uint32_t lane = threadIdx.x % 32;
   const bool sequences = threadIdx.x < 32;
   const uint32_t share = sequences ? 3 : 4;
@@ -260,11 +266,6 @@ __device__ __forceinline__ void entropy(const Frame* frames, const Block* blocks
     if (here && part == 0) results[index].literals = bad ? kDamaged : kGood;
   }
 }
-
-template <uint32_t GROUP>
-constexpr uint32_t entropy_shared() {
-  return uint32_t(GROUP * sizeof(EntropyTables) + sizeof(Lengths));
-}
 #endif
 
 }  // namespace zstd
@@ -274,13 +275,12 @@ constexpr uint32_t entropy_shared() {
 // Blocks that one block of dz_zstd_entropy decodes.
 constexpr uint32_t kZstdGroup = 4;
 
-// Grid: ceil(n_work / kZstdGroup) blocks of 64 threads, with 48 KB of shared memory at most. work: indexes of the
-// compressed blocks. results: one for each of `blocks`, of which those of compressed ones are written. The workspace
-// begins at a multiple of 16.
+// Grid: ceil(n_work / kZstdGroup) blocks of 64 threads. work: indexes of the compressed blocks. results: one for each of
+// `blocks`, of which those of compressed ones are written. The workspace begins at a multiple of 16.
 extern "C" __global__ void __launch_bounds__(64)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {
-  dz::zstd::entropy<kZstdGroup>(frames, blocks, work, n_work, workspace, results);
+  __shared__ dz::zstd::EntropyShared<kZstdGroup> shared;
+  dz::zstd::entropy<kZstdGroup>(frames, blocks, work, n_work, workspace, results, shared);
 }
-static_assert(dz::zstd::entropy_shared<kZstdGroup>() <= 48 * 1024, "what a kernel gets without asking");
 #endif

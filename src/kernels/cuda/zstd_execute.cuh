@@ -1,5 +1,5 @@
-// dz_zstd_execute: writes the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections 3.1.1.4
-// and 3.1.1.5), one block of threads for each frame.
+// dz_zstd_execute_*: writes the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections
+// 3.1.1.4 and 3.1.1.5), one block of threads for each frame.
 //
 // Where each sequence writes is known beforehand, so that THREADS of them go at once: a batch is put together in shared
 // memory and then copied to the output. Literals, and matches that lie before the batch, are copied without waiting.

@@ -168,20 +168,19 @@ __device__ __forceinline__ void execute(const Frame* frames, const Block* all_bl
 }  // namespace zstd
 }  // namespace dz
 
-// Grid: one block for each frame; of kZstdWide threads for few large frames, of kZstdNarrow for many.
-// out_bytes: bytes written, all of them within the frame's capacity; statuses: dz::zstd::Status, 0 only where the frame
-// decoded to just its capacity.
-constexpr uint32_t kZstdWide = 1024, kZstdNarrow = 256;
+// Grid: one block for each frame. The more threads it has, the sooner a frame is done; the fewer, the more frames are
+// done at once: as many as fill the device. out_bytes: bytes written, all of them within the frame's capacity; statuses:
+// dz::zstd::Status, 0 only where the frame decoded to just its capacity.
+#define DZ_ZSTD_EXECUTE(NAME, THREADS)                                                                           \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)                                          \
+      NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,               \
+           const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {                       \
+    dz::zstd::execute<THREADS, 16 * THREADS>(frames, blocks, workspace, results, out_bytes, statuses);           \
+  }
 
-extern "C" __global__ void __launch_bounds__(kZstdWide)
-    dz_zstd_execute_wide(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,
-                         const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {
-  dz::zstd::execute<kZstdWide, 16384>(frames, blocks, workspace, results, out_bytes, statuses);
-}
+DZ_ZSTD_EXECUTE(dz_zstd_execute_1024, 1024)
+DZ_ZSTD_EXECUTE(dz_zstd_execute_256, 256)
+DZ_ZSTD_EXECUTE(dz_zstd_execute_128, 128)
 
-extern "C" __global__ void __launch_bounds__(kZstdNarrow, 4)
-    dz_zstd_execute(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,
-                    const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {
-  dz::zstd::execute<kZstdNarrow, 4096>(frames, blocks, workspace, results, out_bytes, statuses);
-}
+#undef DZ_ZSTD_EXECUTE
 #endif

@@ -2,7 +2,7 @@
 // sides assert the sizes.
 //
 // A frame's compressed blocks are entropy-decoded independently of each other, by dz_zstd_entropy: literals and
-// sequences go to a workspace. dz_zstd_execute then writes each frame's bytes, block after block. The host only finds
+// sequences go to a workspace. dz_zstd_execute_* then writes each frame's bytes, block after block. The host only finds
 // out where the parts of each block lie. Bytes of the frame are never trusted: all lengths in them are compared with
 // the ends of what they lie in. What the host writes into these structures is trusted, since the host has checked it.
 #pragma once

@@ -78,7 +78,7 @@ pub fn inflate(input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }
 
-/// What `dz_zstd_entropy` and `dz_zstd_execute` do with a wave, on host memory: each frame's bytes written, and its
+/// What `dz_zstd_entropy` and `dz_zstd_execute_*` do with a wave, on host memory: each frame's bytes written, and its
 /// status.
 ///
 /// # Safety

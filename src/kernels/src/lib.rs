@@ -8,7 +8,7 @@ pub mod zstd;
 pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_checksum`, `dz_gather`, `dz_inflate`, `dz_zstd_entropy`, `dz_zstd_execute` and `dz_zstd_execute_wide`.
+/// `dz_checksum`, `dz_gather`, `dz_inflate`, `dz_zstd_entropy` and those of [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.

@@ -1,4 +1,4 @@
-//! Zstd frames (RFC 8878) for `dz_zstd_entropy` and `dz_zstd_execute`: the structures that they share with the host,
+//! Zstd frames (RFC 8878) for `dz_zstd_entropy` and `dz_zstd_execute_*`: the structures that they share with the host,
 //! which mirror `cuda/zstd_layout.cuh`, and how a wave of frames is put together.
 //!
 //! A wave: each frame's [`plan`](crate::zstd_plan::plan), all of them [pushed](Wave::push) with the addresses of their
@@ -6,12 +6,13 @@
 //! a [`BlockResult`] for each block, and a u64 and an i32 for each frame; then on one stream
 //! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: `ceil(n_work / GROUP)` blocks of
 //!   [`ENTROPY_THREADS`] threads, unless `n_work` is 0;
-//! - `dz_zstd_execute(frames, blocks, workspace, results, out_bytes, statuses)`: a block of [`NARROW`] threads for each
-//!   frame, or `dz_zstd_execute_wide` with [`WIDE`] threads, which is for few large frames.
+//! - one of [`EXECUTE`], which [`Wave::execute_kernel`] chooses, `(frames, blocks, workspace, results, out_bytes,
+//!   statuses)`: a block of threads for each frame.
 //!
-//! Nothing outside the frames, the outputs' capacities and the workspace is written, whatever the frames hold; words of
-//! four bytes are read, so that each of these must lie in an allocation that begins and ends at a multiple of four. A frame was
-//! decoded if its status is 0, which says that it gave just its capacity of bytes. A content checksum is not verified.
+//! Nothing but the outputs' capacities and the workspace is written, and nothing but these and the frames is read,
+//! whatever the frames hold. Addresses may have any alignment; whole words of four bytes are read, though, so that each
+//! of these must lie in an allocation that begins and ends at a multiple of four. A frame was decoded if its status is 0,
+//! which says that it gave just its capacity of bytes. A content checksum is not verified.
 
 use crate::zstd_plan::FramePlan;
 
@@ -21,11 +22,9 @@ pub const GROUP: u32 = 4;
 /// Threads in a block of `dz_zstd_entropy`.
 pub const ENTROPY_THREADS: u32 = 64;
 
-/// Threads in a block of `dz_zstd_execute`.
-pub const NARROW: u32 = 256;
-
-/// Threads in a block of `dz_zstd_execute_wide`.
-pub const WIDE: u32 = 1024;
+/// The kernels that write the bytes of frames, with the threads in their blocks.
+pub const EXECUTE: [(&str, u32); 3] =
+    [("dz_zstd_execute_1024", 1024), ("dz_zstd_execute_256", 256), ("dz_zstd_execute_128", 128)];
 
 /// Status of a frame that was decoded.
 pub const GOOD: i32 = 0;
@@ -182,5 +181,13 @@ impl Wave {
             reserved: 0,
         });
         self.workspace += u64::from(plan.workspace);
+    }
+
+    /// Which of [`EXECUTE`] suits the number of frames: name and threads. The most threads a frame with which all frames
+    /// run at once, on a device with so many multiprocessors of 2048 threads.
+    pub fn execute_kernel(&self, multiprocessors: u32) -> (&'static str, u32) {
+        let room = u64::from(multiprocessors) * 2048;
+        let fits = |threads: u32| self.frames.len() as u64 * u64::from(threads) <= room;
+        EXECUTE.into_iter().find(|&(_, threads)| fits(threads)).unwrap_or(EXECUTE[2])
     }
 }
