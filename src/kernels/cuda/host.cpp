@@ -6,6 +6,7 @@
 #include "inflate_core.cuh"
 #include "shuffle.cuh"
 #include "streams.cuh"
+#include "zstd_host.cuh"
 
 using namespace dz;
 

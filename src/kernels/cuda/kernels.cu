@@ -4,3 +4,5 @@
 #include "gather.cuh"
 #include "inflate.cuh"
 #include "lz4.cuh"
+#include "zstd_entropy.cuh"
+#include "zstd_execute_kernel.cuh"

@@ -1,6 +1,7 @@
 //! The kernels' element function and arithmetic on the CPU, from the same source: the reference for tests, and for
 //! anything that must give the device's values where there is none.
 
+use crate::zstd::{Block, BlockResult, Frame, Wave};
 use crate::{ChecksumKind, Job, Op, StreamKind};
 
 unsafe extern "C" {
@@ -19,6 +20,17 @@ unsafe extern "C" {
         ring: u32,
     ) -> i32;
     fn dz_host_checksum(kind: u32, data: *const u8, len: u64) -> u32;
+    fn dz_host_zstd(
+        frames: *const Frame,
+        n_frames: u32,
+        blocks: *const Block,
+        work: *const u32,
+        n_work: u32,
+        workspace: *mut u8,
+        results: *mut BlockResult,
+        out_bytes: *mut u64,
+        statuses: *mut i32,
+    );
 }
 
 /// What `dz_assemble` does, one element after the other, on host memory.
@@ -120,4 +132,32 @@ pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Resu
     let status =
         unsafe { dz_host_stream(kind as u32, input.as_ptr(), input.len() as u64, to, capacity, &mut produced, ring) };
     if status == 0 { Ok(produced as usize) } else { Err(status) }
+}
+
+/// What `dz_zstd_entropy` and `dz_zstd_execute_*` do with a wave, on host memory: each frame's bytes written, and its
+/// status.
+///
+/// # Safety
+/// The wave was put together with [`Wave::push`] from [plans](crate::zstd_plan::plan) of the same bytes that lie at the
+/// frames' addresses, and each output has room for its plan's capacity.
+pub unsafe fn zstd(wave: &Wave) -> Vec<(u64, i32)> {
+    let mut workspace = vec![0u128; (wave.workspace / 16) as usize];
+    let mut results = vec![BlockResult::default(); wave.blocks.len()];
+    let (mut out_bytes, mut statuses) = (vec![0u64; wave.frames.len()], vec![0i32; wave.frames.len()]);
+    // SAFETY: the arrays have the lengths that the wave says; the caller vouches for the addresses in it. The decoder
+    // stays within what the plans name, whatever the frames' bytes are.
+    unsafe {
+        dz_host_zstd(
+            wave.frames.as_ptr(),
+            wave.frames.len() as u32,
+            wave.blocks.as_ptr(),
+            wave.work.as_ptr(),
+            wave.work.len() as u32,
+            workspace.as_mut_ptr().cast(),
+            results.as_mut_ptr(),
+            out_bytes.as_mut_ptr(),
+            statuses.as_mut_ptr(),
+        );
+    }
+    out_bytes.into_iter().zip(statuses).collect()
 }

@@ -4,9 +4,11 @@
 //! each of them under `cuda/`; [`host`] is their element function and arithmetic on the CPU.
 
 pub mod host;
+pub mod zstd;
+pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_checksum`, `dz_gather`, `dz_inflate` and `dz_lz4`.
+/// `dz_checksum`, `dz_gather`, `dz_inflate`, `dz_lz4`, `dz_zstd_entropy` and those of [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.

@@ -1,0 +1,143 @@
+// Readers of bits for zstd: forward, for the descriptions of FSE tables, and backward, for all entropy-coded streams
+// (RFC 8878, section 4.1). Each belongs to one thread. None reads outside the bytes that it was given, but that
+// the device loads whole words: an allocation must begin and end at a multiple of four.
+#pragma once
+#include "layout.cuh"
+
+namespace dz {
+namespace zstd {
+
+// Which bit is the highest that is set; not for 0.
+DZ_HD uint32_t log2_of(uint32_t value) {
+#ifdef __CUDA_ARCH__
+  return 31 - __clz(int(value));
+#else
+  return 31 - uint32_t(__builtin_clz(value));
+#endif
+}
+
+// The upper half of (high, low) << n, for n below 32.
+DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_l(low, high, n);
+#else
+  return n ? high << n | low >> (32 - n) : high;
+#endif
+}
+
+// The lower half of (high, low) >> n, for n below 32.
+DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_r(low, high, n);
+#else
+  return n ? low >> n | high << (32 - n) : low;
+#endif
+}
+
+// The n highest bits, for n below 32.
+DZ_HD uint32_t top(uint32_t value, uint32_t n) { return shift_in(0, value, n); }
+
+// Reads forward, least significant bit first.
+struct ForwardBits {
+  const uint8_t* data;
+  uint32_t len;
+  uint32_t at;  // bits taken
+
+  // The next n bits (at most 16); zeros behind the end.
+  DZ_HD uint32_t peek(uint32_t n) const {
+    const uint32_t byte = at / 8;
+    uint32_t word = 0;
+    for (uint32_t i = 0; i < 3; ++i) {
+      if (byte + i < len) word |= uint32_t(data[byte + i]) << (8 * i);
+    }
+    return word >> (at % 8) & ((1u << n) - 1);
+  }
+
+  // Whether as many were there.
+  DZ_HD bool skip(uint32_t n) {
+    at += n;
+    return at <= len * 8;
+  }
+};
+
+// Three words, in which 64 bits begin at any bit of the first one.
+struct Words {
+  uint32_t word[3], shift;
+
+  // The bits, the next one highest.
+  DZ_HD uint32_t high() const { return shift_out(word[0], word[1], shift); }
+  DZ_HD uint32_t low() const { return shift_out(word[1], word[2], shift); }
+};
+
+// Words between what is asked for beforehand and what is used: three times what the first level's cache loads at once.
+constexpr int32_t kPrefetch = 24;
+
+// Reads backward from the highest set bit of the last byte. The position is all the state there is; words are loaded
+// anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
+// that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
+// in the end. On the device up to twelve bytes before the data are read; a frame has as many before any stream.
+struct BackwardBits {
+  const uint8_t* base;  // the word that holds the first byte
+  int32_t at;           // bits from there to the end of those not taken
+  int32_t begin;        // bits from there to the first byte
+#ifndef __CUDA_ARCH__
+  uint32_t len;
+#endif
+
+  DZ_HD uint32_t word(int32_t index) const {
+#ifdef __CUDA_ARCH__
+    return __ldg(reinterpret_cast<const uint32_t*>(base) + index);
+#else
+    uint32_t value = 0;
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t byte = index * 4 + i;
+      if (byte >= 0 && uint32_t(byte) < len) value |= uint32_t(base[byte]) << (8 * i);
+    }
+    return value;
+#endif
+  }
+
+  // Whether there is a mark that says where the bits begin. At most 2^17 bytes.
+  DZ_HD bool open(const uint8_t* from, uint32_t bytes) {
+    if (bytes == 0 || from[bytes - 1] == 0) return false;
+#ifdef __CUDA_ARCH__
+    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
+#else
+    const uint32_t skew = 0;
+    len = bytes;
+#endif
+    base = from - skew;
+    begin = int32_t(skew * 8);
+    at = begin + int32_t((bytes - 1) * 8 + log2_of(from[bytes - 1]));
+    return true;
+  }
+
+  DZ_HD int32_t left() const { return at - begin; }
+
+  // Asks for words that come some time after this one.
+  DZ_HD void prefetch(int32_t index) const {
+    const uint32_t later = uint32_t(index > kPrefetch ? index - kPrefetch : 0);
+#ifdef __CUDA_ARCH__
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(base + 4 * uint64_t(later)));
+#else
+    (void)later;
+#endif
+  }
+
+  // Loads what window() needs for the 64 bits from a position on.
+  DZ_HD Words load(int32_t from) const {
+    const int32_t position = from < 0 ? 0 : from, index = position >> 5;
+    prefetch(index);
+    return {word(index), word(index - 1), word(index - 2), uint32_t(position) & 31};
+  }
+
+  // The next n bits, for n below 32.
+  DZ_HD uint32_t take(uint32_t n) {
+    const uint32_t value = top(load(at).high(), n);
+    at -= int32_t(n);
+    return value;
+  }
+};
+
+}  // namespace zstd
+}  // namespace dz

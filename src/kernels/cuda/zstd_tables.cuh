@@ -1,0 +1,288 @@
+// The decoding tables of zstd: FSE (RFC 8878, section 4.1) and Huffman (section 4.2), from their descriptions in a
+// block or from the predefined distributions. One thread builds one table.
+#pragma once
+#include "zstd_bits.cuh"
+#include "zstd_layout.cuh"
+
+namespace dz {
+namespace zstd {
+
+// The three alphabets of sequences, in the order of their descriptions.
+enum Alphabet : uint32_t { kLiteralLength = 0, kOffset = 1, kMatchLength = 2 };
+
+constexpr uint32_t kLengthCells = 512, kOffsetCells = 256, kMaxSymbols = 56;
+constexpr uint32_t kMaxCodeBits = 11;
+constexpr uint32_t kMaxWeight = 11;
+
+DZ_HD uint32_t largest_symbol(uint32_t alphabet) {
+  return alphabet == kLiteralLength ? 35 : alphabet == kOffset ? 31 : 52;
+}
+
+DZ_HD uint32_t largest_log(uint32_t alphabet) { return alphabet == kOffset ? 8 : 9; }
+
+// Bits that follow the code of a length, section 3.1.1.3.2.1.1. An offset's code is their number.
+DZ_HD uint32_t extra_bits(uint32_t alphabet, uint32_t code) {
+  const char* literals = "\1\1\1\1\2\2\3\3\4\6\7\10\11\12\13\14\15\16\17\20";
+  const char* matches = "\1\1\1\1\2\2\3\3\4\4\5\7\10\11\12\13\14\15\16\17\20";
+  if (alphabet == kOffset) return code;
+  if (alphabet == kLiteralLength) return code < 16 ? 0 : uint32_t(literals[code - 16]);
+  return code < 32 ? 0 : uint32_t(matches[code - 32]);
+}
+
+// The length that a code stands for when its extra bits are zero: the sum of what the codes before it cover.
+DZ_HD uint32_t base_length(uint32_t alphabet, uint32_t code) {
+  uint32_t base = alphabet == kMatchLength ? 3 : 0;
+  for (uint32_t c = 0; c < code; ++c) base += 1u << extra_bits(alphabet, c);
+  return base;
+}
+
+// The predefined distributions, section 3.1.1.3.2.2: how many cells a symbol has; -1 as in read_distribution.
+DZ_HD int32_t predefined(uint32_t alphabet, uint32_t symbol) {
+  const char* lengths = "\4\3\2\2\2\2\2\2\2\2\2\2\2\1\1\1\2\2\2\2\2\2\2\2\2\3\2\1\1\1\1\1";
+  const char* offsets = "\1\1\1\1\1\1\2\2\2\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1";
+  const char* matches = "\1\4\3\2\2\2\2\2\2";
+  if (alphabet == kLiteralLength) return symbol < 32 ? lengths[symbol] : -1;
+  if (alphabet == kOffset) return symbol < 24 ? offsets[symbol] : -1;
+  return symbol < 9 ? matches[symbol] : symbol < 46 ? 1 : -1;
+}
+
+// A distribution: the cells of each symbol are kept elsewhere.
+struct Distribution {
+  uint32_t log;      // logarithm of the number of cells
+  uint32_t symbols;  // how many symbols have a count
+  uint32_t used;     // bytes of its description
+};
+
+// Reads a description, section 4.1.1. A count of -1 is one cell, of less than even probability. At most
+// largest + 1 counts are written.
+DZ_HD bool read_distribution(const uint8_t* data, uint32_t len, uint32_t largest, uint32_t max_log, int16_t* counts,
+                             Distribution& d) {
+  ForwardBits bits = {data, len, 0};
+  d.log = bits.peek(4) + 5;
+  if (!bits.skip(4) || d.log > max_log) return false;
+  int32_t rest = 1 << d.log;
+  uint32_t n = 0;
+  while (rest > 0) {
+    if (n > largest) return false;
+    // A value from 0 to rest + 1; the lowest of them take one bit less.
+    const uint32_t width = log2_of(uint32_t(rest) + 1) + 1;
+    const int32_t less = (1 << width) - 1 - (rest + 1);
+    int32_t value = int32_t(bits.peek(width - 1));
+    if (value < less) {
+      if (!bits.skip(width - 1)) return false;
+    } else {
+      value = int32_t(bits.peek(width));
+      if (!bits.skip(width)) return false;
+      if (value >= 1 << (width - 1)) value -= less;
+    }
+    const int32_t count = value - 1;
+    rest -= count < 0 ? 1 : count;
+    counts[n++] = int16_t(count);
+    for (bool more = count == 0; more;) {
+      const uint32_t zeros = bits.peek(2);
+      if (!bits.skip(2) || n + zeros > largest + 1) return false;
+      for (uint32_t i = 0; i < zeros; ++i) counts[n++] = 0;
+      more = zeros == 3;
+    }
+  }
+  d.symbols = n;
+  d.used = (bits.at + 7) / 8;
+  return rest == 0;
+}
+
+// Gives each symbol its cells, and each cell the states that may follow it. The counts must add up to the number of
+// cells; they are used up. `cell` makes a cell of its symbol, the bits that choose the next state, and what these are
+// added to.
+template <typename CELL, typename T>
+DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, const CELL& cell) {
+  const uint32_t size = 1u << log, mask = size - 1, step = (size >> 1) + (size >> 3) + 3;
+  uint32_t high = size, at = 0;
+  for (uint32_t s = 0; s < symbols; ++s) {
+    if (counts[s] < 0) table[--high] = T(s);
+  }
+  for (uint32_t s = 0; s < symbols; ++s) {
+    const int32_t count = counts[s];
+    for (int32_t i = 0; i < count; ++i) {
+      table[at] = T(s);
+      // There is a cell below `high`, since one was just filled; the steps come to every cell.
+      do at = (at + step) & mask;
+      while (at >= high);
+    }
+    if (count < 0) counts[s] = 1;
+  }
+  for (uint32_t i = 0; i < size; ++i) {
+    const uint32_t s = uint32_t(table[i]);
+    const uint32_t state = uint32_t(counts[s]);
+    counts[s] = int16_t(state + 1);
+    const uint32_t bits = log - log2_of(state);
+    table[i] = cell(s, bits, (state << bits) - size);
+  }
+}
+
+// A cell of a sequences' table. Bits 0-4: extra bits of the symbol; 8-11: bits of the next state; 16-21: symbol; 22-31:
+// what the next state begins at.
+struct SequenceCell {
+  const uint8_t* extra;  // bits that follow each code; null: as many as the code says
+  DZ_HD uint32_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
+    return (extra ? extra[symbol] : symbol) | bits << 8 | symbol << 16 | base << 22;
+  }
+};
+
+// What the codes of literal lengths and of match lengths stand for: looked up faster than computed.
+struct Lengths {
+  uint32_t literal_base[36], match_base[53];
+  uint8_t literal_extra[36], match_extra[53];
+
+  static constexpr uint32_t kCodes = 36 + 53;
+
+  // Fills in code i of all.
+  DZ_HD void prepare(uint32_t i) {
+    if (i < 36) {
+      literal_base[i] = base_length(kLiteralLength, i);
+      literal_extra[i] = uint8_t(extra_bits(kLiteralLength, i));
+    } else {
+      match_base[i - 36] = base_length(kMatchLength, i - 36);
+      match_extra[i - 36] = uint8_t(extra_bits(kMatchLength, i - 36));
+    }
+  }
+
+  DZ_HD const uint8_t* extra(uint32_t alphabet) const {
+    return alphabet == kLiteralLength ? literal_extra : alphabet == kMatchLength ? match_extra : nullptr;
+  }
+};
+
+// A cell of the table of Huffman weights. Bits 0-3: weight; 4-7: bits of the next state; 8-15: its base.
+struct WeightCell {
+  DZ_HD uint16_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
+    return uint16_t(symbol | bits << 4 | base << 8);
+  }
+};
+
+// Walks the descriptions in a block's sequences' section up to alphabet `last`, whose table it builds if `table` is
+// given. `at` becomes the position behind it. `log` is that of the table.
+DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const Lengths& lengths,
+                      int16_t* counts, uint32_t* table, uint32_t& log, uint32_t& at) {
+  const uint32_t end = b.at + b.size;
+  Distribution d = {0, 0, 0};
+  uint32_t mode = 0, symbol = 0;
+  at = b.sequences_at;
+  for (uint32_t a = 0; a <= last; ++a) {
+    mode = b.modes >> (6 - 2 * a) & 3;
+    if (mode == 1) {
+      if (at >= end) return false;
+      symbol = frame[at++];
+      if (symbol > largest_symbol(a)) return false;
+    } else if (mode == 2) {
+      if (at >= end || !read_distribution(frame + at, end - at, largest_symbol(a), largest_log(a), counts, d)) {
+        return false;
+      }
+      at += d.used;
+    }
+  }
+  if (!table) return true;
+  const SequenceCell cell = {lengths.extra(last)};
+  if (mode == 1) {
+    log = 0;
+    table[0] = cell(symbol, 0, 0);
+    return true;
+  }
+  if (mode == 0) {
+    d.log = last == kOffset ? 5 : 6;
+    d.symbols = last == kOffset ? 29 : largest_symbol(last) + 1;
+    for (uint32_t s = 0; s < d.symbols; ++s) counts[s] = int16_t(predefined(last, s));
+  }
+  log = d.log;
+  build_fse(table, counts, d.symbols, d.log, cell);
+  return mode != 3;
+}
+
+// Huffman weights that are FSE-compressed, section 4.2.1.2: two states take turns until the bits run out. `scratch`
+// has room for 64 cells and the counts. How many weights there are, 0 for damage.
+DZ_HD uint32_t compressed_weights(const uint8_t* data, uint32_t len, uint8_t* weights, uint16_t* scratch) {
+  int16_t* counts = reinterpret_cast<int16_t*>(scratch + 64);
+  Distribution d;
+  if (!read_distribution(data, len, kMaxWeight, 6, counts, d)) return 0;
+  build_fse(scratch, counts, d.symbols, d.log, WeightCell());
+  BackwardBits bits;
+  if (d.used > len || !bits.open(data + d.used, len - d.used)) return 0;
+  uint32_t state[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    state[i] = bits.take(d.log);
+  }
+  if (bits.left() < 0) return 0;
+  uint32_t one = state[0], other = state[1];
+  for (uint32_t n = 0; n < 254;) {
+    const uint32_t cell = scratch[one];
+    weights[n++] = uint8_t(cell & 15);
+    const uint32_t width = cell >> 4 & 15;
+    if (bits.left() < int32_t(width)) {
+      weights[n++] = uint8_t(scratch[other] & 15);
+      return n;
+    }
+    one = other;
+    other = (cell >> 8) + bits.take(width);
+  }
+  return 0;
+}
+
+// Builds the table for a description, section 4.2.1: cell = symbol << 8 | length of its code. The logarithm of its
+// size, 0 for damage; `used` becomes the description's bytes. `weights` has room for 256.
+DZ_HD uint32_t build_huffman(const uint8_t* data, uint32_t len, uint16_t* table, uint8_t* weights, uint32_t& used) {
+  if (len == 0) return 0;
+  const uint32_t header = data[0];
+  uint32_t n;
+  if (header >= 128) {
+    n = header - 127;
+    used = 1 + (n + 1) / 2;
+    if (used > len) return 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t pair = data[1 + i / 2];
+      weights[i] = uint8_t(i % 2 ? pair & 15 : pair >> 4);
+    }
+  } else {
+    used = 1 + header;
+    if (used > len) return 0;
+    n = compressed_weights(data + 1, header, weights, table);
+    if (n == 0) return 0;
+  }
+  uint32_t sum = 0, ones = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t w = weights[i];
+    if (w > kMaxWeight) return 0;
+    sum += (1u << w) >> 1;
+    ones += w == 1;
+  }
+  if (sum == 0) return 0;
+  const uint32_t log = log2_of(sum) + 1, rest = (1u << log) - sum;
+  // The last weight is not written: it makes the sum a power of two.
+  if (log > kMaxCodeBits || (rest & (rest - 1)) != 0) return 0;
+  weights[n] = uint8_t(log2_of(rest) + 1);
+  ones += weights[n] == 1;
+  ++n;
+  if (ones < 2 || ones % 2 != 0) return 0;
+  // Long codes first, symbols of the same length in their order.
+  uint32_t next[kMaxWeight + 1] = {};
+  for (uint32_t i = 0; i < n; ++i) next[weights[i]] += (1u << weights[i]) >> 1;
+  uint32_t sum_before = 0;
+  for (uint32_t w = 1; w <= kMaxWeight; ++w) {
+    const uint32_t cells = next[w];
+    next[w] = sum_before;
+    sum_before += cells;
+  }
+  for (uint32_t s = 0; s < n; ++s) {
+    const uint32_t w = weights[s];
+    if (w == 0) continue;
+    const uint32_t cells = 1u << (w - 1), value = s << 8 | (log + 1 - w), to = next[w];
+    next[w] = to + cells;
+    if (cells == 1) {
+      table[to] = uint16_t(value);
+    } else {
+      uint32_t* pairs = reinterpret_cast<uint32_t*>(table + to);
+      for (uint32_t i = 0; i < cells / 2; ++i) pairs[i] = value | value << 16;
+    }
+  }
+  return log;
+}
+
+}  // namespace zstd
+}  // namespace dz
