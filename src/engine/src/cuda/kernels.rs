@@ -4,9 +4,29 @@ use super::decode::DecodeArrays;
 use super::{Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
+use dali_zarr_kernels::zstd::{self, ENTROPY_THREADS, EXECUTE, GROUP};
 use dali_zarr_kernels::{FATBIN, THREADS};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
+
+/// Device addresses of the arrays of a wave of zstd frames.
+#[derive(Clone, Copy, Debug)]
+pub struct ZstdArrays {
+    /// [`zstd::Wave::frames`].
+    pub frames: u64,
+    /// [`zstd::Wave::blocks`].
+    pub blocks: u64,
+    /// [`zstd::Wave::work`].
+    pub work: u64,
+    /// Memory for what is decoded in between.
+    pub workspace: u64,
+    /// A [`zstd::BlockResult`] for each block.
+    pub results: u64,
+    /// Out: bytes that each frame decoded to, 64 bits.
+    pub out_sizes: u64,
+    /// Out: a status of 32 bits for each frame.
+    pub statuses: u64,
+}
 
 /// The kernels, loaded for one device.
 #[derive(Debug)]
@@ -18,6 +38,9 @@ pub struct Module {
     gather: sys::CUfunction,
     inflate: sys::CUfunction,
     lz4: sys::CUfunction,
+    zstd_entropy: sys::CUfunction,
+    /// In the order of [`zstd::EXECUTE`].
+    zstd_execute: [sys::CUfunction; 3],
 }
 
 // SAFETY: module and function handles may be used from any thread.
@@ -49,12 +72,24 @@ impl Module {
                 function(c"dz_gather")?,
                 function(c"dz_inflate")?,
                 function(c"dz_lz4")?,
+                function(c"dz_zstd_entropy")?,
+                function(c"dz_zstd_execute_1024")?,
+                function(c"dz_zstd_execute_256")?,
+                function(c"dz_zstd_execute_128")?,
             ])
         })();
         match functions {
-            Ok([assemble, checksum, gather, inflate, lz4]) => {
-                Ok(Self { device: device.clone(), handle, assemble, checksum, gather, inflate, lz4 })
-            }
+            Ok([assemble, checksum, gather, inflate, lz4, zstd_entropy, a, b, c]) => Ok(Self {
+                device: device.clone(),
+                handle,
+                assemble,
+                checksum,
+                gather,
+                inflate,
+                lz4,
+                zstd_entropy,
+                zstd_execute: [a, b, c],
+            }),
             Err(error) => {
                 // SAFETY: loaded above, and used by nothing.
                 let _ = unsafe { sys::cuModuleUnload(handle) };
@@ -177,6 +212,46 @@ impl Module {
         ];
         // SAFETY: the arguments are those of dz_lz4; the caller vouches for the addresses.
         unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 32), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of a wave of zstd frames, whose arrays lie at `arrays`. Writes a status ([`zstd::GOOD`] or
+    /// another) and the decoded bytes for each frame. Neither reads outside the frames nor writes outside the outputs and
+    /// the workspace, whatever the bytes are.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays hold what [`zstd::Wave::push`] made of plans of the same frames; all is device memory that stays valid
+    /// until the stream has passed this point, in allocations that begin and end at multiples of 4; the workspace has
+    /// [`zstd::Wave::workspace`] bytes and begins at a multiple of 16; outputs don't overlap.
+    pub unsafe fn launch_zstd(&self, stream: &Stream, wave: &zstd::Wave, arrays: &ZstdArrays) -> Result<()> {
+        let ZstdArrays { mut frames, mut blocks, mut work, mut workspace, mut results, .. } = *arrays;
+        let (mut sizes, mut statuses, mut n_work) = (arrays.out_sizes, arrays.statuses, wave.work.len() as u32);
+        let mut arguments = [
+            argument(&mut frames),
+            argument(&mut blocks),
+            argument(&mut work),
+            argument(&mut n_work),
+            argument(&mut workspace),
+            argument(&mut results),
+        ];
+        let grid = (n_work.div_ceil(GROUP), ENTROPY_THREADS);
+        // SAFETY: the arguments are those of dz_zstd_entropy; the caller vouches for the addresses.
+        unsafe { self.launch("dz_zstd_entropy", self.zstd_entropy, stream, grid, &mut arguments)? };
+        let mut arguments = [
+            argument(&mut frames),
+            argument(&mut blocks),
+            argument(&mut workspace),
+            argument(&mut results),
+            argument(&mut sizes),
+            argument(&mut statuses),
+        ];
+        let (name, threads) = wave.execute_kernel(self.device.multiprocessors() as u32);
+        let which = EXECUTE.iter().position(|(n, _)| *n == name).unwrap_or(0);
+        let grid = (wave.frames.len() as u32, threads);
+        // SAFETY: the arguments are those of dz_zstd_execute_*; the caller vouches for the addresses.
+        unsafe { self.launch(name, self.zstd_execute[which], stream, grid, &mut arguments) }
     }
 
     /// One-dimensional launch; no blocks: nothing to do.

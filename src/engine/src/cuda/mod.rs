@@ -16,7 +16,7 @@ mod stream;
 
 pub use copy::{copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
 pub use device::Device;
-pub use kernels::Module;
+pub use kernels::{Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use stream::{Event, Stream};
 

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::gpu_codec::StreamCodec;
 use crate::gpu_codec::tests::{gzip, lz4, sample, zlib, zstd};
 use crate::gpu_codec::{Checksum, Verdict, inspect};
-use dali_zarr_kernels::{ChecksumJob, ChecksumKind};
+use dali_zarr_kernels::{ChecksumJob, ChecksumKind, StreamKind};
 use std::time::Instant;
 
 /// Bytes after each output that must stay as they are.
@@ -46,7 +46,7 @@ struct Batch {
     places: Vec<(usize, usize)>,
     sums: Vec<Option<Checksum>>,
     /// Input; addresses and sizes of the streams, room and addresses of the outputs; workspace; checksum jobs.
-    buffers: [DeviceBuffer; 7],
+    buffers: [DeviceBuffer; 8],
     output: DeviceBuffer,
     statuses: DeviceBuffer,
     sizes: DeviceBuffer,
@@ -94,11 +94,13 @@ impl Batch {
             ChecksumJob { data: output.ptr() + place.0 as u64, len: place.1 as u64, kind: kind as u32, expected }
         };
         let jobs = gpu.upload(&bytes_of(&places.iter().zip(&sums).map(job).collect::<Vec<_>>()));
+        // All are LZ4, where it matters.
+        let kinds = gpu.upload(&bytes_of(&vec![StreamKind::Lz4 as u32; n]));
         Ok(Self {
             codec,
             places,
             sums,
-            buffers: [input, in_ptrs, in_sizes, out_caps, out_ptrs, temp, jobs],
+            buffers: [input, in_ptrs, in_sizes, out_caps, out_ptrs, temp, jobs, kinds],
             output,
             statuses: DeviceBuffer::alloc(&gpu.device, 4 * n)?,
             sizes: DeviceBuffer::alloc(&gpu.device, 8 * n)?,
@@ -108,7 +110,7 @@ impl Batch {
 
     /// Enqueues the decoding. The batch has to live until the stream is awaited.
     fn enqueue(&self, gpu: &Gpu) -> Result<()> {
-        let [_, in_ptrs, in_sizes, out_caps, out_ptrs, temp, _] = &self.buffers;
+        let [_, in_ptrs, in_sizes, out_caps, out_ptrs, temp, _, kinds] = &self.buffers;
         let arrays = DecodeArrays {
             in_ptrs: in_ptrs.ptr(),
             in_sizes: in_sizes.ptr(),
@@ -116,7 +118,7 @@ impl Batch {
             out_sizes: self.sizes.ptr(),
             statuses: self.statuses.ptr(),
             out_ptrs: out_ptrs.ptr(),
-            kinds: 0,
+            kinds: kinds.ptr(),
         };
         let longest = self.places.iter().map(|p| p.1).max().unwrap_or(0);
         let n = self.places.len();

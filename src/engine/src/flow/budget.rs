@@ -122,6 +122,10 @@ pub struct DeviceBudget {
     pub wave_encoded: usize,
     /// Chunks in one wave, and streams in one round of a lane.
     pub wave_streams: usize,
+    /// Blocks of zstd frames in one round of a lane.
+    pub wave_blocks: usize,
+    /// Bytes of tables of each lane, on the device and in host memory.
+    pub tables: usize,
     /// Bytes of workspace of each lane.
     pub workspace: usize,
     /// Bytes of the block for decoded chunks.
@@ -147,8 +151,18 @@ pub fn gpu(
     // What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
     let lane = |decoded: usize| -> Result<(usize, usize)> {
         let space = if on_gpu { rounded(workspace(streams_in(decoded), decoded)?) } else { 0 };
-        let tables = streams_in(decoded) * TABLE_PER_STREAM + JOB_TABLE;
-        Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables), space))
+        Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables_for(streams_in(decoded), decoded)), space))
+    };
+    let budget = |window: usize, lanes: usize, decoded: usize, workspace: usize, slots: usize| DeviceBudget {
+        window,
+        lanes,
+        wave_decoded: decoded,
+        wave_encoded: encoded_chunk.max(rounded(decoded)),
+        wave_streams: streams_in(decoded),
+        wave_blocks: blocks_for(streams_in(decoded), decoded),
+        tables: tables_for(streams_in(decoded), decoded),
+        workspace,
+        slots,
     };
     let batches = window.unwrap_or(1).max(1);
     let smallest = batches * needs.batch + chunk + lane(chunk)?.0;
@@ -170,15 +184,7 @@ pub fn gpu(
                 lanes.saturating_mul(cost).saturating_add(slots).saturating_add(windows.saturating_mul(needs.batch));
             let enough = decoded >= set.min(32 << 20) || lanes == 1;
             if sum <= total && enough {
-                return Ok(DeviceBudget {
-                    window: windows,
-                    lanes,
-                    wave_decoded: decoded,
-                    wave_encoded: encoded_chunk.max(rounded(decoded)),
-                    wave_streams: streams_in(decoded),
-                    workspace: space,
-                    slots,
-                });
+                return Ok(budget(windows, lanes, decoded, space, slots));
             }
             if decoded <= chunk || !enough {
                 break;
@@ -188,19 +194,24 @@ pub fn gpu(
     }
     // One chunk at a time.
     let (cost, space) = lane(chunk)?;
-    Ok(DeviceBudget {
-        window: batches,
-        lanes: 1,
-        wave_decoded: chunk,
-        wave_encoded: encoded_chunk.max(chunk),
-        wave_streams: streams_in(chunk),
-        workspace: space,
-        slots: total - batches * needs.batch - cost,
-    })
+    Ok(budget(batches, 1, chunk, space, total - batches * needs.batch - cost))
+}
+
+/// Blocks of zstd frames in a round: twice what encoders make of its bytes, and some for each frame.
+const fn blocks_for(streams: usize, decoded: usize) -> usize {
+    2 * streams + 2 * (decoded >> 17)
+}
+
+/// Bytes of the tables of a lane.
+const fn tables_for(streams: usize, decoded: usize) -> usize {
+    streams * TABLE_PER_STREAM + blocks_for(streams, decoded) * TABLE_PER_BLOCK + JOB_TABLE
 }
 
 /// Bytes of each lane's tables for each stream of a wave.
-pub const TABLE_PER_STREAM: usize = 128;
+pub const TABLE_PER_STREAM: usize = 168;
+
+/// Bytes of each lane's tables for each block of zstd frames.
+pub const TABLE_PER_BLOCK: usize = 96;
 
 /// Bytes of each lane's table of jobs.
 pub const JOB_TABLE: usize = 1 << 20;
@@ -231,9 +242,7 @@ mod tests {
     }
 
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
-        b.window * n.batch
-            + b.lanes * (b.wave_encoded + b.workspace + rounded(b.wave_streams * TABLE_PER_STREAM + JOB_TABLE))
-            + b.slots
+        b.window * n.batch + b.lanes * (b.wave_encoded + b.workspace + rounded(b.tables)) + b.slots
     }
 
     #[test]

@@ -8,15 +8,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
+use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind, zstd};
 
 use super::streams::Stream as Encoded;
-use super::tables::Tables;
+use super::tables::{Capacity, Tables};
 use crate::cuda::decode::{decode_async, needs_no_workspace, status_message, temp_bytes};
-use crate::cuda::{Device, DeviceBuffer, Module, Stream};
+use crate::cuda::{Device, DeviceBuffer, Module, Stream, ZstdArrays};
 use crate::error::Result;
 use crate::flow::wave::Wave;
-use crate::gpu_codec::{Checksum, StreamCodec};
+use crate::gpu_codec::{Checksum, Part, StreamCodec, ZstdDecoder};
 
 /// What tells streams of one decoder apart.
 const fn kind(codec: StreamCodec) -> StreamKind {
@@ -36,6 +36,8 @@ const fn decoder(codec: StreamCodec) -> StreamCodec {
 
 /// See the module.
 pub(super) struct Decoder {
+    /// Who decodes zstd frames.
+    pub zstd: ZstdDecoder,
     module: Arc<Module>,
     workspace: DeviceBuffer,
     /// Which streams are in the tables.
@@ -45,8 +47,9 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(device: &Arc<Device>, module: &Arc<Module>, workspace: usize) -> Result<Self> {
+    pub fn new(device: &Arc<Device>, module: &Arc<Module>, workspace: usize, zstd: ZstdDecoder) -> Result<Self> {
         Ok(Self {
+            zstd,
             module: Arc::clone(module),
             workspace: DeviceBuffer::alloc(device, workspace.max(8))?,
             round: 0..0,
@@ -54,10 +57,17 @@ impl Decoder {
         })
     }
 
-    /// Whether a stream that decodes to so many bytes can be decoded here.
-    pub fn takes(&self, codec: StreamCodec, decoded: usize) -> bool {
-        needs_no_workspace(codec)
-            || temp_bytes(codec, 1, decoded, decoded).is_ok_and(|need| need <= self.workspace.len())
+    /// Whether a part of a chunk can be decoded here.
+    pub fn takes(&self, tables: &Tables, part: &Part) -> bool {
+        match (&part.plan, part.codec) {
+            (Some(plan), _) => {
+                plan.workspace as usize <= self.workspace.len() && plan.blocks.len() <= tables.capacity().blocks
+            }
+            (None, Some(codec)) if !needs_no_workspace(codec) => {
+                temp_bytes(codec, 1, part.decoded, part.decoded).is_ok_and(|need| need <= self.workspace.len())
+            }
+            _ => true,
+        }
     }
 
     /// Starts the decoding of all streams, and the verification of the checksums that they carry. Waits only where they
@@ -67,7 +77,7 @@ impl Decoder {
         stream: &Stream,
         tables: &mut Tables,
         wave: &Wave,
-        streams: &mut [Encoded],
+        streams: &[Encoded],
         staging: u64,
     ) -> Result<()> {
         self.failed.clear();
@@ -78,18 +88,29 @@ impl Decoder {
                 self.collect(tables, streams);
             }
             let first = self.round.end;
-            self.round = first..first + self.fits(&streams[first..], tables.streams())?;
+            self.round = first..first + self.fits(&streams[first..], tables.capacity())?;
             self.enqueue(stream, tables, wave, &streams[self.round.clone()], staging)?;
         }
         Ok(())
     }
 
-    /// How many of these streams make one round: each codec's workspace holds its part of them.
-    fn fits(&self, streams: &[Encoded], most: usize) -> Result<usize> {
+    /// How many of these streams make one round: each codec's workspace and tables hold its part of them.
+    fn fits(&self, streams: &[Encoded], most: Capacity) -> Result<usize> {
         let mut n = 0;
-        for group in streams[..streams.len().min(most)].chunk_by(|a, b| a.codec == b.codec) {
+        for group in streams[..streams.len().min(most.streams)].chunk_by(|a, b| a.codec == b.codec) {
             let mut take = group.len();
-            if !needs_no_workspace(group[0].codec) {
+            if group[0].plan.is_some() {
+                let (mut space, mut blocks) = (0, 0);
+                take = group
+                    .iter()
+                    .take_while(|s| {
+                        let Some(plan) = &s.plan else { return false };
+                        space += plan.workspace as usize;
+                        blocks += plan.blocks.len();
+                        space <= self.workspace.len() && blocks <= most.blocks
+                    })
+                    .count();
+            } else if !needs_no_workspace(group[0].codec) {
                 let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
                 while take > 1 {
                     let total = group[..take].iter().map(|s| s.decoded).sum();
@@ -104,7 +125,8 @@ impl Decoder {
                 break;
             }
         }
-        Ok(n)
+        // One always fits: `takes` let no others pass.
+        Ok(n.max(1))
     }
 
     fn enqueue(
@@ -132,13 +154,17 @@ impl Decoder {
         tables.send(stream, kinds, n * 4)?;
         let mut first = 0;
         for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
-            let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
-            let arrays = tables.decode_arrays(first);
-            // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected; the
-            // workspace holds as many of them.
-            unsafe {
-                let (space, len) = (self.workspace.ptr(), self.workspace.len());
-                decode_async(&self.module, stream, group[0].codec, &arrays, group.len(), largest, space, len)?;
+            if group[0].plan.is_some() {
+                self.enqueue_zstd(stream, tables, wave, group, first, staging)?;
+            } else {
+                let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
+                let arrays = tables.decode_arrays(first);
+                // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected; the
+                // workspace holds as many of them.
+                unsafe {
+                    let (space, len) = (self.workspace.ptr(), self.workspace.len());
+                    decode_async(&self.module, stream, group[0].codec, &arrays, group.len(), largest, space, len)?;
+                }
             }
             first += group.len();
         }
@@ -166,6 +192,45 @@ impl Decoder {
         // multiples of 16 (`sort` refuses others).
         unsafe { self.module.launch_checksum(stream, at, sums.len() as u32, to)? };
         tables.receive(stream, results, sums.len() * size_of::<ChecksumResult>())
+    }
+
+    /// Starts this project's own kernels for zstd frames, the first of which is stream number `first` of the round.
+    fn enqueue_zstd(
+        &self,
+        stream: &Stream,
+        tables: &mut Tables,
+        wave: &Wave,
+        group: &[Encoded],
+        first: usize,
+        staging: u64,
+    ) -> Result<()> {
+        let mut together = zstd::Wave::default();
+        for s in group {
+            if let Some(plan) = &s.plan {
+                together.push(plan, staging + s.offset as u64, wave.chunks[s.chunk].slot + s.to as u64);
+            }
+        }
+        let [frames, blocks, work, results] = tables.zstd();
+        let (n_frames, n_blocks, n_work) = (together.frames.len(), together.blocks.len(), together.work.len());
+        tables.values::<zstd::Frame>(frames, n_frames).copy_from_slice(&together.frames);
+        tables.values::<zstd::Block>(blocks, n_blocks).copy_from_slice(&together.blocks);
+        tables.values::<u32>(work, n_work).copy_from_slice(&together.work);
+        tables.send(stream, frames, n_frames * size_of::<zstd::Frame>())?;
+        tables.send(stream, blocks, n_blocks * size_of::<zstd::Block>())?;
+        tables.send(stream, work, n_work * 4)?;
+        let outputs = tables.decode_arrays(first);
+        let arrays = ZstdArrays {
+            frames: tables.address(frames),
+            blocks: tables.address(blocks),
+            work: tables.address(work),
+            workspace: self.workspace.ptr(),
+            results: tables.address(results),
+            out_sizes: outputs.out_sizes,
+            statuses: outputs.statuses,
+        };
+        // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied; the
+        // workspace has room (`fits`); buffers and slots are aligned to 256 bytes and have such lengths.
+        unsafe { self.module.launch_zstd(stream, &together, &arrays) }
     }
 
     /// Looks at the statuses, sizes and checksums of the round in the tables, which is complete.

@@ -16,6 +16,7 @@ use dali_zarr_kernels::{Copy, GATHER_TILE, Job, Layout, TILE};
 use super::decoding::Decoder;
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
+use super::zstd_decoder;
 use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
@@ -72,8 +73,8 @@ impl Lane {
             decoded: Event::timed(device)?,
             assembled: Event::timed(device)?,
             staging: DeviceBuffer::alloc(device, b.wave_encoded)?,
-            decoder: Decoder::new(device, module, b.workspace)?,
-            tables: Tables::new(device, b.wave_streams)?,
+            decoder: Decoder::new(device, module, b.workspace, zstd_decoder()?)?,
+            tables: Tables::new(device, b)?,
             module: Arc::clone(module),
             ops,
             fallback,
@@ -119,12 +120,12 @@ impl Lane {
         for &event in &wave.work.after {
             self.stream.wait_event(event)?;
         }
-        let mut sorted = sort(wave, self.staging.len(), |codec, decoded| self.decoder.takes(codec, decoded));
+        let sorted = sort(wave, self.staging.len(), self.decoder.zstd, |part| self.decoder.takes(&self.tables, part));
         self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
         self.copied.record(&self.stream)?;
         let staging = self.staging.ptr();
-        self.decoder.start(&self.stream, &mut self.tables, wave, &mut sorted.streams, staging)?;
+        self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
         for &chunk in &sorted.refused {
             if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk]) {
                 outcomes[chunk] = Err(e);
@@ -174,7 +175,7 @@ impl Lane {
             // SAFETY: as above; the range lies in the staging buffer.
             unsafe { copy_to_device_async(&self.stream, self.staging.ptr() + offset as u64, from as *const u8, len)? };
         }
-        for (i, pieces) in sorted.pieces.chunks(self.tables.streams()).enumerate() {
+        for (i, pieces) in sorted.pieces.chunks(self.tables.capacity().streams).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;
             }

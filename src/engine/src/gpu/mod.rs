@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 
 use crate::codec::{BloscCodec, Compression};
-use crate::cuda::decode::{needs_nvcomp, temp_bytes};
+use crate::cuda::decode::temp_bytes;
 use crate::cuda::nvcomp;
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::flow::catalog::Route;
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
 use crate::flow::wave::{Lanes, Wave, WaveLimits};
-use crate::gpu_codec::StreamCodec;
+use crate::gpu_codec::{StreamCodec, ZstdDecoder};
 use crate::spec::Spec;
 
 /// Memory and lanes for a reader that delivers to a GPU.
@@ -50,13 +50,35 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
+/// Names who decodes zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for comparison.
+const ZSTD: &str = "DALI_ZARR_ZSTD";
+
+fn zstd_decoder() -> Result<ZstdDecoder> {
+    match std::env::var(ZSTD).ok().as_deref() {
+        None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),
+        Some("nvcomp") => Ok(ZstdDecoder::Nvcomp),
+        Some(other) => Err(Error::value(format!(
+            "{ZSTD}: expected \"kernels\" or \"nvcomp\" in the environment, found \"{other}\""
+        ))),
+    }
+}
+
+/// Bytes of workspace for streams of one kind, of which the largest decodes to `largest` bytes, all to `total`.
+fn workspace_for(codec: StreamCodec, zstd: ZstdDecoder, n: usize, largest: usize, total: usize) -> Result<usize> {
+    if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Kernels {
+        // Data as they come need half of it to all of it; what needs more is decoded in rounds, if one frame fits.
+        return Ok((total + total / 4).max(largest.saturating_mul(3)) + (64 << 10));
+    }
+    temp_bytes(codec, n, largest, total)
+}
+
 /// Whether the GPU's decoder for this compression is there.
 ///
 /// # Errors
 /// What to install, or that there is none.
 pub(crate) fn available(compression: Compression) -> Result<()> {
     let codec = codec(compression).map_err(Error::value)?;
-    if needs_nvcomp(codec) { nvcomp::available() } else { Ok(()) }
+    if codec == StreamCodec::Zstd && zstd_decoder()? == ZstdDecoder::Nvcomp { nvcomp::available() } else { Ok(()) }
 }
 
 struct RunningLanes {
@@ -101,9 +123,10 @@ pub(crate) fn open(
 ) -> Result<Gpu> {
     let device = Device::open(ordinal)?;
     let streams = gpu_streams(shared);
+    let zstd = zstd_decoder()?;
     let workspace = |streams_of_wave: usize, decoded: usize| {
         streams.iter().try_fold(0, |most: usize, &(codec, largest)| {
-            let one = temp_bytes(codec, streams_of_wave, largest, decoded)?;
+            let one = workspace_for(codec, zstd, streams_of_wave, largest, decoded)?;
             Ok(most.max(one))
         })
     };
@@ -114,7 +137,7 @@ pub(crate) fn open(
     let b = budget::gpu(limit, needs, window, !streams.is_empty(), &workspace)?;
     // Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
     let fallback = if streams.is_empty() { 0 } else { needs.decoded };
-    let tables = b.lanes * tables::bytes(b.wave_streams);
+    let tables = b.lanes * b.tables;
     let host_limit = match spec.host_memory_limit {
         Some(limit) => limit,
         None => budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64),

@@ -6,9 +6,10 @@
 #![allow(unsafe_code)]
 
 use dali_zarr_kernels::Layout;
+use dali_zarr_kernels::zstd_plan::FramePlan;
 
 use crate::flow::wave::{Content, Wave};
-use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, open};
+use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, ZstdDecoder, open};
 use crate::memory::arena::rounded;
 
 /// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
@@ -27,6 +28,8 @@ pub(super) struct Stream {
     pub to: usize,
     pub decoded: usize,
     pub checksum: Option<Checksum>,
+    /// Of a zstd frame.
+    pub plan: Option<FramePlan>,
 }
 
 /// Bytes to be copied from the staging buffer to a slot.
@@ -59,8 +62,8 @@ pub(super) struct Sorted {
 }
 
 /// Decides for each chunk how it gets to the device, and lays out a staging buffer of `room` bytes. `decodable` says
-/// whether this lane has a decoder, and memory for it, for streams that decode to so many bytes.
-pub(super) fn sort(wave: &Wave, room: usize, decodable: impl Fn(StreamCodec, usize) -> bool) -> Sorted {
+/// whether this lane has a decoder, and memory for it, for a part.
+pub(super) fn sort(wave: &Wave, room: usize, zstd: ZstdDecoder, decodable: impl Fn(&Part) -> bool) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
     // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
@@ -78,10 +81,10 @@ pub(super) fn sort(wave: &Wave, room: usize, decodable: impl Fn(StreamCodec, usi
             Content::Encoded(compression) => {
                 // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
                 let bytes = unsafe { chunk.bytes.bytes() };
-                let known = open(compression, bytes, chunk.decoded_bytes, &mut opened);
+                let known = open(compression, zstd, bytes, chunk.decoded_bytes, &mut opened);
                 // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
                 let fits = |p: &Part| p.checksum.is_none() || p.to.is_multiple_of(16);
-                let takes = |p: &Part| fits(p) && p.codec.is_none_or(|codec| decodable(codec, p.decoded));
+                let takes = |p: &Part| fits(p) && (p.codec.is_none() || decodable(p));
                 if known.is_err() || !opened.parts.iter().all(takes) {
                     sorted.refused.push(i);
                     continue;
@@ -115,10 +118,12 @@ pub(super) fn sort(wave: &Wave, room: usize, decodable: impl Fn(StreamCodec, usi
             continue;
         }
         sorted.layouts[i] = opened.layout;
-        for &Part { codec, start: at, len, to, decoded, checksum } in &opened.parts {
+        for Part { codec, start: at, len, to, decoded, checksum, plan } in opened.parts.drain(..) {
             let offset = offset + at - start;
             match codec {
-                Some(codec) => sorted.streams.push(Stream { chunk: i, codec, offset, len, to, decoded, checksum }),
+                Some(codec) => {
+                    sorted.streams.push(Stream { chunk: i, codec, offset, len, to, decoded, checksum, plan })
+                }
                 None => sorted.pieces.push(Piece { chunk: i, offset, to, len }),
             }
         }

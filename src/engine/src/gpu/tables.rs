@@ -10,15 +10,20 @@ use std::sync::Arc;
 use crate::cuda::decode::DecodeArrays;
 use crate::cuda::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use crate::error::Result;
-use crate::flow::budget::{JOB_TABLE, TABLE_PER_STREAM};
+use crate::flow::budget::{DeviceBudget, JOB_TABLE, TABLE_PER_BLOCK, TABLE_PER_STREAM};
 use dali_zarr_kernels::Job;
+use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
 
 /// Bytes for index outputs in one go.
 pub(super) const UPLOADS: usize = 64 << 10;
 
-/// Bytes of both blocks for rounds of `streams` streams.
-pub(super) const fn bytes(streams: usize) -> usize {
-    streams * TABLE_PER_STREAM + JOB_TABLE
+/// What one round may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Capacity {
+    /// Streams, or pieces.
+    pub streams: usize,
+    /// Blocks of zstd frames.
+    pub blocks: usize,
 }
 
 /// One array in the blocks.
@@ -32,27 +37,40 @@ pub(super) struct Array {
 pub(super) struct Tables {
     host: PinnedBuffer,
     device: DeviceBuffer,
-    streams: usize,
+    capacity: Capacity,
 }
 
 impl Tables {
-    /// For rounds of up to `streams` streams.
-    pub fn new(device: &Arc<Device>, streams: usize) -> Result<Self> {
-        let len = bytes(streams);
-        Ok(Self { host: PinnedBuffer::alloc(device, len)?, device: DeviceBuffer::alloc(device, len)?, streams })
+    pub fn new(device: &Arc<Device>, budget: &DeviceBudget) -> Result<Self> {
+        let capacity = Capacity { streams: budget.wave_streams, blocks: budget.wave_blocks };
+        let len = budget.tables;
+        Ok(Self { host: PinnedBuffer::alloc(device, len)?, device: DeviceBuffer::alloc(device, len)?, capacity })
     }
 
-    /// The most streams, or pieces, of one round.
-    pub fn streams(&self) -> usize {
-        self.streams
+    /// What one round may hold.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     /// The array number `n` of those with entries for each stream.
     fn per_stream(&self, n: usize) -> Array {
-        const SIZES: [usize; 11] = [8, 8, 8, 8, 8, 8, 8, 24, 8, 24, 8];
-        const { assert!(7 * 8 + 24 + 8 + 24 + 8 <= TABLE_PER_STREAM) };
-        let before: usize = SIZES[..n].iter().sum();
-        Array { offset: before * self.streams, len: SIZES[n] * self.streams }
+        const SIZES: [usize; 12] = [8, 8, 8, 8, 8, 8, 8, 24, 8, 24, 8, size_of::<Frame>()];
+        const { assert!(7 * 8 + 24 + 8 + 24 + 8 + size_of::<Frame>() <= TABLE_PER_STREAM) };
+        let (before, streams) = (SIZES[..n].iter().sum::<usize>(), self.capacity.streams);
+        Array { offset: before * streams, len: SIZES[n] * streams }
+    }
+
+    /// The array number `n` of those with entries for each block of zstd frames.
+    fn per_block(&self, n: usize) -> Array {
+        const SIZES: [usize; 3] = [size_of::<Block>(), 8, size_of::<BlockResult>()];
+        const { assert!(size_of::<Block>() + 8 + size_of::<BlockResult>() <= TABLE_PER_BLOCK) };
+        let (before, blocks) = (SIZES[..n].iter().sum::<usize>(), self.capacity.blocks);
+        Array { offset: self.capacity.streams * TABLE_PER_STREAM + before * blocks, len: SIZES[n] * blocks }
+    }
+
+    /// Of zstd: frames, blocks, indexes of the blocks that are entropy-coded, and what is found for each block.
+    pub fn zstd(&self) -> [Array; 4] {
+        [self.per_stream(11), self.per_block(0), self.per_block(1), self.per_block(2)]
     }
 
     /// What decoders are told, 64 bits for each stream: where it lies, its bytes, the room for its output, where that is.
@@ -86,7 +104,8 @@ impl Tables {
 
     /// The jobs, then the starts of their tiles, then index outputs.
     pub fn jobs(&self) -> Array {
-        Array { offset: self.streams * TABLE_PER_STREAM, len: MAX_JOBS * size_of::<Job>() }
+        let before = self.capacity.streams * TABLE_PER_STREAM + self.capacity.blocks * TABLE_PER_BLOCK;
+        Array { offset: before, len: MAX_JOBS * size_of::<Job>() }
     }
 
     pub fn tile_starts(&self) -> Array {
@@ -95,7 +114,7 @@ impl Tables {
     }
 
     pub fn uploads(&self) -> Array {
-        Array { offset: bytes(self.streams) - UPLOADS, len: UPLOADS }
+        Array { offset: self.host.len() - UPLOADS, len: UPLOADS }
     }
 
     /// The first `n` values of an array in host memory, to be written. Nothing may be in flight from it.

@@ -29,7 +29,7 @@ pub(crate) mod tests;
 #[cfg(test)]
 mod tests_blosc;
 
-pub use open::{Opened, Part, StreamCodec, open};
+pub use open::{Opened, Part, StreamCodec, ZstdDecoder, open};
 
 use crate::codec::Compression;
 

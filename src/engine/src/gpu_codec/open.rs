@@ -1,6 +1,7 @@
 //! A compressed chunk, taken apart into the streams that the GPU decodes and the bytes that it only copies.
 
 use dali_zarr_kernels::Layout;
+use dali_zarr_kernels::zstd_plan::{FramePlan, plan};
 
 use super::blosc::{self, Inner};
 use super::{Checksum, Verdict, inspect};
@@ -31,8 +32,18 @@ impl StreamCodec {
     }
 }
 
+/// Who decodes zstd frames on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZstdDecoder {
+    /// `dz_zstd_entropy` and `dz_zstd_execute_*`, which trust nothing.
+    #[default]
+    Kernels,
+    /// nvCOMP, for comparison: damage that the walk doesn't see can cost the process its CUDA context.
+    Nvcomp,
+}
+
 /// A part of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Part {
     /// How it is encoded; `None`: it is to be copied.
     pub codec: Option<StreamCodec>,
@@ -46,6 +57,8 @@ pub struct Part {
     pub decoded: usize,
     /// To be compared after decoding.
     pub checksum: Option<Checksum>,
+    /// Of a zstd frame that this project's kernels decode.
+    pub plan: Option<FramePlan>,
 }
 
 /// What [`open`] finds.
@@ -69,6 +82,7 @@ impl Default for Opened {
 /// Why the CPU has to decode it, as the end of a sentence.
 pub fn open(
     compression: Compression,
+    zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,
     opened: &mut Opened,
@@ -79,38 +93,59 @@ pub fn open(
         Compression::Zstd => StreamCodec::Zstd,
         Compression::Gzip | Compression::Zlib => StreamCodec::Deflate,
         Compression::Lz4 => StreamCodec::Lz4,
-        Compression::Blosc(_) => return open_blosc(chunk, decoded_len, opened),
+        Compression::Blosc(_) => return open_blosc(zstd, chunk, decoded_len, opened),
     };
-    match inspect(compression, chunk, decoded_len) {
-        Verdict::Gpu { start, len, checksum } => {
-            opened.parts.push(Part { codec: Some(codec), start, len, to: 0, decoded: decoded_len, checksum });
-            Ok(())
-        }
+    opened.parts.push(part(codec, compression, zstd, chunk, decoded_len)?);
+    Ok(())
+}
+
+/// A part that is one stream, compressed by `compression`, and begins where the decoded chunk does.
+fn part(
+    codec: StreamCodec,
+    compression: Compression,
+    zstd: ZstdDecoder,
+    stream: &[u8],
+    decoded: usize,
+) -> Result<Part, &'static str> {
+    let codec = Some(codec);
+    if compression == Compression::Zstd && zstd == ZstdDecoder::Kernels {
+        let plan = plan(stream, decoded)?;
+        let checksum = plan.checksum.map(Checksum::Xxh64Low);
+        return Ok(Part { codec, start: 0, len: stream.len(), to: 0, decoded, checksum, plan: Some(plan) });
+    }
+    match inspect(compression, stream, decoded) {
+        Verdict::Gpu { start, len, checksum } => Ok(Part { codec, start, len, to: 0, decoded, checksum, plan: None }),
         Verdict::Cpu(reason) => Err(reason),
     }
 }
 
-fn open_blosc(chunk: &[u8], decoded_len: usize, opened: &mut Opened) -> Result<(), &'static str> {
+fn open_blosc(zstd: ZstdDecoder, chunk: &[u8], decoded_len: usize, opened: &mut Opened) -> Result<(), &'static str> {
     let blosc = blosc::open(chunk, decoded_len)?;
     opened.layout = blosc.layout;
-    for part in &blosc.streams {
-        let codec = blosc.codec.filter(|_| !part.raw).map(|inner| match inner {
-            Inner::Lz4 => StreamCodec::Lz4,
-            Inner::Snappy => StreamCodec::Snappy,
-            Inner::Zlib => StreamCodec::Deflate,
-            Inner::Zstd => StreamCodec::Zstd,
-        });
-        match blosc.inspect(chunk, part) {
-            Verdict::Gpu { start, len, checksum } => opened.parts.push(Part {
-                codec,
-                start: part.src_offset as usize + start,
-                len,
-                to: part.dst_offset as usize,
-                decoded: part.dst_len as usize,
-                checksum,
-            }),
-            Verdict::Cpu(reason) => return Err(reason),
-        }
+    for stream in &blosc.streams {
+        let (start, len) = (stream.src_offset as usize, stream.src_len as usize);
+        let (to, decoded) = (stream.dst_offset as usize, stream.dst_len as usize);
+        let copied = |codec| Part { codec, start, len, to, decoded, checksum: None, plan: None };
+        let inner = blosc.codec.filter(|_| !stream.raw);
+        let (codec, compression) = match inner {
+            None => {
+                opened.parts.push(copied(None));
+                continue;
+            }
+            // Their decoder trusts nothing.
+            Some(Inner::Lz4) => {
+                opened.parts.push(copied(Some(StreamCodec::Lz4)));
+                continue;
+            }
+            Some(Inner::Snappy) => {
+                opened.parts.push(copied(Some(StreamCodec::Snappy)));
+                continue;
+            }
+            Some(Inner::Zlib) => (StreamCodec::Deflate, Compression::Zlib),
+            Some(Inner::Zstd) => (StreamCodec::Zstd, Compression::Zstd),
+        };
+        let inside = part(codec, compression, zstd, &chunk[start..start + len], decoded)?;
+        opened.parts.push(Part { start: start + inside.start, to, ..inside });
     }
     Ok(())
 }

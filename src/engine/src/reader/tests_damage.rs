@@ -71,16 +71,17 @@ fn damage(chunk: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Reads all batches on the GPU and on the CPU, and compares them one by one. How many were errors.
-fn compare(folder: &Path, chunks: usize, what: &str) -> usize {
-    let Some(gpu) = gpu() else { return 0 };
+/// Reads all batches on the GPU and on the CPU, and compares them one by one. How many were errors, and which chunks could be
+/// read on the GPU only.
+fn compare(folder: &Path, chunks: usize, what: &str) -> (usize, Vec<String>) {
+    let Some(gpu) = gpu() else { return (0, Vec::new()) };
     let (on_cpu, on_gpu) = (open(folder, Device::Cpu), open(folder, Device::Gpu(0)));
     let bytes = ELEMENTS * 4;
     let memory: Vec<DeviceBuffer> =
         (0..on_gpu.buffers_wanted()).map(|_| DeviceBuffer::alloc(&gpu.device, bytes).unwrap()).collect();
     let lend = |id: usize| on_gpu.lend(DeviceBuffers { id: id as u64, outputs: vec![memory[id].ptr()], ready: 0 });
     (0..memory.len()).for_each(|id| lend(id).unwrap());
-    let mut errors = 0;
+    let (mut errors, mut lenient) = (0, Vec::new());
     for i in 0..chunks {
         let expected: Result<Vec<u8>> = on_cpu.next_batch().map(|b| b.host[0].as_slice().to_vec());
         let found = on_gpu.next_batch().map(|b| {
@@ -98,10 +99,10 @@ fn compare(folder: &Path, chunks: usize, what: &str) -> usize {
                 assert!(found.message().contains(&format!("{i}.0")), "{what}: {found} doesn't name chunk {i}.0");
             }
             (Ok(_), Err(e)) => panic!("{what}: chunk {i} can be read on the CPU, but: {e}"),
-            (Err(e), Ok(_)) => panic!("{what}: chunk {i} can be read on the GPU, but the CPU says: {e}"),
+            (Err(e), Ok(_)) => lenient.push(format!("chunk {i}: {e}")),
         }
     }
-    errors
+    (errors, lenient)
 }
 
 /// Twelve thousand chunks with DALI_ZARR_DAMAGED=1000, else enough to see that it works.
@@ -148,8 +149,9 @@ fn gpu_damaged_chunks_end_as_on_the_cpu() {
         chunks.push(encode(&sample(1, ELEMENTS * 4), 0));
         let folder = tempfile::tempdir().unwrap();
         store(folder.path(), &compressor, &chunks);
-        let errors = compare(folder.path(), chunks.len(), what);
-        println!("{what}: {errors} errors in {many} damaged chunks");
+        let (errors, lenient) = compare(folder.path(), chunks.len(), what);
+        println!("{what}: {errors} errors in {many} damaged chunks; {} can only be read on the GPU", lenient.len());
+        assert!(lenient.is_empty(), "{what}: the CPU refuses {}, such as {}", lenient.len(), lenient[0]);
         assert!(errors > many / 10 && errors < chunks.len(), "{what}: {errors} errors in {many} damaged chunks");
     }
 }
