@@ -54,11 +54,12 @@ impl Scheduler {
         for (handle, offset, len) in members {
             let chunk = &mut self.chunks[handle];
             chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
-            if on_gpu && chunk.place.route != Route::Cpu {
+            let (route, decoded) = (chunk.place.route, chunk.place.decoded);
+            if on_gpu && route != Route::Cpu && !self.helps(handle) {
                 self.queue_for_lane(handle);
                 continue;
             }
-            bytes += chunk.place.decoded;
+            bytes += decoded;
             items.push(handle);
             if bytes >= TASK_BYTES {
                 self.decode(&items);
@@ -264,6 +265,7 @@ impl Scheduler {
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Wanted;
+        chunk.helped = false;
         match chunk.users.first() {
             // In its old place: whoever is first stays first, however often it has to wait.
             Some(&(batch, _)) if batch < self.batches.active_end() => {
