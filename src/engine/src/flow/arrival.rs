@@ -55,7 +55,7 @@ impl Scheduler {
             let chunk = &mut self.chunks[handle];
             chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
             let (route, decoded) = (chunk.place.route, chunk.place.decoded);
-            if on_gpu && route != Route::Cpu && !self.helps(handle) {
+            if on_gpu && route != Route::Cpu {
                 self.queue_for_lane(handle);
                 continue;
             }
@@ -265,7 +265,6 @@ impl Scheduler {
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Wanted;
-        chunk.helped = false;
         match chunk.users.first() {
             // In its old place: whoever is first stays first, however often it has to wait.
             Some(&(batch, _)) if batch < self.batches.active_end() => {

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
-use super::catalog::{Place, Route};
+use super::catalog::Place;
 use super::tasks::GroupId;
 use crate::error::Error;
 use crate::memory::{Span, arena};
@@ -69,15 +69,6 @@ pub(super) struct Chunk {
     pub direct: Option<Span>,
     /// Decoded by the CPU on behalf of a GPU: page-locked memory.
     pub bounce: Option<arena::Range>,
-    /// The CPU decodes it this time, although the GPU could.
-    pub helped: bool,
-}
-
-impl Chunk {
-    /// Where it is decoded this time.
-    pub fn route(&self) -> Route {
-        if self.helped { Route::Cpu } else { self.place.route }
-    }
 }
 
 /// The chunks that planned batches need, by their ids and by handles that cost nothing to look up.
@@ -107,7 +98,6 @@ impl Table {
             payload: None,
             direct: None,
             bounce: None,
-            helped: false,
         };
         let handle = match self.free.pop() {
             Some(handle) => {

@@ -34,11 +34,6 @@ impl DecodePool {
         Ok(Self { work: Some(work), threads })
     }
 
-    /// How many there are.
-    pub fn threads(&self) -> usize {
-        self.threads.len()
-    }
-
     pub fn run(&self, task: Task) {
         // As for the fetch threads: the receivers outlive this sender.
         let _ = self.work.as_ref().expect("until dropped").send(task);

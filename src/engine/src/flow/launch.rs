@@ -1,7 +1,7 @@
 //! What goes to the lanes of a GPU, and when: fetched chunks become waves. The scheduler's half that deals with lanes; see
 //! [`super::scheduler`].
 
-use super::catalog::{Place, Route};
+use super::catalog::Route;
 use super::chunks::{Group, Handle, State};
 use super::scheduler::Scheduler;
 use super::stats::Stats;
@@ -16,30 +16,11 @@ impl Scheduler {
     pub(super) fn queue_for_lane(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Fetched;
-        match chunk.route() {
+        match chunk.place.route {
             Route::Gpu(_) => self.pending_encoded += chunk.place.decoded,
             _ => self.pending_raw += chunk.payload.map_or(0, |p| p.1.len),
         }
         self.pending.push_back(handle);
-    }
-
-    /// Whether the CPU decodes a chunk that was just read, although the GPU could: when all lanes are busy and threads are
-    /// not. A GPU that keeps up is left alone: its cores' time and the bus are worth more than that of the CPU's.
-    pub(super) fn helps(&mut self, handle: Handle) -> bool {
-        let Place { route, decoded, .. } = self.chunks[handle].place;
-        if !self.s.help
-            || !matches!(route, Route::Gpu(_))
-            || !self.idle_lanes.is_empty()
-            || self.cpu_tasks_in_flight >= self.s.decode.threads()
-        {
-            return false;
-        }
-        // What was admitted has its memory already: this is more, and only if there is some.
-        let Some(bounce) = self.reserve(false, decoded) else { return false };
-        let chunk = &mut self.chunks[handle];
-        chunk.bounce = Some(bounce);
-        chunk.helped = true;
-        true
     }
 
     /// The CPU decoded a chunk for the GPU: its decoded bytes wait for a lane now, its encoded ones may go.
@@ -96,7 +77,7 @@ impl Scheduler {
         while let Some(&handle) = self.pending.front() {
             let chunk = &mut self.chunks[handle];
             let (id, bytes, slot) = (chunk.id, chunk.place.decoded, chunk.slot);
-            let (content, on_gpu) = match chunk.route() {
+            let (content, on_gpu) = match chunk.place.route {
                 Route::Gpu(compression) => (Content::Encoded(compression), bytes),
                 _ => (Content::Decoded, 0),
             };

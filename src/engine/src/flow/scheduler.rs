@@ -46,8 +46,6 @@ pub(crate) struct Setup {
     pub decode: DecodePool,
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
-    /// Whether the CPU may decode what the GPU could, when that doesn't keep up.
-    pub help: bool,
     /// Encoded bytes, in host memory (page-locked for a GPU).
     pub staging: Block,
     /// Decoded chunks, where batches are assembled; `None`: in `staging`.

@@ -25,7 +25,7 @@ use crate::geometry::Geometry;
 pub use crate::memory::HostBuffer;
 use crate::order::Order;
 use crate::plan::Planner;
-use crate::spec::{DecodeDevice, Device, Spec};
+use crate::spec::{Device, Spec};
 use needs::{bound_chunks, needs, reserve};
 use opening::{grids, operations, routes, shape};
 
@@ -152,7 +152,6 @@ impl Reader {
             fetch: FetchPool::new(io_threads, &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
-            help: spec.decode_device == DecodeDevice::Auto,
             staging: memory.staging,
             slots: memory.slots,
             pools: memory.pools,
