@@ -81,10 +81,9 @@ impl Compression {
         match self {
             // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
             Self::Zstd => zstd_safe::compress_bound(decoded).saturating_add(64),
-            // zlib's deflateBound for stored blocks with the smallest memory level, and a gzip header with a file name.
-            Self::Gzip | Self::Zlib => {
-                decoded.saturating_add(decoded >> 5).saturating_add(decoded >> 7).saturating_add(decoded >> 11) + 512
-            }
+            // zlib's bound for blocks with fixed codes, which fast levels of some encoders write whatever the data are; and
+            // a gzip header with a file name.
+            Self::Gzip | Self::Zlib => decoded.saturating_add(decoded / 8).saturating_add(decoded / 64) + 512,
             // LZ4_compressBound and the size before it.
             Self::Lz4 => decoded.saturating_add(decoded / 255) + 16 + 4,
             // What doesn't shrink is stored as it is behind the header.

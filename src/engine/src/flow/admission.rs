@@ -58,7 +58,7 @@ impl Scheduler {
             }
         }
         self.lacking = None;
-        loop {
+        while self.reads_in_flight < self.s.reads {
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w.handle, w.order)) else { return };
             let location = self.chunks[head.handle].place.location;

@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     pub decode: DecodePool,
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
+    /// Reads under way at a time. More than the threads can do would only spread over more memory what caches hold of less.
+    pub reads: usize,
     /// Encoded bytes, in host memory (page-locked for a GPU).
     pub staging: Block,
     /// Decoded chunks, where batches are assembled; `None`: in `staging`.

@@ -152,6 +152,7 @@ impl Reader {
             fetch: FetchPool::new(io_threads, &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
+            reads: io_threads,
             staging: memory.staging,
             slots: memory.slots,
             pools: memory.pools,
