@@ -143,7 +143,7 @@ def report(results: dict[str, dict[str, dict[str, Any]]], stores: list[Store]) -
     """The table of GB/s, the ratios, and where the reader's time goes."""
     names = list(next(iter(results.values())))
     width = max(map(len, names)) + 2
-    print(f"\n{'GB/s, decoded, median':22}" + "".join(f"{n:>{max(width, 10)}}" for n in names) + f"{'ratio to best peer':>21}")
+    print(f"\n{'GB/s, decoded, median':22}" + "".join(f"{n:>{max(width, 10)}}" for n in names) + f"  {'ratio to best peer':>26}")
     for store in stores:
         row = results[store.name]
         medians = {n: statistics.median(r["gbps"]) for n, r in row.items() if "gbps" in r}
@@ -158,7 +158,7 @@ def report(results: dict[str, dict[str, dict[str, Any]]], stores: list[Store]) -
         if "dali_zarr" in medians and peers:
             best = max(peers, key=peers.get)
             ratio = f"{medians['dali_zarr'] / peers[best]:.2f} x {best}"
-        print(f"{store.name:22}{cells}{ratio:>21}")
+        print(f"{store.name:22}{cells}  {ratio:>26}")
     for store in stores:
         for name, result in results[store.name].items():
             for kind in ("skipped", "failed"):

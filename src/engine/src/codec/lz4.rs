@@ -1,7 +1,7 @@
 //! LZ4 as numcodecs writes it: the decoded size as a little-endian u32, then one LZ4 block. Found in v2 as `lz4`, in
 //! v3 as `numcodecs.lz4`; zarrs has neither, so they are registered with it here for chains that it decodes.
 //!
-//! Specification: the LZ4 block format, and numcodecs' header. Decoded on the CPU by lz4_flex; on the GPU by nvCOMP.
+//! Specification: the LZ4 block format, and numcodecs' header. Decoded on the CPU by lz4_flex; on the GPU by `dz_lz4`.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Batches of compressed streams, decoded on the GPU by whichever decoder holds for the codec.
 //!
 //! Deflate (the inside of gzip and zlib), LZ4 and Snappy are decoded by this project's kernels, which stay within their
-//! buffers whatever the bytes are. Zstd frames are decoded by nvCOMP, which relies on what [`crate::gpu_codec`] verified.
+//! buffers whatever the bytes are. So are zstd frames, by [`Module::launch_zstd`]; on request nvCOMP decodes them, which relies on what [`crate::gpu_codec`] verified.
 //! A stream that fails here should be decoded again on the CPU, which has the last word and the precise error.
 
 use super::{Module, Stream, nvcomp};

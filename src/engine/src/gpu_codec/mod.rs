@@ -1,18 +1,16 @@
-//! Which compressed chunks a GPU decoder may be given.
+//! What of a compressed chunk the GPU's decoders are given: [`open`] takes a chunk apart into its streams.
 //!
-//! nvCOMP, which decodes zstd and LZ4, trusts its input: a stream cut short can cost the process its CUDA context, and
-//! corrupt bytes can decode to wrong values with a status of success. So each stream's structure is walked here, on
-//! the host, before the GPU sees it. What is not one plain, complete, well-formed stream that decodes to exactly the expected length goes to the
-//! CPU's decoder, which either copes with it or has the precise error. Nothing is decoded here but tables.
+//! The kernels that decode them trust nothing: they stay within their buffers whatever the bytes are, and end with a status. So only
+//! structure is read here: Blosc's header and table of blocks, the frames and headers of gzip, zlib and zstd. What is not one plain,
+//! complete stream that decodes to exactly the expected length goes to the CPU's decoder, which either copes with it or has the
+//! precise error. Nothing is decoded here.
 //!
-//! What can't be seen without decoding: bits of entropy-coded data that were changed. The format's checksum, where
-//! there is one, is returned with the verdict and must be compared after decoding. What such damage does on the GPU
-//! (measured with nvCOMP 5.3 on an H200):
-//! - LZ4: every offset and length is verified here, so that only the values can be wrong. The format has no checksum.
-//! - Deflate: nvCOMP isn't used, since it writes beyond its outputs; `dz_inflate` stays within them and says so.
-//! - Zstd: changed bits in the sequences of a compressed block, which the walk does not decode, **can still make nvCOMP
-//!   access memory out of bounds and cost the process its CUDA context**. Frames that are cut, or damaged in a
-//!   header, a length or a table, never get there. Who can't trust a store's bytes decodes zstd on the CPU.
+//! The checksum of a stream, where there is one, is returned with it and must be compared after decoding. LZ4, Snappy and Blosc have
+//! none: there, changed bytes can give other values, on any decoder.
+//!
+//! nvCOMP, which decodes zstd on request only, trusts its input instead (measured with 5.3 on an H200): a frame cut short costs the
+//! process its CUDA context, so [`inspect`] walks blocks and tables before it sees a frame. **Changed bits in the sequences of a block,
+//! which the walk does not decode, can still make it access memory out of bounds.**
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +63,7 @@ pub enum Verdict {
 ///
 /// Takes time proportional to the number of blocks (zstd, deflate) or of sequences (LZ4), not of bytes.
 pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Verdict {
-    // nvCOMP's own limit is 2^31 - 1 or more for each of these codecs.
+    // The decoders count in 32 bits.
     if decoded_len == 0 || decoded_len > i32::MAX as usize || compressed.len() > i32::MAX as usize {
         return Verdict::Cpu("it is empty, or larger than the GPU's decoder takes");
     }

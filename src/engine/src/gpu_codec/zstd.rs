@@ -1,5 +1,5 @@
 //! Zstandard frames, RFC 8878. Written by: zarr's `zstd` codec (v3's default), numcodecs' Zstd. Decoded on the GPU by
-//! nvCOMP.
+//! nvCOMP if that is asked for; the kernels of this project have a walk of their own, `dali_zarr_kernels::zstd_plan`.
 //!
 //! Walked: the frame header, the chain of blocks, in each compressed block the literals' and the sequences' section with
 //! their tables, the lengths of all of them, and the checksum's place.

@@ -78,7 +78,7 @@ pub(super) fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) ->
                 Codec::Other(_) => {
                     let why = format!(
                         "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
-                         uncompressed, zstd, gzip, zlib and LZ4 chunks",
+                         uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks",
                         array.name,
                         part.format.describe()
                     );
