@@ -93,3 +93,31 @@ impl fmt::Display for DType {
         f.write_str(self.name())
     }
 }
+
+/// The float16 nearest to `v`, ties to even, rounded once: `f16::from_f64` goes by way of float32 and rounds twice on
+/// processors that have an instruction for the second step.
+pub(crate) fn half_from_f64(v: f64) -> half::f16 {
+    let near = v as f32;
+    let back = f64::from(near);
+    if v.is_nan() || back == v {
+        return half::f16::from_f32(near);
+    }
+    // Rounded to odd, the float32 remembers on which side of a tie the value was.
+    let toward_zero = if back.abs() > v.abs() { near.to_bits() - 1 } else { near.to_bits() };
+    half::f16::from_f32(f32::from_bits(toward_zero | 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half_from_f64;
+
+    #[test]
+    fn float16_is_rounded_once() {
+        // A hair above and below the middle between 1 and the next float16, nearer than float32 can tell.
+        let tie = 1.0 + 2f64.powi(-11);
+        let hair = 2f64.powi(-40);
+        assert_eq!([tie - hair, tie, tie + hair].map(|v| half_from_f64(v).to_bits()), [0x3c00, 0x3c00, 0x3c01]);
+        assert_eq!([1e300, -1e300, 1e-300, -0.0].map(|v| half_from_f64(v).to_bits()), [0x7c00, 0xfc00, 0, 0x8000]);
+        assert!(half_from_f64(f64::NAN).is_nan());
+    }
+}

@@ -8,6 +8,8 @@
 
 use half::f16;
 
+use crate::dtype::half_from_f64;
+
 /// An element as it lies in memory.
 pub(super) trait Element: Copy {
     /// Bytes.
@@ -112,7 +114,7 @@ macro_rules! float {
         }
     };
 }
-float!(f16, u16, f64::from, f16::from_f64, |v: i128| f16::from_f64(v as f64));
+float!(f16, u16, f64::from, half_from_f64, |v: i128| half_from_f64(v as f64));
 float!(f32, u32, f64::from, |v: f64| v as f32, |v: i128| v as f32);
 float!(f64, u64, |v: f64| v, |v: f64| v, |v: i128| v as f64);
 

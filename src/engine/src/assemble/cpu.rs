@@ -9,7 +9,7 @@ use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::cast::{Bool, Element, convert};
 use super::is_copy;
-use crate::dtype::DType;
+use crate::dtype::{DType, half_from_f64};
 use half::f16;
 
 /// Runs one job, whose `src` and `dst` are addresses.
@@ -176,7 +176,7 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
 fn rounded(x: f64, decoded: i32) -> f64 {
     match decoded {
         d if d == DType::F32 as i32 => f64::from(x as f32),
-        d if d == DType::F16 as i32 => f16::from_f64(x).to_f64(),
+        d if d == DType::F16 as i32 => half_from_f64(x).to_f64(),
         _ => x,
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
 /// The bits of the float of `dtype` that is nearest to `f`, zero-extended.
 pub(super) fn float_bits(f: f64, dtype: DType) -> u64 {
     match dtype {
-        DType::F16 => u64::from(f16::from_f64(f).to_bits()),
+        DType::F16 => u64::from(crate::dtype::half_from_f64(f).to_bits()),
         DType::F32 => u64::from((f as f32).to_bits()),
         _ => f.to_bits(),
     }

@@ -5,8 +5,8 @@
 
 use half::f16;
 
-use super::element::{Element, Typed, cast, half_from_f64, map, promote, swap_bytes, with_element};
-use crate::dtype::DType;
+use super::element::{Element, Typed, cast, map, promote, swap_bytes, with_element};
+use crate::dtype::{DType, half_from_f64};
 
 /// What is done to the elements of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, half_from_f64};
 
 /// A type with a byte order, as a filter's configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,19 +278,6 @@ floats! {
 #[inline(always)]
 fn to_half<S: Element>(v: S) -> f16 {
     if S::DTYPE == DType::F64 { half_from_f64(v.to_f64()) } else { f16::from_f32(v.to_f32()) }
-}
-
-/// The float16 nearest to `v`, ties to even, rounded once: `f16::from_f64` goes by way of float32 and rounds twice on
-/// processors that have an instruction for the second step.
-pub(super) fn half_from_f64(v: f64) -> f16 {
-    let near = v as f32;
-    let back = f64::from(near);
-    if v.is_nan() || back == v {
-        return f16::from_f32(near);
-    }
-    // Rounded to odd, the float32 remembers on which side of a tie the value was.
-    let toward_zero = if back.abs() > v.abs() { near.to_bits() - 1 } else { near.to_bits() };
-    f16::from_f32(f32::from_bits(toward_zero | 1))
 }
 
 /// Calls `$body` with `$t` as the type of elements of `$dtype`.

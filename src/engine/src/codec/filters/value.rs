@@ -509,7 +509,7 @@ mod tests {
             assert_eq!(found, state as f32);
             let small = v.abs().sqrt().sqrt().sqrt().sqrt().sqrt().sqrt();
             let found = cast_value::<f64, f16>(clamp, &[small]).unwrap()[0];
-            assert!(found == super::super::element::half_from_f64(small) || small.is_nan(), "{small}: {found}");
+            assert!(found == crate::dtype::half_from_f64(small) || small.is_nan(), "{small}: {found}");
         }
     }
 
