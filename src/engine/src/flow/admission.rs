@@ -59,8 +59,15 @@ impl Scheduler {
         }
         self.lacking = None;
         while self.reads_in_flight < self.s.reads {
+            if self.idle() {
+                // Nothing will give memory back: what is free has to be as good as it gets.
+                self.s.staging.arena.join_all();
+                if let Some(slots) = &mut self.s.slots {
+                    slots.arena.join_all();
+                }
+            }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
-            let Some(head) = self.queue.head(limit, |w| chunks.wanted(w.handle, w.order)) else { return };
+            let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
             let location = self.chunks[head.handle].place.location;
             let admitted = match location {
                 Location::Key if self.admit_key(head.handle) => Admission::Done,
@@ -252,7 +259,7 @@ impl Scheduler {
     fn neighbours(&self, head: Wanted, inner: Inner, shard: ShardId, index: &Index) -> Vec<Inner> {
         let mut all = vec![inner];
         for w in self.queue.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
-            if !self.chunks.wanted(w.handle, w.order) {
+            if !self.chunks.wanted(&w) {
                 continue;
             }
             let Location::Shard(other, slot) = self.chunks[w.handle].place.location else { break };

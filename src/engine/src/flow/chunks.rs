@@ -6,6 +6,7 @@ use dali_zarr_kernels::Layout;
 use smallvec::SmallVec;
 
 use super::catalog::Place;
+use super::queue::Wanted;
 use super::tasks::GroupId;
 use crate::error::Error;
 use crate::memory::{Span, arena};
@@ -123,10 +124,12 @@ impl Table {
         self.free.push(handle);
     }
 
-    /// Whether the chunk is still wanted since `order`: handles in queues may be out of date.
-    pub fn wanted(&self, handle: Handle, order: u64) -> bool {
-        let chunk = &self[handle];
-        chunk.order == order && matches!(chunk.state, State::Wanted)
+    /// Whether an entry of the queue is up to date: still wanted, since then, and by that batch first.
+    pub fn wanted(&self, w: &Wanted) -> bool {
+        let chunk = &self[w.handle];
+        chunk.order == w.order
+            && matches!(chunk.state, State::Wanted)
+            && chunk.users.first().is_some_and(|&(batch, _)| batch == w.batch)
     }
 }
 

@@ -89,7 +89,7 @@ impl Arena {
         let found = match self.by_len.range((len, 0)..).next() {
             Some(&found) => found,
             None => {
-                (0..BINS).for_each(|bin| self.join(bin));
+                self.join_all();
                 *self.by_len.range((len, 0)..).next()?
             }
         };
@@ -116,6 +116,12 @@ impl Arena {
             }
         };
         self.bins[bin].1.push(range.offset);
+    }
+
+    /// Joins all free ranges with their neighbours, so that what is taken next lies as low as it can: two takes that need
+    /// most of the block must not be kept apart by a range in the middle that was used lately.
+    pub fn join_all(&mut self) {
+        (0..BINS).for_each(|bin| self.join(bin));
     }
 
     /// Joins the ranges of a bin with their neighbours.
@@ -181,6 +187,10 @@ mod tests {
                 prop_assert_eq!(arena.available() + held.iter().map(|h| h.len).sum::<usize>(), arena.capacity());
             }
             held.into_iter().for_each(|h| arena.release(h));
+            arena.join_all();
+            let (a, b) = (arena.take(17_000), arena.take(22_000));
+            prop_assert!(a.is_some() && b.is_some(), "two that fill the block");
+            a.into_iter().chain(b).for_each(|h| arena.release(h));
             prop_assert_eq!(arena.take(arena.capacity()), Some(Range { offset: 0, len: arena.capacity() }));
         }
     }
