@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 from support.cuda import memory_used
-from support.pipelines import build
+from support.pipelines import build, check
 from support.stores import Layout, write_array
 
 MIB = 1 << 20
@@ -102,3 +102,20 @@ def test_thread_counts_are_kept(store, device, name):
     few = threads(1)
     gc.collect()
     assert threads(11) - few == 10
+
+
+@pytest.mark.parametrize("io_threads", [1, 4])
+def test_the_smallest_limit_is_enough_for_chunks_of_all_sizes(tmp_path, io_threads):
+    """What the error names as the least does, also where ranges of many sizes come and go in one block."""
+    rng = np.random.default_rng(7)
+    values = rng.integers(0, 250, (30, 22, 55)).astype("uint8").cumsum(0, dtype="uint8")
+    layout = Layout((6, 6, 20), shards=(18, 18, 100))
+    write_array(tmp_path, "a", values, codec="blosc-zstd-shuffle", layout=layout, dims=("t", "y", "x"))
+    args = {
+        "path": tmp_path, "arrays": ["a"], "dims": ["t", "y"], "window": [1, 9], "step": [2, 5],
+        "io_threads": io_threads,
+    }
+    with pytest.raises(ValueError, match="at least") as caught:
+        build("cpu", 4, host_memory_limit=1, **args)
+    least = int(str(caught.value).split("at least ")[1].split()[0])
+    check("cpu", 4, epochs=3, host_memory_limit=least, **args)
