@@ -20,18 +20,6 @@ pub enum StreamCodec {
     Snappy,
 }
 
-impl StreamCodec {
-    /// Its name in messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Deflate => "deflate",
-            Self::Lz4 => "lz4",
-            Self::Snappy => "snappy",
-        }
-    }
-}
-
 /// Who decodes zstd frames on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZstdDecoder {
@@ -125,27 +113,19 @@ fn open_blosc(zstd: ZstdDecoder, chunk: &[u8], decoded_len: usize, opened: &mut 
     for stream in &blosc.streams {
         let (start, len) = (stream.src_offset as usize, stream.src_len as usize);
         let (to, decoded) = (stream.dst_offset as usize, stream.dst_len as usize);
-        let copied = |codec| Part { codec, start, len, to, decoded, checksum: None, plan: None };
-        let inner = blosc.codec.filter(|_| !stream.raw);
-        let (codec, compression) = match inner {
-            None => {
-                opened.parts.push(copied(None));
-                continue;
-            }
-            // Their decoder trusts nothing.
-            Some(Inner::Lz4) => {
-                opened.parts.push(copied(Some(StreamCodec::Lz4)));
-                continue;
-            }
-            Some(Inner::Snappy) => {
-                opened.parts.push(copied(Some(StreamCodec::Snappy)));
-                continue;
-            }
-            Some(Inner::Zlib) => (StreamCodec::Deflate, Compression::Zlib),
-            Some(Inner::Zstd) => (StreamCodec::Zstd, Compression::Zstd),
+        let whole = |codec| Part { codec, start, len, to, decoded, checksum: None, plan: None };
+        let within = |codec, compression| -> Result<Part, &'static str> {
+            let inside = part(codec, compression, zstd, &chunk[start..start + len], decoded)?;
+            Ok(Part { start: start + inside.start, to, ..inside })
         };
-        let inside = part(codec, compression, zstd, &chunk[start..start + len], decoded)?;
-        opened.parts.push(Part { start: start + inside.start, to, ..inside });
+        opened.parts.push(match blosc.codec.filter(|_| !stream.raw) {
+            None => whole(None),
+            // Their decoder trusts nothing: there is nothing to look at.
+            Some(Inner::Lz4) => whole(Some(StreamCodec::Lz4)),
+            Some(Inner::Snappy) => whole(Some(StreamCodec::Snappy)),
+            Some(Inner::Zlib) => within(StreamCodec::Deflate, Compression::Zlib)?,
+            Some(Inner::Zstd) => within(StreamCodec::Zstd, Compression::Zstd)?,
+        });
     }
     Ok(())
 }

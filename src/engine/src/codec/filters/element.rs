@@ -283,55 +283,17 @@ fn to_half<S: Element>(v: S) -> f16 {
 /// Calls `$body` with `$t` as the type of elements of `$dtype`.
 macro_rules! with_element {
     ($dtype:expr, $t:ident => $body:expr) => {
+        $crate::codec::filters::element::with_element!($dtype, $t => $body;
+            Bool: $crate::codec::filters::element::Bool,
+            I8: i8, I16: i16, I32: i32, I64: i64, U8: u8, U16: u16, U32: u32, U64: u64,
+            F16: half::f16, F32: f32, F64: f64)
+    };
+    ($dtype:expr, $t:ident => $body:expr; $($variant:ident: $element:ty),*) => {
         match $dtype {
-            crate::dtype::DType::Bool => {
-                type $t = crate::codec::filters::element::Bool;
+            $($crate::dtype::DType::$variant => {
+                type $t = $element;
                 $body
-            }
-            crate::dtype::DType::I8 => {
-                type $t = i8;
-                $body
-            }
-            crate::dtype::DType::I16 => {
-                type $t = i16;
-                $body
-            }
-            crate::dtype::DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            crate::dtype::DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            crate::dtype::DType::U8 => {
-                type $t = u8;
-                $body
-            }
-            crate::dtype::DType::U16 => {
-                type $t = u16;
-                $body
-            }
-            crate::dtype::DType::U32 => {
-                type $t = u32;
-                $body
-            }
-            crate::dtype::DType::U64 => {
-                type $t = u64;
-                $body
-            }
-            crate::dtype::DType::F16 => {
-                type $t = half::f16;
-                $body
-            }
-            crate::dtype::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            crate::dtype::DType::F64 => {
-                type $t = f64;
-                $body
-            }
+            })*
         }
     };
 }
