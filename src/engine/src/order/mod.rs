@@ -1,43 +1,23 @@
 //! Which sample a reader delivers at its k-th place: a function of the spec alone, in O(1) memory.
 //!
-//! Shard `s` of `S` holds the positions `[N*s/S, N*(s+1)/S)` of one global order, as DALI's readers cut theirs. In its
-//! epoch `e` a reader delivers shard `(shard_id + e) % S`, or always `shard_id` if it sticks to it.
+//! [`shards`] finds the epoch and the position in the global order, [`shuffle`] the sample that stands there.
 
 mod permutation;
+mod shards;
+mod shuffle;
 
 pub use permutation::Permutation;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::spec::Spec;
-
-/// Used when the user gives no seed, so that shards in different processes agree.
-const DEFAULT_SEED: i64 = 0x5eed;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shuffle {
-    /// In order.
-    No,
-    /// A permutation of all samples in every epoch.
-    All,
-    /// A permutation of all samples in every epoch but the first.
-    AllButFirst,
-    /// A permutation within the shard, which keeps its samples.
-    Shard,
-}
+use shards::Shards;
+use shuffle::Shuffle;
 
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
-    samples: u64,
-    shards: u64,
-    shard: u64,
-    stick: bool,
-    /// With `pad_last_batch`: the padded length of an epoch of this reader.
-    padded: Option<u64>,
+    shards: Shards,
     shuffle: Shuffle,
-    seed: u64,
-    /// The permutation in use, since consecutive places share it: (epoch, shard) and itself.
-    current: Option<(u64, u64, Permutation)>,
 }
 
 impl Order {
@@ -46,108 +26,26 @@ impl Order {
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let (shard, shards) = (spec.shard_id, spec.num_shards);
-        if shards < 1 {
-            return Err(Error::value(format!("num_shards: expected at least 1, found {shards}")));
-        }
-        if shard < 0 || shard >= shards {
-            return Err(Error::value(format!(
-                "shard_id: expected a number from 0 to num_shards - 1 = {}, found {shard}",
-                shards - 1
-            )));
-        }
-        if spec.shuffle_after_epoch && (spec.random_shuffle || spec.stick_to_shard) {
-            let other = if spec.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
-            return Err(Error::value(format!(
-                "shuffle_after_epoch and {other} contradict each other: give one of them"
-            )));
-        }
-        if samples == 0 {
-            return Err(Error::value(
-                "the store holds no sample: every window reaches beyond the region of interest; \
-                 make window, stride or offsets smaller, or use out_of_bounds_policy=\"pad\"",
-            ));
-        }
-        if samples < shards as u64 {
-            return Err(Error::value(format!(
-                "num_shards: there are {samples} samples, fewer than the {shards} shards; use at most {samples} shards"
-            )));
-        }
-        if spec.batch_size == 0 {
-            return Err(Error::value("batch_size: expected at least 1, found 0"));
-        }
-        let (shards, batch) = (shards as u64, spec.batch_size as u64);
-        let shuffle = match (spec.random_shuffle, spec.shuffle_after_epoch, spec.stick_to_shard) {
-            (true, _, true) if shards > 1 => Shuffle::Shard,
-            (true, ..) => Shuffle::All,
-            (_, true, _) => Shuffle::AllButFirst,
-            _ => Shuffle::No,
-        };
-        let seed = if spec.seed == -1 { DEFAULT_SEED } else { spec.seed };
-        Ok(Self {
-            samples,
-            shards,
-            shard: shard as u64,
-            stick: spec.stick_to_shard,
-            padded: spec.pad_last_batch.then(|| samples.div_ceil(shards).next_multiple_of(batch)),
-            shuffle,
-            seed: seed as u64,
-            current: None,
-        })
+        let shards = Shards::new(spec, samples)?;
+        let own = shards.start(shards.shard)..shards.start(shards.shard + 1);
+        let shuffle = Shuffle::new(spec, samples, (shards.shard, own))?;
+        Ok(Self { shards, shuffle })
     }
 
     /// Samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
-        self.samples
-    }
-
-    /// First position of a shard; `shard == shards` gives the end of the last.
-    fn start(&self, shard: u64) -> u64 {
-        (u128::from(self.samples) * u128::from(shard) / u128::from(self.shards)) as u64
+        self.shards.samples
     }
 
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
-        let shard_in =
-            |epoch: u64| if self.stick { self.shard } else { (self.shard + epoch % self.shards) % self.shards };
-        if let Some(padded) = self.padded {
-            let (epoch, i) = (k / padded, k % padded);
-            let (start, end) = (self.start(shard_in(epoch)), self.start(shard_in(epoch) + 1));
-            return (epoch, (start + i).min(end - 1));
-        }
-        if self.stick {
-            let (start, end) = (self.start(self.shard), self.start(self.shard + 1));
-            return (k / (end - start), start + k % (end - start));
-        }
-        // Every `shards` epochs the reader has gone once through all positions, from its own shard's start onwards.
-        let (round, r) = (k / self.samples, k % self.samples);
-        let position = (self.start(self.shard) + r) % self.samples;
-        let shard = ((u128::from(position) + 1) * u128::from(self.shards) - 1) / u128::from(self.samples);
-        let epoch = round * self.shards + (shard as u64 + self.shards - self.shard) % self.shards;
-        (epoch, position)
+        self.shards.locate(k)
     }
 
     /// The index of this reader's `k`-th sample.
     pub fn sample(&mut self, k: u64) -> u64 {
         let (epoch, position) = self.locate(k);
-        let within = match self.shuffle {
-            Shuffle::No => return position,
-            Shuffle::AllButFirst if epoch == 0 => return position,
-            Shuffle::All | Shuffle::AllButFirst => self.shards,
-            Shuffle::Shard => self.shard,
-        };
-        let (start, len) = match self.shuffle {
-            Shuffle::Shard => (self.start(within), self.start(within + 1) - self.start(within)),
-            _ => (0, self.samples),
-        };
-        if !matches!(&self.current, Some((e, w, _)) if (*e, *w) == (epoch, within)) {
-            let key = permutation::key(&[self.seed, epoch, within]);
-            // Over all shards the key must not depend on how many there are.
-            let key = if within == self.shards { permutation::key(&[self.seed, epoch]) } else { key };
-            self.current = Some((epoch, within, Permutation::new(len, key)));
-        }
-        let permutation = &self.current.as_ref().expect("just set").2;
-        start + permutation.at(position - start)
+        self.shuffle.at(epoch, position)
     }
 }
 
