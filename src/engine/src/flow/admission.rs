@@ -9,6 +9,7 @@ use super::queue::Wanted;
 use super::scheduler::Scheduler;
 use super::shards::{Ask, Index, Known, ShardId};
 use super::tasks::{Read, ReadRange};
+use super::wave::DIRECT_COPY;
 use crate::assemble::is_copy;
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
@@ -86,7 +87,7 @@ impl Scheduler {
 
     /// Whether nothing is in flight that would give memory back.
     fn idle(&self) -> bool {
-        self.reads_in_flight == 0
+        self.reads_in_flight + self.uploads_in_flight == 0
             && self.cpu_tasks_in_flight == 0
             && self.pending.is_empty()
             && self.loose.work.served.is_empty()
@@ -151,6 +152,13 @@ impl Scheduler {
         }
     }
 
+    /// Whether the thread that reads a chunk also copies it to its slot on the device: there is nothing to decode, and it is
+    /// large enough to be copied by itself.
+    pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
+        let place = self.chunks[handle].place;
+        self.s.lanes.is_some() && place.route == Route::Raw && place.decoded >= DIRECT_COPY
+    }
+
     /// Where a chunk's decoded bytes are to be written by the CPU.
     pub(super) fn decoded_span(&self, handle: Handle) -> Span {
         let chunk = &self.chunks[handle];
@@ -194,15 +202,21 @@ impl Scheduler {
 
     /// Starts a read for these chunks, which are all in one object.
     fn read(&mut self, chunks: Vec<Member>, staging: Option<arena::Range>, to: Span, range: ReadRange, of: ChunkId) {
-        for &(handle, ..) in &chunks {
+        let mut uploads = Vec::new();
+        for &(handle, offset, _) in &chunks {
             self.chunks[handle].state = State::Fetching;
+            if self.is_uploaded(handle)
+                && let Some(slot) = self.chunks[handle].slot
+            {
+                uploads.push((offset, self.chunks[handle].place.decoded, self.slots().base + slot.offset as u64));
+            }
         }
         let group = self.next_group;
         self.next_group += 1;
         self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to });
         self.reads_in_flight += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, to });
+        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, to, uploads });
     }
 
     fn admit_shard(&mut self, head: Wanted, shard: ShardId, slot: usize) -> Admission {

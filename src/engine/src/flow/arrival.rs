@@ -20,7 +20,6 @@ impl Scheduler {
     // ---- reads ----
 
     pub(super) fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
-        self.reads_in_flight -= 1;
         let Some(group) = self.groups.get_mut(&id) else { return };
         let members = std::mem::take(&mut group.chunks);
         let to = group.to;
@@ -52,6 +51,14 @@ impl Scheduler {
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
         for (handle, offset, len) in members {
+            if self.is_uploaded(handle) {
+                Stats::add(&self.s.shared.stats.chunks_decoded_gpu, 1);
+                self.release_group(id, 1);
+                let chunk = &mut self.chunks[handle];
+                (chunk.state, chunk.layout) = (State::Ready, Layout::NONE);
+                self.serve_settled(handle);
+                continue;
+            }
             let chunk = &mut self.chunks[handle];
             chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
             let (route, decoded) = (chunk.place.route, chunk.place.decoded);

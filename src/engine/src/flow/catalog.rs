@@ -9,6 +9,7 @@ use crate::store::Store;
 
 use super::Plan;
 use super::shards::ShardId;
+use super::wave::DIRECT_COPY;
 
 /// How an array's chunks are decoded in this reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,13 @@ impl Catalog {
         let of = |array: &ArrayInfo| array.parts.iter().map(|p| equal(p, array.dtype.size())).collect();
         let equal_bytes = dataset.arrays.iter().map(of).collect();
         Self { dataset, planner, routes, equal_bytes }
+    }
+
+    /// Whether there are chunks that the threads which read them may copy to a device.
+    pub fn uploads(&self) -> bool {
+        let large = |bytes: Option<usize>| bytes.is_none_or(|n| n >= DIRECT_COPY);
+        let mut parts = self.routes.iter().flatten().zip(self.equal_bytes.iter().flatten());
+        parts.any(|(route, bytes)| *route == Route::Raw && large(*bytes))
     }
 
     /// Plans a batch, and looks up all that the scheduler has to know of its chunks.

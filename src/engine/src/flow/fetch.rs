@@ -6,16 +6,18 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use super::catalog::{Catalog, Location};
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{Read, ReadRange, Shared};
+use super::tasks::{GroupId, Read, ReadRange, Shared};
+use super::wave::{Lanes, Upload};
 use super::{Event, spawn};
 use crate::error::{Error, Result};
+use crate::memory::Span;
 use crate::plan::ChunkId;
 
 enum Work {
@@ -30,12 +32,15 @@ pub(crate) struct FetchPool {
 }
 
 impl FetchPool {
-    pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
+    /// With `lanes` each thread gets a way to their device.
+    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
         let (work, receiver) = unbounded();
         let threads = (0..threads)
             .map(|i| {
-                let (receiver, shared) = (receiver.clone(), shared.clone());
-                spawn(&format!("fetch-{i}"), shared.events.clone(), move || run(&receiver, &shared))
+                let (work, shared) = (receiver.clone(), shared.clone());
+                let upload = lanes.map(Lanes::upload).transpose()?;
+                let thread = Thread { work, shared, upload, copying: None, failed: None };
+                spawn(&format!("fetch-{i}"), thread.shared.events.clone(), move || thread.run())
             })
             .collect::<Result<_>>()?;
         Ok(Self { work: Some(work), threads })
@@ -64,20 +69,96 @@ impl Drop for FetchPool {
     }
 }
 
-fn run(work: &Receiver<Work>, shared: &Shared) {
-    for work in work {
-        if shared.stopped() {
-            continue;
+/// How often a thread without work looks whether its copy is done.
+const POLL: Duration = Duration::from_micros(100);
+
+/// One fetch thread. It copies a chunk to the device while it reads the next one: so no more page-locked memory is in use
+/// than two reads a thread, which stays in the caches between its reader and the copy engine.
+struct Thread {
+    work: Receiver<Work>,
+    shared: Shared,
+    upload: Option<Box<dyn Upload>>,
+    /// The read whose uploads are under way, and its bytes.
+    copying: Option<(GroupId, usize)>,
+    /// Why they could not be started.
+    failed: Option<Error>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            let work = match self.copying {
+                None => self.work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => self.work.recv_timeout(POLL),
+            };
+            let going_on = match work {
+                Ok(_) if self.shared.stopped() => continue,
+                Ok(work) => self.handle(work),
+                Err(RecvTimeoutError::Timeout) => match self.upload.as_ref().map_or(Ok(true), |u| u.is_done()) {
+                    Ok(false) => true,
+                    _ => self.finish_copy(),
+                },
+                // The memory may be freed when this thread is gone: dropping `upload` waits.
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if !going_on {
+                return;
+            }
         }
+    }
+
+    /// Reads, and starts what follows. False if nobody listens any more.
+    fn handle(&mut self, work: Work) -> bool {
         let start = Instant::now();
-        let event = match work {
-            Work::Read(read) => Event::Fetched(read.group, fetch(&read, shared)),
-            Work::Index(shard, key) => Event::Index(shard, index(shard, &key, shared)),
+        let (event, uploads) = match work {
+            Work::Read(read) => {
+                let result = fetch(&read, &self.shared);
+                let copies = read.uploads.iter().map(|&(offset, len, to)| (read.to.part(offset, len), to)).collect();
+                let uploads = match &result {
+                    Ok(Some(len)) if !read.uploads.is_empty() => Some((read.group, *len, copies)),
+                    _ => None,
+                };
+                (Event::Fetched(read.group, result), uploads)
+            }
+            Work::Index(shard, key) => (Event::Index(shard, index(shard, &key, &self.shared)), None),
         };
-        Stats::time(&shared.stats.read_ns, start.elapsed());
-        if shared.events.send(event).is_err() {
-            return;
+        Stats::time(&self.shared.stats.read_ns, start.elapsed());
+        // It has long been done: the bus is faster than one thread.
+        if !self.finish_copy() {
+            return false;
         }
+        let event = match uploads {
+            None => event,
+            Some((group, len, copies)) => {
+                self.start_copy(group, len, copies);
+                Event::Uploading
+            }
+        };
+        self.shared.events.send(event).is_ok()
+    }
+
+    fn start_copy(&mut self, group: GroupId, len: usize, copies: Vec<(Span, u64)>) {
+        let Some(upload) = &mut self.upload else { return };
+        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
+        // this thread ends before, dropping `upload` waits.
+        if let Err(e) = unsafe { upload.start(&copies) } {
+            self.failed.get_or_insert(e);
+        }
+        self.copying = Some((group, len));
+    }
+
+    /// Waits for the uploads under way, if any, and reports them. False if nobody listens any more.
+    fn finish_copy(&mut self) -> bool {
+        let (Some((group, len)), Some(upload)) = (self.copying.take(), &self.upload) else { return true };
+        let result = upload.wait();
+        if let Ok(seconds) = result {
+            Stats::seconds(&self.shared.stats.copy_ns, seconds);
+        }
+        let result = match self.failed.take() {
+            None => result.map(|_| Some(len)),
+            Some(e) => Err(e),
+        };
+        self.shared.events.send(Event::Uploaded(group, result)).is_ok()
     }
 }
 

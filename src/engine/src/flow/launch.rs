@@ -11,6 +11,9 @@ use crate::memory::arena;
 
 /// Uncompressed bytes that make a wave worth launching while more is being read.
 const EAGER_WAVE: usize = 16 << 20;
+/// Uses of chunks that are in their slots already that make a wave worth launching while more is being read: a wave
+/// sends small tables, which stand in line with the chunks for the way to the device.
+const EAGER_USES: u32 = 8;
 
 impl Scheduler {
     pub(super) fn queue_for_lane(&mut self, handle: Handle) {
@@ -50,13 +53,16 @@ impl Scheduler {
             if self.broken.is_some() || (self.pending.is_empty() && self.loose.work.served.is_empty()) {
                 return;
             }
-            let more_comes = self.reads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight > 0;
-            // Loose jobs go with the next chunks, or alone where none wait.
-            let nothing_else = self.pending.is_empty();
-            let full = self.pending_encoded >= limits.decoded
+            let more_comes =
+                self.reads_in_flight + self.uploads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight
+                    > 0;
+            let all_idle = self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len());
+            let loose: u32 = self.loose.work.served.iter().map(|s| s.uses).sum();
+            let full = (self.pending.is_empty() && (loose >= EAGER_USES || all_idle))
+                || self.pending_encoded >= limits.decoded
                 || self.pending.len() >= limits.chunks
                 || self.pending_raw >= EAGER_WAVE.min(limits.encoded);
-            if more_comes && !full && !nothing_else {
+            if more_comes && !full {
                 return;
             }
             let wave = self.wave(limits);

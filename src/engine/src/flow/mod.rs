@@ -53,6 +53,10 @@ pub(crate) enum Event {
     Planned(Box<Plan>),
     /// A read ended: bytes read, or `None` if there is no such key.
     Fetched(GroupId, Result<Option<usize>>),
+    /// A read with uploads is over, and its memory is being copied to the device. [`Event::Uploaded`] will follow.
+    Uploading,
+    /// Its uploads ended. Otherwise as [`Event::Fetched`], which doesn't come for such a read.
+    Uploaded(GroupId, Result<Option<usize>>),
     /// A shard's index was read; `None` if there is no such shard.
     Index(shards::ShardId, Result<Option<Arc<shards::Index>>>),
     /// A task of the decode threads ended.

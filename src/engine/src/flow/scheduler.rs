@@ -95,6 +95,8 @@ pub(crate) struct Scheduler {
     pub(super) groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
     pub(super) next_group: GroupId,
     pub(super) reads_in_flight: usize,
+    /// Reads that are over and being copied to the device by the threads that read them.
+    pub(super) uploads_in_flight: usize,
     /// Reads of indexes, which hold none of the memory of chunks.
     pub(super) index_reads_in_flight: usize,
     pub(super) cpu_tasks_in_flight: usize,
@@ -134,6 +136,7 @@ impl Scheduler {
             groups: HashMap::default(),
             next_group: 0,
             reads_in_flight: 0,
+            uploads_in_flight: 0,
             index_reads_in_flight: 0,
             cpu_tasks_in_flight: 0,
             shards: Shards::new(index_limit, largest_index),
@@ -169,7 +172,18 @@ impl Scheduler {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Planned(plan) => self.planned(*plan),
-            Event::Fetched(group, result) => self.fetched(group, result),
+            Event::Fetched(group, result) => {
+                self.reads_in_flight -= 1;
+                self.fetched(group, result);
+            }
+            Event::Uploading => {
+                self.reads_in_flight -= 1;
+                self.uploads_in_flight += 1;
+            }
+            Event::Uploaded(group, result) => {
+                self.uploads_in_flight -= 1;
+                self.fetched(group, result);
+            }
             Event::Index(shard, result) => {
                 self.index_reads_in_flight -= 1;
                 let (known, error) = match result {

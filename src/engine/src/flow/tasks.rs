@@ -30,6 +30,8 @@ pub(crate) struct Read {
     pub key: String,
     pub range: ReadRange,
     pub to: Span,
+    /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
+    pub uploads: Vec<(usize, usize, u64)>,
 }
 
 /// What of a key is read.

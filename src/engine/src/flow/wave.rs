@@ -66,12 +66,43 @@ pub(crate) struct WaveLimits {
     pub chunks: usize,
 }
 
+/// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
+pub(crate) const DIRECT_COPY: usize = 256 << 10;
+
+/// A fetch thread's own way to the device: it copies what it has read while it reads the next chunk. Dropping it waits.
+pub(crate) trait Upload: Send {
+    /// Starts copying each span of page-locked memory to its device address.
+    ///
+    /// # Errors
+    /// If the device refuses. What was started before goes on.
+    ///
+    /// # Safety
+    /// The spans stay as they are, and the destinations have room for them, until [`Self::wait`] or [`Self::is_done`]
+    /// has said that all is done.
+    unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()>;
+    /// Whether everything is done.
+    ///
+    /// # Errors
+    /// If a copy failed.
+    fn is_done(&self) -> Result<bool>;
+    /// Sleeps until everything is done; returns the seconds that the last [`Self::start`]'s copies took.
+    ///
+    /// # Errors
+    /// If a copy failed.
+    fn wait(&self) -> Result<f64>;
+}
+
 /// The lanes of a GPU, as the scheduler sees them.
 pub(crate) trait Lanes: Send {
     /// How many waves run at a time.
     fn count(&self) -> usize;
     /// What each may hold.
     fn limits(&self) -> WaveLimits;
+    /// One fetch thread's way to the device.
+    ///
+    /// # Errors
+    /// If the device has no stream left.
+    fn upload(&self) -> Result<Box<dyn Upload>>;
     /// Starts a wave on an idle lane; [`super::Event::Copied`] and [`super::Event::Wave`] follow.
     fn launch(&self, lane: usize, wave: Wave);
 }

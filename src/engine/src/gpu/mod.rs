@@ -4,6 +4,7 @@ mod decoding;
 mod lane;
 mod streams;
 mod tables;
+mod upload;
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,7 +20,7 @@ use crate::flow::budget::{self, DeviceBudget, Needs};
 use crate::flow::catalog::Route;
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
-use crate::flow::wave::{Lanes, Wave, WaveLimits};
+use crate::flow::wave::{Lanes, Upload, Wave, WaveLimits};
 use crate::gpu_codec::{StreamCodec, ZstdDecoder};
 use crate::spec::Spec;
 
@@ -82,6 +83,7 @@ pub(crate) fn available(compression: Compression) -> Result<()> {
 }
 
 struct RunningLanes {
+    device: Arc<Device>,
     limits: WaveLimits,
     waves: Vec<Sender<Wave>>,
     threads: Vec<JoinHandle<()>>,
@@ -93,6 +95,9 @@ impl Lanes for RunningLanes {
     }
     fn limits(&self) -> WaveLimits {
         self.limits
+    }
+    fn upload(&self) -> Result<Box<dyn Upload>> {
+        Ok(Box::new(upload::StreamUpload::new(&self.device)?))
     }
     fn launch(&self, lane: usize, wave: Wave) {
         // A lane ends only when its sender is dropped; a panic in it is reported as an event.
@@ -193,6 +198,7 @@ fn start_lanes(
     shared: &Shared,
 ) -> Result<RunningLanes> {
     let mut lanes = RunningLanes {
+        device: Arc::clone(device),
         limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams },
         waves: Vec::new(),
         threads: Vec::new(),

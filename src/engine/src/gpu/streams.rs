@@ -8,12 +8,9 @@
 use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
 
-use crate::flow::wave::{Content, Wave};
+use crate::flow::wave::{Content, DIRECT_COPY, Wave};
 use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, ZstdDecoder, open};
 use crate::memory::arena::rounded;
-
-/// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
-const DIRECT_COPY: usize = 256 << 10;
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]

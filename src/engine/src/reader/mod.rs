@@ -149,7 +149,7 @@ impl Reader {
         let io_threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
-            fetch: FetchPool::new(io_threads, &shared)?,
+            fetch: FetchPool::new(io_threads, memory.lanes.as_deref().filter(|_| shared.catalog.uploads()), &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
             reads: io_threads,

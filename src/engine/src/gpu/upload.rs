@@ -1,0 +1,61 @@
+//! Copies of uncompressed chunks to the device, each fetch thread on a stream of its own.
+//!
+//! One of the places where `unsafe` is allowed: the scheduler's ranges are copied by address.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::cuda::{Device, Event, Stream, copy_to_device_async};
+use crate::error::Result;
+use crate::flow::wave::Upload;
+use crate::memory::Span;
+
+/// A stream, and the events around what was last enqueued on it.
+pub(super) struct StreamUpload {
+    stream: Stream,
+    begun: Event,
+    copied: Event,
+}
+
+impl StreamUpload {
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let upload = Self { stream: Stream::new(device)?, begun: Event::timed(device)?, copied: Event::timed(device)? };
+        // So that asking about them is right before the first copy, too.
+        upload.begun.record(&upload.stream)?;
+        upload.copied.record(&upload.stream)?;
+        Ok(upload)
+    }
+}
+
+impl Upload for StreamUpload {
+    unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
+        self.begun.record(&self.stream)?;
+        let started = copies.iter().try_for_each(|&(from, to)| {
+            // SAFETY: the caller vouches for both ranges.
+            unsafe { copy_to_device_async(&self.stream, to, from.address as *const u8, from.len) }
+        });
+        let started = started.and_then(|()| self.copied.record(&self.stream));
+        if started.is_err() {
+            // Nobody will ask when what was started ends.
+            let _ = self.stream.synchronize();
+        }
+        started
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        self.copied.is_done()
+    }
+
+    fn wait(&self) -> Result<f64> {
+        self.copied.synchronize()?;
+        self.copied.seconds_since(&self.begun)
+    }
+}
+
+impl Drop for StreamUpload {
+    fn drop(&mut self) {
+        // Memory that is being copied may be freed next. After an error nothing is in flight any more.
+        let _ = self.stream.synchronize();
+    }
+}
