@@ -118,6 +118,24 @@ int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, 
 /* Describes an epoch. */
 int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta *meta);
 
+/* Says what a reader of `spec` would do, as a JSON object: samples, outputs, how arrays are stored, how often chunks are
+ * read and where they are decoded, memory, advice. Reads metadata only and needs no GPU. `*json` is good until the next call
+ * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small. */
+int32_t dali_zarr_explain(const char *spec, const char **json);
+
+/* The counters of a reader up to now, as a JSON object; `*json` as above. Once nothing is in flight, "chunks_read" is the
+ * sum of "chunks_decoded_gpu", "chunks_decoded_cpu", "chunks_uncompressed" and "chunks_failed". May be called while another
+ * thread uses the reader. */
+int32_t dali_zarr_stats(const dali_zarr_reader *reader, const char **json);
+
+/* The same of all readers that are open in this process, DALI's included, as a JSON array; `*json` as above. "reader" is a
+ * number that no other reader of the process has or had. */
+int32_t dali_zarr_all_stats(const char **json);
+
+/* The "reader" of the operator that DALI asked last on this thread to describe its epoch, and forgets it; 0 if there is
+ * none. Tells which of all readers a built pipeline's is: take, have DALI ask (`reader_meta`), take. */
+uint64_t dali_zarr_take_described(void);
+
 /* Waits for the next batch. After an error the next call gives the batch that follows. On success `*batch` is to be
  * released with dali_zarr_batch_release, else it is NULL. */
 int32_t dali_zarr_next_batch(dali_zarr_reader *reader, dali_zarr_batch **batch);

@@ -10,13 +10,14 @@ Importing this package makes the operator known to DALI::
         return fn.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "Z500"], name="reader")
 
 The operator is ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr``; its arguments are documented in
-``help(fn.zarr_reader)``.
+``help(fn.zarr_reader)``. :func:`explain` says what a reader would do, :func:`stats` what one has done.
 """
 
 from . import _load
 from ._build import DALI_VERSION, VERSION
+from ._inspect import Explanation, explain, stats
 
-__all__ = ["DALI_VERSION", "__version__"]
+__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "stats"]
 __version__ = VERSION
 
 _load.load()

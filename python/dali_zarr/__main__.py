@@ -1,18 +1,76 @@
-"""``python -m dali_zarr``: says what is installed."""
+"""``python -m dali_zarr``: says what is installed, and what a reader would do."""
 
 import argparse
+import itertools
+import json
+import sys
+from typing import Any
 
-from . import DALI_VERSION, __version__
+from . import DALI_VERSION, __version__, explain
+
+# Their values are text, whatever they look like.
+_TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy")
 
 
-def main() -> None:
-    """Parses the command line."""
+def _value(name: str, text: str) -> Any:
+    """A number, true, false or anything else that is JSON; else the text itself."""
+    if name in _TEXT:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    """``--name value ...`` as arguments: several values are a list, and none stands for true."""
+    options: dict[str, list[Any]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            options[name] = [_value(name, value)] if equals else []
+        else:
+            options[name].append(_value(name, word))
+    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in options.items()}
+
+
+def main() -> int:
+    """Parses the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m dali_zarr", description="NVIDIA DALI operator for Zarr arrays")
     version = f"dali_zarr {__version__}, for NVIDIA DALI {DALI_VERSION}"
     parser.add_argument("--version", action="version", version=version)
-    parser.parse_args()
-    parser.print_help()
+    commands = parser.add_subparsers(dest="command")
+    explaining = commands.add_parser(
+        "explain", allow_abbrev=False, help="say what a reader would do, without reading data",
+        usage="python -m dali_zarr explain STORE [STORE ...] [--json] [--ARGUMENT VALUE ...] ...",
+        description="Says what fn.zarr_reader would do: samples, outputs, how often chunks are read, where they are decoded, "
+        "what memory allows, what would make it faster. Reads metadata only.",
+        epilog="All arguments of fn.zarr_reader may be given, as --batch_size 16 --device gpu --arrays t2m z --random_shuffle "
+        "--pick level=0,5; see help(fn.zarr_reader).",
+    )
+    explaining.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
+    explaining.add_argument("--json", action="store_true", help="print JSON")
+    # Arguments of the reader are more than are listed here, so what follows the command is read by hand.
+    known, rest = parser.parse_known_args(sys.argv[1:])
+    if known.command is None:
+        if rest:
+            parser.error(f"unknown arguments: {' '.join(rest)}")
+        parser.print_help()
+        return 0
+    words = [word for word in sys.argv[sys.argv.index("explain") + 1 :] if word != "--json"]
+    stores = list(itertools.takewhile(lambda word: not word.startswith("--"), words))
+    if not stores:
+        explaining.error("expected a store before the options")
+    try:
+        found = explain(path=stores if len(stores) > 1 else stores[0], json=known.json, **_options(words[len(stores) :]))
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        print(f"python -m dali_zarr explain: {error}", file=sys.stderr)
+        return 1
+    print(found)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import ctypes
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,10 @@ def bind(path: Path) -> None:
     library.dali_zarr_describe_output.argtypes = [pointer, size, ctypes.POINTER(_Output)]
     library.dali_zarr_next_batch.argtypes = [pointer, ctypes.POINTER(pointer)]
     library.dali_zarr_batch_data.argtypes = [pointer, size, ctypes.POINTER(pointer), ctypes.POINTER(size)]
+    library.dali_zarr_explain.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)]
+    library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
+    library.dali_zarr_take_described.argtypes = []
+    library.dali_zarr_take_described.restype = ctypes.c_uint64
     library.dali_zarr_batch_release.argtypes = [pointer]
     library.dali_zarr_batch_release.restype = None
     _library = library
@@ -61,6 +66,29 @@ def set_nvcomp_dirs(dirs: list[str]) -> None:
     """Tells the library where nvCOMP may be, before it looks in the system's places."""
     array = (ctypes.c_char_p * len(dirs))(*(d.encode() for d in dirs))
     _check(_loaded().dali_zarr_set_nvcomp_dirs(array, len(dirs)))
+
+
+def explain(spec: dict[str, Any]) -> dict[str, Any]:
+    """What a reader of ``spec`` would do.
+
+    Raises:
+        ValueError, TypeError, IndexError: as opening the reader does.
+    """
+    text = ctypes.c_char_p()
+    _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
+    return json.loads(text.value or b"{}")
+
+
+def all_stats() -> list[dict[str, Any]]:
+    """The counters of all readers of this process."""
+    text = ctypes.c_char_p()
+    _check(_loaded().dali_zarr_all_stats(ctypes.byref(text)))
+    return json.loads(text.value or b"[]")
+
+
+def take_described() -> int:
+    """The number of the reader that DALI asked last on this thread to describe its epoch; 0 if it asked none."""
+    return _loaded().dali_zarr_take_described()
 
 
 def read_vector(path: str, array: str) -> np.ndarray:

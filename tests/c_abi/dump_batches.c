@@ -75,6 +75,7 @@ static int misuse(void) {
   size_t bytes;
   uint64_t id;
   const char *null_dir = NULL;
+  const char *text = "";
 
   if (strlen(dali_zarr_last_error()) != 0 || dali_zarr_last_error_status() != 0) return 101;
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open(NULL, &reader));
@@ -94,6 +95,13 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(NULL, 1));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(&null_dir, 1));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain(NULL, &text));
+  if (text) return 104; /* set to NULL by a failed call */
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{}", NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{\"path\": \"/nonexistent/store.zarr\"}", &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_stats(NULL, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_all_stats(NULL));
+  if (dali_zarr_all_stats(&text) != 0 || strcmp(text, "[]") != 0 || dali_zarr_take_described() != 0) return 105;
   if (dali_zarr_num_outputs(NULL) != 0 || dali_zarr_buffers_wanted(NULL) != 0) return 103;
   dali_zarr_close(NULL);
   dali_zarr_batch_release(NULL);

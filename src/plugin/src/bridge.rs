@@ -9,6 +9,7 @@ use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
 use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, positive};
+use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
 
 #[cxx::bridge(namespace = "dali_zarr::engine")]
@@ -138,7 +139,7 @@ mod ffi {
 }
 
 /// A reader that may not be open.
-pub struct ZarrReader(Option<Fenced<Reader>>);
+pub struct ZarrReader(Option<(Registered, Fenced<Reader>)>);
 
 /// The outcome of waiting for a batch.
 pub struct ReadyBatch {
@@ -171,16 +172,17 @@ fn new_reader() -> Box<ZarrReader> {
 
 impl ZarrReader {
     fn reader(&self) -> Result<&Reader> {
-        self.0.as_deref().ok_or_else(|| Error::runtime("the reader isn't open"))
+        self.0.as_ref().map(|(_, reader)| &**reader).ok_or_else(|| Error::runtime("the reader isn't open"))
     }
 
     fn open(&mut self, arguments: &ffi::Arguments) -> ffi::Status {
         to_status(guard(|| {
-            let reader = Reader::open(to_spec(arguments)?)?;
+            let spec = to_spec(arguments)?;
+            let reader = Reader::open(spec.clone())?;
             for note in reader.notes() {
                 eprintln!("zarr_reader: {note}");
             }
-            self.0 = Some(Fenced::new(reader));
+            self.0 = Some((Registered::new(&spec, &reader), Fenced::new(reader)));
             Ok(())
         }))
     }
@@ -204,6 +206,9 @@ impl ZarrReader {
     fn meta(&self) -> ffi::Meta {
         // DALI takes -1 for "not a reader".
         guard(|| {
+            if let Some((registered, _)) = &self.0 {
+                registered.described();
+            }
             let m = self.reader()?.meta();
             Ok(ffi::Meta {
                 epoch_size: m.epoch_size,

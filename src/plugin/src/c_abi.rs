@@ -8,13 +8,16 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
 
 use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::explain::explain;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
 
 use crate::json::parse_spec;
+use crate::registry::{self, Registered};
 use crate::unwind::{Fenced, guard};
 
 /// `dali_zarr_reader`: a reader, and its outputs in the form that C reads.
 pub struct CReader {
+    registered: Registered,
     reader: Fenced<Reader>,
     outputs: Vec<OutputText>,
 }
@@ -52,6 +55,7 @@ pub struct CMeta {
 
 thread_local! {
     static LAST: RefCell<(i32, CString)> = RefCell::new((0, CString::default()));
+    static TEXT: RefCell<CString> = RefCell::new(CString::default());
 }
 
 /// Text for C; a NUL inside, which C can't hold, becomes a space.
@@ -155,13 +159,15 @@ pub unsafe extern "C" fn dali_zarr_open(spec: *const c_char, reader: *mut *mut C
             put(reader, std::ptr::null_mut(), "reader")?;
             text(spec, "spec")?
         };
-        let opened = Fenced::new(Reader::open(parse_spec(spec)?)?);
+        let spec = parse_spec(spec)?;
+        let opened = Fenced::new(Reader::open(spec.clone())?);
         let outputs = opened.outputs().iter().map(|info| OutputText {
             layout: c_text(&info.layout),
             name: c_text(&info.name),
             info: info.clone(),
         });
-        let handle = CReader { outputs: outputs.collect(), reader: opened };
+        let registered = Registered::new(&spec, &opened);
+        let handle = CReader { registered, outputs: outputs.collect(), reader: opened };
         // SAFETY: as above.
         unsafe { put(reader, Box::into_raw(Box::new(handle)), "reader") }
     })
@@ -235,6 +241,67 @@ pub unsafe extern "C" fn dali_zarr_describe_epoch(reader: *const CReader, meta: 
         // SAFETY: the caller's promise.
         unsafe { put(meta, described, "meta") }
     })
+}
+
+/// The text of a call on this thread, which lives until the next such call.
+fn keep_text(text: &str) -> *const c_char {
+    let kept = TEXT.try_with(|kept| {
+        let mut kept = kept.borrow_mut();
+        *kept = c_text(text);
+        kept.as_ptr()
+    });
+    kept.unwrap_or(c"".as_ptr())
+}
+
+/// Explains what a reader would do.
+///
+/// # Safety
+/// `spec` is a string, and `json` good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise for both pointers.
+        let spec = unsafe {
+            put(json, std::ptr::null(), "json")?;
+            text(spec, "spec")?
+        };
+        let explained = explain(&parse_spec(spec)?)?.to_json().to_string();
+        // SAFETY: as above.
+        unsafe { put(json, keep_text(&explained), "json") }
+    })
+}
+
+/// The counters of a reader.
+///
+/// # Safety
+/// `reader` is null or open, and `json` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_stats(reader: *const CReader, json: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let stats = unsafe { deref(reader, "reader") }?.registered.stats().to_string();
+        // SAFETY: as above.
+        unsafe { put(json, keep_text(&stats), "json") }
+    })
+}
+
+/// The counters of all readers of the process.
+///
+/// # Safety
+/// `json` is null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_all_stats(json: *mut *const c_char) -> i32 {
+    call(|| {
+        let stats = registry::all().to_string();
+        // SAFETY: the caller's promise.
+        unsafe { put(json, keep_text(&stats), "json") }
+    })
+}
+
+/// The reader that described its epoch to DALI on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_take_described() -> u64 {
+    registry::take_described()
 }
 
 /// Waits for the next batch.

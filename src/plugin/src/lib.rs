@@ -7,4 +7,5 @@ mod bridge;
 pub mod c_abi;
 mod json;
 mod parse;
+mod registry;
 mod unwind;

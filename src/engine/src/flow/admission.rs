@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::batches::is_whole_copy;
 use super::catalog::{Location, Place, Route};
 use super::chunks::{Group, Handle, Member, State};
 use super::queue::Wanted;
@@ -10,7 +11,6 @@ use super::scheduler::Scheduler;
 use super::shards::{Ask, Index, Known, ShardId};
 use super::tasks::{Read, ReadRange};
 use super::wave::DIRECT_COPY;
-use crate::assemble::is_copy;
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 use crate::plan::ChunkId;
@@ -108,16 +108,9 @@ impl Scheduler {
             return None;
         }
         let batch = &self.batches.list[(number - self.batches.first) as usize];
-        let [job] = &batch.plan.jobs[batch.plan.uses[i as usize].jobs.clone()] else { return None };
-        let op = &self.s.shared.ops[job.op as usize];
-        let size = crate::dtype::DType::ALL[op.dst_dtype as usize].size();
-        let contiguous = job.ndim == 1
-            && job.src == 0
-            && job.dst_stride[0] == 1
-            && job.src_stride[0] == 1
-            && job.extent[0] as usize * size == decoded;
-        (contiguous && is_copy(op) && op.swap == 0)
-            .then(|| Span { address: batch.outputs[job.reserved as usize] + job.dst, len: decoded })
+        let jobs = &batch.plan.jobs[batch.plan.uses[i as usize].jobs.clone()];
+        is_whole_copy(jobs, &self.s.shared.ops, decoded)
+            .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
     }
 
     /// Reserves what a chunk needs from decoding on. `None`, with nothing reserved, if there isn't enough memory.

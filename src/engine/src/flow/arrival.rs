@@ -51,15 +51,18 @@ impl Scheduler {
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
         for (handle, offset, len) in members {
-            if self.is_uploaded(handle) {
-                Stats::add(&self.s.shared.stats.chunks_decoded_gpu, 1);
-                self.release_group(id, 1);
-                let chunk = &mut self.chunks[handle];
+            let uploaded = self.is_uploaded(handle);
+            let chunk = &mut self.chunks[handle];
+            if std::mem::replace(&mut chunk.read, true) {
+                Stats::add(&self.s.shared.stats.chunks_read_again, 1);
+            }
+            if uploaded {
                 (chunk.state, chunk.layout) = (State::Ready, Layout::NONE);
-                self.serve_settled(handle);
+                Stats::add(&self.s.shared.stats.chunks_uncompressed, 1);
+                self.release_group(id, 1);
+                self.serve_ready(handle, 1);
                 continue;
             }
-            let chunk = &mut self.chunks[handle];
             chunk.payload = Some((id, to.part(offset, len.unwrap_or(read))));
             let (route, decoded) = (chunk.place.route, chunk.place.decoded);
             if on_gpu && route != Route::Cpu {
@@ -129,7 +132,8 @@ impl Scheduler {
         chunk.pins += 1;
         // What goes straight to one place serves the one user that it was admitted for.
         let most = if chunk.direct.is_some() { 1 } else { usize::MAX };
-        self.batches.serve(chunk, from, most, work);
+        let served = self.batches.serve(chunk, from, most, work);
+        Stats::add(&self.s.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
 
     /// Where a chunk's jobs find it.
@@ -212,16 +216,27 @@ impl Scheduler {
 
     /// Serves the active users of a chunk whose fate is known.
     pub(super) fn serve_settled(&mut self, handle: Handle) {
+        self.serve_ready(handle, 0);
+    }
+
+    /// The same, if `fresh` of the uses are what it was read for.
+    fn serve_ready(&mut self, handle: Handle, fresh: usize) {
         let from = self.from(handle);
         let chunk = &mut self.chunks[handle];
         if let Some(&(batch, _)) = chunk.users.first() {
             self.kept.remove(&(batch, handle));
             if matches!(chunk.state, State::Failed(_)) {
                 self.batches.fail(chunk);
-            } else if self.batches.serve(chunk, from, usize::MAX, &mut self.loose.work) > 0 {
-                chunk.serving.clear();
-                chunk.pins += 1;
-                self.loose.pinned.push(handle);
+            } else {
+                let served = self.batches.serve(chunk, from, usize::MAX, &mut self.loose.work);
+                if served > 0 {
+                    chunk.serving.clear();
+                    chunk.pins += 1;
+                    self.loose.pinned.push(handle);
+                }
+                if matches!(chunk.state, State::Ready) {
+                    Stats::add(&self.s.shared.stats.chunks_from_memory, served.saturating_sub(fresh) as u64);
+                }
             }
         }
         self.retire(handle);

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
-use dali_zarr_kernels::{Job, Layout, Source};
+use dali_zarr_kernels::{Job, Layout, Op, Source};
 
 use super::chunks::{Chunk, Handle, State};
 use super::tasks::{Served, Work};
+use crate::assemble::is_copy;
+use crate::dtype::DType;
 use crate::error::Error;
 use crate::memory::HostBuffer;
 use crate::plan::BatchPlan;
@@ -121,4 +123,18 @@ pub(super) fn resolved(job: &Job, outputs: &[u64], from: From) -> Job {
         }
     }
     job
+}
+
+/// Whether these jobs, all that a batch does with a chunk of `decoded` bytes, are one that copies the whole chunk as it is
+/// to one place: then the CPU may decode it there.
+pub(crate) fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
+    let [job] = jobs else { return false };
+    let op = &ops[job.op as usize];
+    let size = DType::ALL[op.dst_dtype as usize].size();
+    let contiguous = job.ndim == 1
+        && job.src == 0
+        && job.dst_stride[0] == 1
+        && job.src_stride[0] == 1
+        && job.extent[0] as usize * size == decoded;
+    contiguous && is_copy(op) && op.swap == 0
 }

@@ -98,13 +98,18 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     Ok(HostBudget { window, block, indexes, threads })
 }
 
+/// The smallest limit on host memory with which batches can be delivered to a GPU.
+pub fn smallest_host_for_gpu(needs: &Needs, fallback: usize) -> usize {
+    rounded(needs.encoded) + rounded(needs.bounced) + rounded(needs.index * 2) + fallback + needs.per_thread
+}
+
 /// Divides `limit` bytes of host memory for batches delivered to a GPU.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
 pub fn host_for_gpu(limit: u64, needs: &Needs, fallback: usize, threads: usize) -> Result<HostBudget> {
     let chunk = rounded(needs.encoded) + rounded(needs.bounced);
-    let smallest = chunk + rounded(needs.index * 2) + fallback + needs.per_thread;
+    let smallest = smallest_host_for_gpu(needs, fallback);
     let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
     Ok(HostBudget { window: 0, block: chunk + left, indexes, threads })
 }
@@ -132,6 +137,37 @@ pub struct DeviceBudget {
     pub slots: usize,
 }
 
+/// Streams that a wave of `decoded` bytes may have.
+fn streams_in(needs: &Needs, decoded: usize) -> usize {
+    (decoded / needs.smallest.max(1)).clamp(1, 32_768)
+}
+
+/// What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
+fn lane(
+    needs: &Needs,
+    decoded: usize,
+    on_gpu: bool,
+    workspace: &dyn Fn(usize, usize) -> Result<usize>,
+) -> Result<(usize, usize)> {
+    let streams = streams_in(needs, decoded);
+    let space = if on_gpu { rounded(workspace(streams, decoded)?) } else { 0 };
+    Ok((rounded(needs.encoded).max(rounded(decoded)) + space + rounded(tables_for(streams, decoded)), space))
+}
+
+/// The smallest limit on device memory: one chunk, and one batch or what was asked for.
+///
+/// # Errors
+/// Those of `workspace`.
+pub fn smallest_gpu(
+    needs: &Needs,
+    window: Option<usize>,
+    on_gpu: bool,
+    workspace: &dyn Fn(usize, usize) -> Result<usize>,
+) -> Result<usize> {
+    let chunk = rounded(needs.decoded);
+    Ok(window.unwrap_or(1).max(1) * needs.batch + chunk + lane(needs, chunk, on_gpu, workspace)?.0)
+}
+
 /// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(streams, decoded)`
 /// is what its decoders need for a wave.
 ///
@@ -147,12 +183,8 @@ pub fn gpu(
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let chunk = rounded(needs.decoded);
     let encoded_chunk = rounded(needs.encoded);
-    let streams_in = |decoded: usize| (decoded / needs.smallest.max(1)).clamp(1, 32_768);
-    // What a lane with waves of `decoded` bytes costs beside its slots, and its workspace.
-    let lane = |decoded: usize| -> Result<(usize, usize)> {
-        let space = if on_gpu { rounded(workspace(streams_in(decoded), decoded)?) } else { 0 };
-        Ok((encoded_chunk.max(rounded(decoded)) + space + rounded(tables_for(streams_in(decoded), decoded)), space))
-    };
+    let streams_in = |decoded: usize| streams_in(needs, decoded);
+    let lane = |decoded: usize| lane(needs, decoded, on_gpu, workspace);
     let budget = |window: usize, lanes: usize, decoded: usize, workspace: usize, slots: usize| DeviceBudget {
         window,
         lanes,
@@ -165,7 +197,7 @@ pub fn gpu(
         slots,
     };
     let batches = window.unwrap_or(1).max(1);
-    let smallest = batches * needs.batch + chunk + lane(chunk)?.0;
+    let smallest = smallest_gpu(needs, Some(batches), on_gpu, workspace)?;
     if total < smallest {
         return Err(too_small("device_memory_limit", limit, smallest));
     }

@@ -54,6 +54,8 @@ pub(super) struct Chunk {
     pub state: State,
     /// When it began to be wanted: its place in the queue among the chunks of one batch.
     pub order: u64,
+    /// Whether it was read before, and dropped since.
+    pub read: bool,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
     pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the task or wave in progress serves.
@@ -91,6 +93,7 @@ impl Table {
             place,
             state: State::Wanted,
             order,
+            read: false,
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,

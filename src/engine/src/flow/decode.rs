@@ -10,11 +10,13 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dali_zarr_kernels::Layout;
 
+use super::catalog::Route;
 use super::stats::Stats;
 use super::tasks::{Item, Outcome, Shared, Task};
 use super::{Event, spawn};
 use crate::assemble;
 use crate::error::{Error, Result};
+use crate::nvtx;
 
 /// The decode threads. Dropping it lets them finish what they were given, and waits.
 pub(crate) struct DecodePool {
@@ -61,8 +63,13 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
             let decoded = Instant::now();
             if result.is_ok() {
                 assemble(&task, item.jobs.clone(), shared);
-                Stats::add(&shared.stats.chunks_decoded_cpu, 1);
             }
+            let counter = match (&result, shared.catalog.route(item.id)) {
+                (Err(_), _) => &shared.stats.chunks_failed,
+                (Ok(()), Route::Raw) => &shared.stats.chunks_uncompressed,
+                (Ok(()), _) => &shared.stats.chunks_decoded_cpu,
+            };
+            Stats::add(counter, 1);
             Stats::time(&shared.stats.decode_ns, decoded - start);
             Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
             outcomes.push(Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) });
@@ -77,6 +84,10 @@ fn run(work: &Receiver<Task>, shared: &Shared) {
 }
 
 fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
+    if jobs.is_empty() {
+        return;
+    }
+    let _range = nvtx::range(c"dali_zarr assemble");
     for job in &task.work.jobs[jobs] {
         // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
         // to this task alone.
@@ -86,6 +97,7 @@ fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
 
 /// Decodes one chunk; errors and panics of the decoder alike become errors that name the chunk.
 fn decode(item: &Item, shared: &Shared) -> Result<()> {
+    let _range = nvtx::range(c"dali_zarr decode");
     // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
     // reserved for this chunk.
     let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };

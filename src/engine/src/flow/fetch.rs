@@ -18,6 +18,7 @@ use super::wave::{Lanes, Upload};
 use super::{Event, spawn};
 use crate::error::{Error, Result};
 use crate::memory::Span;
+use crate::nvtx;
 use crate::plan::ChunkId;
 
 enum Work {
@@ -110,6 +111,7 @@ impl Thread {
     /// Reads, and starts what follows. False if nobody listens any more.
     fn handle(&mut self, work: Work) -> bool {
         let start = Instant::now();
+        let range = nvtx::range(c"dali_zarr read");
         let (event, uploads) = match work {
             Work::Read(read) => {
                 let result = fetch(&read, &self.shared);
@@ -122,6 +124,7 @@ impl Thread {
             }
             Work::Index(shard, key) => (Event::Index(shard, index(shard, &key, &self.shared)), None),
         };
+        drop(range);
         Stats::time(&self.shared.stats.read_ns, start.elapsed());
         // It has long been done: the bus is faster than one thread.
         if !self.finish_copy() {

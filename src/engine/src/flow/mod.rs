@@ -26,9 +26,10 @@ pub mod stats;
 pub(crate) mod tasks;
 pub(crate) mod wave;
 
+pub(crate) use batches::is_whole_copy;
 pub(crate) use decode::DecodePool;
 pub(crate) use fetch::{FetchPool, reread};
-pub(crate) use scheduler::{Block, Finished, Scheduler, Setup};
+pub(crate) use scheduler::{Block, Finished, MAX_PLANNED_JOBS, Scheduler, Setup};
 
 use std::sync::Arc;
 
@@ -85,6 +86,7 @@ pub(crate) fn spawn(
     std::thread::Builder::new()
         .name(format!("dali-zarr-{name}"))
         .spawn(move || {
+            crate::nvtx::name_thread(&format!("dali-zarr-{label}"));
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
                 let what = crate::error::panic_text(&*panic);
                 // The receiver may be gone already: then nobody waits for this thread's work.

@@ -77,7 +77,7 @@ pub(crate) struct Setup {
 }
 
 /// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
-const MAX_PLANNED_JOBS: usize = 1 << 18;
+pub(crate) const MAX_PLANNED_JOBS: usize = 1 << 18;
 
 /// See the module.
 pub(crate) struct Scheduler {

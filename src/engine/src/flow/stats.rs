@@ -1,4 +1,7 @@
 //! Counters of a reader, shared by its threads.
+//!
+//! Every chunk that was read ends in one of four of them: once nothing is in flight, `chunks_read` is the sum of
+//! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,16 +19,27 @@ pub struct Stats {
     pub reads: AtomicU64,
     /// Shard indexes read.
     pub index_reads: AtomicU64,
-    /// Chunks decoded (or passed through, if uncompressed) by the CPU.
+    /// Chunks decoded by the CPU, also those that it decoded for a GPU.
     pub chunks_decoded_cpu: AtomicU64,
-    /// Chunks decoded (or passed through) by the GPU.
+    /// Chunks decoded by the GPU.
     pub chunks_decoded_gpu: AtomicU64,
-    /// Chunks that the GPU was meant to decode but the CPU did.
+    /// Chunks that needed no decoding.
+    pub chunks_uncompressed: AtomicU64,
+    /// Chunks that were read but can't be decoded.
+    pub chunks_failed: AtomicU64,
+    /// Of `chunks_decoded_cpu`: those that the GPU was meant to decode.
     pub cpu_fallbacks: AtomicU64,
-    /// Chunks that were dropped to make room and may have to be read again.
+    /// Times that a batch was served by a chunk which had been read for another one.
+    pub chunks_from_memory: AtomicU64,
+    /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
+    /// needs them now.
+    pub chunks_read_again: AtomicU64,
+    /// Decoded chunks that were dropped to make room although a planned batch needs them.
     pub evictions: AtomicU64,
-    /// Batches handed out.
+    /// Batches finished.
     pub batches: AtomicU64,
+    /// Batches that weren't finished yet when the host asked for them.
+    pub waits: AtomicU64,
     /// Waves launched on the GPU.
     pub waves: AtomicU64,
     /// Nanoseconds that fetch threads spent reading.
@@ -57,7 +71,7 @@ impl Stats {
     }
 
     /// All counters as a JSON object; times in seconds, summed over threads.
-    pub fn to_json(&self) -> String {
+    pub fn to_json(&self) -> serde_json::Value {
         let n = |c: &AtomicU64| c.load(Relaxed);
         let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;
         serde_json::json!({
@@ -68,9 +82,14 @@ impl Stats {
             "index_reads": n(&self.index_reads),
             "chunks_decoded_cpu": n(&self.chunks_decoded_cpu),
             "chunks_decoded_gpu": n(&self.chunks_decoded_gpu),
+            "chunks_uncompressed": n(&self.chunks_uncompressed),
+            "chunks_failed": n(&self.chunks_failed),
             "cpu_fallbacks": n(&self.cpu_fallbacks),
+            "chunks_from_memory": n(&self.chunks_from_memory),
+            "chunks_read_again": n(&self.chunks_read_again),
             "evictions": n(&self.evictions),
             "batches": n(&self.batches),
+            "waits": n(&self.waits),
             "waves": n(&self.waves),
             "read_seconds": s(&self.read_ns),
             "copy_seconds": s(&self.copy_ns),
@@ -78,6 +97,5 @@ impl Stats {
             "assemble_seconds": s(&self.assemble_ns),
             "wait_seconds": s(&self.wait_ns),
         })
-        .to_string()
     }
 }

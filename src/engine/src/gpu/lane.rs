@@ -20,9 +20,11 @@ use super::zstd_decoder;
 use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
+use crate::flow::catalog::Route;
 use crate::flow::stats::Stats;
 use crate::flow::tasks::{GroupId, Outcome, Shared};
 use crate::flow::wave::{Wave, WaveChunk, WaveDone};
+use crate::nvtx;
 
 /// Copies plain values to new device memory, and waits.
 pub(super) fn upload<T: std::marker::Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
@@ -51,6 +53,8 @@ pub(super) struct Lane {
     module: Arc<Module>,
     ops: u64,
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
+    /// Chunks of the wave that the CPU decoded in the GPU's place.
+    fell_back: u64,
     shared: Shared,
 }
 
@@ -78,15 +82,39 @@ impl Lane {
             module: Arc::clone(module),
             ops,
             fallback,
+            fell_back: 0,
             shared: shared.clone(),
         })
+    }
+
+    /// Counts what became of the wave's chunks. Those that the CPU decoded beforehand were counted when it did.
+    fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
+        let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
+        for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
+            match self.shared.catalog.route(chunk.id) {
+                Route::Cpu => {}
+                _ if !good || outcome.is_err() => failed += 1,
+                Route::Raw => uncompressed += 1,
+                Route::Gpu(_) => decoded += 1,
+            }
+        }
+        let fell_back = if good { self.fell_back } else { 0 };
+        let stats = &self.shared.stats;
+        Stats::add(&stats.chunks_failed, failed);
+        Stats::add(&stats.chunks_uncompressed, uncompressed);
+        Stats::add(&stats.chunks_decoded_gpu, decoded.saturating_sub(fell_back));
+        Stats::add(&stats.chunks_decoded_cpu, fell_back);
+        Stats::add(&stats.cpu_fallbacks, fell_back);
     }
 
     /// Takes a wave from beginning to end.
     pub fn run(&mut self, mut wave: Wave) -> WaveDone {
         let mut groups = groups_of(&wave);
         let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
+        let _range = nvtx::range(c"dali_zarr wave");
+        self.fell_back = 0;
         let result = self.steps(&mut wave, &mut groups, &mut outcomes);
+        self.count(&wave, &outcomes, result.is_ok());
         if result.is_err() {
             // Nothing may be in flight from memory that is about to be reused.
             let _ = self.stream.synchronize();
@@ -125,12 +153,15 @@ impl Lane {
         self.copy(wave, &sorted)?;
         self.copied.record(&self.stream)?;
         let staging = self.staging.ptr();
+        let range = nvtx::range(c"dali_zarr decode");
         self.decoder.start(&self.stream, &mut self.tables, wave, &sorted.streams, staging)?;
         for &chunk in &sorted.refused {
-            if let Err(e) = self.decode_on_cpu(&wave.chunks[chunk]) {
-                outcomes[chunk] = Err(e);
+            match self.decode_on_cpu(&wave.chunks[chunk]) {
+                Ok(()) => self.fell_back += 1,
+                Err(e) => outcomes[chunk] = Err(e),
             }
         }
+        drop(range);
         self.decoded.record(&self.stream)?;
         for (i, &layout) in sorted.layouts.iter().enumerate() {
             if outcomes[i].is_ok() {
@@ -144,10 +175,11 @@ impl Lane {
         if !groups.is_empty() {
             let _ = self.shared.events.send(crate::flow::Event::Copied(std::mem::take(groups)));
         }
+        let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.stream.synchronize()?;
+        drop(range);
         self.decode_again(wave, &sorted, outcomes)?;
         let stats = &self.shared.stats;
-        Stats::add(&stats.chunks_decoded_gpu, (wave.chunks.len() - sorted.refused.len()) as u64);
         Stats::seconds(&stats.copy_ns, self.copied.seconds_since(&self.begun)?);
         Stats::seconds(&stats.decode_ns, self.decoded.seconds_since(&self.copied)?);
         Stats::seconds(&stats.assemble_ns, self.assembled.seconds_since(&self.decoded)?);
@@ -156,6 +188,7 @@ impl Lane {
 
     /// Starts all copies to the device.
     fn copy(&mut self, wave: &Wave, sorted: &Sorted) -> Result<()> {
+        let _range = nvtx::range(c"dali_zarr copy");
         for &i in &sorted.direct {
             let chunk = &wave.chunks[i];
             // SAFETY: the bytes are kept until they were copied; the slot has room for the decoded chunk, whose length
@@ -207,7 +240,6 @@ impl Lane {
 
     /// Has a chunk decoded by the CPU and copies it to its slot; waits. Nobody may write the chunk's bytes meanwhile.
     fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
-        Stats::add(&self.shared.stats.cpu_fallbacks, 1);
         let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
@@ -219,7 +251,6 @@ impl Lane {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(bytes, &shape, out))).unwrap_or_else(
             |p| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*p)))),
         )?;
-        Stats::add(&self.shared.stats.chunks_decoded_cpu, 1);
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
         unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
         self.stream.synchronize()
@@ -227,6 +258,7 @@ impl Lane {
 
     /// Writes index outputs and runs the jobs of all chunks that didn't fail, and the loose ones.
     fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
+        let _range = nvtx::range(c"dali_zarr assemble");
         let table = self.tables.uploads();
         let mut used = 0;
         for (to, bytes) in &wave.uploads {
@@ -291,6 +323,7 @@ impl Lane {
             if outcomes[i].is_err() {
                 continue;
             }
+            self.fell_back += 1;
             arrange(wave, i, Layout::NONE);
             let jobs: Vec<&Job> = wave.work.jobs[wave.chunks[i].jobs.clone()].iter().collect();
             for part in jobs.chunks(MAX_JOBS) {

@@ -16,19 +16,17 @@ use crate::cuda::decode::temp_bytes;
 use crate::cuda::nvcomp;
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::{Error, Result};
-use crate::flow::budget::{self, DeviceBudget, Needs};
-use crate::flow::catalog::Route;
+use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
+use crate::flow::catalog::{Catalog, Route};
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
 use crate::flow::wave::{Lanes, Upload, Wave, WaveLimits};
 use crate::gpu_codec::{StreamCodec, ZstdDecoder};
+use crate::reader::needs::Limits;
 use crate::spec::Spec;
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
-    pub window: usize,
-    pub threads: usize,
-    pub indexes: usize,
     /// Page-locked host memory for encoded chunks: address and bytes.
     pub staging: (u64, usize),
     /// Device memory for decoded chunks: address and bytes.
@@ -114,55 +112,100 @@ impl Drop for RunningLanes {
     }
 }
 
-/// Opens the device, divides the memory and starts the lanes.
-///
-/// # Errors
-/// Without a device, with budgets that are too small, or if memory can't be had.
-pub(crate) fn open(
-    ordinal: i32,
-    spec: &Spec,
-    needs: &Needs,
-    window: Option<usize>,
-    threads: usize,
-    shared: &Shared,
-) -> Result<Gpu> {
-    let device = Device::open(ordinal)?;
-    let streams = gpu_streams(shared);
-    let zstd = zstd_decoder()?;
-    let workspace = |streams_of_wave: usize, decoded: usize| {
-        streams.iter().try_fold(0, |most: usize, &(codec, largest)| {
-            let one = workspace_for(codec, zstd, streams_of_wave, largest, decoded)?;
+/// What the GPU decodes, and what its decoders need for it.
+struct Decoders {
+    /// The kinds of streams, each with the decoded bytes of the largest one.
+    streams: Vec<(StreamCodec, usize)>,
+    zstd: ZstdDecoder,
+}
+
+impl Decoders {
+    fn new(catalog: &Catalog) -> Result<Self> {
+        Ok(Self { streams: gpu_streams(catalog), zstd: zstd_decoder()? })
+    }
+
+    /// Bytes of workspace for a wave.
+    fn workspace(&self, streams_of_wave: usize, decoded: usize) -> Result<usize> {
+        self.streams.iter().try_fold(0, |most: usize, &(codec, largest)| {
+            let one = workspace_for(codec, self.zstd, streams_of_wave, largest, decoded)?;
             Ok(most.max(one))
         })
-    };
-    let limit = match spec.device_memory_limit {
-        Some(limit) => limit,
-        None => budget::DEFAULT_DEVICE.min(device.memory_info()?.0 as u64 / 2),
-    };
-    let b = budget::gpu(limit, needs, window, !streams.is_empty(), &workspace)?;
-    // Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
-    let fallback = if streams.is_empty() { 0 } else { needs.decoded };
-    let tables = b.lanes * b.tables;
-    let host_limit = match spec.host_memory_limit {
-        Some(limit) => limit,
-        None => budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64),
-    };
-    let h = budget::host_for_gpu(host_limit, needs, fallback + tables, threads)?;
+    }
 
-    let staging = PinnedBuffer::alloc(&device, h.block)?;
-    let slots = DeviceBuffer::alloc(&device, b.slots)?;
-    let module = Arc::new(Module::load(&device)?);
-    let ops = lane::upload(&device, &shared.ops)?;
-    let fallback = if streams.is_empty() {
+    /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
+    fn fallback(&self, needs: &Needs) -> usize {
+        if self.streams.is_empty() { 0 } else { needs.decoded }
+    }
+}
+
+/// The least of each kind of memory with which a reader that delivers to a GPU runs.
+///
+/// # Errors
+/// If a decoder is missing.
+pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<Limits> {
+    let decoders = Decoders::new(catalog)?;
+    let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
+    let on_gpu = !decoders.streams.is_empty();
+    let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, on_gpu, &workspace)? as u64;
+    // Tables are in host memory too, as many as the lanes of the device's limit have: those of one lane at the least.
+    let least = budget::gpu(device, needs, spec.prefetch_queue_depth, on_gpu, &workspace)?;
+    let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs) + least.lanes * least.tables);
+    Ok(Limits { host: host as u64, device })
+}
+
+/// The limits of a spec; `free` are the bytes of device memory that are free, where that is known.
+pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
+    let device = spec
+        .device_memory_limit
+        .unwrap_or(free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2)));
+    let fallback = if gpu_streams(catalog).is_empty() { 0 } else { needs.decoded };
+    let host = spec
+        .host_memory_limit
+        .unwrap_or(budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64));
+    Limits { host, device }
+}
+
+/// Divides device and host memory for a reader that delivers to a GPU. Touches no device.
+///
+/// # Errors
+/// With limits that are too small, or if a decoder is missing.
+pub(crate) fn divide(
+    spec: &Spec,
+    needs: &Needs,
+    catalog: &Catalog,
+    limits: Limits,
+    threads: usize,
+) -> Result<(DeviceBudget, HostBudget)> {
+    let decoders = Decoders::new(catalog)?;
+    let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
+    let on_gpu = !decoders.streams.is_empty();
+    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, on_gpu, &workspace)?;
+    let h = budget::host_for_gpu(limits.host, needs, decoders.fallback(needs) + b.lanes * b.tables, threads)?;
+    Ok((b, h))
+}
+
+/// Reserves the memory and starts the lanes.
+///
+/// # Errors
+/// If memory can't be had, or the device fails.
+pub(crate) fn open(
+    device: &Arc<Device>,
+    b: &DeviceBudget,
+    h: &HostBudget,
+    needs: &Needs,
+    shared: &Shared,
+) -> Result<Gpu> {
+    let staging = PinnedBuffer::alloc(device, h.block)?;
+    let slots = DeviceBuffer::alloc(device, b.slots)?;
+    let module = Arc::new(Module::load(device)?);
+    let ops = lane::upload(device, &shared.ops)?;
+    let fallback = if gpu_streams(&shared.catalog).is_empty() {
         None
     } else {
-        Some(Arc::new(Mutex::new(PinnedBuffer::alloc(&device, needs.decoded.max(1))?)))
+        Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?)))
     };
-    let lanes = start_lanes(&device, &b, &module, ops.ptr(), fallback.as_ref(), shared)?;
+    let lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
     Ok(Gpu {
-        window: b.window,
-        threads: h.threads,
-        indexes: h.indexes,
         staging: (staging.ptr() as u64, staging.len()),
         slots: (slots.ptr(), slots.len()),
         lanes: Box::new(lanes),
@@ -171,8 +214,7 @@ pub(crate) fn open(
 }
 
 /// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
-fn gpu_streams(shared: &Shared) -> Vec<(StreamCodec, usize)> {
-    let catalog = &shared.catalog;
+fn gpu_streams(catalog: &Catalog) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
         for (part, route) in array.parts.iter().zip(routes) {

@@ -37,6 +37,11 @@ impl Order {
         self.shards.samples
     }
 
+    /// Samples that this reader delivers in its first epoch, those that pad it included.
+    pub fn epoch_samples(&self) -> u64 {
+        self.shards.epoch_samples()
+    }
+
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
         self.shards.locate(k)

@@ -57,6 +57,11 @@ impl Shards {
         (u128::from(self.samples) * u128::from(shard) / u128::from(self.shards)) as u64
     }
 
+    /// Samples in the first epoch of this reader, those that pad it included.
+    pub fn epoch_samples(&self) -> u64 {
+        self.padded.unwrap_or_else(|| self.start(self.shard + 1) - self.start(self.shard))
+    }
+
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
         let shard_in =

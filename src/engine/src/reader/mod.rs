@@ -1,7 +1,7 @@
 //! The reader as its hosts see it: open, ask what it delivers, take finished batches.
 
-mod needs;
-mod opening;
+pub(crate) mod needs;
+pub(crate) mod opening;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -14,20 +14,17 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::dataset::Dataset;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::flow::catalog::Catalog;
 use crate::flow::stats::Stats;
 use crate::flow::tasks::Shared;
 use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
-use crate::geometry::Geometry;
 pub use crate::memory::HostBuffer;
+use crate::nvtx;
 use crate::order::Order;
-use crate::plan::Planner;
 use crate::spec::{Device, Spec};
-use needs::{bound_chunks, needs, reserve};
-use opening::{grids, operations, routes, shape};
+use needs::{io_threads, lookahead, reserve};
+use opening::Opened;
 
 /// One output of every batch: the same for all samples, since all samples have one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,29 +106,12 @@ impl Reader {
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn open(spec: Spec) -> Result<Self> {
-        let dataset = Dataset::open(&spec)?;
-        if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
-            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
-        }
-        let geometry = Geometry::new(&spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
-        let order = Order::new(&spec, geometry.samples)?;
-        let ops = operations(&spec, &dataset, &geometry);
-        let outputs = geometry.outputs.clone();
-        let meta = ReaderMeta {
-            epoch_size: order.samples() as i64,
-            epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
-            number_of_shards: spec.num_shards,
-            shard_id: spec.shard_id,
-            pad_last_batch: spec.pad_last_batch,
-            stick_to_shard: spec.stick_to_shard,
-        };
-        let mut notes = Vec::new();
-        let routes = routes(&spec, &dataset, &mut notes)?;
-        bound_chunks(&spec, &dataset, &geometry)?;
-        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
-        let needs = needs(&spec, &catalog, &outputs, &mut order.clone())?;
+        Self::start(&spec, Opened::new(&spec)?)
+    }
 
+    /// Reserves the memory and starts the threads.
+    fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+        let Opened { catalog, order, ops, outputs, meta, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
         let stats = Arc::new(Stats::default());
@@ -143,10 +123,9 @@ impl Reader {
             events: events.clone(),
             stop: Arc::clone(&stop),
         };
-        let memory = reserve(&spec, &needs, &outputs, &shared)?;
+        let memory = reserve(spec, &needs, &outputs, &shared)?;
         let window = memory.window;
-        let cores = std::thread::available_parallelism().map_or(4, usize::from);
-        let io_threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
+        let io_threads = io_threads(spec);
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
             fetch: FetchPool::new(io_threads, memory.lanes.as_deref().filter(|_| shared.catalog.uploads()), &shared)?,
@@ -157,7 +136,7 @@ impl Reader {
             slots: memory.slots,
             pools: memory.pools,
             window,
-            lookahead: window.max(8),
+            lookahead: lookahead(window),
             index_limit: memory.indexes,
             largest_index: needs.index,
             batch_jobs: needs.jobs,
@@ -179,6 +158,7 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
+        let notes = notes.into_iter().map(|n| n.text).collect();
         Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats })
     }
 
@@ -197,9 +177,9 @@ impl Reader {
         &self.notes
     }
 
-    /// The counters up to now, as a JSON object.
-    pub fn stats(&self) -> String {
-        self.stats.to_json()
+    /// The counters, which go on counting as long as the reader runs.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
     }
 
     /// With [`Device::Gpu`]: how many sets of device buffers the host must lend before the first batch. After that, one
@@ -234,9 +214,17 @@ impl Reader {
     /// # Errors
     /// What failed for a chunk that the batch needs. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
-        let start = Instant::now();
-        let finished = self.finished.recv().map_err(|_| stopped())?;
-        Stats::time(&self.stats.wait_ns, start.elapsed());
+        let finished = match self.finished.try_recv() {
+            Ok(finished) => finished,
+            Err(_) => {
+                Stats::add(&self.stats.waits, 1);
+                let _range = nvtx::range(c"dali_zarr wait");
+                let start = Instant::now();
+                let finished = self.finished.recv().map_err(|_| stopped())?;
+                Stats::time(&self.stats.wait_ns, start.elapsed());
+                finished
+            }
+        };
         self.events.send(Event::Taken).map_err(|_| stopped())?;
         finished
     }
@@ -254,7 +242,7 @@ impl Drop for Reader {
             let _ = scheduler.join();
         }
         if let Some(file) = std::env::var_os(STATS_FILE)
-            && let Err(e) = std::fs::write(&file, self.stats.to_json())
+            && let Err(e) = std::fs::write(&file, self.stats.to_json().to_string())
         {
             eprintln!("dali_zarr: {STATS_FILE}: can't write {}: {e}", file.display());
         }

@@ -6,7 +6,7 @@ use super::OutputInfo;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::flow::Block;
-use crate::flow::budget::{self, Needs};
+use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
 use crate::flow::catalog::{Catalog, Route};
 use crate::flow::tasks::Shared;
 use crate::geometry::Geometry;
@@ -115,9 +115,36 @@ pub(super) struct Memory {
     pub owned: Vec<Box<dyn Send>>,
 }
 
-pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
-    let cores = std::thread::available_parallelism().map_or(4, usize::from);
-    let threads = spec.decode_threads.unwrap_or(cores).max(1);
+/// How the memory of a reader is divided. Pure arithmetic: nothing is reserved.
+pub(crate) enum Division {
+    Cpu(HostBudget),
+    Gpu(DeviceBudget, HostBudget),
+}
+
+/// The limits that a reader keeps to: the user's, or what stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub host: u64,
+    /// 0 if batches are delivered to the CPU.
+    pub device: u64,
+}
+
+/// Batches that are planned ahead of those in preparation.
+pub(crate) fn lookahead(window: usize) -> usize {
+    window.max(8)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(4, usize::from)
+}
+
+/// Threads that read.
+pub(crate) fn io_threads(spec: &Spec) -> usize {
+    spec.io_threads.unwrap_or(cores().clamp(4, 16)).max(1)
+}
+
+/// Refuses numbers of threads and batches that no machine has room for.
+fn bound_counts(spec: &Spec) -> Result<()> {
     let window = spec.prefetch_queue_depth;
     let counts =
         [("prefetch_queue_depth", window), ("io_threads", spec.io_threads), ("decode_threads", spec.decode_threads)];
@@ -128,37 +155,88 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
             return Err(Error::value(format!("{what}: expected a number from 1 to 1024, found {n}")));
         }
     }
-    let host_limit = spec.host_memory_limit.unwrap_or(budget::DEFAULT_HOST);
-    let Device::Gpu(ordinal) = spec.device else {
+    Ok(())
+}
+
+/// The least of each kind of memory with which a reader runs.
+///
+/// # Errors
+/// If a decoder can't take chunks of this size, or is missing.
+pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<Limits> {
+    let window = spec.prefetch_queue_depth;
+    match spec.device {
+        Device::Cpu => Ok(Limits { host: budget::smallest_cpu(needs, window), device: 0 }),
+        Device::Gpu(_) => gpu::smallest(spec, needs, catalog),
+    }
+}
+
+/// The limits of a spec. `free` are the bytes of device memory that are free, where that is known.
+pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
+    let window = spec.prefetch_queue_depth;
+    match spec.device {
         // Without a limit from the user, a dataset with large chunks gets what it needs.
-        let limit = match spec.host_memory_limit {
-            Some(limit) => limit,
-            None => budget::smallest_cpu(needs, window).saturating_mul(3).max(host_limit),
-        };
-        let b = budget::cpu(limit, needs, window, threads)?;
-        let block = HostBlock::map(b.block)?;
-        let staging = Block { arena: Arena::new(b.block), base: block.address() };
-        let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, 1)).collect();
-        return Ok(Memory {
-            window: b.window,
-            threads: b.threads,
-            indexes: b.indexes,
-            staging,
-            slots: None,
-            pools,
-            lanes: None,
-            owned: vec![Box::new(block)],
-        });
+        Device::Cpu => {
+            let default = || budget::smallest_cpu(needs, window).saturating_mul(3).max(budget::DEFAULT_HOST);
+            Limits { host: spec.host_memory_limit.unwrap_or_else(default), device: 0 }
+        }
+        Device::Gpu(_) => gpu::limits(spec, needs, catalog, free),
+    }
+}
+
+/// Divides these limits.
+///
+/// # Errors
+/// If they are too small, with the smallest that would do; or if a number of threads or batches is absurd.
+pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &Catalog, limits: Limits) -> Result<Division> {
+    bound_counts(spec)?;
+    let threads = spec.decode_threads.unwrap_or_else(cores).max(1);
+    match spec.device {
+        Device::Cpu => Ok(Division::Cpu(budget::cpu(limits.host, needs, spec.prefetch_queue_depth, threads)?)),
+        Device::Gpu(_) => {
+            let (device, host) = gpu::divide(spec, needs, catalog, limits, threads)?;
+            Ok(Division::Gpu(device, host))
+        }
+    }
+}
+
+pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
+    let divided = |free| divide(spec, needs, &shared.catalog, limits(spec, needs, &shared.catalog, free));
+    let device = match spec.device {
+        Device::Cpu => None,
+        Device::Gpu(ordinal) => {
+            bound_counts(spec)?;
+            Some(crate::cuda::Device::open(ordinal)?)
+        }
     };
-    let g = gpu::open(ordinal, spec, needs, window, threads, shared)?;
-    Ok(Memory {
-        window: g.window,
-        threads: g.threads,
-        indexes: g.indexes,
-        staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
-        slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
-        pools: Vec::new(),
-        lanes: Some(g.lanes),
-        owned: g.owned,
-    })
+    let free = device.as_ref().map(|d| d.memory_info()).transpose()?.map(|(free, _)| free as u64);
+    match (divided(free)?, device) {
+        (Division::Gpu(b, h), Some(device)) => {
+            let g = gpu::open(&device, &b, &h, needs, shared)?;
+            Ok(Memory {
+                window: b.window,
+                threads: h.threads,
+                indexes: h.indexes,
+                staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
+                slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
+                pools: Vec::new(),
+                lanes: Some(g.lanes),
+                owned: g.owned,
+            })
+        }
+        (Division::Gpu(_, b) | Division::Cpu(b), _) => {
+            let block = HostBlock::map(b.block)?;
+            let staging = Block { arena: Arena::new(b.block), base: block.address() };
+            let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, 1)).collect();
+            Ok(Memory {
+                window: b.window,
+                threads: b.threads,
+                indexes: b.indexes,
+                staging,
+                slots: None,
+                pools,
+                lanes: None,
+                owned: vec![Box::new(block)],
+            })
+        }
+    }
 }

@@ -1,18 +1,77 @@
 //! From a dataset to what the planner, the kernels and the threads need to know of it.
 
+use std::sync::Arc;
+
 use dali_zarr_kernels::Op;
 
+use super::needs::{bound_chunks, needs};
+use super::{OutputInfo, ReaderMeta};
 use crate::assemble;
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
-use crate::flow::catalog::Route;
+use crate::flow::budget::Needs;
+use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{ArrayShape, Geometry};
 use crate::gpu;
-use crate::plan::{ArrayGrids, PartGrid};
+use crate::order::Order;
+use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::spec::{DecodeDevice, Device, Spec};
 
-pub(super) fn shape(array: &ArrayInfo) -> ArrayShape {
+/// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
+/// from, and what [`crate::explain`] tells.
+pub(crate) struct Opened {
+    pub catalog: Arc<Catalog>,
+    pub order: Order,
+    pub ops: Vec<Op>,
+    pub outputs: Vec<OutputInfo>,
+    pub meta: ReaderMeta,
+    pub notes: Vec<Note>,
+    pub needs: Needs,
+}
+
+/// Why the CPU decodes an array of which the user may have expected otherwise.
+pub(crate) struct Note {
+    /// Index of the array.
+    pub array: usize,
+    /// Index of the store.
+    pub part: usize,
+    pub text: String,
+}
+
+impl Opened {
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk and touches no device.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the arguments or the metadata, named.
+    pub fn new(spec: &Spec) -> Result<Self> {
+        let dataset = Dataset::open(spec)?;
+        if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
+            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
+        }
+        let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        let order = Order::new(spec, geometry.samples)?;
+        let ops = operations(spec, &dataset, &geometry);
+        let outputs = geometry.outputs.clone();
+        let meta = ReaderMeta {
+            epoch_size: order.samples() as i64,
+            epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
+            number_of_shards: spec.num_shards,
+            shard_id: spec.shard_id,
+            pad_last_batch: spec.pad_last_batch,
+            stick_to_shard: spec.stick_to_shard,
+        };
+        let mut notes = Vec::new();
+        let routes = routes(spec, &dataset, &mut notes)?;
+        bound_chunks(spec, &dataset, &geometry)?;
+        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
+        let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
+        let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
+        Ok(Self { catalog, order, ops, outputs, meta, notes, needs })
+    }
+}
+
+fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
         dims: array.dims.clone(),
@@ -21,7 +80,7 @@ pub(super) fn shape(array: &ArrayInfo) -> ArrayShape {
     }
 }
 
-pub(super) fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
+fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     let part = |p: &crate::dataset::Part| PartGrid {
         dims: p.grid.clone(),
         order: p.format.order.clone(),
@@ -32,7 +91,7 @@ pub(super) fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-pub(super) fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
+fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
     let pad = spec.fill_value.unwrap_or(0.0);
     geometry
         .norms
@@ -52,7 +111,7 @@ pub(super) fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) ->
 }
 
 /// How each part of each array is decoded, and a note for each array that falls back.
-pub(super) fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) -> Result<Vec<Vec<Route>>> {
+fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
     if spec.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
         return Err(Error::value(
             "decode_device=\"gpu\" needs device=\"gpu\": batches that are delivered to the CPU are decoded there",
@@ -60,9 +119,10 @@ pub(super) fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) ->
     }
     let on_gpu = matches!(spec.device, Device::Gpu(_)) && spec.decode_device != DecodeDevice::Cpu;
     let mut routes = Vec::new();
-    for array in &dataset.arrays {
+    for (a, array) in dataset.arrays.iter().enumerate() {
         let mut parts = Vec::new();
-        for part in &array.parts {
+        for (p, part) in array.parts.iter().enumerate() {
+            let mut note = |text| notes.push(Note { array: a, part: p, text });
             let store = dataset.stores[part.store].location();
             parts.push(match &part.format.codec {
                 Codec::Raw => Route::Raw,
@@ -71,7 +131,7 @@ pub(super) fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) ->
                     Ok(()) => Route::Gpu(*compression),
                     Err(e) if spec.decode_device == DecodeDevice::Gpu => return Err(e),
                     Err(e) => {
-                        notes.push(format!("store {store}, array '{}': decoded on the CPU: {e}", array.name));
+                        note(format!("store {store}, array '{}': decoded on the CPU: {e}", array.name));
                         Route::Cpu
                     }
                 },
@@ -85,7 +145,7 @@ pub(super) fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<String>) ->
                     if spec.decode_device == DecodeDevice::Gpu {
                         return Err(Error::value(format!("{why}; use decode_device=\"auto\" or \"cpu\"")));
                     }
-                    notes.push(why);
+                    note(why);
                     Route::Cpu
                 }
             });

@@ -1,0 +1,114 @@
+"""What a reader would do (:func:`explain`), and what readers have done (:func:`stats`)."""
+
+import json as _json
+from typing import Any
+
+import numpy as np
+
+from . import _fn, _native
+from ._text import explanation_text
+
+
+class Explanation(dict):
+    """What :func:`explain` found out: a dictionary whose ``str()`` is a text for people."""
+
+    def __str__(self) -> str:
+        return explanation_text(self)
+
+
+def _dtype_name(dtype: Any) -> str:
+    """NumPy's name for one of DALI's types, or for what NumPy takes for a type."""
+    from nvidia.dali import types
+
+    return np.dtype(types.to_numpy_type(dtype) if isinstance(dtype, types.DALIDataType) else dtype).name
+
+
+def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
+    """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
+
+    Only metadata are read, and no GPU is needed: for ``device="gpu"`` without a limit the default of 8 GiB is assumed.
+
+    Args:
+        batch_size: The pipeline's batch size.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``.
+        json: Whether to return the dictionary as JSON text.
+        arguments: Those of ``fn.zarr_reader``. ``dtype`` may also be one of NumPy's types or a name.
+
+    Returns:
+        A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
+
+        - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``;
+        - ``arrays``, each with its ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
+          ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
+          is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
+          memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
+          ``shuffled``;
+        - ``reads`` of an epoch of this shard in both orders; ``estimated`` where the epoch is judged by its first
+          ``samples_looked_at``. A chunk that the store lacks counts as read;
+        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
+          that a reader with these limits ends in, or None;
+        - ``advice``: what would make it faster.
+
+    Raises:
+        ValueError, TypeError, IndexError: As building the pipeline does, limits that are too small excepted.
+    """
+    name = arguments.pop("name", None)
+    dtype = arguments.pop("dtype", None)
+    spec = {key: value for key, value in _fn._arguments(arguments).items() if not key.startswith("_")}
+    if dtype is not None:
+        spec["dtype"] = _dtype_name(dtype)
+    explained = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
+    if name is not None:
+        explained["name"] = name
+    return _json.dumps(explained, indent=2) if json else explained
+
+
+def stats(pipe: Any = None) -> Any:
+    """Counters of readers, at any time while they run.
+
+    Args:
+        pipe: A pipeline, which is built if it wasn't, or a reader of DALI's dynamic mode.
+
+    Returns:
+        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a reader its counters. Without
+        an argument a list of the counters of all Zarr readers that are alive in this process, the oldest first, whoever
+        opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
+        processes can't be reached.
+
+        Counters are ``chunks_read``, ``bytes_read`` (encoded), ``reads``, ``index_reads`` (of shards' indexes),
+        ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
+        ``chunks_read_again`` and ``evictions`` (for want of memory), ``batches`` and ``waits`` (batches that weren't
+        finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
+        ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
+        ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
+        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``.
+
+    Raises:
+        TypeError: ``pipe`` is neither.
+        RuntimeError: the reader of the dynamic mode hasn't run yet, or isn't one for Zarr.
+    """
+    if pipe is None:
+        return _native.all_stats()
+    if hasattr(pipe, "reader_meta"):
+        numbers = {name: _described(lambda name=name: pipe.reader_meta(name)) for name in pipe.reader_meta()}
+        counters = _by_number()
+        return {name: counters[number] for name, number in numbers.items() if number in counters}
+    if hasattr(pipe, "get_metadata"):
+        backend = getattr(pipe, "_op_backend", None)
+        number = _described(backend.GetReaderMeta) if backend is not None else 0
+        counters = _by_number()
+        if number not in counters:
+            raise RuntimeError("dali_zarr: stats: expected a reader for Zarr that has delivered a batch")
+        return counters[number]
+    raise TypeError(f"dali_zarr: stats: expected a pipeline, or a reader of the dynamic mode, found {pipe!r}")
+
+
+def _described(ask: Any) -> int:
+    """The number of the Zarr reader that ``ask`` makes DALI ask for its epoch; 0 if it is another kind of reader."""
+    _native.take_described()
+    ask()
+    return _native.take_described()
+
+
+def _by_number() -> dict[int, dict[str, Any]]:
+    return {counters["reader"]: counters for counters in _native.all_stats()}

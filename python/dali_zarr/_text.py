@@ -1,0 +1,87 @@
+"""An explanation as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
+
+from typing import Any
+
+
+def _bytes(n: float) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n >= unit:
+            return f"{n / unit:.1f} {name}"
+    return f"{n:.0f} bytes"
+
+
+def _shape(extents: list[int]) -> str:
+    return "x".join(map(str, extents)) or "scalar"
+
+
+def _number(n: float) -> str:
+    return f"{n:.0f}" if n == int(n) else f"{n:.2f}"
+
+
+def _samples(e: dict[str, Any]) -> str:
+    text = f"samples: {e['samples']}"
+    if e["num_shards"] > 1:
+        text += f" in {e['num_shards']} shards, {e['samples_of_this_shard']} in this one"
+    return f"{text}; {e['batches_per_epoch']} batches of {e['batch_size']} per epoch, to the {e['device'].upper()}"
+
+
+def _array(a: dict[str, Any]) -> list[str]:
+    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}"]
+    seen = []
+    for part in a["stores"]:
+        stored = f"chunks of {_shape(part['chunks'])} ({_bytes(part['chunk_bytes'])})"
+        if part["shards"]:
+            stored += f" in shards of {_shape(part['shards'])}"
+        how = (f"{stored}, {part['codecs']}", f"decoded: {part['decoded_on']}; {part['why']}")
+        if how not in seen:
+            seen.append(how)
+            lines += [f"  {_shape(part['shape'])} in {how[0]}", f"  {how[1]}"]
+    lines.append(
+        f"  a sample takes {_bytes(a['bytes_per_sample'])} of {_number(a['chunks_per_sample'])} chunks with "
+        f"{_bytes(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])} times as many); "
+        f"{_bytes(a['chunk_bytes_read_per_sample'])} are read for it"
+    )
+    reads = a["reads_per_chunk"]
+    lines.append(f"  reads of a chunk per epoch: {_number(reads['in_order'])} in order, {_number(reads['shuffled'])} shuffled")
+    return lines
+
+
+def _reads(e: dict[str, Any]) -> str:
+    reads = e["reads"][e["order"]]
+    text = (
+        f"reads per epoch ({e['order'].replace('_', ' ')}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
+        f"{_bytes(reads['chunk_bytes_read'])} decoded"
+    )
+    return text + (f" (estimated from the first {reads['samples_looked_at']} samples)" if reads["estimated"] else "")
+
+
+def _memory(m: dict[str, Any]) -> list[str]:
+    lines = []
+    for which in ("device", "host"):
+        limit = m[f"{which}_memory_limit"]
+        if limit is not None:
+            given = "given" if m[f"{which}_memory_limit_given"] else "default"
+            smallest = m[f"smallest_{which}_memory_limit"]
+            lines.append(f"{which} memory: {_bytes(limit)} ({given}), at least {smallest} bytes")
+    if m["refused"]:
+        lines.append("refused; with the smallest limits:")
+    lanes = f", {m['lanes']} lanes" if m["lanes"] else ""
+    lines.append(
+        f"which allows: {m['batches_in_preparation']} batches in preparation and plans for {m['batches_planned_ahead']} more, "
+        f"{m['chunks_in_flight']} chunks in flight, {_bytes(m['decoded_bytes_kept'])} for chunks; {m['io_threads']} threads "
+        f"read, {m['decode_threads']} decode{lanes}"
+    )
+    return lines
+
+
+def explanation_text(e: dict[str, Any]) -> str:
+    """The text of an explanation."""
+    lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
+    for o in e["outputs"]:
+        layout = f", layout {o['layout']}" if o["layout"] else ""
+        lines.append(f"output {o['name']}: {_shape(o['shape'])} {o['dtype']}{layout}, {_bytes(o['sample_bytes'])} a sample")
+    for a in e["arrays"]:
+        lines += _array(a)
+    lines += [_reads(e), *_memory(e["memory"])]
+    lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
+    return "\n".join(lines)

@@ -1,0 +1,152 @@
+//! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
+
+use super::Explanation;
+use crate::flow::catalog::Route;
+use crate::reader::needs::Division;
+use crate::spec::{DecodeDevice, Device};
+
+/// Reads per chunk from which something is to be done about them.
+const MANY_READS: f64 = 1.5;
+/// Decoded bytes for each byte that a sample takes, from which chunks are too large for the window.
+const MUCH_DECODED: f64 = 4.0;
+/// Chunks in flight below which the GPU's decoders are idle most of the time.
+const FEW_FOR_GPU: usize = 64;
+/// zstd chunks beyond this many bytes are left to the CPU, one at a time.
+const LARGE_ZSTD: u64 = 128 << 20;
+
+/// Everything that applies, the most important first.
+pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    all.extend(refused(e));
+    all.extend(read_often(e));
+    all.extend(large_chunks(e));
+    all.extend(cpu_codecs(e));
+    all.extend(few_in_flight(e));
+    all.extend(small_memory(e, working_set));
+    all
+}
+
+fn refused(e: &Explanation) -> Option<String> {
+    let why = e.memory.refused.as_ref()?;
+    Some(format!("a reader with these limits isn't built ({why}); what is said here holds for the smallest ones"))
+}
+
+/// Chunks that are read several times in an epoch.
+fn read_often(e: &Explanation) -> Vec<String> {
+    let mut all = Vec::new();
+    for (i, array) in e.arrays.iter().enumerate().filter(|(i, a)| a.chunks_of == *i) {
+        let (in_order, shuffled) = (e.in_order.arrays[i].per_chunk(), e.shuffled.arrays[i].per_chunk());
+        if e.is_shuffled && shuffled > MANY_READS && shuffled > 1.2 * in_order {
+            all.push(format!(
+                "array '{}': shuffled, each chunk is read {shuffled:.1} times per epoch, in order {in_order:.1} times, \
+                 since its chunks hold several samples: write it with smaller chunks (a chunk for each sample, or \
+                 shards of them), or give more memory, so that chunks are kept for later batches",
+                array.name
+            ));
+        } else if !e.is_shuffled && in_order > MANY_READS {
+            all.push(format!(
+                "array '{}': each chunk is read {in_order:.1} times per epoch, since it is needed again later than it \
+                 can be kept: give more memory, or write the array with chunks that are shorter along the dimensions \
+                 that samples are cut along",
+                array.name
+            ));
+        }
+    }
+    all
+}
+
+/// Chunks of which a sample takes little.
+fn large_chunks(e: &Explanation) -> Vec<String> {
+    let mut all = Vec::new();
+    for (i, array) in e.arrays.iter().enumerate() {
+        let read = e.reads().arrays[array.chunks_of].bytes / e.reads().samples.max(1) as f64;
+        let needed = read / array.bytes_per_sample.max(1) as f64;
+        if array.chunks_of == i && array.amplification() > MUCH_DECODED && needed > MUCH_DECODED / 2.0 {
+            all.push(format!(
+                "array '{}': {needed:.1} bytes are decoded for each byte that a sample takes, since chunks of {} are \
+                 larger than the windows: use smaller chunks, or larger windows",
+                array.name,
+                bytes(array.chunk_bytes())
+            ));
+        }
+    }
+    all
+}
+
+/// Codecs that keep the GPU from decoding.
+fn cpu_codecs(e: &Explanation) -> Vec<String> {
+    if e.spec.device == Device::Cpu || e.spec.decode_device == DecodeDevice::Cpu {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for array in &e.arrays {
+        for part in &array.parts {
+            if part.route == Route::Cpu {
+                all.push(format!(
+                    "array '{}': its codecs ({}) are decoded on the CPU: with Blosc (lz4 or zstd) or zstd the GPU \
+                     would decode it",
+                    array.name, part.codecs
+                ));
+            } else if part.codecs == "zstd" && part.chunk_bytes > LARGE_ZSTD {
+                all.push(format!(
+                    "array '{}': zstd chunks of {} are decoded by the CPU, one at a time: write chunks of {} at most, \
+                     or use decode_device=\"cpu\", which has all threads decode",
+                    array.name,
+                    bytes(part.chunk_bytes),
+                    bytes(LARGE_ZSTD)
+                ));
+            }
+        }
+    }
+    all.dedup();
+    all
+}
+
+/// Memory for fewer chunks than keep the decoders busy.
+fn few_in_flight(e: &Explanation) -> Option<String> {
+    let in_flight = e.memory.chunks_in_flight;
+    // More than an epoch has are of no use.
+    let most = e.reads().total().chunks.max(1.0) as usize;
+    let (argument, wanted) = match e.memory.division {
+        Division::Cpu(_) => ("host_memory_limit", e.memory.decode_threads + e.memory.io_threads),
+        Division::Gpu(..) => ("device_memory_limit (or host_memory_limit)", FEW_FOR_GPU),
+    };
+    let wanted = wanted.min(most);
+    // With chunks of many streams a few are enough for a GPU.
+    let streams = match &e.memory.division {
+        Division::Gpu(d, _) => d.lanes * d.wave_streams,
+        Division::Cpu(_) => 0,
+    };
+    (in_flight < wanted && streams < 1024).then(|| {
+        format!(
+            "the memory limits allow {in_flight} chunks in flight, of {wanted} that would keep the decoders busy: raise \
+             {argument}, by {} for each chunk",
+            bytes(e.memory.chunk as u64)
+        )
+    })
+}
+
+/// Memory that doesn't hold the chunks of a batch.
+fn small_memory(e: &Explanation, working_set: usize) -> Option<String> {
+    let (argument, kept) = match &e.memory.division {
+        Division::Cpu(h) => ("host_memory_limit", h.block),
+        Division::Gpu(d, _) => ("device_memory_limit", d.slots),
+    };
+    (kept < working_set).then(|| {
+        format!(
+            "the chunks of one batch decode to {}, more than the {} that memory has for them: raise {argument} by the \
+             difference, or use a smaller batch_size",
+            bytes(working_set as u64),
+            bytes(kept as u64)
+        )
+    })
+}
+
+/// A number of bytes for people.
+fn bytes(n: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| n >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", n as f64 / *unit as f64),
+        None => format!("{n} bytes"),
+    }
+}

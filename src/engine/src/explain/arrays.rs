@@ -1,0 +1,188 @@
+//! What is known of each array: how it is stored, where it is decoded, what a sample takes of it.
+
+use serde_json::{Value, json};
+
+use crate::dataset::Part;
+use crate::flow::catalog::{Catalog, Route};
+use crate::geometry::{Geometry, Role, View};
+use crate::reader::opening::Opened;
+use crate::spec::{DecodeDevice, Device, Spec};
+
+/// Samples over which what a sample takes is averaged.
+const SAMPLES: u64 = 64;
+
+/// One array in one store.
+pub(crate) struct PartFacts {
+    pub store: String,
+    pub shape: Vec<u64>,
+    /// Extents of the largest chunk (inner chunk of a shard).
+    pub chunks: Vec<u64>,
+    /// Extents of a shard, where there are shards that are opened.
+    pub shards: Option<Vec<u64>>,
+    pub codecs: String,
+    /// Decoded bytes of the largest chunk.
+    pub chunk_bytes: u64,
+    pub route: Route,
+    pub why: String,
+}
+
+/// One array.
+pub(crate) struct ArrayFacts {
+    pub name: String,
+    pub dims: Vec<String>,
+    pub dtype: &'static str,
+    pub parts: Vec<PartFacts>,
+    /// The array whose chunks these are: itself, or the first of the same name.
+    pub chunks_of: usize,
+    /// Stored bytes of the elements in a sample, all offsets together.
+    pub bytes_per_sample: u64,
+    /// Chunks that a sample needs, on average.
+    pub chunks_per_sample: f64,
+    /// Decoded bytes of these.
+    pub chunk_bytes_per_sample: f64,
+}
+
+impl PartFacts {
+    /// Where it is decoded.
+    pub fn decoded_on(&self) -> &'static str {
+        match self.route {
+            Route::Raw => "nowhere",
+            Route::Cpu => "cpu",
+            Route::Gpu(_) => "gpu",
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        json!({
+            "store": self.store,
+            "shape": self.shape,
+            "chunks": self.chunks,
+            "shards": self.shards,
+            "codecs": self.codecs,
+            "chunk_bytes": self.chunk_bytes,
+            "decoded_on": self.decoded_on(),
+            "why": self.why,
+        })
+    }
+}
+
+impl ArrayFacts {
+    /// Decoded bytes of the chunks that a sample needs for each byte that it takes of them.
+    pub fn amplification(&self) -> f64 {
+        self.chunk_bytes_per_sample / self.bytes_per_sample.max(1) as f64
+    }
+
+    /// Decoded bytes of the largest chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.parts.iter().map(|p| p.chunk_bytes).max().unwrap_or(0)
+    }
+}
+
+/// Looks at every array.
+pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
+    let catalog = &opened.catalog;
+    let geometry = catalog.planner.geometry();
+    let arrays = &catalog.dataset.arrays;
+    let mut touched = vec![(0u64, 0u64); arrays.len()];
+    let samples = opened.order.epoch_samples();
+    let looked_at = samples.min(SAMPLES);
+    let mut order = opened.order.clone();
+    for i in 0..looked_at {
+        // Evenly spread, the first one included.
+        let sample = order.sample((u128::from(i) * u128::from(samples) / u128::from(looked_at)) as u64);
+        for chunk_use in &catalog.planner.plan(&[sample]).uses {
+            let (chunks, bytes) = &mut touched[chunk_use.chunk.array as usize];
+            *chunks += 1;
+            *bytes += catalog.decoded_bytes(chunk_use.chunk) as u64;
+        }
+    }
+    let average = |n: u64| n as f64 / looked_at.max(1) as f64;
+    arrays
+        .iter()
+        .enumerate()
+        .map(|(a, array)| {
+            let chunks_of = arrays.iter().position(|other| other.name == array.name).unwrap_or(a);
+            let part = |(p, part): (usize, &Part)| PartFacts {
+                store: catalog.dataset.stores[part.store].location().to_owned(),
+                shape: part.shape.clone(),
+                chunks: part.largest_chunk(),
+                shards: part.sharding.as_ref().map(|s| {
+                    part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()
+                }),
+                codecs: part.format.describe(),
+                chunk_bytes: part.largest_chunk().iter().product::<u64>() * array.dtype.size() as u64,
+                route: catalog.routes[a][p],
+                why: why(spec, opened, a, p),
+            };
+            ArrayFacts {
+                name: array.name.clone(),
+                dims: array.dims.clone(),
+                dtype: array.dtype.name(),
+                parts: array.parts.iter().enumerate().map(part).collect(),
+                chunks_of,
+                bytes_per_sample: elements(geometry, &geometry.views[a])
+                    * array.dtype.size() as u64
+                    * spec.offsets.len().max(1) as u64,
+                chunks_per_sample: average(touched[chunks_of].0),
+                chunk_bytes_per_sample: average(touched[chunks_of].1),
+            }
+        })
+        .collect()
+}
+
+/// Elements of a view in one sample.
+fn elements(geometry: &Geometry, view: &View) -> u64 {
+    view.dims
+        .iter()
+        .map(|dim| match dim.role {
+            Role::Whole => dim.len,
+            Role::Axis(a) => geometry.axes[a].window as u64,
+        })
+        .product()
+}
+
+/// Why a part is decoded where it is.
+fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
+    if let Some(note) = opened.notes.iter().find(|n| (n.array, n.part) == (array, part)) {
+        return note.text.clone();
+    }
+    let to_gpu = matches!(spec.device, Device::Gpu(_));
+    match opened.catalog.routes[array][part] {
+        Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
+        Route::Raw => "uncompressed: its chunks are read as they are".into(),
+        Route::Gpu(_) => "the GPU has a decoder for it".into(),
+        Route::Cpu if to_gpu && spec.decode_device == DecodeDevice::Cpu => "decode_device=\"cpu\" asks for it".into(),
+        Route::Cpu => "batches are delivered to the CPU and decoded there".into(),
+    }
+}
+
+/// How many chunks of an array samples may touch in each store: along every dimension those from the first to the last
+/// that any sample needs, whoever's shard it is in.
+pub(crate) fn chunks_in_reach(catalog: &Catalog, array: usize) -> Vec<u64> {
+    let geometry = catalog.planner.geometry();
+    let (view, parts) = (&geometry.views[array], &catalog.dataset.arrays[array].parts);
+    let part = |(p, part): (usize, &Part)| {
+        view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
+            // Elements of the joined, picked dimension that samples touch, of those in this store.
+            let (mut from, mut to) = match dim.role {
+                Role::Whole => (0, dim.len),
+                Role::Axis(a) => (geometry.axes[a].roi_start.max(0) as u64, geometry.axes[a].roi_end.max(0) as u64),
+            };
+            if let Some((joined, starts)) = &view.joined
+                && *joined == d
+            {
+                (from, to) = (from.max(starts[p]) - starts[p], to.clamp(starts[p], starts[p + 1]) - starts[p]);
+            }
+            let count = match &dim.pick {
+                Some(pick) => {
+                    let picked = pick.iter().take(to as usize).skip(from as usize);
+                    picked.map(|&i| grid.chunk_at(i)).collect::<std::collections::BTreeSet<_>>().len() as u64
+                }
+                None if from >= to => 0,
+                None => grid.chunk_at(to - 1) - grid.chunk_at(from) + 1,
+            };
+            n.saturating_mul(count)
+        })
+    };
+    parts.iter().enumerate().map(part).collect()
+}

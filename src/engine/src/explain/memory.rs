@@ -1,0 +1,115 @@
+//! What the memory budgets allow.
+
+use serde_json::{Value, json};
+
+use super::reads::{Lookahead, planned_at_a_time};
+use crate::error::Result;
+use crate::memory::arena::rounded;
+use crate::reader::needs::{Division, Limits, divide, io_threads, limits, lookahead, smallest};
+use crate::reader::opening::Opened;
+use crate::spec::Spec;
+
+/// The budgets of a reader, divided.
+pub(crate) struct Memory {
+    pub smallest: Limits,
+    pub limits: Limits,
+    /// Why a reader with these limits isn't built. All other numbers are then those of the smallest limits.
+    pub refused: Option<String>,
+    pub division: Division,
+    /// Batches that may be in preparation or waiting.
+    pub window: usize,
+    /// Batches that are planned ahead of these.
+    pub lookahead: usize,
+    /// Chunks of the largest size that may be between reading and decoding at a time.
+    pub chunks_in_flight: usize,
+    pub io_threads: usize,
+    pub decode_threads: usize,
+    /// Bytes of the largest chunk, encoded and decoded.
+    pub chunk: usize,
+}
+
+impl Memory {
+    /// Divides the limits of `spec`, or the smallest ones if they are too small.
+    pub fn new(spec: &Spec, opened: &Opened) -> Result<Self> {
+        let (needs, catalog) = (&opened.needs, &opened.catalog);
+        let (smallest, limits) = (smallest(spec, needs, catalog)?, limits(spec, needs, catalog, None));
+        let (division, refused) = match divide(spec, needs, catalog, limits) {
+            Ok(division) => (division, None),
+            Err(e) => (divide(spec, needs, catalog, smallest)?, Some(e.message().to_owned())),
+        };
+        let io_threads = io_threads(spec);
+        let chunk = rounded(needs.encoded) + rounded(needs.decoded);
+        let (window, threads, chunks_in_flight) = match &division {
+            Division::Cpu(h) => (h.window, h.threads, h.block / chunk.max(1)),
+            Division::Gpu(d, h) => {
+                let decoded = (d.slots / rounded(needs.decoded).max(1)).min(
+                    // Waves of all lanes, and what is being read for the next ones.
+                    d.lanes * (d.wave_encoded / rounded(needs.encoded).max(1)).clamp(1, d.wave_streams.max(1))
+                        + io_threads,
+                );
+                let host = h.block / (rounded(needs.encoded) + rounded(needs.bounced)).max(1);
+                (d.window, h.threads, decoded.min(host))
+            }
+        };
+        Ok(Self {
+            smallest,
+            limits,
+            refused,
+            division,
+            window,
+            lookahead: lookahead(window),
+            chunks_in_flight: chunks_in_flight.max(1),
+            io_threads,
+            decode_threads: threads,
+            chunk,
+        })
+    }
+
+    /// What the scheduler can keep with it.
+    pub fn model(&self, spec: &Spec, opened: &Opened) -> Lookahead {
+        let needs = &opened.needs;
+        let (capacity, each, on_cpu) = match &self.division {
+            Division::Cpu(h) => (h.block, self.chunk, true),
+            Division::Gpu(d, _) => (d.slots, rounded(needs.decoded), false),
+        };
+        Lookahead {
+            batch: spec.batch_size as u64,
+            planned: planned_at_a_time(self.window, self.lookahead, needs.jobs),
+            ahead: self.lookahead,
+            working_set: needs.working_set,
+            capacity,
+            in_flight: (self.chunks_in_flight.min(self.io_threads) * each).min(capacity / 2),
+            on_cpu,
+        }
+    }
+
+    /// As `memory` of the explanation.
+    pub fn to_json(&self, spec: &Spec) -> Value {
+        let mut value = json!({
+            "host_memory_limit": self.limits.host,
+            "host_memory_limit_given": spec.host_memory_limit.is_some(),
+            "smallest_host_memory_limit": self.smallest.host,
+            "device_memory_limit": null,
+            "device_memory_limit_given": spec.device_memory_limit.is_some(),
+            "smallest_device_memory_limit": null,
+            "refused": self.refused,
+            "batches_in_preparation": self.window,
+            "batches_planned_ahead": self.lookahead,
+            "chunks_in_flight": self.chunks_in_flight,
+            "io_threads": self.io_threads,
+            "decode_threads": self.decode_threads,
+            "lanes": null,
+            "decoded_bytes_kept": null,
+        });
+        match &self.division {
+            Division::Cpu(h) => value["decoded_bytes_kept"] = json!(h.block),
+            Division::Gpu(d, _) => {
+                value["device_memory_limit"] = json!(self.limits.device);
+                value["smallest_device_memory_limit"] = json!(self.smallest.device);
+                value["lanes"] = json!(d.lanes);
+                value["decoded_bytes_kept"] = json!(d.slots);
+            }
+        }
+        value
+    }
+}

@@ -1,0 +1,137 @@
+//! What a reader would do, said without reading data: from the spec and the metadata, by the same steps that a reader is
+//! opened with. Needs no GPU.
+
+#![forbid(unsafe_code)]
+
+mod advice;
+mod arrays;
+mod memory;
+pub(crate) mod reads;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::order::Order;
+use crate::reader::opening::Opened;
+use crate::reader::{OutputInfo, ReaderMeta};
+use crate::spec::{Device, Spec};
+pub(crate) use arrays::chunks_in_reach;
+use arrays::{ArrayFacts, facts};
+use memory::Memory;
+use reads::{Reads, reads_per_chunk};
+
+/// What [`explain`] found out.
+pub struct Explanation {
+    spec: Spec,
+    outputs: Vec<OutputInfo>,
+    meta: ReaderMeta,
+    /// Samples of one epoch of this reader.
+    epoch_samples: u64,
+    arrays: Vec<ArrayFacts>,
+    memory: Memory,
+    in_order: Reads,
+    shuffled: Reads,
+    /// Whether the spec's own order is the shuffled one.
+    is_shuffled: bool,
+    advice: Vec<String>,
+}
+
+/// Explains what a reader of `spec` would do.
+///
+/// # Errors
+/// Those of opening the reader, apart from limits that are too small, which are explained.
+pub fn explain(spec: &Spec) -> Result<Explanation> {
+    let opened = Opened::new(spec)?;
+    let memory = Memory::new(spec, &opened)?;
+    let model = memory.model(spec, &opened);
+    let reads = |random_shuffle| -> Result<Reads> {
+        let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
+        let order = Order::new(&spec, opened.order.samples())?;
+        Ok(reads_per_chunk(&order, &opened.catalog, &opened.ops, model))
+    };
+    let (in_order, shuffled) = (reads(false)?, reads(true)?);
+    let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
+    let arrays = facts(spec, &opened);
+    let mut explanation = Explanation {
+        spec: spec.clone(),
+        outputs: opened.outputs,
+        meta: opened.meta,
+        epoch_samples: opened.order.epoch_samples(),
+        arrays,
+        memory,
+        in_order,
+        shuffled,
+        is_shuffled,
+        advice: Vec::new(),
+    };
+    explanation.advice = advice::advice(&explanation, opened.needs.working_set);
+    Ok(explanation)
+}
+
+impl Explanation {
+    /// The reads in the spec's own order.
+    fn reads(&self) -> &Reads {
+        if self.is_shuffled { &self.shuffled } else { &self.in_order }
+    }
+
+    /// All of it as a JSON object, whose keys the Python package documents.
+    pub fn to_json(&self) -> Value {
+        let output = |o: &OutputInfo| {
+            json!({
+                "name": o.name, "shape": o.shape, "dtype": o.dtype.name(), "layout": o.layout,
+                "sample_bytes": o.sample_bytes(),
+            })
+        };
+        let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
+        json!({
+            "path": self.spec.paths,
+            "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
+            "batch_size": self.spec.batch_size,
+            "samples": self.meta.epoch_size,
+            "num_shards": self.meta.number_of_shards,
+            "samples_of_this_shard": self.epoch_samples,
+            "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),
+            "outputs": self.outputs.iter().map(output).collect::<Vec<_>>(),
+            "arrays": arrays,
+            "order": if self.is_shuffled { "shuffled" } else { "in_order" },
+            "reads": {"in_order": reads_json(&self.in_order), "shuffled": reads_json(&self.shuffled)},
+            "memory": self.memory.to_json(&self.spec),
+            "advice": self.advice,
+        })
+    }
+
+    fn array_json(&self, i: usize, a: &ArrayFacts) -> Value {
+        let bytes = self.reads().arrays[a.chunks_of].bytes / self.reads().samples.max(1) as f64;
+        json!({
+            "name": a.name,
+            "dims": a.dims,
+            "dtype": a.dtype,
+            "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
+            "bytes_per_sample": a.bytes_per_sample,
+            "chunks_per_sample": a.chunks_per_sample,
+            "chunk_bytes_per_sample": a.chunk_bytes_per_sample,
+            "read_amplification": a.amplification(),
+            // An array that is named twice is read once: its bytes count where it is named first.
+            "chunk_bytes_read_per_sample": if a.chunks_of == i { bytes } else { 0.0 },
+            "reads_per_chunk": {
+                "in_order": self.in_order.arrays[a.chunks_of].per_chunk(),
+                "shuffled": self.shuffled.arrays[a.chunks_of].per_chunk(),
+            },
+        })
+    }
+}
+
+fn reads_json(reads: &Reads) -> Value {
+    let total = reads.total();
+    json!({
+        "chunks": total.chunks.round(),
+        "reads": total.reads.round(),
+        "reads_per_chunk": total.per_chunk(),
+        "chunk_bytes_read": total.bytes.round(),
+        "chunk_bytes_read_per_sample": total.bytes / reads.samples.max(1) as f64,
+        "samples_looked_at": reads.looked_at,
+        "estimated": reads.looked_at < reads.samples,
+    })
+}

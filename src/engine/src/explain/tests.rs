@@ -1,0 +1,153 @@
+//! What is explained, compared to what a reader does.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::explain;
+use super::memory::Memory;
+use super::reads::reads_per_chunk;
+use crate::reader::Reader;
+use crate::reader::opening::Opened;
+use crate::spec::{Device, DimKey, Spec};
+
+/// An array of `steps` x 16 int32 in chunks of `chunk` steps, uncompressed.
+fn store(folder: &Path, steps: usize, chunk: usize) {
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [steps, 16], "chunks": [chunk, 16], "dtype": "<i4", "fill_value": 0, "order": "C",
+        "filters": null, "compressor": null,
+    });
+    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
+    for c in 0..steps.div_ceil(chunk) {
+        std::fs::write(folder.join(format!("{c}.0")), vec![0u8; chunk * 64]).unwrap();
+    }
+}
+
+fn spec(folder: &Path, batch: usize) -> Spec {
+    Spec {
+        paths: vec![folder.to_str().unwrap().to_owned()],
+        dims: vec![DimKey::parse("0")],
+        batch_size: batch,
+        prefetch_queue_depth: Some(1),
+        host_memory_limit: Some(4 << 20),
+        io_threads: Some(2),
+        decode_threads: Some(2),
+        ..Spec::default()
+    }
+}
+
+/// Reads of chunks by a reader that has delivered `batches` and prepared no more than it may: one.
+fn read_by_a_reader(spec: &Spec, batches: usize) -> u64 {
+    let count = |reader: &Reader| reader.stats().to_json()["chunks_read"].as_u64().unwrap();
+    let settled = |reader: &Reader| {
+        let mut last = count(reader);
+        loop {
+            std::thread::sleep(Duration::from_millis(30));
+            let now = count(reader);
+            if now == last {
+                return now;
+            }
+            last = now;
+        }
+    };
+    let reader = Reader::open(spec.clone()).unwrap();
+    for _ in 1..batches {
+        // Slowly: plans come before chunks are given up.
+        settled(&reader);
+        reader.next_batch().unwrap();
+    }
+    settled(&reader)
+}
+
+#[test]
+fn reads_are_those_of_a_reader() {
+    // Steps, chunk, batch, window, step, shuffle.
+    for (steps, chunk, batch, window, step, random_shuffle) in [
+        (24, 1, 2, 1, 1, false),
+        (24, 4, 2, 1, 1, false),
+        (24, 5, 2, 3, 1, false),
+        (24, 24, 4, 1, 1, false),
+        (24, 2, 11, 4, 2, false),
+        (24, 1, 3, 1, 1, true),
+        (96, 8, 2, 1, 1, true),
+        (96, 6, 4, 3, 3, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        store(folder.path(), steps, chunk);
+        let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
+        let opened = Opened::new(&spec).unwrap();
+        let model = Memory::new(&spec, &opened).unwrap().model(&spec, &opened);
+        let reads = reads_per_chunk(&opened.order, &opened.catalog, &opened.ops, model);
+        assert_eq!(reads.looked_at, reads.samples);
+        assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
+        let expected = reads.total().reads as u64;
+        // Where the planner doesn't get the processor, a chunk may be given up before it is known to be needed again.
+        let found: Vec<u64> = std::iter::repeat_with(|| read_by_a_reader(&spec, reads.samples as usize / batch))
+            .take(3)
+            .scan(false, |done, n| (!std::mem::replace(done, n == expected)).then_some(n))
+            .collect();
+        assert!(
+            found.contains(&expected),
+            "{steps} steps in chunks of {chunk}, batches of {batch}, windows of {window}: {found:?} reads, explained \
+             {expected}"
+        );
+    }
+}
+
+#[test]
+fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [40_000_000_000u64, 16], "chunks": [8, 16], "dtype": "<i4", "fill_value": 0,
+        "order": "C", "filters": null, "compressor": null,
+    });
+    std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
+    let e = explain(&spec(folder.path(), 16)).unwrap().to_json();
+    assert_eq!(e["reads"]["in_order"]["estimated"], true);
+    assert_eq!(e["reads"]["in_order"]["chunks"], 5e9);
+    assert_eq!(e["reads"]["in_order"]["reads_per_chunk"], 1.0);
+    let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
+    assert!((7.9..=8.0).contains(&shuffled), "each of eight samples needs its own read: {shuffled}");
+    // What doesn't depend on the sample is read once, however long the epoch.
+    let mask = serde_json::json!({
+        "zarr_format": 2, "shape": [16], "chunks": [4], "dtype": "<i4", "fill_value": 0, "order": "C",
+        "filters": null, "compressor": null,
+    });
+    let group = tempfile::tempdir().unwrap();
+    std::fs::write(group.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    for (name, metadata, dims) in [
+        ("a", std::fs::read(folder.path().join(".zarray")).unwrap(), r#"["t", "x"]"#),
+        ("m", mask.to_string().into_bytes(), r#"["x"]"#),
+    ] {
+        std::fs::create_dir(group.path().join(name)).unwrap();
+        std::fs::write(group.path().join(name).join(".zarray"), metadata).unwrap();
+        let attributes = format!(r#"{{"_ARRAY_DIMENSIONS": {dims}}}"#);
+        std::fs::write(group.path().join(name).join(".zattrs"), attributes).unwrap();
+    }
+    let spec = Spec { arrays: vec!["a".into(), "m".into()], ..spec(group.path(), 16) };
+    let e = explain(&spec).unwrap().to_json();
+    assert_eq!(e["arrays"][1]["reads_per_chunk"], serde_json::json!({"in_order": 1.0, "shuffled": 1.0}));
+    assert_eq!(e["arrays"][1]["chunks_per_sample"], 4.0);
+}
+
+#[test]
+fn a_limit_that_is_too_small_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    store(folder.path(), 24, 4);
+    for device in [Device::Cpu, Device::Gpu(0)] {
+        let (host_memory_limit, device_memory_limit) = (Some(1), Some(1));
+        let tiny = Spec { device, host_memory_limit, device_memory_limit, ..spec(folder.path(), 2) };
+        let e = explain(&tiny).unwrap();
+        let refused = e.memory.refused.clone().unwrap();
+        assert!(refused.contains("memory_limit"), "{refused}");
+        let (host, device) = (e.memory.smallest.host, e.memory.smallest.device);
+        // The smallest ones are accepted, and one byte less isn't.
+        let good = Spec { host_memory_limit: Some(host), device_memory_limit: Some(device), ..tiny };
+        assert!(explain(&good).unwrap().memory.refused.is_none());
+        let less = Spec { host_memory_limit: Some(host - 1), ..good.clone() };
+        assert!(explain(&less).unwrap().memory.refused.is_some());
+        if good.device != Device::Cpu {
+            let less = Spec { device_memory_limit: Some(device - 1), ..good };
+            assert!(explain(&less).unwrap().memory.refused.is_some());
+        }
+    }
+}

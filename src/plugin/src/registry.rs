@@ -1,0 +1,88 @@
+//! The readers that are alive in this process, so that their counters can be asked for from outside.
+//!
+//! An operator inside a built DALI pipeline can't be reached by name from Python, and names don't tell two pipelines apart. But
+//! DALI's `reader_meta` asks the operator itself, on the thread of the caller. So a reader that describes its epoch leaves its
+//! number on that thread, and whoever asked DALI takes it from there.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dali_zarr_engine::flow::stats::Stats;
+use dali_zarr_engine::reader::Reader;
+use dali_zarr_engine::spec::{Device, Spec};
+use serde_json::{Value, json};
+
+/// A reader that is alive.
+struct Entry {
+    /// What it is: an object to which the counters are added.
+    about: Value,
+    stats: Arc<Stats>,
+}
+
+static READERS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The reader that described its epoch last on this thread; 0: none.
+    static DESCRIBED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Keeps a reader in the registry.
+pub struct Registered(u64);
+
+impl Registered {
+    /// Adds `reader`, which was opened with `spec`.
+    pub fn new(spec: &Spec, reader: &Reader) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let about = json!({
+            "reader": number,
+            "path": spec.paths,
+            "arrays": spec.arrays,
+            "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
+        });
+        let entry = Entry { about, stats: Arc::clone(reader.stats()) };
+        READERS.lock().unwrap_or_else(PoisonError::into_inner).insert(number, entry);
+        Self(number)
+    }
+
+    /// Leaves the reader's number on this thread.
+    pub fn described(&self) {
+        // A thread that is ending asks nothing any more.
+        let _ = DESCRIBED.try_with(|last| last.set(self.0));
+    }
+
+    /// The reader and its counters.
+    pub fn stats(&self) -> Value {
+        let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.get(&self.0).map_or(Value::Null, Entry::to_json)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        READERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+impl Entry {
+    fn to_json(&self) -> Value {
+        let mut all = self.about.clone();
+        if let (Some(all), Value::Object(counters)) = (all.as_object_mut(), self.stats.to_json()) {
+            all.extend(counters);
+        }
+        all
+    }
+}
+
+/// The number that was left on this thread, which then has none; 0 if there was none.
+pub fn take_described() -> u64 {
+    DESCRIBED.try_with(Cell::take).unwrap_or(0)
+}
+
+/// All readers and their counters, the oldest first.
+pub fn all() -> Value {
+    let readers = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+    readers.values().map(Entry::to_json).collect()
+}
