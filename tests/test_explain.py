@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 
+import dali_zarr
 import numpy as np
 import pytest
+from dali_zarr import _native
 from nvidia.dali import types
 from support.pipelines import build
 from support.stores import Layout, chunk_files, write_array
-
-import dali_zarr
-from dali_zarr import _native
 
 DIMS = ("time", "lat", "lon")
 SHAPE = (48, 8, 16)

@@ -7,14 +7,13 @@ import json
 import subprocess
 import time
 
+import dali_zarr
 import numpy as np
 import pytest
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from support.pipelines import build, run_script
 from support.stores import Layout, chunk_files, write_array
-
-import dali_zarr
 
 DIMS = ("time", "lat", "lon")
 COUNTERS = {
@@ -140,6 +139,22 @@ def test_readers_of_one_name_are_told_apart(tmp_path, values):
     del first, second, copy, both, x, y
     gc.collect()
     assert not numbers & {c["reader"] for c in dali_zarr.stats()}, "a reader that is gone has no counters"
+
+
+@pytest.mark.parametrize(
+    "executor", [{"exec_dynamic": True}, {"exec_dynamic": False}, {"exec_async": False, "exec_pipelined": False}], ids=str
+)
+def test_every_executor_lets_the_operator_be_asked(tmp_path, values, executor):
+    """Before the first run too, and without a name of the user's."""
+    write_array(tmp_path / "s", "a", values, codec="none", layout=Layout((1, 8, 16)), dims=DIMS)
+    pipe = Pipeline(batch_size=2, num_threads=1, device_id=None, **executor)
+    with pipe:
+        pipe.set_outputs(fn.zarr_reader(path=str(tmp_path / "s"), arrays="a", host_memory_limit=16 << 20))
+    (counters,) = dali_zarr.stats(pipe).values()
+    assert counters["path"] == [str(tmp_path / "s")]
+    pipe.run()
+    (counters,) = dali_zarr.stats(pipe).values()
+    assert counters["batches"] >= 1
 
 
 def test_other_pipelines_and_other_things(tmp_path):

@@ -1,5 +1,6 @@
 """An explanation as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
 
+import textwrap
 from typing import Any
 
 
@@ -84,4 +85,10 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"])]
     lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
-    return "\n".join(lines)
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _wrapped(line: str) -> str:
+    """A line that fits a terminal; names and paths stay whole."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

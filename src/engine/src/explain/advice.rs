@@ -1,6 +1,7 @@
 //! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
 
 use super::Explanation;
+use crate::codec::Compression;
 use crate::flow::catalog::Route;
 use crate::reader::needs::Division;
 use crate::spec::{DecodeDevice, Device};
@@ -9,7 +10,7 @@ use crate::spec::{DecodeDevice, Device};
 const MANY_READS: f64 = 1.5;
 /// Decoded bytes for each byte that a sample takes, from which chunks are too large for the window.
 const MUCH_DECODED: f64 = 4.0;
-/// Chunks in flight below which the GPU's decoders are idle most of the time.
+/// Streams of some MiB in flight below which the GPU's decoders are idle most of the time.
 const FEW_FOR_GPU: usize = 64;
 /// zstd chunks beyond this many bytes are left to the CPU, one at a time.
 const LARGE_ZSTD: u64 = 128 << 20;
@@ -105,25 +106,36 @@ fn cpu_codecs(e: &Explanation) -> Vec<String> {
 /// Memory for fewer chunks than keep the decoders busy.
 fn few_in_flight(e: &Explanation) -> Option<String> {
     let in_flight = e.memory.chunks_in_flight;
-    // More than an epoch has are of no use.
-    let most = e.reads().total().chunks.max(1.0) as usize;
+    let threads = e.memory.decode_threads + e.memory.io_threads;
     let (argument, wanted) = match e.memory.division {
-        Division::Cpu(_) => ("host_memory_limit", e.memory.decode_threads + e.memory.io_threads),
-        Division::Gpu(..) => ("device_memory_limit (or host_memory_limit)", FEW_FOR_GPU),
+        Division::Cpu(_) => ("host_memory_limit", threads),
+        Division::Gpu(..) => ("device_memory_limit (or host_memory_limit)", wanted_on_gpu(e).unwrap_or(threads)),
     };
-    let wanted = wanted.min(most);
-    // With chunks of many streams a few are enough for a GPU.
-    let streams = match &e.memory.division {
-        Division::Gpu(d, _) => d.lanes * d.wave_streams,
-        Division::Cpu(_) => 0,
-    };
-    (in_flight < wanted && streams < 1024).then(|| {
+    // More than an epoch has are of no use.
+    let wanted = wanted.min(e.reads().total().chunks.max(1.0) as usize);
+    (in_flight < wanted).then(|| {
         format!(
             "the memory limits allow {in_flight} chunks in flight, of {wanted} that would keep the decoders busy: raise \
              {argument}, by {} for each chunk",
             bytes(e.memory.chunk as u64)
         )
     })
+}
+
+/// Chunks that keep the GPU's decoders busy: as many streams as have to be in flight for the codec that has fewest in a chunk.
+/// `None` if no array asks for more than a few.
+fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
+    let parts = e.arrays.iter().flat_map(|a| &a.parts);
+    let wanted = parts.filter_map(|part| match part.route {
+        Route::Gpu(Compression::Gzip | Compression::Zlib | Compression::Lz4) => Some(FEW_FOR_GPU),
+        // The blocks of a frame are decoded side by side.
+        Route::Gpu(Compression::Zstd) => {
+            Some((FEW_FOR_GPU as u64 * (4 << 20)).div_ceil(part.chunk_bytes.max(1)).min(FEW_FOR_GPU as u64) as usize)
+        }
+        // Dozens of streams in each chunk, or none.
+        _ => None,
+    });
+    wanted.max()
 }
 
 /// Memory that doesn't hold the chunks of a batch.
