@@ -43,7 +43,8 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
           is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
           memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
           ``shuffled``;
-        - ``reads`` of an epoch of this shard in both orders; ``estimated`` where the epoch is judged by its first
+        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs), and ``reads`` of an epoch of
+          this shard in both; ``estimated`` where the epoch is judged by its first
           ``samples_looked_at``. A chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
           that a reader with these limits ends in, or None;
