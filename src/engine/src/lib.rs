@@ -20,4 +20,5 @@ pub mod order;
 pub mod plan;
 pub mod reader;
 pub mod spec;
+pub mod state;
 pub mod store;

@@ -1,23 +1,32 @@
-//! Which sample a reader delivers at its k-th place: a function of the spec alone, in O(1) memory.
+//! Which sample a reader delivers at its k-th place: a function of the spec and the course alone, in O(1) memory.
 //!
-//! [`shards`] finds the epoch and the position in the global order, [`shuffle`] the sample that stands there.
+//! [`shards`] divides the global order of an epoch, [`course`] follows a reader through its epochs and through changes of the
+//! shards, and [`shuffle`] finds the sample that stands at a position.
 
+mod course;
 mod permutation;
 mod shards;
 mod shuffle;
+#[cfg(test)]
+mod tests_resume;
 
+pub use course::Leg;
 pub use permutation::Permutation;
+pub use shards::Sharding;
 
 use crate::error::Result;
 use crate::spec::Spec;
-use shards::Shards;
+use course::{Course, Place};
 use shuffle::Shuffle;
 
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
-    shards: Shards,
-    shuffle: Shuffle,
+    spec: Spec,
+    course: Course,
+    shard: u64,
+    /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
+    shuffle: ((u64, u64), Shuffle),
 }
 
 impl Order {
@@ -26,32 +35,71 @@ impl Order {
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let shards = Shards::new(spec, samples)?;
-        let own = shards.start(shards.shard)..shards.start(shards.shard + 1);
-        let shuffle = Shuffle::new(spec, samples, (shards.shard, own))?;
-        Ok(Self { shards, shuffle })
+        let sharding = Sharding::new(spec, samples)?;
+        Self::with(spec, Course::new(sharding, samples))
+    }
+
+    /// The order that goes on where `legs` stopped (see [`Self::legs`]), and how many of its samples were delivered. `spec`
+    /// may divide the samples in another way than the last of the legs.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; if shards that change weren't in the same epoch; if the legs contradict each other.
+    pub fn resume(spec: &Spec, samples: u64, legs: &[Leg]) -> Result<(Self, u64)> {
+        let (course, delivered) = Course::resume(Sharding::new(spec, samples)?, samples, legs)?;
+        Ok((Self::with(spec, course)?, delivered))
+    }
+
+    fn with(spec: &Spec, course: Course) -> Result<Self> {
+        let shard = spec.shard_id as u64;
+        let shuffle = shuffle(spec, course.samples(), &course.place(shard, 0))?;
+        Ok(Self { spec: spec.clone(), course, shard, shuffle })
     }
 
     /// Samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
-        self.shards.samples
+        self.course.samples()
+    }
+
+    /// What [`Self::resume`] needs to go on after `delivered` samples; the same on all shards.
+    pub fn legs(&self, delivered: u64) -> Vec<Leg> {
+        self.course.legs(delivered)
     }
 
     /// Samples that this reader delivers in its first epoch, those that pad it included.
     pub fn epoch_samples(&self) -> u64 {
-        self.shards.epoch_samples()
+        let Place { sharding, shard, .. } = self.course.place(self.shard, 0);
+        let held = |s: u64| sharding.start(self.samples(), s);
+        sharding.padded(self.samples()).unwrap_or_else(|| held(shard + 1) - held(shard))
     }
 
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
-        self.shards.locate(k)
+        let place = self.course.place(self.shard, k);
+        (place.epoch, place.position)
     }
 
     /// The index of this reader's `k`-th sample.
     pub fn sample(&mut self, k: u64) -> u64 {
-        let (epoch, position) = self.locate(k);
-        self.shuffle.at(epoch, position)
+        let place = self.course.place(self.shard, k);
+        if self.shuffle.0 != range_of(&place) {
+            // What is left of another sharding keeps that one's order.
+            self.shuffle =
+                shuffle(&self.spec, self.course.samples(), &place).expect("these arguments were good before");
+        }
+        self.shuffle.1.at(place.epoch, place.position)
     }
+}
+
+/// The shard that `place` is in and how many there are, if that matters to the shuffle; else 0 of 1.
+fn range_of(place: &Place) -> (u64, u64) {
+    if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
+}
+
+fn shuffle(spec: &Spec, samples: u64, place: &Place) -> Result<((u64, u64), Shuffle)> {
+    let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
+    let own = place.sharding.start(samples, place.shard)..place.sharding.start(samples, place.shard + 1);
+    let spec = Spec { num_shards: num_shards as i64, stick_to_shard, ..spec.clone() };
+    Ok((range_of(place), Shuffle::new(&spec, samples, (place.shard, own))?))
 }
 
 #[cfg(test)]

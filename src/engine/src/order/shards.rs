@@ -3,20 +3,24 @@
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 
-/// Shard `s` of `S` holds the positions `[N*s/S, N*(s+1)/S)`. In its epoch `e` a reader delivers shard
-/// `(shard_id + e) % S`, or always `shard_id` if it sticks to it.
-#[derive(Clone, Debug)]
-pub(super) struct Shards {
-    /// Samples in an epoch, over all shards.
-    pub samples: u64,
-    pub shards: u64,
-    pub shard: u64,
-    stick: bool,
-    /// With `pad_last_batch`: the padded length of an epoch of this reader.
-    padded: Option<u64>,
+/// How the samples of an epoch are divided among readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    /// How many shards, and readers, there are.
+    pub num_shards: u64,
+    /// Samples per batch.
+    pub batch_size: u64,
+    /// See [`Spec::pad_last_batch`].
+    pub pad_last_batch: bool,
+    /// See [`Spec::stick_to_shard`].
+    pub stick_to_shard: bool,
 }
 
-impl Shards {
+impl Sharding {
+    /// What `spec` asks for.
+    ///
+    /// # Errors
+    /// If its arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
         let (shard, shards) = (spec.shard_id, spec.num_shards);
         if shards < 1 {
@@ -42,44 +46,44 @@ impl Shards {
         if spec.batch_size == 0 {
             return Err(Error::value("batch_size: expected at least 1, found 0"));
         }
-        let (shards, batch) = (shards as u64, spec.batch_size as u64);
         Ok(Self {
-            samples,
-            shards,
-            shard: shard as u64,
-            stick: spec.stick_to_shard,
-            padded: spec.pad_last_batch.then(|| samples.div_ceil(shards).next_multiple_of(batch)),
+            num_shards: shards as u64,
+            batch_size: spec.batch_size as u64,
+            pad_last_batch: spec.pad_last_batch,
+            stick_to_shard: spec.stick_to_shard,
         })
     }
 
-    /// First position of a shard; `shard == shards` gives the end of the last.
-    pub fn start(&self, shard: u64) -> u64 {
-        (u128::from(self.samples) * u128::from(shard) / u128::from(self.shards)) as u64
+    /// First of `count` positions that shard `shard` holds, `[count*s/S, count*(s+1)/S)`; `shard == num_shards` gives the
+    /// end of the last.
+    pub fn start(&self, count: u64, shard: u64) -> u64 {
+        (u128::from(count) * u128::from(shard) / u128::from(self.num_shards)) as u64
     }
 
-    /// Samples in the first epoch of this reader, those that pad it included.
-    pub fn epoch_samples(&self) -> u64 {
-        self.padded.unwrap_or_else(|| self.start(self.shard + 1) - self.start(self.shard))
+    /// With `pad_last_batch`: how many samples each reader delivers of `count` positions, repetitions included.
+    pub fn padded(&self, count: u64) -> Option<u64> {
+        self.pad_last_batch.then(|| count.div_ceil(self.num_shards).next_multiple_of(self.batch_size))
     }
 
-    /// The epoch of this reader and the position in the global order of its `k`-th sample.
-    pub fn locate(&self, k: u64) -> (u64, u64) {
-        let shard_in =
-            |epoch: u64| if self.stick { self.shard } else { (self.shard + epoch % self.shards) % self.shards };
-        if let Some(padded) = self.padded {
-            let (epoch, i) = (k / padded, k % padded);
-            let (start, end) = (self.start(shard_in(epoch)), self.start(shard_in(epoch) + 1));
-            return (epoch, (start + i).min(end - 1));
+    /// Where the `k`-th sample of the reader that begins with `shard` lies, if whole epochs of `samples` follow each other:
+    /// how many epochs later, in which shard, and how many samples after that shard's start. With padding that may be
+    /// beyond the shard's end.
+    pub fn locate(&self, samples: u64, shard: u64, k: u64) -> (u64, u64, u64) {
+        let shards = self.num_shards;
+        let next = |epoch: u64| if self.stick_to_shard { shard } else { (shard + epoch % shards) % shards };
+        if let Some(padded) = self.padded(samples) {
+            return (k / padded, next(k / padded), k % padded);
         }
-        if self.stick {
-            let (start, end) = (self.start(self.shard), self.start(self.shard + 1));
-            return (k / (end - start), start + k % (end - start));
+        let start = self.start(samples, shard);
+        if self.stick_to_shard {
+            let held = self.start(samples, shard + 1) - start;
+            return (k / held, shard, k % held);
         }
         // Every `shards` epochs the reader has gone once through all positions, from its own shard's start onwards.
-        let (round, r) = (k / self.samples, k % self.samples);
-        let position = (self.start(self.shard) + r) % self.samples;
-        let shard = ((u128::from(position) + 1) * u128::from(self.shards) - 1) / u128::from(self.samples);
-        let epoch = round * self.shards + (shard as u64 + self.shards - self.shard) % self.shards;
-        (epoch, position)
+        let (round, r) = (k / samples, k % samples);
+        let position = (start + r) % samples;
+        let found = ((u128::from(position) + 1) * u128::from(shards) - 1) / u128::from(samples);
+        let epoch = round * shards + (found as u64 + shards - shard) % shards;
+        (epoch, found as u64, position - self.start(samples, found as u64))
     }
 }

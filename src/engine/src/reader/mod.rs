@@ -2,6 +2,7 @@
 
 pub(crate) mod needs;
 pub(crate) mod opening;
+mod progress;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -25,6 +26,7 @@ use crate::order::Order;
 use crate::spec::{Device, Spec};
 use needs::{io_threads, lookahead, reserve};
 use opening::Opened;
+use progress::{Progress, Start};
 
 /// One output of every batch: the same for all samples, since all samples have one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,23 +97,34 @@ pub struct Reader {
     stop: Arc<AtomicBool>,
     scheduler: Option<JoinHandle<()>>,
     stats: Arc<Stats>,
+    progress: Progress,
 }
 
 /// Names a file that every reader, when dropped, replaces by its counters as JSON: for tests and measurements.
 const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
 
 impl Reader {
-    /// Opens the store, checks the spec against it, reserves the memory and starts the threads.
+    /// Opens the store, checks the spec against it, reserves the memory and starts to prepare batches.
     ///
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn open(spec: Spec) -> Result<Self> {
-        Self::start(&spec, Opened::new(&spec)?)
+        let reader = Self::prepare(&spec)?;
+        reader.progress.start();
+        Ok(reader)
+    }
+
+    /// As [`Self::open`], but no batch is prepared before the first is asked for, or [`Self::restore`] says which.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub fn prepare(spec: &Spec) -> Result<Self> {
+        Self::start(spec, Opened::new(spec)?)
     }
 
     /// Reserves the memory and starts the threads.
     fn start(spec: &Spec, opened: Opened) -> Result<Self> {
-        let Opened { catalog, order, ops, outputs, meta, notes, needs } = opened;
+        let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
         let stats = Arc::new(Stats::default());
@@ -147,10 +160,12 @@ impl Reader {
             memory: memory.owned,
             shared: shared.clone(),
         };
+        let (planner, started) = bounded(1);
+        let progress = Progress::new(identity, spec, order, planner);
         let planner = {
             let shared = shared.clone();
             let batch = spec.batch_size as u64;
-            spawn("plan", events.clone(), move || plan_batches(order, batch, &shared, &plan_requests))?
+            spawn("plan", events.clone(), move || plan_batches(&started, batch, &shared, &plan_requests))?
         };
         let scheduler = spawn("schedule", events.clone(), move || {
             Scheduler::new(setup).run(&event_receiver);
@@ -159,7 +174,7 @@ impl Reader {
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
         let notes = notes.into_iter().map(|n| n.text).collect();
-        Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats })
+        Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
     }
 
     /// What each batch holds, in order.
@@ -214,6 +229,7 @@ impl Reader {
     /// # Errors
     /// What failed for a chunk that the batch needs. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
+        self.progress.start();
         let finished = match self.finished.try_recv() {
             Ok(finished) => finished,
             Err(_) => {
@@ -225,8 +241,37 @@ impl Reader {
                 finished
             }
         };
+        self.progress.advance();
         self.events.send(Event::Taken).map_err(|_| stopped())?;
         finished
+    }
+
+    /// How many samples of its order this reader has handed out, those of a restored state included unless its shards
+    /// were changed. Batches that ended in errors count.
+    pub fn delivered(&self) -> u64 {
+        self.progress.delivered()
+    }
+
+    /// The state after `delivered` samples: what [`Self::restore`] needs to go on there. See [`crate::state`].
+    pub fn state_at(&self, delivered: u64) -> String {
+        self.progress.state(delivered)
+    }
+
+    /// The state after the last batch that was handed out.
+    pub fn state(&self) -> String {
+        self.state_at(self.delivered())
+    }
+
+    /// Goes on where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or padding,
+    /// what was left of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
+    ///
+    /// # Errors
+    /// If the state isn't one of a reader of the same samples, the shards can't be changed there, or the reader has begun
+    /// already: only one from [`Self::prepare`] hasn't.
+    pub fn restore(&mut self, state: &str) -> Result<()> {
+        self.progress.restore(state)?;
+        self.progress.start();
+        Ok(())
     }
 }
 
@@ -238,6 +283,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let _ = self.events.send(Event::Stop);
+        self.progress.cancel();
         if let Some(scheduler) = self.scheduler.take() {
             let _ = scheduler.join();
         }
@@ -249,9 +295,9 @@ impl Drop for Reader {
     }
 }
 
-/// The planner's thread: one batch for each request.
-fn plan_batches(mut order: Order, batch: u64, shared: &Shared, requests: &Receiver<()>) {
-    let mut next = 0;
+/// The planner's thread: one batch for each request, once it is known where to begin.
+fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
+    let Ok((mut order, mut next)) = start.recv() else { return };
     for () in requests {
         if shared.stopped() {
             continue;

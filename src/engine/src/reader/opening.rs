@@ -17,6 +17,7 @@ use crate::gpu;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::spec::{DecodeDevice, Device, Spec};
+use crate::state::Identity;
 
 /// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
 /// from, and what [`crate::explain`] tells.
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     pub ops: Vec<Op>,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
+    /// What a state of this reader belongs to.
+    pub identity: Identity,
     pub notes: Vec<Note>,
     pub needs: Needs,
 }
@@ -61,13 +64,14 @@ impl Opened {
             pad_last_batch: spec.pad_last_batch,
             stick_to_shard: spec.stick_to_shard,
         };
+        let identity = Identity::new(spec, &dataset, order.samples());
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
         bound_chunks(spec, &dataset, &geometry)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
         let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
-        Ok(Self { catalog, order, ops, outputs, meta, notes, needs })
+        Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
     }
 }
 

@@ -1,0 +1,207 @@
+//! Orders that stop and go on: with the same shards, and with others.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::course::MAX_LEGS;
+use super::{Leg, Order};
+use crate::spec::Spec;
+
+fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -> Spec {
+    Spec {
+        num_shards: shards as i64,
+        shard_id: shard as i64,
+        batch_size: batch as usize,
+        random_shuffle: mode == 1,
+        shuffle_after_epoch: mode == 2 && !stick,
+        stick_to_shard: stick,
+        pad_last_batch: pad,
+        seed: 5,
+        ..Spec::default()
+    }
+}
+
+/// Samples by epoch, each with how often it was delivered.
+type Seen = BTreeMap<u64, Vec<u64>>;
+
+/// Delivers from where `legs` stopped, as long as `going` says so of (epoch, samples delivered), by all shards in lockstep.
+/// What a shard repeats isn't counted. Where it stopped, and the epoch, unless the shards aren't in the same one.
+fn deliver(
+    spec: &Spec,
+    n: u64,
+    legs: &[Leg],
+    seen: &mut Seen,
+    going: &dyn Fn(u64, u64) -> bool,
+) -> Option<(Vec<Leg>, u64)> {
+    let shards = spec.num_shards as u64;
+    let (mut stops, mut epochs) = (Vec::new(), Vec::new());
+    for shard in 0..shards {
+        let (mut order, next) = Order::resume(&Spec { shard_id: shard as i64, ..spec.clone() }, n, legs).unwrap();
+        let begun = order.locate(next).0;
+        let leg = *order.legs(next).last().unwrap();
+        let in_rest = spec.pad_last_batch && leg.rest > 0 && begun == leg.epoch;
+        let empty = in_rest && leg.rest * shard / shards == leg.rest * (shard + 1) / shards;
+        let stop = (next..).find(|&k| !going(order.locate(k).0, k - next)).unwrap();
+        // With the sample before, which may be the one that is repeated.
+        let from = next.saturating_sub(1);
+        let mut mine: Vec<(u64, u64)> = (from..stop).map(|k| (order.locate(k).0, order.sample(k))).collect();
+        mine.dedup();
+        for (epoch, sample) in mine.into_iter().skip((next - from) as usize) {
+            // A shard of a short rest with nothing in it repeats what is another's, to stay in step.
+            if !(empty && epoch == begun) {
+                seen.entry(epoch).or_insert_with(|| vec![0; n as usize])[sample as usize] += 1;
+            }
+        }
+        stops.push(order.legs(stop));
+        epochs.push(order.locate(stop).0);
+    }
+    let same = stops.windows(2).all(|w| w[0] == w[1]) && epochs.windows(2).all(|w| w[0] == w[1]);
+    if same {
+        seen.entry(epochs[0]).or_insert_with(|| vec![0; n as usize]);
+    }
+    same.then(|| (stops.swap_remove(0), epochs[0]))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// From every step of a small epoch, what follows is what would have followed.
+    #[test]
+    fn resumed_with_the_same_shards_equals_the_straight_run(
+        n in 1u64..40, shards in 1u64..5, batch in 1u64..6, mode in 0u8..3, stick: bool, pad: bool,
+    ) {
+        prop_assume!(n >= shards);
+        for shard in 0..shards {
+            let s = spec(shards, shard, batch, mode, stick, pad);
+            let mut straight = Order::new(&s, n).unwrap();
+            let whole: Vec<u64> = (0..120).map(|k| straight.sample(k)).collect();
+            for delivered in 0..60 {
+                // The state of any of the readers is the state of all.
+                let other = spec(shards, (shard + 1) % shards, batch, mode, stick, pad);
+                let legs = Order::new(&other, n).unwrap().legs(delivered);
+                let (mut order, next) = Order::resume(&s, n, &legs).unwrap();
+                let found: Vec<u64> = (next..next + 60).map(|k| order.sample(k)).collect();
+                prop_assert_eq!(&found[..], &whole[delivered as usize..delivered as usize + 60]);
+            }
+        }
+    }
+
+    /// Whatever the shards are changed to, and how often, each sample comes once in every epoch.
+    #[test]
+    fn changed_shards_deliver_each_remaining_sample_once(
+        n in 1u64..60, mode in 0u8..3, stick: bool, pad in prop::bool::weighted(0.8), first in 0u64..3,
+        changes in prop::collection::vec((1u64..7, 1u64..5, 0u64..6), 2..6),
+    ) {
+        prop_assume!(changes.iter().all(|c| n >= c.0));
+        let (mut legs, mut seen) = (vec![], Seen::new());
+        for (i, &(shards, batch, batches)) in changes.iter().enumerate() {
+            let s = spec(shards, 0, batch, mode, stick, pad);
+            if let Err(error) = Order::resume(&s, n, &legs) {
+                prop_assert!(!pad && error.message().contains("pad_last_batch"), "padded shards are in step, but {}", error);
+                return Ok(());
+            }
+            // The first leg goes on for some epochs before it is interrupted.
+            let whole = if i == 0 { n.div_ceil(shards).next_multiple_of(batch) * first } else { 0 };
+            let stopped = deliver(&s, n, &legs, &mut seen, &|_, k| k < whole + batches * batch);
+            let Some((at, _)) = stopped else {
+                prop_assert!(!pad, "padded shards are in step");
+                return Ok(());
+            };
+            legs = at;
+        }
+        let s = spec(1 + n % 3, 0, 2, mode, stick, pad);
+        let current = *seen.last_key_value().unwrap().0;
+        if Order::resume(&s, n, &legs).is_ok() {
+            deliver(&s, n, &legs, &mut seen, &|epoch, _| epoch <= current);
+            for (epoch, counts) in seen.range(..=current) {
+                prop_assert!(counts.iter().all(|&c| c == 1), "epoch {}: {:?} after {:?}", epoch, counts, legs);
+            }
+        }
+    }
+
+    /// Orders of garbage end, in errors or samples.
+    #[test]
+    fn legs_that_contradict_each_other_are_refused_or_harmless(
+        n in 1u64..40, shards in 1u64..5,
+        legs in prop::collection::vec((1u64..6, 1u64..5, any::<bool>(), any::<bool>(), 0u64..5, 0u64..40, 0u64..99), 1..5),
+    ) {
+        prop_assume!(n >= shards);
+        let legs: Vec<Leg> = legs
+            .into_iter()
+            .filter(|l| l.0 <= n)
+            .map(|(s, b, stick, pad, epoch, rest, delivered)| {
+                let sharding = super::Sharding::new(&spec(s, 0, b, 0, stick, pad), n).unwrap();
+                Leg { sharding, epoch, rest: rest.min(n), delivered }
+            })
+            .collect();
+        for shard in 0..shards {
+            if let Ok((mut order, next)) = Order::resume(&spec(shards, shard, 2, 1, true, true), n, &legs) {
+                prop_assert!((next..next + 50).all(|k| order.sample(k) < n));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rest_goes_to_the_new_shards_in_order() {
+    // Ten samples on two shards; four of each were delivered of [0, 1, 2, 3, 4] and [5, 6, 7, 8, 9].
+    let legs = Order::new(&spec(2, 0, 2, 0, false, true), 10).unwrap().legs(4);
+    let found = |shard| {
+        let (mut order, next) = Order::resume(&spec(3, shard, 2, 0, false, true), 10, &legs).unwrap();
+        (next..next + 8).map(|k| order.sample(k)).collect::<Vec<_>>()
+    };
+    // The rest is [4, 9]: shard 0 of 3 has nothing of it and repeats the sample that comes next. The epoch after it is divided
+    // as usual, each reader one shard further.
+    assert_eq!(found(0), [4, 4, 3, 4, 5, 5, 6, 7]);
+    assert_eq!(found(1), [4, 4, 6, 7, 8, 9, 0, 1]);
+    assert_eq!(found(2), [9, 9, 0, 1, 2, 2, 3, 4]);
+}
+
+#[test]
+fn a_whole_epoch_begins_with_the_new_shards() {
+    let old = spec(2, 0, 5, 1, true, true);
+    let legs = Order::new(&old, 10).unwrap().legs(5);
+    for shard in 0..5 {
+        let s = spec(5, shard, 2, 1, true, true);
+        let (mut order, next) = Order::resume(&s, 10, &legs).unwrap();
+        let mut fresh = Order::new(&s, 10).unwrap();
+        assert_eq!(order.locate(next), (1, fresh.locate(2).1));
+        assert_eq!(order.sample(next), fresh.sample(2), "the second epoch, as if the shards had always been these");
+    }
+}
+
+#[test]
+fn shards_in_different_epochs_cannot_change() {
+    // 13, 13 and 14 samples: after 13 one shard is still in the first epoch.
+    let legs = Order::new(&spec(3, 0, 13, 0, false, false), 40).unwrap().legs(13);
+    let error = Order::resume(&spec(2, 0, 13, 0, false, false), 40, &legs).unwrap_err();
+    assert!(error.message().contains("epoch 0") && error.message().contains("pad_last_batch"), "{error}");
+    // With the same ones it goes on.
+    assert_eq!(Order::resume(&spec(3, 0, 13, 0, false, false), 40, &legs).unwrap().1, 13);
+}
+
+#[test]
+fn changes_within_one_epoch_are_bounded() {
+    let mut legs = vec![];
+    let refused = (0..2 * MAX_LEGS as u64).find_map(|i| {
+        match Order::resume(&spec(1 + i % 2, 0, 1, 0, false, true), 10_000, &legs) {
+            Ok((order, next)) => {
+                legs = order.legs(next + 3);
+                None
+            }
+            Err(error) => Some((i, error)),
+        }
+    });
+    let (i, error) = refused.unwrap();
+    assert_eq!(i, MAX_LEGS as u64 + 1);
+    assert!(error.message().contains("finish the epoch"), "{error}");
+}
+
+#[test]
+fn huge_epochs_resume_at_once() {
+    let n = 1_000_000_000_000_000;
+    let legs = Order::new(&spec(7, 0, 16, 1, true, true), n).unwrap().legs(123_456_789 * 16);
+    let (mut order, next) = Order::resume(&spec(1000, 3, 16, 1, true, true), n, &legs).unwrap();
+    assert!(order.sample(next + 1) < n);
+}

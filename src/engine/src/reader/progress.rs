@@ -1,0 +1,68 @@
+//! How far a reader has come in its order: to start it, to write that down, and to go on from there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crossbeam_channel::Sender;
+
+use crate::error::{Error, Result};
+use crate::order::Order;
+use crate::spec::Spec;
+use crate::state::Identity;
+
+/// The order to plan batches in, and the number of the sample to begin with.
+pub(super) type Start = (Order, u64);
+
+/// See the module.
+pub(super) struct Progress {
+    identity: Identity,
+    spec: Spec,
+    order: Order,
+    /// Samples of `order` that were handed out.
+    delivered: AtomicU64,
+    /// To the planner, which waits for it. None once it was told.
+    planner: Mutex<Option<Sender<Start>>>,
+}
+
+impl Progress {
+    pub fn new(identity: Identity, spec: &Spec, order: Order, planner: Sender<Start>) -> Self {
+        let planner = Mutex::new(Some(planner));
+        Self { identity, spec: spec.clone(), order, delivered: AtomicU64::new(0), planner }
+    }
+
+    /// Has the planner begin, unless it has begun.
+    pub fn start(&self) {
+        if let Some(planner) = self.planner.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // It is gone only if the reader is being dropped.
+            let _ = planner.send((self.order.clone(), self.delivered()));
+        }
+    }
+
+    /// Tells a planner that hasn't begun that it never will.
+    pub fn cancel(&self) {
+        self.planner.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Goes on where `state` was written.
+    pub fn restore(&mut self, state: &str) -> Result<()> {
+        if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
+        }
+        let legs = self.identity.read(state)?;
+        let (order, delivered) = Order::resume(&self.spec, self.order.samples(), &legs)?;
+        (self.order, self.delivered) = (order, AtomicU64::new(delivered));
+        Ok(())
+    }
+
+    pub fn advance(&self) {
+        self.delivered.fetch_add(self.spec.batch_size as u64, Ordering::Relaxed);
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    pub fn state(&self, delivered: u64) -> String {
+        self.identity.write(&self.order, self.spec.shard_id, delivered)
+    }
+}
