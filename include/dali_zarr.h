@@ -105,6 +105,18 @@ int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
  * NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 
+/* Opens a reader that goes on where `state` was taken by dali_zarr_state: its first batch is the one after the last that
+ * was handed out. `spec` and the data set must be those of that reader. What may differ: where the stores lie, the device,
+ * threads and memory, "shard_id" (all shards deliver in lockstep, so the state of one is that of all), and also
+ * "num_shards", "batch_size", "pad_last_batch" and "stick_to_shard": what was left of the epoch is then divided
+ * anew. DALI_ZARR_VALUE_ERROR if the state doesn't fit; the message says what differs. */
+int32_t dali_zarr_resume(const char *spec, const char *state, dali_zarr_reader **reader);
+
+/* Gives the reader's state after the last batch that was handed out (batches that ended in errors count): JSON text of a few
+ * kilobytes, to be kept as it is. Nothing waits for it. `*state` belongs to the reader and is good until the next call of
+ * this function for it, or until it is closed. */
+int32_t dali_zarr_state(dali_zarr_reader *reader, const char **state);
+
 /* Ends the reader's threads and frees its memory, apart from that of batches that were not released. Lent device memory
  * is not written to any more when this returns. NULL is allowed. */
 void dali_zarr_close(dali_zarr_reader *reader);

@@ -153,6 +153,19 @@ def test_shuffled_samples_are_whole(tmp_path, device):
     assert seen == set(samples)
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 23])
+@pytest.mark.parametrize("stick", [False, True])
+def test_shards_share_few_chunks(path, device, shards, stick):
+    """In order, a chunk is needed by one shard more for each border between shards that lies within it, and by no other."""
+    chunk = 4
+    borders = [STEPS * s // shards for s in range(1, shards)]
+    got = epochs(path, shards, 2, device=device, stick_to_shard=stick)
+    for epoch in range(2):
+        needed = sum(len({n // chunk for n in got[shard][epoch]}) for shard in range(shards))
+        assert needed == math.ceil(STEPS / chunk) + sum(border % chunk != 0 for border in borders)
+        assert needed <= math.ceil(STEPS / chunk) + shards - 1
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("pad", [False, True])
 @pytest.mark.parametrize("stick", [False, True])

@@ -136,11 +136,6 @@ def test_wrong_values_are_refused_when_the_pipeline_is_built(store, arguments, k
     assert text in str(caught.value)
 
 
-def test_checkpointing_is_refused_when_the_pipeline_is_built(store):
-    with pytest.raises(ValueError, match="checkpointing isn't supported"):
-        build(path=store, arrays=["a"], options={"enable_checkpointing": True})
-
-
 def order(pipeline):
     return [int(i) for _ in range(10) for i in np.asarray(pipeline.run()[0].as_array()).ravel()]
 

@@ -46,8 +46,12 @@ def dali_dtype(name: str) -> Any:
     }[name]
 
 
-def build(device: str = "cpu", batch_size: int = 2, *, dali_queue: int = 2, exec_threads: int = 2, **args: Any) -> Any:
-    """A built pipeline of one reader, named "reader"; ``args`` are the operator's, with ``dtype`` by NumPy's name."""
+def build(
+    device: str = "cpu", batch_size: int = 2, *, dali_queue: int = 2, exec_threads: int = 2, checkpointing: bool = False,
+    checkpoint: bytes | None = None, executor: bool | None = None, device_id: int = 0, **args: Any,
+) -> Any:
+    """A built pipeline of one reader, named "reader"; ``args`` are the operator's, with ``dtype`` by NumPy's name.
+    ``executor``: whether it is DALI's dynamic one."""
     import dali_zarr  # noqa: F401  (loads the operator)
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
@@ -63,8 +67,9 @@ def build(device: str = "cpu", batch_size: int = 2, *, dali_queue: int = 2, exec
     if device == "gpu":
         args = {"device_memory_limit": 256 << 20} | args
     pipe = Pipeline(
-        batch_size=batch_size, num_threads=exec_threads, device_id=0 if device == "gpu" else None,
-        prefetch_queue_depth=dali_queue,
+        batch_size=batch_size, num_threads=exec_threads, device_id=device_id if device == "gpu" else None,
+        prefetch_queue_depth=dali_queue, enable_checkpointing=checkpointing, checkpoint=checkpoint,
+        **({} if executor is None else {"exec_dynamic": executor}),
     )
     with pipe:
         out = fn.zarr_reader(device=device, name="reader", **args)

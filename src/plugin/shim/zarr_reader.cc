@@ -3,6 +3,7 @@
 #include "zarr_reader.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,14 +13,22 @@
 
 namespace dali_zarr {
 
+namespace {
+
+// What a checkpoint of DALI holds of this operator: how many samples were handed out, or, if it was read from outside, the
+// text that an engine wrote.
+struct State {
+  uint64_t delivered = 0;
+  std::optional<std::string> text;
+};
+
+}  // namespace
+
 template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
-  if (spec.GetArgument<bool>("checkpointing"))
-    throw dali::DaliValueError(
-        "zarr_reader: checkpointing isn't supported by this version, so that a restored pipeline would not go on where "
-        "it stopped; build the pipeline without `enable_checkpointing`");
-  Check(reader_->open(ReadArguments(spec)));
+  // With checkpoints a state may follow, so the reader must not run ahead yet.
+  Check(reader_->open(ReadArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing")));
   for (const auto &output : reader_->outputs()) {
     dali::TensorShape<> sample;
     sample.resize(static_cast<int>(output.shape.size()));
@@ -48,6 +57,32 @@ dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
   result.pad_last_batch = meta.pad_last_batch;
   result.stick_to_shard = meta.stick_to_shard;
   return result;
+}
+
+template <typename Backend>
+void ZarrReaderBase<Backend>::SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder) {
+  // Nothing of it lies on a device, so there is no order to keep.
+  checkpoint.MutableCheckpointState() = State{reader_->delivered(), std::nullopt};
+}
+
+template <typename Backend>
+std::string ZarrReaderBase<Backend>::SerializeCheckpoint(const dali::OpCheckpoint &checkpoint) const {
+  const auto &state = checkpoint.CheckpointState<State>();
+  if (state.text) return *state.text;
+  rust::String text;
+  Check(reader_->state_at(state.delivered, text));
+  return std::string(text);
+}
+
+template <typename Backend>
+void ZarrReaderBase<Backend>::DeserializeCheckpoint(dali::OpCheckpoint &checkpoint, const std::string &data) const {
+  checkpoint.MutableCheckpointState() = State{0, data};
+}
+
+template <typename Backend>
+void ZarrReaderBase<Backend>::RestoreState(const dali::OpCheckpoint &checkpoint) {
+  const auto text = SerializeCheckpoint(checkpoint);
+  Check(reader_->restore(rust::Slice<const uint8_t>(reinterpret_cast<const uint8_t *>(text.data()), text.size())));
 }
 
 template <typename Backend>

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "dali/core/cuda_event.h"
+#include "dali/pipeline/operator/checkpointing/op_checkpoint.h"
 #include "dali/pipeline/operator/operator.h"
 
 #include "dali-zarr/src/bridge.rs.h"
@@ -32,6 +34,13 @@ template <typename Backend>
 class ZarrReaderBase : public dali::Operator<Backend> {
  public:
   dali::ReaderMeta GetReaderMeta() const override;
+
+  // A checkpoint holds how many samples were handed out, which costs nothing to take after each run; it becomes the
+  // engine's text when it is written.
+  void SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder order) override;
+  void RestoreState(const dali::OpCheckpoint &checkpoint) override;
+  std::string SerializeCheckpoint(const dali::OpCheckpoint &checkpoint) const override;
+  void DeserializeCheckpoint(dali::OpCheckpoint &checkpoint, const std::string &data) const override;
 
  protected:
   explicit ZarrReaderBase(const dali::OpSpec &spec);

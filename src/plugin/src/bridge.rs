@@ -114,13 +114,20 @@ mod ffi {
 
         /// A reader that isn't open yet.
         fn new_reader() -> Box<ZarrReader>;
-        /// Opens the store and starts the threads. All functions below ask for an open reader.
-        fn open(self: &mut ZarrReader, arguments: &Arguments) -> Status;
+        /// Opens the store and starts the threads. All functions below ask for an open reader. Batches are prepared at once,
+        /// or, if it shall `wait`, from the first `next_batch` or a `restore` on.
+        fn open(self: &mut ZarrReader, arguments: &Arguments, wait: bool) -> Status;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
         fn meta(self: &ZarrReader) -> Meta;
         fn buffers_wanted(self: &ZarrReader) -> usize;
         fn lend(self: &ZarrReader, id: u64, outputs: &[u64], ready: u64) -> Status;
         fn next_batch(self: &ZarrReader) -> Box<ReadyBatch>;
+        /// How many samples were handed out: all that a checkpoint has to remember until it is written.
+        fn delivered(self: &ZarrReader) -> u64;
+        /// Writes the state after so many samples to `state`.
+        fn state_at(self: &ZarrReader, delivered: u64, state: &mut String) -> Status;
+        /// Goes on where `state` was written; before the first batch only.
+        fn restore(self: &mut ZarrReader, state: &[u8]) -> Status;
 
         fn status(self: &ReadyBatch) -> Status;
         /// The lent set that was filled.
@@ -166,19 +173,24 @@ fn to_status(result: Result<()>) -> ffi::Status {
     }
 }
 
+fn not_open() -> Error {
+    Error::runtime("the reader isn't open")
+}
+
 fn new_reader() -> Box<ZarrReader> {
     Box::new(ZarrReader(None))
 }
 
 impl ZarrReader {
     fn reader(&self) -> Result<&Reader> {
-        self.0.as_ref().map(|(_, reader)| &**reader).ok_or_else(|| Error::runtime("the reader isn't open"))
+        self.0.as_ref().map(|(_, reader)| &**reader).ok_or_else(not_open)
     }
 
-    fn open(&mut self, arguments: &ffi::Arguments) -> ffi::Status {
+    fn open(&mut self, arguments: &ffi::Arguments, wait: bool) -> ffi::Status {
         to_status(guard(|| {
             let spec = to_spec(arguments)?;
-            let reader = Reader::open(spec.clone())?;
+            let open = if wait { Reader::prepare } else { Reader::open };
+            let reader = open(spec.clone())?;
             for note in reader.notes() {
                 eprintln!("zarr_reader: {note}");
             }
@@ -248,6 +260,26 @@ impl ZarrReader {
             set: batch.buffers.unwrap_or(u64::MAX),
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
         })
+    }
+}
+
+impl ZarrReader {
+    fn delivered(&self) -> u64 {
+        guard(|| Ok(self.reader()?.delivered())).unwrap_or(0)
+    }
+
+    fn state_at(&self, delivered: u64, state: &mut String) -> ffi::Status {
+        to_status(guard(|| {
+            *state = self.reader()?.state_at(delivered);
+            Ok(())
+        }))
+    }
+
+    fn restore(&mut self, state: &[u8]) -> ffi::Status {
+        to_status(guard(|| {
+            let reader = self.0.as_deref_mut().ok_or_else(not_open)?;
+            reader.restore(&String::from_utf8_lossy(state))
+        }))
     }
 }
 

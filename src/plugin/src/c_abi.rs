@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::explain::explain;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
+use dali_zarr_engine::spec::Spec;
 
 use crate::json::parse_spec;
 use crate::registry::{self, Registered};
@@ -20,6 +21,8 @@ pub struct CReader {
     registered: Registered,
     reader: Fenced<Reader>,
     outputs: Vec<OutputText>,
+    /// The state that was asked for last.
+    state: CString,
 }
 
 struct OutputText {
@@ -153,23 +156,64 @@ pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, c
 /// `spec` is a string, and `reader` good to write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_open(spec: *const c_char, reader: *mut *mut CReader) -> i32 {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { open(spec, Reader::open, reader) })
+}
+
+/// Opens a reader that goes on where `state` was taken.
+///
+/// # Safety
+/// `spec` and `state` are strings, and `reader` good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_resume(spec: *const c_char, state: *const c_char, reader: *mut *mut CReader) -> i32 {
     call(|| {
-        // SAFETY: the caller's promise for both pointers.
-        let spec = unsafe {
-            put(reader, std::ptr::null_mut(), "reader")?;
-            text(spec, "spec")?
+        let restored = |spec| {
+            // SAFETY: the caller's promise.
+            let state = unsafe { text(state, "state") }?;
+            let mut reader = Reader::prepare(spec)?;
+            reader.restore(state)?;
+            Ok(reader)
         };
-        let spec = parse_spec(spec)?;
-        let opened = Fenced::new(Reader::open(spec.clone())?);
-        let outputs = opened.outputs().iter().map(|info| OutputText {
-            layout: c_text(&info.layout),
-            name: c_text(&info.name),
-            info: info.clone(),
-        });
-        let registered = Registered::new(&spec, &opened);
-        let handle = CReader { registered, outputs: outputs.collect(), reader: opened };
-        // SAFETY: as above.
-        unsafe { put(reader, Box::into_raw(Box::new(handle)), "reader") }
+        // SAFETY: the caller's promise.
+        unsafe { open(spec, restored, reader) }
+    })
+}
+
+/// # Safety
+/// `spec` is null or a string, and `reader` null or good to write.
+unsafe fn open(spec: *const c_char, how: impl FnOnce(Spec) -> Result<Reader>, reader: *mut *mut CReader) -> Result<()> {
+    // SAFETY: the caller's promise for both pointers.
+    let spec = unsafe {
+        put(reader, std::ptr::null_mut(), "reader")?;
+        text(spec, "spec")?
+    };
+    let spec = parse_spec(spec)?;
+    let opened = Fenced::new(how(spec.clone())?);
+    let outputs = opened.outputs().iter().map(|info| OutputText {
+        layout: c_text(&info.layout),
+        name: c_text(&info.name),
+        info: info.clone(),
+    });
+    let registered = Registered::new(&spec, &opened);
+    let handle = CReader { registered, outputs: outputs.collect(), reader: opened, state: CString::default() };
+    // SAFETY: as above.
+    unsafe { put(reader, Box::into_raw(Box::new(handle)), "reader") }
+}
+
+/// The state after the last batch.
+///
+/// # Safety
+/// `reader` is null or open, and `state` null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_state(reader: *mut CReader, state: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { put(state, std::ptr::null(), "state") }?;
+        // SAFETY: the caller's promise; a reader is used by one thread at a time, so nobody else has a reference.
+        let reader = unsafe { reader.as_mut() }.ok_or_else(|| null("reader"))?;
+        reader.state = c_text(&reader.reader.state());
+        // SAFETY: the caller's promise.
+        unsafe { put(state, reader.state.as_ptr(), "state") }
     })
 }
 

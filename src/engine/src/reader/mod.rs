@@ -109,7 +109,7 @@ impl Reader {
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn open(spec: Spec) -> Result<Self> {
-        let reader = Self::prepare(&spec)?;
+        let reader = Self::prepare(spec)?;
         reader.progress.start();
         Ok(reader)
     }
@@ -118,8 +118,8 @@ impl Reader {
     ///
     /// # Errors
     /// Those of [`Self::open`].
-    pub fn prepare(spec: &Spec) -> Result<Self> {
-        Self::start(spec, Opened::new(spec)?)
+    pub fn prepare(spec: Spec) -> Result<Self> {
+        Self::start(&spec, Opened::new(&spec)?)
     }
 
     /// Reserves the memory and starts the threads.
