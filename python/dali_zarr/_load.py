@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import _build, _dynamic, _fn, _native
+from . import _build, _dynamic, _fn, _iterators, _native
 
 LIBRARY = Path(__file__).parent / _build.LIBRARY
 
@@ -74,3 +74,4 @@ def load() -> None:
     _native.set_nvcomp_dirs(nvcomp_dirs())
     _fn.wrap_functions()
     _dynamic.add_operator()
+    _iterators.hook()

@@ -1,0 +1,126 @@
+"""What DALI's iterators need to know of element types that arrays often have.
+
+- DALI's table of PyTorch's types lacks the unsigned integers of 16 to 64 bits, so that its iterators end in a KeyError.
+  PyTorch has had them since 2.3; they are added to the table, and nothing that is in it is changed. Before 2.3 they
+  can't be had: the iterator then says so, and what to do.
+- JAX without ``jax_enable_x64`` takes 64-bit integers for 32-bit ones and drops what doesn't fit: a time in nanoseconds
+  becomes a wrong number. For outputs that come from this operator DALI's iterator for JAX raises an error instead.
+
+Both happen when the plugin of DALI is imported, before or after this package; PyTorch and JAX themselves are never
+imported here.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_UNSIGNED = ("uint16", "uint32", "uint64")
+
+
+class _TorchTypes(dict):
+    """DALI's table, for a PyTorch that lacks types: a missing one is an error that says what to do."""
+
+    def __missing__(self, key: Any) -> Any:
+        raise TypeError(
+            f"PyTorch has no type for {key} in this version; give zarr_reader dtype=, such as types.INT32 or types.FLOAT, or "
+            "install PyTorch 2.3 or later"
+        )
+
+
+def _add_torch_types(module: ModuleType) -> None:
+    from nvidia.dali import types
+
+    table, torch = module.to_torch_type, module.torch
+    for name in _UNSIGNED:
+        if hasattr(torch, name):
+            table.setdefault(getattr(types, name.upper()), getattr(torch, name))
+        elif not isinstance(table, _TorchTypes):
+            module.to_torch_type = table = _TorchTypes(table)
+            # The iterators' own reference to it, if they have it already.
+            parent = sys.modules.get(module.__name__.rpartition(".")[0])
+            if hasattr(parent, "to_torch_type"):
+                parent.to_torch_type = table
+
+
+def _is_zarr(node: Any) -> bool:
+    """Whether an output of a pipeline is one of this operator's, unchanged."""
+    from nvidia.dali import ops
+
+    operator = getattr(getattr(node, "source", None), "_op", None)
+    return isinstance(operator, (ops.ZarrReader, ops.readers.Zarr))
+
+
+def _check_jax_types(module: ModuleType) -> None:
+    """Wraps the method in which DALI's iterator makes JAX's arrays of one of the outputs."""
+    iterator = module.DALIGenericIterator
+    method = iterator._gather_outputs_for_category
+    if getattr(method, "_dali_zarr", False):
+        return
+
+    @functools.wraps(method)
+    def checked(self, outputs, category):
+        import jax
+        from nvidia.dali import types
+
+        wide = (types.INT64, types.UINT64)
+        for pipe, batch in zip(self._pipes, outputs, strict=True):
+            nodes = getattr(pipe, "_graph_outputs", None) or ()
+            dtype = batch[category].dtype
+            if dtype in wide and not jax.config.jax_enable_x64 and category < len(nodes) and _is_zarr(nodes[category]):
+                raise TypeError(
+                    f"zarr_reader: output {self.output_map[category]!r} has {dtype}, which JAX would cut to 32 bits: call "
+                    'jax.config.update("jax_enable_x64", True) first, or give zarr_reader dtype=, such as types.INT32'
+                )
+        return method(self, outputs, category)
+
+    checked._dali_zarr = True
+    iterator._gather_outputs_for_category = checked
+
+
+_HOOKS: dict[str, Callable[[ModuleType], None]] = {
+    "nvidia.dali.plugin.pytorch.torch_utils": _add_torch_types,
+    "nvidia.dali.plugin.jax.iterator": _check_jax_types,
+}
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as its own loader does, and calls the hook."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _HOOKS[module.__name__](module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that have hooks, as they would be found without it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name not in _HOOKS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def hook() -> None:
+    """Has the hooks called: now for modules that are imported already, else when they are. Does nothing the second time."""
+    for name, function in _HOOKS.items():
+        if name in sys.modules:
+            function(sys.modules[name])
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
