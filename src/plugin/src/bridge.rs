@@ -277,7 +277,7 @@ impl ZarrReader {
 
     fn restore(&mut self, state: &[u8]) -> ffi::Status {
         to_status(guard(|| {
-            let reader = self.0.as_deref_mut().ok_or_else(not_open)?;
+            let (_, reader) = self.0.as_mut().ok_or_else(not_open)?;
             reader.restore(&String::from_utf8_lossy(state))
         }))
     }

@@ -22,7 +22,6 @@ use crate::flow::tasks::Shared;
 use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
 pub use crate::memory::HostBuffer;
 use crate::nvtx;
-use crate::order::Order;
 use crate::spec::{Device, Spec};
 use needs::{io_threads, lookahead, reserve};
 use opening::Opened;
