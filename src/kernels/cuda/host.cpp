@@ -81,6 +81,13 @@ struct StreamCall {
   }
 };
 
+template <class Shape>
+int32_t host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t& produced) {
+  InflateState<Shape> state;
+  memset(static_cast<void*>(&state), 0xee, sizeof(state));
+  return inflate(state, in, len, out, capacity, produced);
+}
+
 // As the device does it: equal segments whose remainders are joined in a tree, and the bytes left over.
 uint32_t crc(const uint8_t* data, uint64_t len, uint32_t kind) {
   const uint32_t poly = crc_polynomial(kind);
@@ -191,9 +198,11 @@ uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
   return kind == kAdler32 ? adler(data, len) : kind == kXxh64Low ? xxh(data, len) : crc(data, len, kind);
 }
 
-int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced) {
-  InflateTables tables;
-  return inflate(tables, in, len, out, capacity, *produced, 0);
+// What dz_inflate_* does with one stream; `small`: with few threads and little room, so that tests come to all edges.
+int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity, uint64_t* produced,
+                        uint32_t small) {
+  if (small) return host_inflate<InflateShape<7, 96, 700, 40>>(in, len, out, capacity, *produced);
+  return host_inflate<InflateShape<128, 256, 8 * 1024, 1024>>(in, len, out, capacity, *produced);
 }
 
 // What dz_lz4 does with one stream, by 32 lanes.

@@ -1,22 +1,38 @@
-// dz_inflate: decodes raw deflate streams, one warp for each.
+// dz_inflate_*: decode raw deflate streams, one block of threads for each.
 #pragma once
 #include "inflate_core.cuh"
 
-// Grid: one block of 32 threads for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
-// compressed streams, room for the decoded ones, out: bytes decoded and InflateStatus, addresses of the outputs.
-extern "C" __global__ void __launch_bounds__(32)
-    dz_inflate(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
-               int32_t* statuses, const uint64_t* out, uint32_t n) {
-  using namespace dz;
-  __shared__ InflateTables tables;
+namespace dz {
+
+template <class Shape>
+__device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity,
+                                            uint64_t* out_bytes, int32_t* statuses, const uint64_t* out) {
+  __shared__ InflateState<Shape> state;
   const uint32_t i = blockIdx.x;
-  if (i >= n) return;
   uint64_t produced;
-  const InflateStatus status =
-      inflate(tables, reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i], reinterpret_cast<uint8_t*>(out[i]),
-              capacity[i], produced, threadIdx.x);
+  const InflateStatus status = inflate(state, reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
+                                       reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;
     statuses[i] = status;
   }
 }
+
+}  // namespace dz
+
+// Grid: one block for each stream. The more threads it has, the sooner a stream is done; the fewer, the more streams are
+// done at once. Arrays as nvCOMP has them: addresses and sizes of the compressed streams, room for the decoded ones, out:
+// bytes decoded and InflateStatus, addresses of the outputs.
+#define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                          \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                         \
+      NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                 \
+           int32_t* statuses, const uint64_t* out) {                                                                    \
+    dz::inflate_one<dz::InflateShape<THREADS, __VA_ARGS__>>(in, in_bytes, capacity, out_bytes, statuses, out);          \
+  }
+
+DZ_INFLATE(dz_inflate_512, 512, 2, 256, 12 * 1024, 1536)
+DZ_INFLATE(dz_inflate_256, 256, 4, 256, 12 * 1024, 1536)
+DZ_INFLATE(dz_inflate_128, 128, 6, 256, 8 * 1024, 1024)
+DZ_INFLATE(dz_inflate_32, 32, 16, 256, 4 * 1024, 384)
+
+#undef DZ_INFLATE

@@ -1,337 +1,438 @@
-// A decoder of raw deflate streams (RFC 1951) that trusts nothing: it never reads outside its input nor writes outside
-// its output, whatever the bytes are, and ends with a status.
+// A decoder of raw deflate streams (RFC 1951) that trusts nothing: it never reads outside its input but what shares an
+// aligned word with it, never writes outside its output, whatever the bytes are, and ends with a status.
 //
-// A warp decodes one stream. Its lanes decode the same symbols in lockstep, each for itself, which costs no more than
-// one lane doing it; they share the work where there is some to share: reading ahead, building tables, copying
-// matches. On the host the same code runs with one lane, so that it can be tested without a GPU.
+// The symbols of a block come one after the other, and where one begins only shows when the one before it is read. But
+// whoever begins at a wrong bit soon comes upon a true beginning, and goes on rightly from there. So the threads of a block
+// begin at equal distances, each in its own segment of a span of bits; then each begins anew where the one before it
+// ended, until nobody has to. Then it is known how much each thread's segment decodes to, and all read theirs once more to
+// write it: literals into a batch of output in shared memory, matches into a list, which is then copied by all threads.
+//
+// Only good bits go this way. Whatever ends a stream with an error, and segments that decode to more than a batch, are
+// decoded symbol after symbol by a warp, which finds the precise status.
 #pragma once
-#include "layout.cuh"
+#include "batch.cuh"
+#include "inflate_codes.cuh"
 
 namespace dz {
-
-#ifdef __CUDA_ARCH__
-constexpr uint32_t kLanes = 32;
-#else
-constexpr uint32_t kLanes = 1;
-#endif
 
 // Statuses, with the numbers that nvCOMP has for the same things.
 enum InflateStatus : int32_t { kInflated = 0, kCorrupt = 12, kTooLong = 15, kTruncated = 20 };
 
-constexpr uint32_t kFastBits = 10;
-constexpr uint32_t kMaxBits = 15;
-constexpr uint32_t kLiterals = 288, kDistances = 32;
+// Why reading symbols ended: the limit was reached, the block's end was read, there is no such symbol, or the sink refused.
+enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
-DZ_HD void warp_sync() {
-#ifdef __CUDA_ARCH__
-  __syncwarp();
-#endif
-}
-
-// The code of one alphabet. Codes of up to kFastBits bits are looked up at once; longer ones by their length.
-template <uint32_t SYMBOLS>
-struct Code {
-  uint16_t fast[1 << kFastBits];  // symbol << 4 | length; 0 where there is no such code, or it is longer
-  uint16_t sorted[SYMBOLS];       // symbols by length, then by value
-  uint16_t count[kMaxBits + 1];   // symbols of each length
-};
-
-// Of one stream; in shared memory on the device.
-struct InflateTables {
-  Code<kLiterals> literal;
-  Code<kDistances> distance;
-  uint8_t lengths[kLiterals + kDistances];
-  uint32_t valid;
-};
-
-// The compressed bytes as bits. Bits behind the end are zero; whether some were taken is asked at the end.
-struct BitReader {
-  const uint8_t* data;
-  uint64_t len;
-  uint32_t lane;
-  uint64_t next_word;       // index of the word that is taken next, from the aligned word that holds data[0]
-  uint64_t buffer;          // bits not taken yet
-  uint32_t held;            // how many
-  uint32_t skew;            // bytes in the first word before data[0]
-  uint32_t current, ahead;  // each lane's word of this round of kLanes words, and of the next
-
-  // Word `index`, with zeros for the bytes outside the data.
-  DZ_HD uint32_t load(uint64_t index) const {
-    const int64_t first = int64_t(index * 4) - int64_t(skew);
-    if (first >= 0 && uint64_t(first) + 4 <= len) {
-#ifdef __CUDA_ARCH__
-      return *reinterpret_cast<const uint32_t*>(data + first);
-#endif
-    }
-    uint32_t word = 0;
-    for (int i = 0; i < 4; ++i) {
-      const int64_t at = first + i;
-      if (at >= 0 && uint64_t(at) < len) word |= uint32_t(data[at]) << (8 * i);
-    }
-    return word;
-  }
-
-  // Begins at the byte `at`.
-  DZ_HD void seek(uint64_t at) {
-    const uint64_t position = at + skew;
-    const uint64_t round = position / 4 / kLanes * kLanes;
-    current = load(round + lane);
-    ahead = load(round + kLanes + lane);
-    next_word = position / 4;
-    buffer = 0;
-    held = 0;
-    refill();
-    take(uint32_t(position % 4) * 8);
-  }
-
-  DZ_HD void open(const uint8_t* from, uint64_t bytes, uint32_t my_lane) {
-    data = from;
-    len = bytes;
-    lane = my_lane;
-#ifdef __CUDA_ARCH__
-    skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
-#else
-    skew = 0;
-#endif
-    seek(0);
-  }
-
-  // Makes at least 32 bits ready.
-  DZ_HD void refill() {
-    if (held >= 32) return;
-#ifdef __CUDA_ARCH__
-    const uint32_t word = __shfl_sync(0xffffffff, current, int(next_word % kLanes));
-#else
-    const uint32_t word = current;
-#endif
-    buffer |= uint64_t(word) << held;
-    held += 32;
-    ++next_word;
-    if (next_word % kLanes == 0) {
-      current = ahead;
-      ahead = load(next_word + kLanes + lane);
-    }
-  }
-
-  DZ_HD uint32_t peek(uint32_t n) const { return uint32_t(buffer) & ((1u << n) - 1); }
-
-  DZ_HD void take(uint32_t n) {
-    buffer >>= n;
-    held -= n;
-  }
-
-  // At most 16 bits.
-  DZ_HD uint32_t read(uint32_t n) {
-    refill();
-    const uint32_t value = peek(n);
-    take(n);
-    return value;
-  }
-
-  // Bytes of which at least one bit was taken.
-  DZ_HD uint64_t used() const { return (next_word * 32 - held + 7) / 8 - skew; }
-};
-
-// Builds the code for these lengths, section 3.2.2. Whether it is a complete one, or, where `lone` is set, has at most
-// one symbol, of one bit (section 3.2.7 allows that for distances).
-template <uint32_t SYMBOLS>
-DZ_HD bool build(Code<SYMBOLS>& code, const uint8_t* lengths, uint32_t n, bool lone, uint32_t lane, uint32_t& valid) {
-  for (uint32_t i = lane; i < (1u << kFastBits); i += kLanes) code.fast[i] = 0;
-  warp_sync();
-  if (lane == 0) {
-    for (uint32_t l = 0; l <= kMaxBits; ++l) code.count[l] = 0;
-    for (uint32_t s = 0; s < n; ++s) ++code.count[lengths[s]];
-    code.count[0] = 0;
-    int32_t unused = 1;
-    uint32_t longest = 0, total = 0;
-    bool good = true;
-    uint32_t first[kMaxBits + 1];
-    for (uint32_t l = 1; l <= kMaxBits; ++l) {
-      first[l] = total;
-      total += code.count[l];
-      unused = 2 * unused - int32_t(code.count[l]);
-      good = good && unused >= 0;
-      if (code.count[l]) longest = l;
-    }
-    for (uint32_t s = 0; s < n; ++s) {
-      if (lengths[s]) code.sorted[first[lengths[s]]++] = uint16_t(s);
-    }
-    valid = good && (unused == 0 || (lone && longest <= 1));
-  }
-  warp_sync();
-  if (!valid) return false;
-  // Codes of the same length follow each other; each is written for all the bits that may come after it.
-  uint32_t next = 0, at = 0;
-  for (uint32_t l = 1; l <= kFastBits; ++l) {
-    next <<= 1;
-    const uint32_t count = code.count[l];
-    for (uint32_t i = lane; i < count; i += kLanes) {
-      uint32_t reversed = 0;
-      for (uint32_t b = 0; b < l; ++b) reversed |= ((next + i) >> b & 1) << (l - 1 - b);
-      for (uint32_t f = reversed; f < (1u << kFastBits); f += 1u << l) {
-        code.fast[f] = uint16_t(code.sorted[at + i] << 4 | l);
-      }
-    }
-    next += count;
-    at += count;
-  }
-  warp_sync();
-  return true;
-}
-
-// Takes one symbol; kNoSymbol if there is no such code. At least kMaxBits bits are ready.
-constexpr uint32_t kNoSymbol = 0xffff;
-
-template <uint32_t SYMBOLS>
-DZ_HD uint32_t symbol(const Code<SYMBOLS>& code, BitReader& bits) {
-  const uint32_t entry = code.fast[bits.peek(kFastBits)];
-  if (entry) {
-    bits.take(entry & 15);
-    return entry >> 4;
-  }
-  uint32_t value = 0, first = 0, at = 0;
-  for (uint32_t l = 1; l <= kMaxBits; ++l) {
-    value = value << 1 | (uint32_t(bits.buffer >> (l - 1)) & 1);
-    first <<= 1;
-    const uint32_t count = code.count[l];
-    if (value < first + count) {
-      bits.take(l);
-      return code.sorted[at + value - first];
-    }
-    first += count;
-    at += count;
-  }
-  return kNoSymbol;
-}
-
-// Order in which the lengths of the code for code lengths come, section 3.2.7.
-DZ_HD uint32_t length_order(uint32_t i) {
-  const char* order = "\x10\x11\x12\x00\x08\x07\x09\x06\x0a\x05\x0b\x04\x0c\x03\x0d\x02\x0e\x01\x0f";
-  return uint32_t(order[i]);
-}
-
-// Reads a dynamic block's codes.
-DZ_HD bool read_codes(InflateTables& t, BitReader& bits) {
-  const uint32_t lane = bits.lane;
-  const uint32_t literals = bits.read(5) + 257, distances = bits.read(5) + 1, given = bits.read(4) + 4;
-  if (literals > 286 || distances > 30) return false;
-  warp_sync();
-  for (uint32_t i = lane; i < 19; i += kLanes) t.lengths[i] = 0;
-  warp_sync();
-  for (uint32_t i = 0; i < given; ++i) {
-    const uint32_t length = bits.read(3);
-    if (lane == 0) t.lengths[length_order(i)] = uint8_t(length);
-  }
-  warp_sync();
-  // The code for code lengths takes the place of the distances' code, which comes later.
-  if (!build(t.distance, t.lengths, 19, false, lane, t.valid)) return false;
-  uint32_t n = 0, last = 0;
-  while (n < literals + distances) {
+// Reads symbols, section 3.2.5, and hands them to the sink until it returns false. The last may reach beyond the limit.
+template <class Sink>
+DZ_HD Stop read_symbols(const InflateCodes& codes, BitReader& bits, uint32_t limit, Sink& sink) {
+  while (bits.position() < limit) {
     bits.refill();
-    const uint32_t s = symbol(t.distance, bits);
-    if (s == kNoSymbol) return false;
-    uint32_t repeat = 1;
-    if (s < 16) {
-      last = s;
-    } else if (s == 16) {
-      if (n == 0) return false;
-      repeat = 3 + bits.read(2);
-    } else {
-      last = 0;
-      repeat = s == 17 ? 3 + bits.read(3) : 11 + bits.read(7);
-    }
-    if (n + repeat > literals + distances) return false;
-    for (uint32_t i = lane; i < repeat; i += kLanes) t.lengths[n + i] = uint8_t(last);
-    n += repeat;
-  }
-  warp_sync();
-  if (t.lengths[256] == 0) return false;
-  return build(t.literal, t.lengths, literals, true, lane, t.valid) &&
-         build(t.distance, t.lengths + literals, distances, true, lane, t.valid);
-}
-
-// The codes of a fixed block, section 3.2.6.
-DZ_HD bool fixed_codes(InflateTables& t, uint32_t lane) {
-  warp_sync();
-  for (uint32_t i = lane; i < kLiterals; i += kLanes) {
-    t.lengths[i] = i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8;
-  }
-  for (uint32_t i = lane; i < kDistances; i += kLanes) t.lengths[kLiterals + i] = 5;
-  warp_sync();
-  return build(t.literal, t.lengths, kLiterals, false, lane, t.valid) &&
-         build(t.distance, t.lengths + kLiterals, kDistances, false, lane, t.valid);
-}
-
-// The symbols of one block, section 3.2.5.
-DZ_HD InflateStatus inflate_symbols(InflateTables& t, BitReader& bits, uint8_t* out, uint64_t capacity,
-                                    uint64_t& produced) {
-  const uint32_t lane = bits.lane;
-  for (;;) {
-    bits.refill();
-    const uint32_t s = symbol(t.literal, bits);
+    const uint32_t s = codes.literal.take(bits);
     if (s < 256) {
-      if (produced >= capacity) return kTooLong;
-      if (lane == 0) out[produced] = uint8_t(s);
-      ++produced;
+      if (!sink.literal(s)) return kRefused;
       continue;
     }
-    if (s == 256) return kInflated;
-    if (s > 285) return kCorrupt;  // also kNoSymbol
+    if (s == 256) return kEnd;
+    if (s > 285) return kNoCode;  // also kNoSymbol
     uint32_t length = s - 254;
     if (s >= 265) {
       const uint32_t extra = s == 285 ? 0 : (s - 261) / 4;
       length = s == 285 ? 258 : ((4 + (s - 265) % 4) << extra) + 3 + bits.read(extra);
     }
     bits.refill();
-    const uint32_t d = symbol(t.distance, bits);
-    if (d > 29) return kCorrupt;
+    const uint32_t d = codes.distance.take(bits);
+    if (d > 29) return kNoCode;
     uint32_t distance = d + 1;
     if (d >= 4) {
       const uint32_t extra = d / 2 - 1;
       distance = ((2 + d % 2) << extra) + 1 + bits.read(extra);
     }
-    if (distance > produced) return kCorrupt;
-    if (length > capacity - produced) return kTooLong;
-    warp_sync();  // what other lanes wrote is read now
-    uint8_t* to = out + produced;
-    const uint8_t* from = to - distance;
-    if (distance >= length) {
-      for (uint32_t i = lane; i < length; i += kLanes) to[i] = from[i];
-    } else {
-      for (uint32_t i = lane; i < length; i += kLanes) to[i] = from[i % distance];
-    }
-    produced += length;
+    if (!sink.match(length, distance)) return kRefused;
   }
+  return kLimit;
 }
 
-// Decodes a whole stream, which has to end with its last byte. `produced` is right in any case.
-DZ_HD InflateStatus inflate(InflateTables& t, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
-                            uint64_t& produced, uint32_t lane) {
-  BitReader bits;
-  bits.open(in, len, lane);
-  produced = 0;
-  for (bool last = false; !last;) {
-    if (bits.used() > len) return kTruncated;
-    last = bits.read(1);
-    const uint32_t type = bits.read(2);
-    if (type == 3) return kCorrupt;
-    if (type == 0) {
-      const uint64_t at = bits.used();
-      if (at + 4 > len) return kTruncated;
-      const uint32_t n = in[at] | uint32_t(in[at + 1]) << 8, check = in[at + 2] | uint32_t(in[at + 3]) << 8;
-      if ((n ^ check) != 0xffff) return kCorrupt;
-      if (n > len - at - 4) return kTruncated;
-      if (n > capacity - produced) return kTooLong;
-      for (uint32_t i = lane; i < n; i += kLanes) out[produced + i] = in[at + 4 + i];
-      produced += n;
-      bits.seek(at + 4 + n);
-      continue;
-    }
-    if (!(type == 1 ? fixed_codes(t, lane) : read_codes(t, bits))) return bits.used() > len ? kTruncated : kCorrupt;
-    const InflateStatus status = inflate_symbols(t, bits, out, capacity, produced);
-    if (status != kInflated) return bits.used() > len ? kTruncated : status;
+// A match of a batch: 16 bits: its distance less 1; 9 bits: its length; from bit 32: where it goes in the batch.
+DZ_HD uint64_t pack_match(uint32_t at, uint32_t length, uint32_t distance) {
+  return uint64_t(at) << 32 | length << 16 | (distance - 1);
+}
+
+DZ_HD Task unpack_match(uint64_t match) {
+  Task task = {};
+  task.at = uint32_t(match >> 32);
+  task.len = uint32_t(match) >> 16;
+  task.offset = (uint32_t(match) & 0xffff) + 1;
+  return task;
+}
+
+// THREADS decode a stream together, each in segments of SEGMENT bits. WINDOW: bytes of a batch of output; MATCHES: how
+// many it may have.
+template <uint32_t THREADS_, uint32_t SEGMENT_, uint32_t WINDOW_, uint32_t MATCHES_>
+struct InflateShape {
+  static constexpr uint32_t THREADS = THREADS_, SEGMENT = SEGMENT_, WINDOW = WINDOW_, MATCHES = MATCHES_;
+};
+
+// Of one stream; in shared memory on the device.
+template <class Shape>
+struct InflateState {
+  alignas(16) uint8_t bytes[Shape::WINDOW + 16];
+  uint64_t matches[Shape::MATCHES];
+  uint32_t written[Shape::WINDOW / 32 + 2];  // a bit for each byte of the batch
+  InflateCodes codes;
+  // Of each thread's segment: where it begins and ends, and why; bytes and matches up to its end (sum_of).
+  uint32_t begin[Shape::THREADS], end[Shape::THREADS];
+  uint64_t sums[Shape::THREADS];
+  Stop stop[Shape::THREADS];
+  bool again[Shape::THREADS];
+  uint64_t scratch[Shape::THREADS / 32 + 1];
+  uint32_t first_stop[2];  // the first segment that ends before its limit, in turns
+  // What the symbol-by-symbol decoder leaves.
+  uint64_t serial_at, serial_produced;
+  InflateStatus serial_status;
+  Stop serial_stop;
+};
+
+// A segment's output: 32 bits of bytes, then its matches.
+DZ_HD uint32_t sum_bytes(uint64_t sum) { return uint32_t(sum); }
+DZ_HD uint32_t sum_matches(uint64_t sum) { return uint32_t(sum >> 32); }
+
+struct CountingSink {
+  uint64_t sum;
+
+  DZ_HD bool literal(uint32_t) {
+    ++sum;
+    return true;
   }
-  return bits.used() == len ? kInflated : kTruncated;
+
+  DZ_HD bool match(uint32_t length, uint32_t) {
+    sum += uint64_t(1) << 32 | length;
+    return true;
+  }
+};
+
+// Writes one segment's part of a batch. What is refused: a distance beyond the stream's first byte.
+struct BatchSink {
+  uint8_t* bytes;
+  uint64_t* matches;  // the next one's place
+  uint32_t* written;
+  uint64_t produced;  // before the batch
+  uint32_t at;        // of the next byte in the batch
+  uint32_t marks;     // of literals in the word of `at`
+
+  DZ_HD void flush() {
+    set_bits(written + at / 32, marks);
+    marks = 0;
+  }
+
+  DZ_HD bool literal(uint32_t value) {
+    bytes[at] = uint8_t(value);
+    marks |= 1u << (at % 32);
+    if (at % 32 == 31) flush();
+    ++at;
+    return true;
+  }
+
+  DZ_HD bool match(uint32_t length, uint32_t distance) {
+    if (distance > produced + at) return false;
+    *matches++ = pack_match(at, length, distance);
+    if (at % 32 + length >= 32) flush();
+    at += length;
+    return true;
+  }
+};
+
+#ifdef __CUDA_ARCH__
+constexpr uint32_t kSerialLanes = 32;
+#else
+constexpr uint32_t kSerialLanes = 1;
+#endif
+
+// Writes straight to the output, by the lanes of a warp that all read the same symbols.
+struct SerialSink {
+  uint8_t* out;
+  uint64_t capacity, produced;
+  InflateStatus status;
+  uint32_t lane;
+
+  DZ_HD bool refuse(InflateStatus why) {
+    status = why;
+    return false;
+  }
+
+  DZ_HD bool literal(uint32_t value) {
+    if (produced >= capacity) return refuse(kTooLong);
+    if (lane == 0) out[produced] = uint8_t(value);
+    ++produced;
+    return true;
+  }
+
+  DZ_HD bool match(uint32_t length, uint32_t distance) {
+    if (distance > produced) return refuse(kCorrupt);
+    if (length > capacity - produced) return refuse(kTooLong);
+#ifdef __CUDA_ARCH__
+    __syncwarp();  // what other lanes wrote is read now
+#endif
+    uint8_t* const to = out + produced;
+    const uint8_t* const from = to - distance;
+    if (distance >= length) {
+      for (uint32_t i = lane; i < length; i += kSerialLanes) to[i] = from[i];
+    } else {
+      for (uint32_t i = lane; i < length; i += kSerialLanes) to[i] = from[i % distance];
+    }
+    produced += length;
+    return true;
+  }
+};
+
+// One stream's decoding. All threads have the same values.
+template <class Shape>
+struct Inflater {
+  Team<Shape::THREADS> team;
+  InflateState<Shape>& s;
+  DeflateInput input;
+  uint8_t* out;
+  uint64_t capacity, produced;
+  uint64_t at;  // position of the next bit
+
+  // Symbols from bit `from` on, counted from `origin`, up to the limit: one after the other. What of a block is left ends
+  // with an error, or `stop` says whether it is done.
+  DZ_HD InflateStatus serial(uint64_t origin, uint32_t from, uint32_t limit, Stop& stop) {
+    team.each([&](uint32_t t) {
+      if (t >= kSerialLanes) return;
+      BitReader bits;
+      bits.open(input, origin, from);
+      SerialSink sink = {out, capacity, produced, kCorrupt, t};
+      const Stop why = read_symbols(s.codes, bits, limit, sink);
+      if (t > 0) return;
+      s.serial_stop = why;
+      s.serial_at = origin + bits.position();
+      s.serial_produced = sink.produced;
+      s.serial_status = why == kLimit || why == kEnd ? kInflated : sink.status;
+    });
+    at = s.serial_at;
+    produced = s.serial_produced;
+    stop = s.serial_stop;
+    const InflateStatus status = s.serial_status;
+    team.each([](uint32_t) {});
+    return at > input.end ? kTruncated : status;
+  }
+
+  // Reads a thread's segment from where it begins, as far as it can be told what it decodes to.
+  DZ_HD void read_segment(uint64_t origin, uint32_t first, uint32_t t) {
+    const uint32_t limit = first + (t + 1) * Shape::SEGMENT;
+    CountingSink sink = {0};
+    BitReader bits;
+    s.end[t] = s.begin[t];
+    s.stop[t] = kNoCode;
+    s.sums[t] = 0;
+    if (origin + s.begin[t] >= input.end) return;
+    bits.open(input, origin, s.begin[t]);
+    const Stop stop = read_symbols(s.codes, bits, limit, sink);
+    s.end[t] = bits.position();
+    s.stop[t] = origin + bits.position() > input.end ? kNoCode : stop;
+    s.sums[t] = sink.sum;
+  }
+
+  // Finds where the segments of the span that begins at `first` begin and end. Returns the first one that ends before its
+  // limit, or THREADS; up to that all is true.
+  DZ_HD uint32_t find_segments(uint64_t origin, uint32_t first) {
+    team.each([&](uint32_t t) {
+      if (t < 2) s.first_stop[t] = Shape::THREADS;
+      if (Shape::THREADS == 1) s.first_stop[1] = Shape::THREADS;
+    });
+    team.each([&](uint32_t t) {
+      s.begin[t] = first + t * Shape::SEGMENT;
+      read_segment(origin, first, t);
+      if (s.stop[t] != kLimit) lower_to(&s.first_stop[0], t);
+    });
+    for (uint32_t round = 0;; round ^= 1) {
+      const bool more = team.any([&](uint32_t t) {
+        if (t == 0) s.first_stop[round ^ 1] = Shape::THREADS;
+        const bool again = t > 0 && t <= s.first_stop[round] && s.begin[t] != s.end[t - 1];
+        if (again) s.begin[t] = s.end[t - 1];
+        s.again[t] = again;
+        return again;
+      });
+      if (!more) return s.first_stop[round];
+      team.each([&](uint32_t t) {
+        if (s.again[t]) read_segment(origin, first, t);
+        if (s.stop[t] != kLimit) lower_to(&s.first_stop[round ^ 1], t);
+      });
+    }
+  }
+
+  // Writes what the segments from `done` to before `end` decode to. False, with nothing written, if a match reaches too
+  // far back.
+  DZ_HD bool write_batch(uint64_t origin, uint32_t first, uint32_t done, uint32_t end) {
+    const uint64_t before = done ? s.sums[done - 1] : 0, after = s.sums[end - 1];
+    uint8_t* const to = out + produced;
+    // The batch is as far from a multiple of 16 as the output, so that both are copied in wide words.
+    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(to) & 15);
+    uint8_t* const bytes = s.bytes + skew;
+    const bool refused = team.any([&](uint32_t t) {
+      if (t < done || t >= end) return false;
+      const uint64_t sum = t ? s.sums[t - 1] : 0;
+      BatchSink sink = {bytes, s.matches + (sum_matches(sum) - sum_matches(before)), s.written, produced,
+                        sum_bytes(sum) - sum_bytes(before), 0};
+      BitReader bits;
+      bits.open(input, origin, s.begin[t]);
+      const Stop stop = read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink);
+      sink.flush();
+      return stop == kRefused;
+    });
+    if (refused) return false;
+    copy_matches(bytes, to, sum_matches(after) - sum_matches(before));
+    const uint32_t size = sum_bytes(after) - sum_bytes(before);
+    team.each([&](uint32_t t) {
+      const uint32_t to_wide = (16 - skew) & 15, head = to_wide < size ? to_wide : size, wide = (size - head) / 16;
+      for (uint32_t i = t; i < head; i += Shape::THREADS) to[i] = bytes[i];
+      for (uint32_t i = t; i < wide; i += Shape::THREADS) {
+        reinterpret_cast<Wide*>(to + head)[i] = reinterpret_cast<const Wide*>(bytes + head)[i];
+      }
+      for (uint32_t i = head + 16 * wide + t; i < size; i += Shape::THREADS) to[i] = bytes[i];
+    });
+    produced += size;
+    return true;
+  }
+
+  struct alignas(16) Wide {
+    uint32_t word[4];
+  };
+
+  // Copies the `n` matches of the batch at `bytes`, which goes to `to`.
+  DZ_HD void copy_matches(uint8_t* bytes, const uint8_t* to, uint32_t n) {
+#ifdef __CUDA_ARCH__
+    const uint32_t lane = threadIdx.x % 32;
+    // Warps take groups of matches in turns, so that nobody comes to one before its earlier ones are done.
+    for (uint32_t group = threadIdx.x - lane; group < n; group += Shape::THREADS) {
+      Task task = {};
+      if (group + lane < n) task = unpack_match(s.matches[group + lane]);
+      finish_matches(task, bytes, to, s.written, lane);
+    }
+    __syncthreads();
+#else
+    // As many at a time as threads, from the last to the first, so that those that wait do.
+    for (uint32_t group = 0; group < n; group += Shape::THREADS) {
+      const uint32_t behind = n - group < Shape::THREADS ? n : group + Shape::THREADS;
+      for (bool waiting = true; waiting;) {
+        waiting = false;
+        for (uint32_t i = behind; i-- > group;) {
+          Task task = unpack_match(s.matches[i]);
+          if (task.len == 0) continue;
+          waiting = true;
+          if (!ready(task, s.written)) continue;
+          if (task.len > kLong) copy_long_task(task, bytes, to, 0, 1);
+          else copy_task(task, bytes, to);
+          mark_all(s.written, task.at, task.len);
+          s.matches[i] = 0;
+        }
+      }
+    }
+#endif
+  }
+
+  // The symbols of a block up to its end.
+  DZ_HD InflateStatus symbols() {
+    for (;;) {
+      if (at > input.end) return kTruncated;
+      const uint64_t origin = at & ~uint64_t(31);
+      const uint32_t first = uint32_t(at - origin), stopped = find_segments(origin, first);
+      const bool ended = stopped < Shape::THREADS && s.stop[stopped] == kEnd;
+      const uint32_t segments = stopped + ended;
+      Stop stop = kLimit;
+      team.sum_up(s.sums, s.scratch);
+      for (uint32_t done = 0; done < segments;) {
+        const uint64_t before = done ? s.sums[done - 1] : 0;
+        const uint64_t left = capacity - produced;
+        const uint32_t room = left < Shape::WINDOW ? uint32_t(left) : Shape::WINDOW;
+        const uint32_t n = team.count([&](uint32_t t) {
+          for (uint32_t w = t; w < Shape::WINDOW / 32 + 2; w += Shape::THREADS) s.written[w] = 0;
+          return t >= done && t < segments && sum_bytes(s.sums[t]) - sum_bytes(before) <= room &&
+                 sum_matches(s.sums[t]) - sum_matches(before) <= Shape::MATCHES;
+        });
+        if (n == 0 || !write_batch(origin, first, done, done + n)) {
+          const uint32_t to = done + (n ? n : 1);
+          const InflateStatus status = serial(origin, s.begin[done], s.end[to - 1], stop);
+          if (status != kInflated) return status;
+          done = to;
+        } else {
+          at = origin + s.end[done + n - 1];
+          done += n;
+        }
+      }
+      if (ended) return kInflated;
+      if (segments < Shape::THREADS) {
+        // Something is wrong in this segment.
+        const InflateStatus status =
+            serial(origin, s.begin[segments], first + (segments + 1) * Shape::SEGMENT, stop);
+        if (status != kInflated) return status;
+        if (stop == kEnd) return kInflated;
+      }
+    }
+  }
+
+  // A stored block, section 3.2.4, from the length on.
+  DZ_HD InflateStatus stored() {
+    const uint64_t byte = (at + 7) / 8;
+    if (8 * byte + 32 > input.end) return kTruncated;
+    const uint8_t* const from = input.base + byte;
+    const uint32_t n = from[0] | uint32_t(from[1]) << 8, check = from[2] | uint32_t(from[3]) << 8;
+    if ((n ^ check) != 0xffff) return kCorrupt;
+    if (n > input.end / 8 - byte - 4) return kTruncated;
+    if (n > capacity - produced) return kTooLong;
+    uint8_t* const to = out + produced;
+#ifdef __CUDA_ARCH__
+    copy_apart(to, from + 4, n, threadIdx.x, Shape::THREADS);
+    __syncthreads();
+#else
+    copy_apart(to, from + 4, n, 0, 1);
+#endif
+    produced += n;
+    at = 8 * (byte + 4 + n);
+    return kInflated;
+  }
+
+  // The whole stream, which has to end with its last byte. `produced` is right in any case.
+  DZ_HD InflateStatus run() {
+    for (bool last = false; !last;) {
+      if (at > input.end) return kTruncated;
+      BitReader bits;
+      const uint64_t origin = at & ~uint64_t(31);
+      bits.open(input, origin, uint32_t(at - origin));
+      last = bits.read(1);
+      const uint32_t type = bits.read(2);
+      at = origin + bits.position();
+      if (type == 3) return kCorrupt;
+      InflateStatus status;
+      if (type == 0) {
+        status = stored();
+      } else {
+        if (type == 1) {
+          fixed_codes(team, s.codes);
+        } else {
+          team.each([&](uint32_t t) {
+            if (t == 0) s.codes.at = at;
+          });
+          const bool good = read_codes(team, s.codes, input);
+          at = s.codes.at;
+          if (!good) return at > input.end ? kTruncated : kCorrupt;
+        }
+        status = symbols();
+      }
+      if (status != kInflated) return status;
+    }
+    return (at + 7) / 8 == input.end / 8 ? kInflated : kTruncated;
+  }
+};
+
+template <class Shape>
+DZ_HD InflateStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
+                            uint64_t& produced) {
+  Inflater<Shape> inflater = {{}, state, {}, out, capacity, 0, 0};
+  inflater.input.open(in, len);
+  inflater.at = inflater.input.begin;
+  const InflateStatus status = inflater.run();
+  produced = inflater.produced;
+  return status;
 }
 
 }  // namespace dz

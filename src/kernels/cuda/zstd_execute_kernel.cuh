@@ -74,38 +74,7 @@ __device__ __forceinline__ bool execute_block(const Block& b, const Literals& li
       __syncwarp();
       if (lane == 0) mark_all(stage.written, at, len);
     }
-    // Matches that wait for others. The first of all that are left in the batch waits for none.
-    const bool is_long = task.len > kLong;
-    const uint32_t out_len = task.len ? outside(task) : 0;
-    const Bits needs = is_long || !task.len ? Bits{0, 0, 0}
-                                            : bits_of(task.at + out_len - task.offset, source_len(task) - out_len);
-    while (__any_sync(0xffffffff, task.len != 0)) {
-      bool go = task.len != 0 && marked(stage.written, needs);
-      if (go && is_long) go = ready(task, stage.written);
-      uint32_t many = __ballot_sync(0xffffffff, go);
-      if (many == 0) continue;
-      __threadfence_block();
-      if (go && !is_long) {
-        copy_task(task, bytes, out);
-        __threadfence_block();
-        mark(stage.written, bits_of(task.at, task.len));
-        task.len = 0;
-      }
-      for (many = __ballot_sync(0xffffffff, go && is_long); many; many &= many - 1) {
-        const int from = __ffs(int(many)) - 1;
-        Task shared = {};
-        shared.at = __shfl_sync(0xffffffff, task.at, from);
-        shared.len = __shfl_sync(0xffffffff, task.len, from);
-        shared.offset = __shfl_sync(0xffffffff, task.offset, from);
-        copy_long_task(shared, bytes, out, lane, 32);
-        __threadfence_block();
-        __syncwarp();
-        if (lane == uint32_t(from)) {
-          mark_all(stage.written, task.at, task.len);
-          task.len = 0;
-        }
-      }
-    }
+    finish_matches(task, bytes, out, stage.written, lane);
     __syncthreads();
     const uint32_t size = stage.output - output_done;
     const uint32_t head = min((16 - skew) & 15, size), wide = (size - head) / 16;

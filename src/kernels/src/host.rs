@@ -9,7 +9,7 @@ unsafe extern "C" {
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
     fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
     fn dz_host_convert(bits: u64, op: *const Op) -> u64;
-    fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64) -> i32;
+    fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64, small: u32) -> i32;
     fn dz_host_stream(
         kind: u32,
         input: *const u8,
@@ -103,16 +103,17 @@ pub fn checksum(kind: ChecksumKind, data: &[u8]) -> u32 {
     unsafe { dz_host_checksum(kind as u32, data.as_ptr(), data.len() as u64) }
 }
 
-/// What `dz_inflate` does with one raw deflate stream: bytes decoded into `out`, or the status (as nvCOMP numbers them:
-/// 12 corrupt, 15 more than fits `out`, 20 wrong length of the input).
+/// What `dz_inflate_*` do with one raw deflate stream: bytes decoded into `out`, or the status (as nvCOMP numbers them:
+/// 12 corrupt, 15 more than fits `out`, 20 wrong length of the input). `small`: with fewer threads and less room than any of
+/// the kernels have, so that a short stream comes to all the edges.
 ///
 /// # Errors
 /// The status, if it isn't 0.
-pub fn inflate(input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
-    let mut produced = 0;
+pub fn inflate(input: &[u8], out: &mut [u8], small: bool) -> Result<usize, i32> {
+    let (mut produced, len) = (0, input.len() as u64);
     // SAFETY: pointers and lengths are those of the slices; the decoder stays within them whatever the input is.
     let status = unsafe {
-        dz_host_inflate(input.as_ptr(), input.len() as u64, out.as_mut_ptr(), out.len() as u64, &mut produced)
+        dz_host_inflate(input.as_ptr(), len, out.as_mut_ptr(), out.len() as u64, &mut produced, u32::from(small))
     };
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }

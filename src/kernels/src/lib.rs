@@ -8,7 +8,7 @@ pub mod zstd;
 pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_checksum`, `dz_gather`, `dz_inflate`, `dz_lz4`, `dz_zstd_entropy` and those of [`zstd::EXECUTE`].
+/// `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy` and those of [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
@@ -17,8 +17,20 @@ pub const TILE: u32 = 8192;
 /// Threads in a block of every kernel.
 pub const THREADS: u32 = 256;
 
+/// The kernels that decode raw deflate streams, a block of threads for each, with the threads in their blocks.
+pub const INFLATE: [(&str, u32); 4] =
+    [("dz_inflate_512", 512), ("dz_inflate_256", 256), ("dz_inflate_128", 128), ("dz_inflate_32", 32)];
+
 /// Bytes that one block of `dz_gather` moves: a [`Copy`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
+
+/// Which of [`INFLATE`] suits so many streams: the most threads a stream with which all streams run at once, on a device with
+/// so many multiprocessors of 2048 threads.
+pub fn inflate_kernel(streams: usize, multiprocessors: u32) -> usize {
+    let room = u64::from(multiprocessors) * 2048;
+    let fits = |&(_, threads): &(&str, u32)| streams as u64 * u64::from(threads) <= room;
+    INFLATE.iter().position(fits).unwrap_or(INFLATE.len() - 1)
+}
 
 /// Dimensions of one [`Job`] at most. Boxes with more are cut into several jobs by the host.
 pub const MAX_DIMS: usize = 8;

@@ -5,8 +5,8 @@ use super::{Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
 use dali_zarr_kernels::zstd::{self, ENTROPY_THREADS, EXECUTE, GROUP};
-use dali_zarr_kernels::{FATBIN, THREADS};
-use std::ffi::{CStr, c_void};
+use dali_zarr_kernels::{FATBIN, INFLATE, THREADS, inflate_kernel};
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 /// Device addresses of the arrays of a wave of zstd frames.
@@ -36,11 +36,12 @@ pub struct Module {
     assemble: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
-    inflate: sys::CUfunction,
+    /// In the order of [`INFLATE`].
+    inflate: [sys::CUfunction; INFLATE.len()],
     lz4: sys::CUfunction,
     zstd_entropy: sys::CUfunction,
     /// In the order of [`zstd::EXECUTE`].
-    zstd_execute: [sys::CUfunction; 3],
+    zstd_execute: [sys::CUfunction; EXECUTE.len()],
 }
 
 // SAFETY: module and function handles may be used from any thread.
@@ -58,38 +59,37 @@ impl Module {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the image is a complete fat binary, which carries its own length; it is copied by the call.
         check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut handle, FATBIN.as_ptr().cast()) })?;
-        let function = |name: &CStr| -> Result<sys::CUfunction> {
+        let function = |name: &str| -> Result<sys::CUfunction> {
             let mut function = std::ptr::null_mut();
+            let c_name = CString::new(name).expect("no kernel has a zero byte in its name");
             // SAFETY: the module is loaded, the name a C string.
-            check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, handle, name.as_ptr()) })
-                .map_err(|e| e.within(format!("kernel {}", name.to_string_lossy())))?;
+            check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, handle, c_name.as_ptr()) })
+                .map_err(|e| e.within(format!("kernel {name}")))?;
             Ok(function)
         };
         let functions = (|| {
-            Ok([
-                function(c"dz_assemble")?,
-                function(c"dz_checksum")?,
-                function(c"dz_gather")?,
-                function(c"dz_inflate")?,
-                function(c"dz_lz4")?,
-                function(c"dz_zstd_entropy")?,
-                function(c"dz_zstd_execute_1024")?,
-                function(c"dz_zstd_execute_256")?,
-                function(c"dz_zstd_execute_128")?,
-            ])
-        })();
-        match functions {
-            Ok([assemble, checksum, gather, inflate, lz4, zstd_entropy, a, b, c]) => Ok(Self {
+            let mut inflate = [std::ptr::null_mut(); INFLATE.len()];
+            for (to, (name, _)) in inflate.iter_mut().zip(INFLATE) {
+                *to = function(name)?;
+            }
+            let mut zstd_execute = [std::ptr::null_mut(); EXECUTE.len()];
+            for (to, (name, _)) in zstd_execute.iter_mut().zip(EXECUTE) {
+                *to = function(name)?;
+            }
+            Ok(Self {
                 device: device.clone(),
                 handle,
-                assemble,
-                checksum,
-                gather,
+                assemble: function("dz_assemble")?,
+                checksum: function("dz_checksum")?,
+                gather: function("dz_gather")?,
                 inflate,
-                lz4,
-                zstd_entropy,
-                zstd_execute: [a, b, c],
-            }),
+                lz4: function("dz_lz4")?,
+                zstd_entropy: function("dz_zstd_entropy")?,
+                zstd_execute,
+            })
+        })();
+        match functions {
+            Ok(module) => Ok(module),
             Err(error) => {
                 // SAFETY: loaded above, and used by nothing.
                 let _ = unsafe { sys::cuModuleUnload(handle) };
@@ -170,12 +170,24 @@ impl Module {
     /// If the driver refuses, or an earlier operation failed.
     ///
     /// # Safety
-    /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory; all stays valid
-    /// until the stream has passed this point, and outputs don't overlap.
+    /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory, in allocations that
+    /// begin and end at multiples of 4; all stays valid until the stream has passed this point, and outputs don't overlap.
     pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let which = inflate_kernel(n as usize, self.device.multiprocessors() as u32);
+        // SAFETY: the caller vouches for the arrays.
+        unsafe { self.launch_inflate_by(which, stream, arrays, n) }
+    }
+
+    /// The same by one of [`INFLATE`].
+    ///
+    /// # Errors
+    /// As [`Self::launch_inflate`].
+    ///
+    /// # Safety
+    /// As for [`Self::launch_inflate`].
+    pub unsafe fn launch_inflate_by(&self, which: usize, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
         let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, mut out_ptrs, .. } =
             *arrays;
-        let mut n_streams = n;
         let mut arguments = [
             argument(&mut in_ptrs),
             argument(&mut in_sizes),
@@ -183,10 +195,10 @@ impl Module {
             argument(&mut out_sizes),
             argument(&mut statuses),
             argument(&mut out_ptrs),
-            argument(&mut n_streams),
         ];
-        // SAFETY: the arguments are those of dz_inflate; the caller vouches for the addresses.
-        unsafe { self.launch("dz_inflate", self.inflate, stream, (n, 32), &mut arguments) }
+        let (name, threads) = INFLATE[which];
+        // SAFETY: the arguments are those of dz_inflate_*; the caller vouches for the addresses.
+        unsafe { self.launch(name, self.inflate[which], stream, (n, threads), &mut arguments) }
     }
 
     /// Enqueues the decoding of `n` LZ4 or Snappy streams, which [`DecodeArrays::kinds`] tells apart (see

@@ -55,3 +55,5 @@ mod tests_assemble;
 mod tests_codec;
 #[cfg(test)]
 mod tests_device;
+#[cfg(test)]
+mod tests_inflate;

@@ -1,0 +1,85 @@
+// A deflate stream as bits, which any number of threads read from anywhere.
+#pragma once
+#include "layout.cuh"
+
+namespace dz {
+
+// Positions of bits count from the aligned word of four bytes that holds the first byte.
+struct DeflateInput {
+  const uint8_t* base;           // of that word
+  uint64_t begin, end;           // the first bit, and the one behind the last
+  uint64_t whole, behind_whole;  // the words that lie in the input with all their bytes
+
+  DZ_HD void open(const uint8_t* data, uint64_t bytes) {
+#ifdef __CUDA_ARCH__
+    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(data) & 3);
+#else
+    const uint32_t skew = 0;
+#endif
+    base = data - skew;
+    begin = 8 * skew;
+    end = begin + 8 * bytes;
+    whole = (begin + 31) / 32;
+    behind_whole = end / 32;
+  }
+
+  // A word, with zeros for bytes outside the input.
+  DZ_HD uint32_t word(uint64_t index) const {
+#ifdef __CUDA_ARCH__
+    if (index >= whole && index < behind_whole) return reinterpret_cast<const uint32_t*>(base)[index];
+#endif
+    uint32_t value = 0;
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint64_t at = 4 * index + i;
+      if (8 * at >= begin && 8 * at < end) value |= uint32_t(base[at]) << (8 * i);
+    }
+    return value;
+  }
+};
+
+// Reads on from one bit. Bits behind the end are zero; whoever reads has to compare positions with the end.
+struct BitReader {
+  const DeflateInput* input;
+  uint64_t first;   // the word that positions count from
+  uint32_t loaded;  // bits up to the end of those in the buffer
+  uint32_t held;    // bits in the buffer
+  uint64_t buffer;
+  uint32_t ahead;  // the word behind the buffer
+
+  // Positions count from `origin`, a multiple of 32.
+  DZ_HD void open(const DeflateInput& from, uint64_t origin, uint32_t position) {
+    input = &from;
+    first = origin / 32;
+    const uint32_t at = position / 32;
+    buffer = (from.word(first + at) | uint64_t(from.word(first + at + 1)) << 32) >> (position % 32);
+    held = 64 - position % 32;
+    loaded = 32 * at + 64;
+    ahead = from.word(first + at + 2);
+  }
+
+  DZ_HD uint32_t position() const { return loaded - held; }
+
+  // Makes at least 33 bits ready.
+  DZ_HD void refill() {
+    if (held > 32) return;
+    buffer |= uint64_t(ahead) << held;
+    held += 32;
+    loaded += 32;
+    ahead = input->word(first + loaded / 32);
+  }
+
+  DZ_HD uint32_t peek(uint32_t n) const { return uint32_t(buffer) & ((1u << n) - 1); }
+
+  DZ_HD void take(uint32_t n) {
+    buffer >>= n;
+    held -= n;
+  }
+
+  DZ_HD uint32_t read(uint32_t n) {
+    const uint32_t value = peek(n);
+    take(n);
+    return value;
+  }
+};
+
+}  // namespace dz

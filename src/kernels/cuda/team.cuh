@@ -1,0 +1,76 @@
+// The threads of a block, for code that goes by steps: each thread does its part of a step, and what it wrote, all read in
+// the next. On the host the threads of a step go one after the other, so that such code can be tested without a GPU.
+//
+// A step gets its thread's number and may keep nothing for the next but in shared memory. What is computed between steps
+// is the same in all threads. A step must not write what was read since the step before it.
+#pragma once
+#include "layout.cuh"
+
+namespace dz {
+
+template <uint32_t THREADS>
+struct Team {
+  static constexpr uint32_t kTeam = THREADS;
+
+  template <class Step>
+  DZ_HD void each(Step step) const {
+#ifdef __CUDA_ARCH__
+    step(threadIdx.x);
+    __syncthreads();
+#else
+    for (uint32_t t = 0; t < THREADS; ++t) step(t);
+#endif
+  }
+
+  // How many of the threads' steps return true.
+  template <class Step>
+  DZ_HD uint32_t count(Step step) const {
+#ifdef __CUDA_ARCH__
+    return uint32_t(__syncthreads_count(step(threadIdx.x)));
+#else
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < THREADS; ++t) n += step(t);
+    return n;
+#endif
+  }
+
+  template <class Step>
+  DZ_HD bool any(Step step) const {
+#ifdef __CUDA_ARCH__
+    return __syncthreads_or(step(threadIdx.x)) != 0;
+#else
+    return count(step) != 0;
+#endif
+  }
+
+  // Replaces each of the THREADS values by the sum of those up to it. `scratch` has a place for each warp.
+  DZ_HD void sum_up(uint64_t* values, uint64_t* scratch) const {
+#ifdef __CUDA_ARCH__
+    const uint32_t t = threadIdx.x, lane = t % 32, warp = t / 32;
+    uint64_t value = values[t];
+    for (uint32_t by = 1; by < 32; by *= 2) {
+      const uint64_t other = __shfl_up_sync(0xffffffff, value, by);
+      if (lane >= by) value += other;
+    }
+    if (lane == 31) scratch[warp] = value;
+    __syncthreads();
+    for (uint32_t w = 0; w < warp; ++w) value += scratch[w];
+    values[t] = value;
+    __syncthreads();
+#else
+    (void)scratch;
+    for (uint32_t t = 1; t < THREADS; ++t) values[t] += values[t - 1];
+#endif
+  }
+};
+
+// The smaller of what is there and the value goes there.
+DZ_HD void lower_to(uint32_t* at, uint32_t value) {
+#ifdef __CUDA_ARCH__
+  atomicMin(at, value);
+#else
+  if (value < *at) *at = value;
+#endif
+}
+
+}  // namespace dz
