@@ -34,15 +34,20 @@ struct Code {
   uint16_t shift[kMaxBits + 1];  // what to add to a code of a length for its place in `sorted`, modulo 2^16
   uint32_t valid;
 
-  // The symbol that begins with these bits and the length of its code, as in `fast`; kNoSymbol << 4 if there is none.
-  DZ_HD uint32_t search(uint32_t bits, uint32_t length) const {
+  // The symbol that begins with these bits and the length of its code, at least FROM, as in `fast`; kNoSymbol << 4 if there
+  // is none.
+  template <uint32_t FROM>
+  DZ_HD uint32_t search(uint32_t bits) const {
 #ifdef __CUDA_ARCH__
     const uint32_t value = __brev(bits) >> (32 - kMaxBits);
 #else
     uint32_t value = 0;
     for (uint32_t b = 0; b < kMaxBits; ++b) value |= (bits >> b & 1) << (kMaxBits - 1 - b);
 #endif
-    while (length <= kMaxBits && value >= limit[length]) ++length;
+    // All limits at once: one after the other would take as many times the latency of shared memory.
+    uint32_t length = FROM;
+    DZ_UNROLL_BY(15)
+    for (uint32_t l = FROM; l <= kMaxBits; ++l) length += value >= limit[l];
     if (length > kMaxBits) return kNoSymbol << 4;
     return uint32_t(sorted[uint16_t((value >> (kMaxBits - length)) + shift[length])]) << 4 | length;
   }
@@ -50,7 +55,7 @@ struct Code {
   // Takes one symbol, or nothing but kNoSymbol. At least kMaxBits bits are ready.
   DZ_HD uint32_t take(BitReader& bits) const {
     uint32_t entry = fast[bits.peek(FAST)];
-    if (entry == 0) entry = search(uint32_t(bits.buffer), FAST + 1);
+    if (entry == 0) entry = search<FAST + 1>(uint32_t(bits.buffer));
     bits.take(entry & 15);
     return entry >> 4;
   }
@@ -90,7 +95,7 @@ struct Code {
 
   DZ_HD void build_fast(uint32_t t, uint32_t threads) {
     for (uint32_t i = t; i < (1u << FAST); i += threads) {
-      const uint32_t entry = search(i, 1), length = entry & 15;
+      const uint32_t entry = search<1>(i), length = entry & 15;
       fast[i] = uint16_t(length && length <= FAST ? entry : 0);
     }
   }
@@ -98,7 +103,7 @@ struct Code {
 
 // Of one stream; in shared memory on the device.
 struct InflateCodes {
-  Code<kLiterals, 10> literal;
+  Code<kLiterals, 11> literal;
   Code<kDistances, 9> distance;  // also the code for code lengths, which is not needed at the same time
   uint8_t lengths[kLiterals + kDistances];
   uint32_t literals, distances;  // how many have lengths
@@ -108,7 +113,7 @@ struct InflateCodes {
 
 // Builds both codes, or only the second.
 template <uint32_t THREADS>
-DZ_HD bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bool lone) {
+DZ_HD_APART bool build(const Team<THREADS>& team, InflateCodes& c, bool both, bool lone) {
   const uint32_t literals = both ? c.literals : 0, distances = c.distances;
   const uint8_t* const behind = c.lengths + literals;
   // Other threads for the one than for the other, where few are needed.

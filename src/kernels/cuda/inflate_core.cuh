@@ -183,6 +183,20 @@ struct SerialSink {
   }
 };
 
+// Not part of the kernels' main way, which is the smaller for it.
+DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& input, uint64_t origin, uint32_t from,
+                               uint32_t limit, SerialSink& sink, uint32_t& end) {
+  BitReader bits;
+  bits.open(input, origin, from);
+  const Stop stop = read_symbols(codes, bits, limit, sink);
+  end = bits.position();
+  return stop;
+}
+
+DZ_HD_APART void copy_stored_block(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t thread, uint32_t threads) {
+  copy_apart(to, from, n, thread, threads);
+}
+
 // One stream's decoding. All threads have the same values.
 template <class Shape>
 struct Inflater {
@@ -198,13 +212,13 @@ struct Inflater {
   DZ_HD InflateStatus serial(uint64_t origin, uint32_t from, uint32_t limit, Stop& stop) {
     team.each([&](uint32_t t) {
       if (t >= kSerialLanes) return;
-      BitReader bits;
-      bits.open(input, origin, from);
       SerialSink sink = {out, capacity, produced, kCorrupt, t};
-      const Stop why = read_symbols(s.codes, bits, limit, sink);
+      const DeflateInput copy = input;  // whose address may be known, while the other's values stay in registers
+      uint32_t end;
+      const Stop why = read_serially(s.codes, copy, origin, from, limit, sink, end);
       if (t > 0) return;
       s.serial_stop = why;
-      s.serial_at = origin + bits.position();
+      s.serial_at = origin + end;
       s.serial_produced = sink.produced;
       s.serial_status = why == kLimit || why == kEnd ? kInflated : sink.status;
     });
@@ -236,15 +250,15 @@ struct Inflater {
   // limit, or THREADS; up to that all is true.
   DZ_HD uint32_t find_segments(uint64_t origin, uint32_t first) {
     team.each([&](uint32_t t) {
-      if (t < 2) s.first_stop[t] = Shape::THREADS;
-      if (Shape::THREADS == 1) s.first_stop[1] = Shape::THREADS;
-    });
-    team.each([&](uint32_t t) {
       s.begin[t] = first + t * Shape::SEGMENT;
-      read_segment(origin, first, t);
-      if (s.stop[t] != kLimit) lower_to(&s.first_stop[0], t);
+      s.again[t] = true;
+      if (t == 0) s.first_stop[0] = Shape::THREADS;
     });
     for (uint32_t round = 0;; round ^= 1) {
+      team.each([&](uint32_t t) {
+        if (s.again[t]) read_segment(origin, first, t);
+        if (s.stop[t] != kLimit) lower_to(&s.first_stop[round], t);
+      });
       const bool more = team.any([&](uint32_t t) {
         if (t == 0) s.first_stop[round ^ 1] = Shape::THREADS;
         const bool again = t > 0 && t <= s.first_stop[round] && s.begin[t] != s.end[t - 1];
@@ -253,10 +267,6 @@ struct Inflater {
         return again;
       });
       if (!more) return s.first_stop[round];
-      team.each([&](uint32_t t) {
-        if (s.again[t]) read_segment(origin, first, t);
-        if (s.stop[t] != kLimit) lower_to(&s.first_stop[round ^ 1], t);
-      });
     }
   }
 
@@ -338,9 +348,10 @@ struct Inflater {
       const uint32_t first = uint32_t(at - origin), stopped = find_segments(origin, first);
       const bool ended = stopped < Shape::THREADS && s.stop[stopped] == kEnd;
       const uint32_t segments = stopped + ended;
-      Stop stop = kLimit;
       team.sum_up(s.sums, s.scratch);
-      for (uint32_t done = 0; done < segments;) {
+      // Behind the segments, if there is neither the end nor another span, something is wrong in the next.
+      const bool wrong = !ended && segments < Shape::THREADS;
+      for (uint32_t done = 0; done < segments || wrong;) {
         const uint64_t before = done ? s.sums[done - 1] : 0;
         const uint64_t left = capacity - produced;
         const uint32_t room = left < Shape::WINDOW ? uint32_t(left) : Shape::WINDOW;
@@ -349,24 +360,20 @@ struct Inflater {
           return t >= done && t < segments && sum_bytes(s.sums[t]) - sum_bytes(before) <= room &&
                  sum_matches(s.sums[t]) - sum_matches(before) <= Shape::MATCHES;
         });
-        if (n == 0 || !write_batch(origin, first, done, done + n)) {
-          const uint32_t to = done + (n ? n : 1);
-          const InflateStatus status = serial(origin, s.begin[done], s.end[to - 1], stop);
-          if (status != kInflated) return status;
-          done = to;
-        } else {
-          at = origin + s.end[done + n - 1];
+        if (n > 0 && write_batch(origin, first, done, done + n)) {
           done += n;
+          at = origin + s.end[done - 1];
+          continue;
         }
+        const uint32_t to = done + (n ? n : 1);
+        const uint32_t limit = done < segments ? s.end[to - 1] : first + to * Shape::SEGMENT;
+        Stop stop;
+        const InflateStatus status = serial(origin, s.begin[done], limit, stop);
+        if (status != kInflated || stop == kEnd) return status;
+        if (done == segments) break;
+        done = to;
       }
       if (ended) return kInflated;
-      if (segments < Shape::THREADS) {
-        // Something is wrong in this segment.
-        const InflateStatus status =
-            serial(origin, s.begin[segments], first + (segments + 1) * Shape::SEGMENT, stop);
-        if (status != kInflated) return status;
-        if (stop == kEnd) return kInflated;
-      }
     }
   }
 
@@ -381,10 +388,10 @@ struct Inflater {
     if (n > capacity - produced) return kTooLong;
     uint8_t* const to = out + produced;
 #ifdef __CUDA_ARCH__
-    copy_apart(to, from + 4, n, threadIdx.x, Shape::THREADS);
+    copy_stored_block(to, from + 4, n, threadIdx.x, Shape::THREADS);
     __syncthreads();
 #else
-    copy_apart(to, from + 4, n, 0, 1);
+    copy_stored_block(to, from + 4, n, 0, 1);
 #endif
     produced += n;
     at = 8 * (byte + 4 + n);

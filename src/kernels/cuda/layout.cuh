@@ -5,10 +5,12 @@
 
 #ifdef __CUDACC__
 #define DZ_HD __host__ __device__ __forceinline__
+#define DZ_HD_APART __host__ __device__ __noinline__
 #define DZ_PRAGMA(text) _Pragma(#text)
 #define DZ_UNROLL_BY(n) DZ_PRAGMA(unroll n)
 #else
 #define DZ_HD inline
+#define DZ_HD_APART inline
 #define DZ_UNROLL_BY(n)
 #endif
 

@@ -4,6 +4,9 @@ use dali_zarr_kernels::host;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Decompress, FlushDecompress, Status};
+use miniz_oxide::deflate::core::{
+    CompressionStrategy, CompressorOxide, TDEFLFlush, TDEFLStatus, compress, create_comp_flags_from_zip_params,
+};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 
@@ -44,6 +47,50 @@ fn deflate(data: &[u8], level: u32) -> Vec<u8> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(level));
     encoder.write_all(data).unwrap();
     encoder.finish().unwrap()
+}
+
+/// By an encoder that takes a strategy, which flate2's does not.
+fn deflate_by(data: &[u8], level: u8, strategy: CompressionStrategy) -> Vec<u8> {
+    let flags = create_comp_flags_from_zip_params(level.into(), -15, strategy as i32);
+    let mut out = vec![0; data.len() * 2 + 1000];
+    let (status, read, written) =
+        compress(&mut CompressorOxide::new(flags), data, &mut out, TDEFLFlush::Finish);
+    assert_eq!((status, read), (TDEFLStatus::Done, data.len()));
+    out.truncate(written);
+    out
+}
+
+#[test]
+fn decodes_every_strategy() {
+    use CompressionStrategy::{Default, Filtered, Fixed, HuffmanOnly, RLE};
+    for strategy in [Default, Filtered, Fixed, HuffmanOnly, RLE] {
+        for kind in 0..4 {
+            for len in [1usize, 258, 5000, 200_000] {
+                let data = sample(kind, len, 3);
+                let mut out = vec![0; len];
+                assert_eq!(inflate(&deflate_by(&data, 6, strategy), &mut out), Ok(len), "{strategy:?} kind {kind}");
+                assert!(out == data, "{strategy:?} kind {kind} length {len}");
+            }
+        }
+    }
+}
+
+/// Segments decode to nothing, to less than a batch, and to more, in turns; matches reach into other batches, and overlap
+/// themselves at every distance.
+#[test]
+fn batches_of_all_sizes() {
+    let mut data = Vec::new();
+    for period in 1..200 {
+        data.extend(sample(0, period, period as u64).repeat(3000 / period));
+        data.extend(sample(2, period, 5));
+    }
+    data.extend(std::iter::repeat_n(9, 400_000));
+    data.extend_from_within(380_000..440_000);
+    for level in [1, 6, 9] {
+        let mut out = vec![0; data.len()];
+        assert_eq!(inflate(&deflate(&data, level), &mut out), Ok(data.len()), "level {level}");
+        assert!(out == data, "level {level}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! - A stream that isn't well-formed can make it read out of bounds, which costs the process its context: only what
 //!   [`crate::gpu_codec`] let pass may come here.
 //! - Its gzip and deflate decoders write beyond the room that they are given when the data is damaged, and no cheap
-//!   walk shows such damage: deflate has a decoder of its own (`dz_inflate`).
+//!   walk shows such damage: deflate has a decoder of its own (`dz_inflate_*`).
 //! - Statuses and sizes are left unwritten in some cases: both are poisoned beforehand.
 //! - A status of success doesn't mean that the values are right: sizes and the format's checksum are to be compared.
 

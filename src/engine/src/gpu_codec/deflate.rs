@@ -1,6 +1,6 @@
 //! Gzip members (RFC 1952) and zlib streams (RFC 1950), both around deflate (RFC 1951). Written by: zarr's `gzip` codec,
-//! numcodecs' GZip and Zlib. Decoded on the GPU: the raw deflate stream inside, by `dz_inflate`, which holds against
-//! damage by itself.
+//! numcodecs' GZip and Zlib. Decoded on the GPU: the raw deflate stream inside, by `dz_inflate_*`, which hold against
+//! damage by themselves.
 //!
 //! Walked: the header, the trailer, and the deflate stream up to the first block that is entropy-coded, with that block's
 //! code lengths, so that plain damage has its precise error from the CPU. What follows shows only in decoding.
