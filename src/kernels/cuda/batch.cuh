@@ -189,9 +189,9 @@ DZ_HD void copy_long_task(const Task& task, uint8_t* bytes, const uint8_t* outpu
 }
 
 #ifdef __CUDACC__
-// The matches of a warp's tasks, those that have one, as soon as their sources are written. Nobody waits for ever if no warp
-// begins a task before it has finished all those of its own that come earlier in the batch: the first of all that are left
-// waits for none.
+// Copies the matches of a warp's tasks, those that have one, as soon as their sources are written. Nobody waits for ever
+// if no warp begins a task before it has finished all those of its own that come earlier in the batch: the first of all
+// that are left waits for none.
 __device__ __forceinline__ void finish_matches(Task& task, uint8_t* bytes, const uint8_t* output, uint32_t* written,
                                                uint32_t lane) {
   const bool is_long = task.len > kLong;

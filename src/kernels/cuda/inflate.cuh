@@ -20,16 +20,17 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
 
 }  // namespace dz
 
-// Grid: one block for each stream. The more threads it has, the sooner a stream is done; the fewer, the more streams are
-// done at once. Arrays as nvCOMP has them: addresses and sizes of the compressed streams, room for the decoded ones, out:
-// bytes decoded and InflateStatus, addresses of the outputs.
-#define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                          \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                         \
-      NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                 \
-           int32_t* statuses, const uint64_t* out) {                                                                    \
-    dz::inflate_one<dz::InflateShape<THREADS, __VA_ARGS__>>(in, in_bytes, capacity, out_bytes, statuses, out);          \
+// Grid: one block for each stream. The more threads it has, the sooner a stream is done; the fewer, the more streams
+// are done at once. Arrays as nvCOMP has them: addresses and sizes of the compressed streams, room for the decoded ones,
+// out: bytes decoded and InflateStatus, addresses of the outputs.
+#define DZ_INFLATE(NAME, THREADS, BLOCKS, ...)                                                                         \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
+      NAME(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,                \
+           int32_t* statuses, const uint64_t* out) {                                                                   \
+    dz::inflate_one<dz::InflateShape<THREADS, __VA_ARGS__>>(in, in_bytes, capacity, out_bytes, statuses, out);         \
   }
 
+// Threads, blocks of them that a multiprocessor holds, bits of a segment, bytes and matches of a batch.
 DZ_INFLATE(dz_inflate_512, 512, 2, 256, 12 * 1024, 1536)
 DZ_INFLATE(dz_inflate_256, 256, 4, 256, 12 * 1024, 1536)
 DZ_INFLATE(dz_inflate_128, 128, 6, 256, 8 * 1024, 1024)

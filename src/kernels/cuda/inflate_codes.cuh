@@ -34,8 +34,8 @@ struct Code {
   uint16_t shift[kMaxBits + 1];  // what to add to a code of a length for its place in `sorted`, modulo 2^16
   uint32_t valid;
 
-  // The symbol that begins with these bits and the length of its code, at least FROM, as in `fast`; kNoSymbol << 4 if there
-  // is none.
+  // The symbol that begins with these bits and the length of its code, at least FROM, as in `fast`; kNoSymbol << 4 if
+  // there is none.
   template <uint32_t FROM>
   DZ_HD uint32_t search(uint32_t bits) const {
 #ifdef __CUDA_ARCH__

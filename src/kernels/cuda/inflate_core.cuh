@@ -2,10 +2,10 @@
 // aligned word with it, never writes outside its output, whatever the bytes are, and ends with a status.
 //
 // The symbols of a block come one after the other, and where one begins only shows when the one before it is read. But
-// whoever begins at a wrong bit soon comes upon a true beginning, and goes on rightly from there. So the threads of a block
-// begin at equal distances, each in its own segment of a span of bits; then each begins anew where the one before it
-// ended, until nobody has to. Then it is known how much each thread's segment decodes to, and all read theirs once more to
-// write it: literals into a batch of output in shared memory, matches into a list, which is then copied by all threads.
+// whoever begins at a wrong bit soon comes upon a true beginning, and goes on rightly from there. So threads begin at
+// equal distances, each in its own segment of a span of bits; then each begins anew where the one before it ended, until
+// nobody has to. Then it is known how much each thread's segment decodes to, and all read theirs once more to write it:
+// literals into a batch of output in shared memory, matches into a list, which is then copied by all threads.
 //
 // Only good bits go this way. Whatever ends a stream with an error, and segments that decode to more than a batch, are
 // decoded symbol after symbol by a warp, which finds the precise status.
@@ -18,7 +18,7 @@ namespace dz {
 // Statuses, with the numbers that nvCOMP has for the same things.
 enum InflateStatus : int32_t { kInflated = 0, kCorrupt = 12, kTooLong = 15, kTruncated = 20 };
 
-// Why reading symbols ended: the limit was reached, the block's end was read, there is no such symbol, or the sink refused.
+// Why reading symbols ended: the limit was reached, the block's end was read, there is no such symbol, the sink refused.
 enum Stop : uint8_t { kLimit, kEnd, kNoCode, kRefused };
 
 // Reads symbols, section 3.2.5, and hands them to the sink until it returns false. The last may reach beyond the limit.
@@ -193,7 +193,7 @@ DZ_HD_APART Stop read_serially(const InflateCodes& codes, const DeflateInput& in
   return stop;
 }
 
-DZ_HD_APART void copy_stored_block(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t thread, uint32_t threads) {
+DZ_HD_APART void copy_bytes(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t thread, uint32_t threads) {
   copy_apart(to, from, n, thread, threads);
 }
 
@@ -246,8 +246,8 @@ struct Inflater {
     s.sums[t] = sink.sum;
   }
 
-  // Finds where the segments of the span that begins at `first` begin and end. Returns the first one that ends before its
-  // limit, or THREADS; up to that all is true.
+  // Finds where the segments of the span that begins at `first` begin and end. Returns the first one that ends before
+  // its limit, or THREADS; up to that all is true.
   DZ_HD uint32_t find_segments(uint64_t origin, uint32_t first) {
     team.each([&](uint32_t t) {
       s.begin[t] = first + t * Shape::SEGMENT;
@@ -388,10 +388,10 @@ struct Inflater {
     if (n > capacity - produced) return kTooLong;
     uint8_t* const to = out + produced;
 #ifdef __CUDA_ARCH__
-    copy_stored_block(to, from + 4, n, threadIdx.x, Shape::THREADS);
+    copy_bytes(to, from + 4, n, threadIdx.x, Shape::THREADS);
     __syncthreads();
 #else
-    copy_stored_block(to, from + 4, n, 0, 1);
+    copy_bytes(to, from + 4, n, 0, 1);
 #endif
     produced += n;
     at = 8 * (byte + 4 + n);
@@ -432,8 +432,8 @@ struct Inflater {
 };
 
 template <class Shape>
-DZ_HD InflateStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
-                            uint64_t& produced) {
+DZ_HD InflateStatus inflate(InflateState<Shape>& state, const uint8_t* in, uint64_t len, uint8_t* out,
+                            uint64_t capacity, uint64_t& produced) {
   Inflater<Shape> inflater = {{}, state, {}, out, capacity, 0, 0};
   inflater.input.open(in, len);
   inflater.at = inflater.input.begin;

@@ -1,8 +1,8 @@
-// The threads of a block, for code that goes by steps: each thread does its part of a step, and what it wrote, all read in
-// the next. On the host the threads of a step go one after the other, so that such code can be tested without a GPU.
+// The threads of a block, for code that goes by steps: each thread does its part of a step, and what it wrote, all read
+// in the next. On the host the threads of a step go one after the other, so that such code is tested without a GPU.
 //
-// A step gets its thread's number and may keep nothing for the next but in shared memory. What is computed between steps
-// is the same in all threads. A step must not write what was read since the step before it.
+// A step gets its thread's number and may keep nothing for the next but in shared memory. What is computed between
+// steps is the same in all threads. A step must not write what was read since the step before it.
 #pragma once
 #include "layout.cuh"
 

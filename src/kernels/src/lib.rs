@@ -24,10 +24,10 @@ pub const INFLATE: [(&str, u32); 4] =
 /// Bytes that one block of `dz_gather` moves: a [`Copy`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
-/// Which of [`INFLATE`] suits so many streams: the most threads a stream with which all streams run at once, on a device with
-/// so many multiprocessors of 2048 threads.
+/// Which of [`INFLATE`] suits so many streams: the one with the most threads with which all streams run at once, on a
+/// device with so many multiprocessors. Each has the registers for 1024 threads of these kernels.
 pub fn inflate_kernel(streams: usize, multiprocessors: u32) -> usize {
-    let room = u64::from(multiprocessors) * 2048;
+    let room = u64::from(multiprocessors) * 1024;
     let fits = |&(_, threads): &(&str, u32)| streams as u64 * u64::from(threads) <= room;
     INFLATE.iter().position(fits).unwrap_or(INFLATE.len() - 1)
 }

@@ -1,6 +1,6 @@
 //! The decoder of deflate streams against another implementation's encoder and decoder, and against damage.
 
-use dali_zarr_kernels::host;
+use dali_zarr_kernels::{INFLATE, host, inflate_kernel};
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Decompress, FlushDecompress, Status};
@@ -53,8 +53,7 @@ fn deflate(data: &[u8], level: u32) -> Vec<u8> {
 fn deflate_by(data: &[u8], level: u8, strategy: CompressionStrategy) -> Vec<u8> {
     let flags = create_comp_flags_from_zip_params(level.into(), -15, strategy as i32);
     let mut out = vec![0; data.len() * 2 + 1000];
-    let (status, read, written) =
-        compress(&mut CompressorOxide::new(flags), data, &mut out, TDEFLFlush::Finish);
+    let (status, read, written) = compress(&mut CompressorOxide::new(flags), data, &mut out, TDEFLFlush::Finish);
     assert_eq!((status, read), (TDEFLStatus::Done, data.len()));
     out.truncate(written);
     out
@@ -105,6 +104,12 @@ fn decodes_every_level_and_length() {
             }
         }
     }
+}
+
+#[test]
+fn the_fewer_the_streams_the_more_threads_each_has() {
+    let threads = |streams| INFLATE[inflate_kernel(streams, 132)].1;
+    assert_eq!([1, 264, 265, 528, 1056, 1057, 100_000].map(threads), [512, 512, 256, 256, 128, 32, 32]);
 }
 
 #[test]
