@@ -18,14 +18,14 @@ pub const TILE: u32 = 8192;
 pub const THREADS: u32 = 256;
 
 /// The kernels that decode raw deflate streams, a block of threads for each, with the threads in their blocks.
-pub const INFLATE: [(&str, u32); 4] =
-    [("dz_inflate_512", 512), ("dz_inflate_256", 256), ("dz_inflate_128", 128), ("dz_inflate_32", 32)];
+pub const INFLATE: [(&str, u32); 2] = [("dz_inflate_512", 512), ("dz_inflate_256", 256)];
 
 /// Bytes that one block of `dz_gather` moves: a [`Copy`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
-/// Which of [`INFLATE`] suits so many streams: the one with the most threads with which all streams run at once, on a
-/// device with so many multiprocessors. Each has the registers for 1024 threads of these kernels.
+/// Which of [`INFLATE`] suits so many streams, on a device with so many multiprocessors: the first as long as all streams
+/// run at once. Each multiprocessor has the registers for 1024 threads of these kernels. Fewer threads than the second's
+/// are slower for any number of streams, short ones too.
 pub fn inflate_kernel(streams: usize, multiprocessors: u32) -> usize {
     let room = u64::from(multiprocessors) * 1024;
     let fits = |&(_, threads): &(&str, u32)| streams as u64 * u64::from(threads) <= room;
