@@ -11,7 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import build, check, same, to_numpy
+from support.pipelines import build, check, same, stats_of, to_numpy
 from support.stores import chunk_files, metadata, sample_values
 from zarr.codecs import BytesCodec
 from zarr.codecs import numcodecs as zn
@@ -217,6 +217,88 @@ def test_chains(tmp_path, device, layout):
         assert _write(tmp_path, f"a{number}", values, zarr_format, filters, packers, **how), f"zarr-python writes {name}"
         names.append(f"a{number}")
     _check_all(device, tmp_path, names)
+
+
+# Around one compressor, or none: (dtype, filters in the order of encoding, bytes codecs behind). All of it on the GPU.
+ON_GPU: dict[str, tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "sealed zstd": ("float32", [], [BYTES["zstd"], BYTES["crc32c"]]),
+    "sealed blosc": ("uint16", [], [BYTES["blosc"], BYTES["crc32c"]]),
+    "sealed twice": ("int64", [], [BYTES["gzip"], BYTES["crc32"], BYTES["adler32"]]),
+    "sealed at the start": ("int16", [], [BYTES["lz4"], BYTES["crc32c-start"]]),
+    "sealed by HDF5": ("float64", [], [BYTES["zlib"], BYTES["fletcher32"], BYTES["jenkins"]]),
+    "only sealed": ("float32", [], [BYTES["crc32c"]]),
+    "shuffled zlib": ("float32", [{"id": "shuffle", "elementsize": 4}], [BYTES["zlib"]]),
+    "shuffled zstd": ("float64", [{"id": "shuffle", "elementsize": 8}], [BYTES["zstd"]]),
+    "shuffled lz4": ("uint16", [{"id": "shuffle", "elementsize": 2}], [BYTES["lz4"]]),
+    "shuffled in pairs": ("int16", [{"id": "shuffle", "elementsize": 4}], [BYTES["gzip"]]),
+    "shuffled in thirds": ("uint8", [{"id": "shuffle", "elementsize": 3}], [BYTES["zlib"]]),
+    "shuffled in halves": ("int64", [{"id": "shuffle", "elementsize": 4}], [BYTES["zlib"]]),
+    "shuffled and sealed": ("float32", [{"id": "shuffle", "elementsize": 4}], [BYTES["zlib"], BYTES["fletcher32"]]),
+    "only shuffled": ("int32", [{"id": "shuffle", "elementsize": 4}], []),
+    "rounded": ("float32", [{"id": "bitround", "keepbits": 5}], [BYTES["zstd"]]),
+    "quantised": ("float32", [{"id": "quantize", "digits": 1, "dtype": "<f4"}], [BYTES["zlib"]]),
+}
+
+
+def _write_around(path: Any, layout: str) -> list[str]:
+    """Writes an array for each of ``ON_GPU``; its names."""
+    zarr_format, how = LAYOUTS[layout]
+    names = []
+    for number, (name, (dtype, filters, packers)) in enumerate(ON_GPU.items()):
+        big = [f | {"dtype": f["dtype"].replace("<", ">")} if how.get("big_endian") and "dtype" in f else f for f in filters]
+        if how.get("big_endian") and filters and filters[0]["id"] == "bitround":
+            continue  # numcodecs rounds the bits of native floats only
+        values = sample_values(dtype, SHAPE, seed=number)
+        assert _write(path, f"a{number}", values, zarr_format, big, packers, **how), f"zarr-python writes {name}"
+        names.append(f"a{number}")
+    return names
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_checksums_and_shuffles_around_compressors(tmp_path, device, layout):
+    """What the GPU decodes with its surroundings, on both devices; the CPU is not asked to help."""
+    names = _write_around(tmp_path / "s", layout)
+    _check_all(device, tmp_path / "s", names)
+    if device == "gpu":
+        stats = stats_of(tmp_path, 4, device, 5, path=tmp_path / "s", arrays=names, decode_device="gpu")
+        assert stats["cpu_fallbacks"] == 0 and stats["chunks_decoded_cpu"] == 0, stats
+
+
+@pytest.mark.parametrize("elements", [(1, 1000, 4099), (3, 123, 457)])
+def test_shuffles_of_large_chunks(tmp_path, device, elements):
+    """Shuffled as a whole, however large the chunk is, whether wide loads fit it or not."""
+    values = np.random.default_rng(5).normal(size=(3, 1000, 4099)).astype("float32").round(2)[:, : elements[1], : elements[2]]
+    array = zarr.create_array(
+        str(tmp_path), name="a", shape=values.shape, chunks=elements, dtype="f4", zarr_format=2,
+        filters=[numcodecs.Shuffle(4)], compressors=numcodecs.Zlib(1),
+    )
+    array[...] = values
+    check(device, 2, path=tmp_path, arrays=["a"])
+
+
+def test_a_wrong_checksum_around_a_compressor_is_named(tmp_path, device):
+    """By the CPU, which decodes what the GPU isn't given."""
+    _write(tmp_path, "a", sample_values("int32", SHAPE), 3, [], [BYTES["zstd"], BYTES["crc32c"]])
+    file = chunk_files(tmp_path, "a")[0]
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(bytes(damaged))
+    with pytest.raises(RuntimeError, match="chunk a/c/.*crc32c checksum.*damaged"):
+        build(device, 5, path=tmp_path, arrays=["a"]).run()
+
+
+@pytest.mark.parametrize("blocksize", [0, 20 << 20])
+def test_large_blosc_blocks(tmp_path, device, blocksize):
+    """Blocks of more than 16 MiB are read where the metadata ask for them."""
+    values = np.arange(6 << 20, dtype="int32").reshape(2, -1)
+    blosc = numcodecs.Blosc(cname="zstd", clevel=1, shuffle=1, blocksize=blocksize)
+    codecs = {"filters": None, "compressors": blosc} if blocksize else {"filters": [blosc], "compressors": numcodecs.CRC32()}
+    array = zarr.create_array(
+        str(tmp_path), name="a", shape=values.shape, chunks=values.shape, dtype="i4", zarr_format=2, **codecs,
+    )
+    array[...] = values
+    limits = {"host_memory_limit": 512 << 20} | ({"device_memory_limit": 512 << 20} if device == "gpu" else {})
+    check(device, 1, path=tmp_path, arrays=["a"], **limits)
 
 
 def test_v2_filters_keep_their_own_byte_order(tmp_path, device):

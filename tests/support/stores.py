@@ -72,7 +72,7 @@ CODECS_V2: dict[str, Callable[[], Any]] = {
 GPU_CODECS = {
     "none", "zstd", "zstd-fast", "zstd-checksum", "gzip", "zlib", "lz4", "numcodecs-zlib", "numcodecs-lz4",
     "blosc-lz4-shuffle", "blosc-lz4-noshuffle", "blosc-lz4hc-noshuffle", "blosc-zstd-shuffle", "blosc-zstd-bitshuffle",
-    "blosc-zlib-shuffle",
+    "blosc-zlib-shuffle", "crc32c", "zstd+crc32c", "gzip+crc32c",
 }
 
 

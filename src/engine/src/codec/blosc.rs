@@ -8,20 +8,21 @@
 use super::{BloscCodec, Compression, damaged as damaged_data, wrong_size};
 use crate::error::{Error, Result};
 
-/// Blocks up to this size are decoded: c-blosc takes up to three times as much for itself. Those that it chooses on its
-/// own have 2 MiB at the most.
+/// Blocks up to this size are decoded, and larger ones only where metadata ask for them: c-blosc takes up to three times as
+/// much for itself, which must be known before a chunk is read. Those that it chooses on its own have 2 MiB at the most.
 const MAX_BLOCK: usize = 16 << 20;
 
 /// Bytes of the header.
 const HEADER: usize = 16;
 
-/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most.
-pub(super) fn working_bytes(decoded: usize) -> usize {
-    3 * decoded.min(MAX_BLOCK) + (64 << 10)
+/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most; `asked` is the size of blocks in the
+/// metadata, 0 if they give none.
+pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
+    decoded.min(asked.max(MAX_BLOCK)).saturating_mul(3).saturating_add(64 << 10)
 }
 
-/// Fills `out` from the chunk in `encoded`.
-pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<()> {
+/// Fills `out` from the chunk in `encoded`; `asked` as for [`working_bytes`].
+pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()> {
     let Some(header) = encoded.first_chunk::<HEADER>() else {
         return Err(damaged(encoded.len(), "the data ends within the header"));
     };
@@ -34,9 +35,11 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let reason = format!("the header says that they are {stored}");
         return Err(damaged(encoded.len(), reason));
     }
-    if block > MAX_BLOCK && block <= decoded {
+    let most = asked.max(MAX_BLOCK);
+    if block > most && block <= decoded {
         return Err(Error::runtime(format!(
-            "expected blosc blocks of at most {MAX_BLOCK} bytes, but found {block}; rewrite the array with smaller ones"
+            "expected blosc blocks of at most {most} bytes, which is what the metadata's blocksize allows for, but found \
+             {block}; rewrite the array with smaller ones, or with that blocksize in its metadata"
         )));
     }
     let mut found = 0usize;
@@ -59,5 +62,5 @@ pub(super) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<()> {
 }
 
 fn damaged(encoded: usize, reason: impl std::fmt::Display) -> Error {
-    damaged_data(Compression::Blosc(BloscCodec::Lz4), encoded, reason)
+    damaged_data(Compression::Blosc(BloscCodec::Lz4, 0), encoded, reason)
 }

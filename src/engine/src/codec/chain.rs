@@ -8,7 +8,7 @@ use zarrs::metadata::v2::{ArrayMetadataV2Order, MetadataV2};
 use zarrs::metadata::v3::MetadataV3;
 
 use super::fallback::Fallback;
-use super::{BloscCodec, ChunkFormat, Codec, Compression, Other, filters};
+use super::{BloscCodec, ChunkFormat, Codec, Compression, Other, Packed, filters};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -79,11 +79,11 @@ impl CodecList {
         }
         filters::refuse(self.0.iter().map(|(name, _)| name.as_str()))?;
         if let Some((chain, order, swap)) = filters::v3(&self.0, dtype, largest)? {
-            return Ok(ChunkFormat { order, swap, codec: Codec::Other(Box::new(Other::Chain(chain))), dtype });
+            return Ok(ChunkFormat { order, swap, codec: undone_here(chain), dtype });
         }
         let names = self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let list = self.0.iter().map(|(name, configuration)| normalised(name, configuration)).collect();
-        let outer = self.0.last().and_then(|(name, configuration)| compression(name, configuration.get("cname")));
+        let outer = self.0.last().and_then(|(name, configuration)| compression(name, configuration));
         other(names, list, outer, dtype, fill, largest)
     }
 
@@ -106,9 +106,7 @@ impl CodecList {
         let swap = dtype.size() > 1 && foreign_endian(configuration)?;
         Ok(match tail {
             [] => Some((order, swap, Codec::Raw)),
-            [(name, configuration)] => {
-                compression(name, configuration.get("cname")).map(|c| (order, swap, Codec::Gpu(c)))
-            }
+            [(name, configuration)] => compression(name, configuration).map(|c| (order, swap, Codec::Gpu(c.into()))),
             _ => None,
         })
     }
@@ -127,7 +125,10 @@ impl V2Codecs {
         };
         let outer = match &self.compressor {
             None => None,
-            Some(codec) => compression(&id(codec).ok_or_else(|| unreadable(codec))?, codec.get("cname")),
+            Some(codec) => {
+                let name = id(codec).ok_or_else(|| unreadable(codec))?;
+                codec.as_object().and_then(|configuration| compression(&name, configuration))
+            }
         };
         let mut order: Vec<usize> = (0..ndim).collect();
         if self.fortran {
@@ -135,7 +136,7 @@ impl V2Codecs {
         }
         let swap = dtype.size() > 1 && self.big_endian != cfg!(target_endian = "big");
         if self.filters.is_empty() && (self.compressor.is_none() || outer.is_some()) {
-            return Ok(ChunkFormat { order, swap, codec: outer.map_or(Codec::Raw, Codec::Gpu), dtype });
+            return Ok(ChunkFormat { order, swap, codec: outer.map_or(Codec::Raw, |c| Codec::Gpu(c.into())), dtype });
         }
         let named = self.filters.iter().chain(&self.compressor).map(|codec| {
             let configuration = codec.as_object().cloned().unwrap_or_default();
@@ -144,7 +145,7 @@ impl V2Codecs {
         let named = named.collect::<Result<Vec<_>>>()?;
         filters::refuse(named.iter().map(|(name, _)| name.as_str()))?;
         if let Some(chain) = filters::v2(&named, &order, dtype, largest)? {
-            return Ok(ChunkFormat { order, swap, codec: Codec::Other(Box::new(Other::Chain(chain))), dtype });
+            return Ok(ChunkFormat { order, swap, codec: undone_here(chain), dtype });
         }
         let mut names = Vec::new();
         let mut metadata = |codec: &Value| {
@@ -173,6 +174,14 @@ impl V2Codecs {
     }
 }
 
+/// A chain of this project: on the GPU too, if that may decode it.
+fn undone_here(chain: filters::Chain) -> Codec {
+    match Packed::new(chain) {
+        Ok(packed) => Codec::Gpu(packed),
+        Err(chain) => Codec::Other(Box::new(Other::Chain(chain))),
+    }
+}
+
 fn other(
     names: String,
     list: Vec<MetadataV3>,
@@ -197,20 +206,24 @@ pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
     ))
 }
 
-/// The compressor of this name; `cname` is what Blosc is configured with.
-fn compression(name: &str, cname: Option<&Value>) -> Option<Compression> {
+/// The compressor of this name.
+pub(super) fn compression(name: &str, configuration: &Map<String, Value>) -> Option<Compression> {
+    let block = || configuration.get("blocksize").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     Some(match name {
         "zstd" | "numcodecs.zstd" => Compression::Zstd,
         "gzip" | "numcodecs.gzip" => Compression::Gzip,
         "zlib" | "numcodecs.zlib" => Compression::Zlib,
         "lz4" | "numcodecs.lz4" => Compression::Lz4,
-        "blosc" | "numcodecs.blosc" => Compression::Blosc(match cname.and_then(Value::as_str) {
-            Some("blosclz") => BloscCodec::BloscLz,
-            Some("snappy") => BloscCodec::Snappy,
-            Some("zlib") => BloscCodec::Zlib,
-            Some("zstd") => BloscCodec::Zstd,
-            _ => BloscCodec::Lz4,
-        }),
+        "blosc" | "numcodecs.blosc" => Compression::Blosc(
+            match configuration.get("cname").and_then(Value::as_str) {
+                Some("blosclz") => BloscCodec::BloscLz,
+                Some("snappy") => BloscCodec::Snappy,
+                Some("zlib") => BloscCodec::Zlib,
+                Some("zstd") => BloscCodec::Zstd,
+                _ => BloscCodec::Lz4,
+            },
+            block().unwrap_or(0),
+        ),
         _ => return None,
     })
 }

@@ -181,7 +181,7 @@ fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>> {
 }
 
 /// Runs foreign code; a panic in it is the chunk's or the metadata's fault, not the process's.
-pub(super) fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         Err(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the codec panicked".into()))

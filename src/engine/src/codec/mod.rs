@@ -12,6 +12,7 @@ mod deflate;
 pub mod fallback;
 pub mod filters;
 mod lz4;
+mod packed;
 mod zstd;
 
 pub(crate) use chain::{CodecList, V2Codecs};
@@ -20,8 +21,9 @@ use std::fmt;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use fallback::Fallback;
+use fallback::{Fallback, blosc_sizes};
 use filters::Chain;
+pub use packed::Packed;
 
 /// A compressor of whole chunks that is decoded here and may be decoded on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +36,9 @@ pub enum Compression {
     Zlib,
     /// numcodecs' LZ4: the decoded size as a little-endian u32, then one LZ4 block.
     Lz4,
-    /// A chunk of Blosc 1, with whatever compressor and shuffle its header names.
-    Blosc(BloscCodec),
+    /// A chunk of Blosc 1, with whatever compressor and shuffle its header names; and the size of blocks that metadata ask
+    /// for, in bytes, 0 for c-blosc's own choice.
+    Blosc(BloscCodec, u32),
 }
 
 /// The compressor that metadata names for Blosc: what writers were told, and what most chunks will have.
@@ -58,7 +61,7 @@ impl Compression {
             Self::Gzip => "gzip",
             Self::Zlib => "zlib",
             Self::Lz4 => "lz4",
-            Self::Blosc(_) => "blosc",
+            Self::Blosc(..) => "blosc",
         }
     }
 
@@ -72,7 +75,7 @@ impl Compression {
             Self::Gzip => deflate::decode_gzip(encoded, out),
             Self::Zlib => deflate::decode_zlib(encoded, out),
             Self::Lz4 => lz4::decode(encoded, out),
-            Self::Blosc(_) => blosc::decode(encoded, out),
+            Self::Blosc(_, block) => blosc::decode(encoded, block as usize, out),
         }
     }
 
@@ -87,7 +90,7 @@ impl Compression {
             // LZ4_compressBound and the size before it.
             Self::Lz4 => decoded.saturating_add(decoded / 255) + 16 + 4,
             // What doesn't shrink is stored as it is behind the header.
-            Self::Blosc(_) => decoded.saturating_add(16),
+            Self::Blosc(..) => decoded.saturating_add(16),
         }
     }
 
@@ -95,7 +98,7 @@ impl Compression {
     pub fn typical_stream(self, decoded: usize) -> usize {
         match self {
             // c-blosc's choices are larger, except for splits of small elements at low levels.
-            Self::Blosc(_) => decoded.min(32 << 10),
+            Self::Blosc(..) => decoded.min(32 << 10),
             Self::Zstd | Self::Gzip | Self::Zlib | Self::Lz4 => decoded,
         }
     }
@@ -103,7 +106,7 @@ impl Compression {
     /// Bytes that decoding `decoded` bytes on the CPU takes beside the output, where that depends on the chunk.
     pub fn working_bytes(self, decoded: usize) -> usize {
         match self {
-            Self::Blosc(_) => blosc::working_bytes(decoded),
+            Self::Blosc(_, block) => blosc::working_bytes(decoded, block as usize),
             Self::Zstd | Self::Gzip | Self::Zlib | Self::Lz4 => 0,
         }
     }
@@ -120,13 +123,13 @@ impl fmt::Display for Compression {
 pub enum Codec {
     /// As they are.
     Raw,
-    /// By one compressor, which the GPU may decode.
-    Gpu(Compression),
+    /// By what the GPU may decode.
+    Gpu(Packed),
     /// By anything else: decoded on the CPU.
     Other(Box<Other>),
 }
 
-/// What decodes a chain that isn't one compressor.
+/// What decodes any other chain.
 #[derive(Debug)]
 pub enum Other {
     /// This project.
@@ -171,6 +174,15 @@ pub struct ChunkFormat {
 }
 
 impl ChunkFormat {
+    /// The format that v3's list `codecs` gives chunks of `dtype`; `fill` holds the bits of the fill value, `largest` is the
+    /// largest chunk's shape.
+    ///
+    /// # Errors
+    /// If there is no decoder for one of them, or they don't fit together.
+    pub fn from_v3(codecs: &serde_json::Value, dtype: DType, fill: u64, largest: &[u64]) -> Result<Self> {
+        CodecList::parse(codecs)?.format(dtype, fill, largest)
+    }
+
     /// Fills `out` with the elements of a chunk of `shape` (encoded extents, in the array's axes), laid out as
     /// `order` and `swap` say.
     ///
@@ -194,8 +206,16 @@ impl ChunkFormat {
                 encoded.len(),
                 if encoded.len() < expected { "truncated" } else { "not what the metadata says" }
             ))),
-            Codec::Gpu(compression) => compression.decode(encoded, out),
+            Codec::Gpu(packed) => packed.decode(encoded, shape, out),
             Codec::Other(other) => other.decode(encoded, shape, out),
+        }
+    }
+
+    /// What the GPU has to undo, if it may.
+    pub fn packed(&self) -> Option<&Packed> {
+        match &self.codec {
+            Codec::Gpu(packed) => Some(packed),
+            Codec::Raw | Codec::Other(_) => None,
         }
     }
 
@@ -212,7 +232,7 @@ impl ChunkFormat {
     pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,
-            Codec::Gpu(compression) => compression.max_encoded_bytes(decoded),
+            Codec::Gpu(packed) => packed.max_encoded_bytes(decoded),
             Codec::Other(other) => other.max_encoded_bytes(decoded),
         }
     }
@@ -222,7 +242,7 @@ impl ChunkFormat {
     pub fn scratch_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => 0,
-            Codec::Gpu(compression) => compression.working_bytes(decoded),
+            Codec::Gpu(packed) => packed.scratch_bytes(decoded),
             Codec::Other(other) => match other.as_ref() {
                 Other::Chain(chain) => chain.scratch_bytes(decoded),
                 Other::Zarrs(_) => decoded,
@@ -234,7 +254,7 @@ impl ChunkFormat {
     pub fn describe(&self) -> String {
         match &self.codec {
             Codec::Raw => "uncompressed".into(),
-            Codec::Gpu(compression) => compression.name().into(),
+            Codec::Gpu(packed) => packed.names().into(),
             Codec::Other(other) => other.names().into(),
         }
     }

@@ -35,7 +35,7 @@ fn compress(codec: Compression, data: &[u8], level: u32) -> Vec<u8> {
         Compression::Gzip => gzip(data, level),
         Compression::Zlib => zlib(data, level),
         Compression::Lz4 => lz4(data),
-        Compression::Blosc(_) => unreachable!("it is no stream"),
+        Compression::Blosc(..) => unreachable!("it is no stream"),
     }
 }
 

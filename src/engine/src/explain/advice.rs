@@ -12,8 +12,6 @@ const MANY_READS: f64 = 1.5;
 const MUCH_DECODED: f64 = 4.0;
 /// Streams of some MiB in flight below which the GPU's decoders are idle most of the time.
 const FEW_FOR_GPU: usize = 64;
-/// zstd chunks beyond this many bytes are left to the CPU, one at a time.
-const LARGE_ZSTD: u64 = 128 << 20;
 
 /// Everything that applies, the most important first.
 pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
@@ -82,19 +80,21 @@ fn cpu_codecs(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
     for array in &e.arrays {
         for part in &array.parts {
-            if part.route == Route::Cpu {
+            if part.route != Route::Cpu {
+                continue;
+            }
+            if let Some(limit) = part.gpu_limit.filter(|&limit| part.chunk_bytes > limit) {
+                all.push(format!(
+                    "array '{}': chunks of {} are decoded on the CPU: the GPU would decode chunks of {} at most",
+                    array.name,
+                    bytes(part.chunk_bytes),
+                    bytes(limit)
+                ));
+            } else {
                 all.push(format!(
                     "array '{}': its codecs ({}) are decoded on the CPU: with Blosc (lz4 or zstd) or zstd the GPU \
                      would decode it",
                     array.name, part.codecs
-                ));
-            } else if part.codecs == "zstd" && part.chunk_bytes > LARGE_ZSTD {
-                all.push(format!(
-                    "array '{}': zstd chunks of {} are decoded by the CPU, one at a time: write chunks of {} at most, \
-                     or use decode_device=\"cpu\", which has all threads decode",
-                    array.name,
-                    bytes(part.chunk_bytes),
-                    bytes(LARGE_ZSTD)
                 ));
             }
         }
@@ -126,10 +126,10 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
 /// `None` if no array asks for more than a few.
 fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
     let parts = e.arrays.iter().flat_map(|a| &a.parts);
-    let wanted = parts.filter_map(|part| match part.route {
-        Route::Gpu(Compression::Gzip | Compression::Zlib | Compression::Lz4) => Some(FEW_FOR_GPU),
+    let wanted = parts.filter(|part| part.route == Route::Gpu).filter_map(|part| match part.compression {
+        Some(Compression::Gzip | Compression::Zlib | Compression::Lz4) => Some(FEW_FOR_GPU),
         // The blocks of a frame are decoded side by side.
-        Route::Gpu(Compression::Zstd) => {
+        Some(Compression::Zstd) => {
             Some((FEW_FOR_GPU as u64 * (4 << 20)).div_ceil(part.chunk_bytes.max(1)).min(FEW_FOR_GPU as u64) as usize)
         }
         // Dozens of streams in each chunk, or none.

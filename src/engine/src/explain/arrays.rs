@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::codec::{Compression, Packed};
 use crate::dataset::Part;
 use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{Geometry, Role, View};
+use crate::gpu_codec::{ZstdDecoder, max_decoded};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
@@ -23,6 +25,10 @@ pub(crate) struct PartFacts {
     /// Decoded bytes of the largest chunk.
     pub chunk_bytes: u64,
     pub route: Route,
+    /// What compressed the chunks, if it is one compressor for which the GPU may have a decoder.
+    pub compression: Option<Compression>,
+    /// Decoded bytes of the largest chunk that the GPU's decoders take, if they take any.
+    pub gpu_limit: Option<u64>,
     pub why: String,
 }
 
@@ -48,7 +54,7 @@ impl PartFacts {
         match self.route {
             Route::Raw => "nowhere",
             Route::Cpu => "cpu",
-            Route::Gpu(_) => "gpu",
+            Route::Gpu => "gpu",
         }
     }
 
@@ -112,6 +118,8 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 codecs: part.format.describe(),
                 chunk_bytes: part.largest_chunk().iter().product::<u64>() * array.dtype.size() as u64,
                 route: catalog.routes[a][p],
+                compression: part.format.packed().and_then(Packed::compression),
+                gpu_limit: part.format.packed().map(|packed| max_decoded(packed, ZstdDecoder::Kernels) as u64),
                 why: why(spec, opened, a, p),
             };
             ArrayFacts {
@@ -150,7 +158,7 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
     match opened.catalog.routes[array][part] {
         Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
         Route::Raw => "uncompressed: its chunks are read as they are".into(),
-        Route::Gpu(_) => "the GPU has a decoder for it".into(),
+        Route::Gpu => "the GPU has a decoder for it".into(),
         Route::Cpu if to_gpu && spec.decode_device == DecodeDevice::Cpu => "decode_device=\"cpu\" asks for it".into(),
         Route::Cpu => "batches are delivered to the CPU and decoded there".into(),
     }

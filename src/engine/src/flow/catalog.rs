@@ -19,7 +19,7 @@ pub(crate) enum Route {
     /// On the CPU.
     Cpu,
     /// On the GPU.
-    Gpu(crate::codec::Compression),
+    Gpu,
 }
 
 /// Where a chunk is.

@@ -20,7 +20,7 @@ impl Scheduler {
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Fetched;
         match chunk.place.route {
-            Route::Gpu(_) => self.pending_encoded += chunk.place.decoded,
+            Route::Gpu => self.pending_encoded += chunk.place.decoded,
             _ => self.pending_raw += chunk.payload.map_or(0, |p| p.1.len),
         }
         self.pending.push_back(handle);
@@ -84,7 +84,7 @@ impl Scheduler {
             let chunk = &mut self.chunks[handle];
             let (id, bytes, slot) = (chunk.id, chunk.place.decoded, chunk.slot);
             let (content, on_gpu) = match chunk.place.route {
-                Route::Gpu(compression) => (Content::Encoded(compression), bytes),
+                Route::Gpu => (Content::Encoded, bytes),
                 _ => (Content::Decoded, 0),
             };
             let Some((group, span)) = chunk.payload else {
@@ -102,7 +102,7 @@ impl Scheduler {
             self.pending.pop_front();
             match content {
                 Content::Decoded => self.pending_raw -= span.len,
-                Content::Encoded(_) => self.pending_encoded -= bytes,
+                Content::Encoded => self.pending_encoded -= bytes,
             }
             chunk.payload = None; // The lane gives the group back as soon as the bytes are copied.
             let first = wave.work.jobs.len();

@@ -2,7 +2,6 @@
 
 use super::chunks::Handle;
 use super::tasks::{GroupId, Outcome, Served, Work};
-use crate::codec::Compression;
 use crate::error::Result;
 use crate::memory::Span;
 use crate::plan::ChunkId;
@@ -12,8 +11,8 @@ use crate::plan::ChunkId;
 pub(crate) enum Content {
     /// Decoded: uncompressed in the store, or decoded by the CPU.
     Decoded,
-    /// Encoded by a compressor that the GPU undoes.
-    Encoded(Compression),
+    /// Encoded, by what the GPU undoes.
+    Encoded,
 }
 
 /// One chunk of a wave.

@@ -95,7 +95,7 @@ impl Lane {
                 Route::Cpu => {}
                 _ if !good || outcome.is_err() => failed += 1,
                 Route::Raw => uncompressed += 1,
-                Route::Gpu(_) => decoded += 1,
+                Route::Gpu => decoded += 1,
             }
         }
         let fell_back = if good { self.fell_back } else { 0 };
@@ -148,7 +148,10 @@ impl Lane {
         for &event in &wave.work.after {
             self.stream.wait_event(event)?;
         }
-        let sorted = sort(wave, self.staging.len(), self.decoder.zstd, |part| self.decoder.takes(&self.tables, part));
+        let sorted = {
+            let takes = |part: &_| self.decoder.takes(&self.tables, part);
+            sort(wave, &self.shared.catalog, self.staging.len(), self.decoder.zstd, takes)
+        };
         self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
         self.copied.record(&self.stream)?;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::codec::{BloscCodec, Compression};
+use crate::codec::{BloscCodec, Compression, Packed};
 use crate::cuda::decode::temp_bytes;
 use crate::cuda::nvcomp;
 use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
@@ -21,7 +21,7 @@ use crate::flow::catalog::{Catalog, Route};
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
 use crate::flow::wave::{Lanes, Upload, Wave, WaveLimits};
-use crate::gpu_codec::{StreamCodec, ZstdDecoder};
+use crate::gpu_codec::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::reader::needs::Limits;
 use crate::spec::Spec;
 
@@ -41,11 +41,11 @@ pub(crate) struct Gpu {
 /// If no decoder of the GPU takes them.
 const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'static str> {
     match compression {
-        Compression::Zstd | Compression::Blosc(BloscCodec::Zstd) => Ok(StreamCodec::Zstd),
-        Compression::Gzip | Compression::Zlib | Compression::Blosc(BloscCodec::Zlib) => Ok(StreamCodec::Deflate),
-        Compression::Lz4 | Compression::Blosc(BloscCodec::Lz4) => Ok(StreamCodec::Lz4),
-        Compression::Blosc(BloscCodec::Snappy) => Ok(StreamCodec::Snappy),
-        Compression::Blosc(BloscCodec::BloscLz) => Err("the GPU has no decoder for Blosc's own compressor, blosclz"),
+        Compression::Zstd | Compression::Blosc(BloscCodec::Zstd, _) => Ok(StreamCodec::Zstd),
+        Compression::Gzip | Compression::Zlib | Compression::Blosc(BloscCodec::Zlib, _) => Ok(StreamCodec::Deflate),
+        Compression::Lz4 | Compression::Blosc(BloscCodec::Lz4, _) => Ok(StreamCodec::Lz4),
+        Compression::Blosc(BloscCodec::Snappy, _) => Ok(StreamCodec::Snappy),
+        Compression::Blosc(BloscCodec::BloscLz, _) => Err("the GPU has no decoder for Blosc's own compressor, blosclz"),
     }
 }
 
@@ -71,13 +71,21 @@ fn workspace_for(codec: StreamCodec, zstd: ZstdDecoder, n: usize, largest: usize
     temp_bytes(codec, n, largest, total)
 }
 
-/// Whether the GPU's decoder for this compression is there.
+/// Whether the GPU can decode chunks of up to `decoded` bytes that are packed like this.
 ///
 /// # Errors
-/// What to install, or that there is none.
-pub(crate) fn available(compression: Compression) -> Result<()> {
+/// What to install, or why it can't.
+pub(crate) fn available(packed: &Packed, decoded: usize) -> Result<()> {
+    let zstd = zstd_decoder()?;
+    let most = max_decoded(packed, zstd);
+    if decoded > most {
+        return Err(Error::value(format!(
+            "expected chunks of at most {most} decoded bytes, which is what the GPU's decoder takes, but found {decoded}"
+        )));
+    }
+    let Some(compression) = packed.compression() else { return Ok(()) };
     let codec = codec(compression).map_err(Error::value)?;
-    if codec == StreamCodec::Zstd && zstd_decoder()? == ZstdDecoder::Nvcomp { nvcomp::available() } else { Ok(()) }
+    if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Nvcomp { nvcomp::available() } else { Ok(()) }
 }
 
 struct RunningLanes {
@@ -112,8 +120,15 @@ impl Drop for RunningLanes {
     }
 }
 
+/// Whether the GPU decodes anything, be it only to undo what stands around stored bytes.
+fn on_gpu(catalog: &Catalog) -> bool {
+    catalog.routes.iter().flatten().any(|route| *route == Route::Gpu)
+}
+
 /// What the GPU decodes, and what its decoders need for it.
 struct Decoders {
+    /// Whether it is anything.
+    any: bool,
     /// The kinds of streams, each with the decoded bytes of the largest one.
     streams: Vec<(StreamCodec, usize)>,
     zstd: ZstdDecoder,
@@ -121,7 +136,7 @@ struct Decoders {
 
 impl Decoders {
     fn new(catalog: &Catalog) -> Result<Self> {
-        Ok(Self { streams: gpu_streams(catalog), zstd: zstd_decoder()? })
+        Ok(Self { any: on_gpu(catalog), streams: gpu_streams(catalog), zstd: zstd_decoder()? })
     }
 
     /// Bytes of workspace for a wave.
@@ -134,7 +149,7 @@ impl Decoders {
 
     /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
     fn fallback(&self, needs: &Needs) -> usize {
-        if self.streams.is_empty() { 0 } else { needs.decoded }
+        if self.any { needs.decoded } else { 0 }
     }
 }
 
@@ -145,10 +160,9 @@ impl Decoders {
 pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<Limits> {
     let decoders = Decoders::new(catalog)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
-    let on_gpu = !decoders.streams.is_empty();
-    let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, on_gpu, &workspace)? as u64;
+    let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, decoders.any, &workspace)? as u64;
     // Tables are in host memory too, as many as the lanes of the device's limit have: those of one lane at the least.
-    let least = budget::gpu(device, needs, spec.prefetch_queue_depth, on_gpu, &workspace)?;
+    let least = budget::gpu(device, needs, spec.prefetch_queue_depth, decoders.any, &workspace)?;
     let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs) + least.lanes * least.tables);
     Ok(Limits { host: host as u64, device })
 }
@@ -158,7 +172,7 @@ pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option
     let device = spec
         .device_memory_limit
         .unwrap_or(free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2)));
-    let fallback = if gpu_streams(catalog).is_empty() { 0 } else { needs.decoded };
+    let fallback = if on_gpu(catalog) { needs.decoded } else { 0 };
     let host = spec
         .host_memory_limit
         .unwrap_or(budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64));
@@ -178,8 +192,7 @@ pub(crate) fn divide(
 ) -> Result<(DeviceBudget, HostBudget)> {
     let decoders = Decoders::new(catalog)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
-    let on_gpu = !decoders.streams.is_empty();
-    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, on_gpu, &workspace)?;
+    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, decoders.any, &workspace)?;
     let h = budget::host_for_gpu(limits.host, needs, decoders.fallback(needs) + b.lanes * b.tables, threads)?;
     Ok((b, h))
 }
@@ -199,10 +212,9 @@ pub(crate) fn open(
     let slots = DeviceBuffer::alloc(device, b.slots)?;
     let module = Arc::new(Module::load(device)?);
     let ops = lane::upload(device, &shared.ops)?;
-    let fallback = if gpu_streams(&shared.catalog).is_empty() {
-        None
-    } else {
-        Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?)))
+    let fallback = match on_gpu(&shared.catalog) {
+        true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
+        false => None,
     };
     let lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
     Ok(Gpu {
@@ -218,7 +230,8 @@ fn gpu_streams(catalog: &Catalog) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let Route::Gpu(compression) = *route else { continue };
+            let compression = part.format.packed().and_then(Packed::compression);
+            let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
             // Checked against overflow when the needs were computed.
             let bytes = part.largest_chunk().iter().product::<u64>() as usize * array.dtype.size();
@@ -263,4 +276,24 @@ fn start_lanes(
         })?);
     }
     Ok(lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_beyond_a_decoders_limit_are_refused() {
+        let zstd = Packed::from(Compression::Zstd);
+        available(&zstd, 128 << 20).unwrap();
+        let error = available(&zstd, (128 << 20) + 1).unwrap_err();
+        assert!(
+            error.message().contains("at most 134217728 decoded bytes") && error.message().contains("134217729"),
+            "{error}"
+        );
+        let gzip = Packed::from(Compression::Gzip);
+        available(&gzip, (1 << 31) - 1).unwrap();
+        assert!(available(&gzip, 1 << 31).is_err());
+        assert!(available(&Packed::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
+    }
 }

@@ -8,6 +8,7 @@
 use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
 
+use crate::flow::catalog::Catalog;
 use crate::flow::wave::{Content, DIRECT_COPY, Wave};
 use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, ZstdDecoder, open};
 use crate::memory::arena::rounded;
@@ -60,7 +61,13 @@ pub(super) struct Sorted {
 
 /// Decides for each chunk how it gets to the device, and lays out a staging buffer of `room` bytes. `decodable` says
 /// whether this lane has a decoder, and memory for it, for a part.
-pub(super) fn sort(wave: &Wave, room: usize, zstd: ZstdDecoder, decodable: impl Fn(&Part) -> bool) -> Sorted {
+pub(super) fn sort(
+    wave: &Wave,
+    catalog: &Catalog,
+    room: usize,
+    zstd: ZstdDecoder,
+    decodable: impl Fn(&Part) -> bool,
+) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
     // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
@@ -75,14 +82,15 @@ pub(super) fn sort(wave: &Wave, room: usize, zstd: ZstdDecoder, decodable: impl 
                 continue;
             }
             Content::Decoded => (0, chunk.bytes.len),
-            Content::Encoded(compression) => {
+            Content::Encoded => {
                 // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
                 let bytes = unsafe { chunk.bytes.bytes() };
-                let known = open(compression, zstd, bytes, chunk.decoded_bytes, &mut opened);
+                let format = &catalog.part(chunk.id).format;
+                let known = format.packed().map(|packed| open(packed, zstd, bytes, chunk.decoded_bytes, &mut opened));
                 // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
                 let fits = |p: &Part| p.checksum.is_none() || p.to.is_multiple_of(16);
                 let takes = |p: &Part| fits(p) && (p.codec.is_none() || decodable(p));
-                if known.is_err() || !opened.parts.iter().all(takes) {
+                if known.is_none_or(|known| known.is_err()) || !opened.parts.iter().all(takes) {
                     sorted.refused.push(i);
                     continue;
                 }

@@ -3,12 +3,11 @@
 //!
 //! A chunk is opened into its streams, each a piece of data of the inner compressor that decodes to a known place.
 //! What comes out lies in the order of [`Opened::layout`], which the assembling kernel undoes while it reads. Nothing of
-//! the chunk but its header and its table of streams is looked at here; [`Opened::inspect`] looks at a stream.
+//! the chunk but its header and its table of streams is looked at here.
 
 use dali_zarr_kernels::{Layout, Shuffle};
 
-use super::{Verdict, Walk, bytes};
-use crate::codec::Compression;
+use super::{Walk, bytes};
 
 /// Bytes of the header, after which the table of blocks or the bytes of a plain copy follow.
 const HEADER: usize = 16;
@@ -71,24 +70,6 @@ pub struct Opened {
     pub streams: Vec<StreamPart>,
     /// The order of the decoded bytes.
     pub layout: Layout,
-}
-
-impl Opened {
-    /// Whether the GPU may decode one of this chunk's streams, as [`super::inspect`] for whole chunks. Offsets in the
-    /// verdict count from the stream's first byte.
-    ///
-    /// LZ4 and Snappy streams aren't walked: that is left to a decoder that trusts nothing (`dz_lz4`).
-    ///
-    /// # Panics
-    /// If `chunk` is shorter than the one that was opened.
-    pub fn inspect(&self, chunk: &[u8], part: &StreamPart) -> Verdict {
-        let stream = &chunk[part.src_offset as usize..][..part.src_len as usize];
-        match self.codec {
-            Some(Inner::Zstd) if !part.raw => super::inspect(Compression::Zstd, stream, part.dst_len as usize),
-            Some(Inner::Zlib) if !part.raw => super::inspect(Compression::Zlib, stream, part.dst_len as usize),
-            _ => Verdict::Gpu { start: 0, len: stream.len(), checksum: None },
-        }
-    }
 }
 
 /// Opens `chunk`, which has to decode to `decoded_len` bytes.

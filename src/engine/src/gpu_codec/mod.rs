@@ -27,7 +27,7 @@ pub(crate) mod tests;
 #[cfg(test)]
 mod tests_blosc;
 
-pub use open::{Opened, Part, StreamCodec, ZstdDecoder, open};
+pub use open::{Opened, Part, StreamCodec, ZstdDecoder, max_decoded, open};
 
 use crate::codec::Compression;
 
@@ -72,7 +72,7 @@ pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Ver
         Compression::Gzip => deflate::inspect_gzip(compressed, decoded_len),
         Compression::Zlib => deflate::inspect_zlib(compressed, decoded_len),
         Compression::Lz4 => lz4::inspect(compressed, decoded_len),
-        Compression::Blosc(_) => Err("a Blosc chunk isn't one stream"),
+        Compression::Blosc(..) => Err("a Blosc chunk isn't one stream"),
     };
     match result {
         Ok(Stream { start, len, checksum }) => Verdict::Gpu { start, len, checksum },

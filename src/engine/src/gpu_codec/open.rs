@@ -1,11 +1,22 @@
 //! A compressed chunk, taken apart into the streams that the GPU decodes and the bytes that it only copies.
 
-use dali_zarr_kernels::Layout;
-use dali_zarr_kernels::zstd_plan::{FramePlan, plan};
+use dali_zarr_kernels::zstd_plan::{FramePlan, MAX_FRAME, plan};
+use dali_zarr_kernels::{Layout, Shuffle};
 
 use super::blosc::{self, Inner};
 use super::{Checksum, Verdict, inspect};
-use crate::codec::Compression;
+use crate::codec::{Compression, Packed};
+
+/// Bytes of a chunk at most, decoded and encoded: lengths and offsets have 31 bits.
+const MAX_CHUNK: usize = i32::MAX as usize;
+
+/// The most decoded bytes of a chunk that [`open`] lets pass.
+pub fn max_decoded(packed: &Packed, zstd: ZstdDecoder) -> usize {
+    match (packed.compression(), zstd) {
+        (Some(Compression::Zstd), ZstdDecoder::Kernels) => MAX_FRAME,
+        _ => MAX_CHUNK,
+    }
+}
 
 /// A kind of stream that is decoded on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,12 +75,13 @@ impl Default for Opened {
     }
 }
 
-/// Takes `chunk` apart, which has to decode to `decoded_len` bytes, into `opened`, whose memory is used again.
+/// Takes `chunk` apart, which has to decode to `decoded_len` bytes, into `opened`, whose memory is used again. Checksums of what
+/// is encoded are verified here: who asks is a thread that waits for the GPU most of the time, and the bytes are few.
 ///
 /// # Errors
 /// Why the CPU has to decode it, as the end of a sentence.
 pub fn open(
-    compression: Compression,
+    packed: &Packed,
     zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,
@@ -77,11 +89,42 @@ pub fn open(
 ) -> Result<(), &'static str> {
     opened.parts.clear();
     opened.layout = Layout::NONE;
+    if decoded_len > MAX_CHUNK || chunk.len() > MAX_CHUNK {
+        return Err("it is larger than the GPU's decoder takes");
+    }
+    let sealed = packed.unseal(chunk).map_err(|_| "a checksum around it is wrong")?;
+    match packed.compression() {
+        Some(compression) => open_compressed(compression, zstd, &chunk[sealed.clone()], decoded_len, opened)?,
+        None if sealed.len() == decoded_len => {
+            let (len, decoded) = (decoded_len, decoded_len);
+            opened.parts.push(Part { codec: None, start: 0, len, to: 0, decoded, checksum: None, plan: None });
+        }
+        None => return Err("it has another length than the chunk's"),
+    }
+    opened.parts.iter_mut().for_each(|part| part.start += sealed.start);
+    if packed.shuffle() > 1 {
+        if opened.layout != Layout::NONE || decoded_len == 0 || !decoded_len.is_multiple_of(packed.shuffle().into()) {
+            return Err("it isn't a whole number of shuffled elements");
+        }
+        let bytes = decoded_len as u32;
+        let (shuffle, typesize) = (Shuffle::Byte as u8, packed.shuffle());
+        opened.layout = Layout { nbytes: bytes, blocksize: bytes, shuffle, typesize, reserved: 0 };
+    }
+    Ok(())
+}
+
+fn open_compressed(
+    compression: Compression,
+    zstd: ZstdDecoder,
+    chunk: &[u8],
+    decoded_len: usize,
+    opened: &mut Opened,
+) -> Result<(), &'static str> {
     let codec = match compression {
         Compression::Zstd => StreamCodec::Zstd,
         Compression::Gzip | Compression::Zlib => StreamCodec::Deflate,
         Compression::Lz4 => StreamCodec::Lz4,
-        Compression::Blosc(_) => return open_blosc(zstd, chunk, decoded_len, opened),
+        Compression::Blosc(..) => return open_blosc(zstd, chunk, decoded_len, opened),
     };
     opened.parts.push(part(codec, compression, zstd, chunk, decoded_len)?);
     Ok(())

@@ -1,8 +1,10 @@
 //! What encoders write is let through; what is damaged is stopped or, where the damage can't be seen, at least has
 //! a checksum; and no bytes make the walk panic.
 
-use super::{Checksum, Verdict, inspect};
-use crate::codec::Compression;
+use super::{Checksum, Opened, StreamCodec, Verdict, ZstdDecoder, inspect, open};
+use crate::codec::{ChunkFormat, Compression};
+use crate::dtype::DType;
+use dali_zarr_kernels::{Layout, Shuffle};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use proptest::prelude::*;
 use std::io::Write;
@@ -55,6 +57,50 @@ pub(crate) fn lz4(data: &[u8]) -> Vec<u8> {
     let mut out = (data.len() as u32).to_le_bytes().to_vec();
     out.extend(lz4_flex::block::compress(data));
     out
+}
+
+/// Filters and checksums around a compressor: where the stream lies, and in what order its bytes come out.
+#[test]
+fn seals_and_shuffles_are_opened() {
+    let codecs = serde_json::json!([
+        "bytes", {"name": "numcodecs.shuffle", "configuration": {"elementsize": 3}}, "numcodecs.zlib",
+        "numcodecs.crc32", "crc32c"
+    ]);
+    let data = sample(1, 3000);
+    let shuffled: Vec<u8> = (0..3).flat_map(|j| data.iter().skip(j).step_by(3).copied()).collect();
+    let stream = zlib(&shuffled, 6);
+    let mut chunk = [crc32fast::hash(&stream).to_le_bytes().as_slice(), &stream].concat();
+    chunk.extend(crc32c::crc32c(&chunk).to_le_bytes());
+    let format = ChunkFormat::from_v3(&codecs, DType::U8, 0, &[3000]).unwrap();
+    let mut out = vec![0; data.len()];
+    format.decode(&chunk, &[3000], &mut out).unwrap();
+    assert_eq!(out, data);
+
+    let packed = format.packed().unwrap();
+    let mut opened = Opened::default();
+    open(packed, ZstdDecoder::Kernels, &chunk, 3000, &mut opened).unwrap();
+    let [part] = opened.parts.as_slice() else { panic!("{opened:?}") };
+    // The header of zlib has two bytes, its checksum four.
+    assert_eq!((part.start, part.len, part.to, part.decoded), (4 + 2, stream.len() - 6, 0, 3000));
+    assert_eq!(part.codec, Some(StreamCodec::Deflate));
+    let decoded = &mut vec![0; 3000];
+    assert_eq!(dali_zarr_kernels::host::inflate(&chunk[part.start..part.start + part.len], decoded, false), Ok(3000));
+    assert_eq!(*decoded, shuffled);
+    let Layout { nbytes, blocksize, shuffle, typesize, .. } = opened.layout;
+    assert_eq!((nbytes, blocksize, shuffle, typesize), (3000, 3000, Shuffle::Byte as u8, 3));
+
+    for at in 0..chunk.len() {
+        let mut wrong = chunk.clone();
+        wrong[at] ^= 1;
+        assert!(open(packed, ZstdDecoder::Kernels, &wrong, 3000, &mut opened).is_err(), "{at}");
+    }
+    assert!(open(packed, ZstdDecoder::Kernels, &chunk, 3001, &mut opened).is_err(), "no whole elements");
+
+    let plain = ChunkFormat::from_v3(&serde_json::json!(["bytes", "crc32c"]), DType::U8, 0, &[5]).unwrap();
+    let chunk = [b"abcde".as_slice(), &crc32c::crc32c(b"abcde").to_le_bytes()].concat();
+    open(plain.packed().unwrap(), ZstdDecoder::Kernels, &chunk, 5, &mut opened).unwrap();
+    assert_eq!((opened.parts[0].codec, opened.parts[0].start, opened.parts[0].len), (None, 0, 5));
+    assert!(open(plain.packed().unwrap(), ZstdDecoder::Kernels, &chunk, 4, &mut opened).is_err());
 }
 
 fn reason(verdict: Verdict) -> &'static str {
@@ -247,7 +293,7 @@ proptest! {
             Compression::Gzip => gzip(&data, level),
             Compression::Zlib => zlib(&data, level),
             Compression::Lz4 => lz4(&data),
-            Compression::Blosc(_) => unreachable!("it is no stream"),
+            Compression::Blosc(..) => unreachable!("it is no stream"),
         };
         for (at, value) in changes {
             // Mostly near the beginning, where headers and tables are.

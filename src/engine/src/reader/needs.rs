@@ -75,8 +75,8 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 .try_fold(array.dtype.size(), |n, &l| n.checked_mul(usize::try_from(l).ok()?));
             let decoded = elements.filter(|&n| n < 1 << 44).ok_or_else(|| too_large(&array.name))?;
             needs.decoded = needs.decoded.max(decoded);
-            let stream = match route {
-                Route::Gpu(compression) => compression.typical_stream(decoded),
+            let stream = match (route, part.format.packed()) {
+                (Route::Gpu, Some(packed)) => packed.typical_stream(decoded),
                 _ => decoded,
             };
             needs.smallest = needs.smallest.min(stream.max(1));

@@ -8,7 +8,7 @@ use super::needs::{bound_chunks, needs};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble;
 use crate::codec::Codec;
-use crate::dataset::{ArrayInfo, Dataset};
+use crate::dataset::{ArrayInfo, Dataset, Part};
 use crate::error::{Error, Result};
 use crate::flow::budget::Needs;
 use crate::flow::catalog::{Catalog, Route};
@@ -114,6 +114,13 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
         .collect()
 }
 
+/// Decoded bytes of the largest chunk, or as many as can be counted.
+fn largest_chunk(array: &ArrayInfo, part: &Part) -> usize {
+    part.largest_chunk()
+        .iter()
+        .fold(array.dtype.size(), |n, &l| n.saturating_mul(usize::try_from(l).unwrap_or(usize::MAX)))
+}
+
 /// How each part of each array is decoded, and a note for each array that falls back.
 fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
     if spec.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
@@ -131,9 +138,12 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
             parts.push(match &part.format.codec {
                 Codec::Raw => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Codec::Gpu(compression) => match gpu::available(*compression) {
-                    Ok(()) => Route::Gpu(*compression),
-                    Err(e) if spec.decode_device == DecodeDevice::Gpu => return Err(e),
+                Codec::Gpu(packed) => match gpu::available(packed, largest_chunk(array, part)) {
+                    Ok(()) => Route::Gpu,
+                    Err(e) if spec.decode_device == DecodeDevice::Gpu => {
+                        let e = e.within(format!("store {store}, array '{}'", array.name));
+                        return Err(e);
+                    }
                     Err(e) => {
                         note(format!("store {store}, array '{}': decoded on the CPU: {e}", array.name));
                         Route::Cpu
@@ -142,7 +152,7 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
                 Codec::Other(_) => {
                     let why = format!(
                         "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
-                         uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks",
+                         uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind",
                         array.name,
                         part.format.describe()
                     );

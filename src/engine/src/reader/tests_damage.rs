@@ -16,11 +16,15 @@ use crate::spec::{Device, DimKey, Spec};
 /// Elements of a chunk.
 const ELEMENTS: usize = 30_011;
 
-/// Writes an array of int32 with these chunks, of format 2.
-fn store(folder: &Path, compressor: &serde_json::Value, chunks: &[Vec<u8>]) {
+/// Writes an array of int32 with these chunks, of format 2; `codecs` are its compressor, or its filters and its compressor.
+fn store(folder: &Path, codecs: &serde_json::Value, chunks: &[Vec<u8>]) {
+    let (filters, compressor) = match codecs.as_array().map(Vec::as_slice) {
+        Some([filters @ .., compressor]) => (serde_json::json!(filters), compressor),
+        _ => (serde_json::Value::Null, codecs),
+    };
     let metadata = serde_json::json!({
         "zarr_format": 2, "shape": [chunks.len(), ELEMENTS], "chunks": [1, ELEMENTS], "dtype": "<i4", "fill_value": 0,
-        "order": "C", "filters": null, "compressor": compressor,
+        "order": "C", "filters": filters, "compressor": compressor,
     });
     std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
     for (i, chunk) in chunks.iter().enumerate() {
@@ -45,6 +49,17 @@ fn open(folder: &Path, device: Device) -> Reader {
 fn blosc(data: &[u8], codec: BloscCompressor, shuffle: BloscShuffleMode) -> Vec<u8> {
     let codec = BloscCodec::new(codec, 5.try_into().unwrap(), None, shuffle, Some(4)).unwrap();
     codec.encode(data.into(), &CodecOptions::default()).unwrap().into_owned()
+}
+
+/// With its CRC-32C behind it.
+fn sealed(mut chunk: Vec<u8>) -> Vec<u8> {
+    chunk.extend(crc32c::crc32c(&chunk).to_le_bytes());
+    chunk
+}
+
+/// The first bytes of all elements of four bytes, then the second ones, and so on.
+fn shuffled(data: &[u8]) -> Vec<u8> {
+    (0..4).flat_map(|j| data.iter().skip(j).step_by(4).copied()).collect()
 }
 
 /// One of: bits flipped, the end cut, two pieces exchanged, a field of the header overwritten.
@@ -118,7 +133,7 @@ fn gpu_damaged_chunks_end_as_on_the_cpu() {
     type Encoder = fn(&[u8], usize) -> Vec<u8>;
     let lz: Encoder =
         |d, i| blosc(d, BloscCompressor::LZ4, [BloscShuffleMode::Shuffle, BloscShuffleMode::NoShuffle][i % 2]);
-    let cases: [(&str, serde_json::Value, Encoder); 8] = [
+    let cases: [(&str, serde_json::Value, Encoder); 10] = [
         ("blosc lz4", serde_json::json!({"id": "blosc", "cname": "lz4"}), lz),
         ("blosc zstd", serde_json::json!({"id": "blosc", "cname": "zstd"}), |d, i| {
             blosc(d, BloscCompressor::Zstd, [BloscShuffleMode::Shuffle, BloscShuffleMode::BitShuffle][i % 2])
@@ -133,6 +148,10 @@ fn gpu_damaged_chunks_end_as_on_the_cpu() {
         ("gzip", serde_json::json!({"id": "gzip"}), |d, i| gzip(d, 1 + i as u32 % 9)),
         ("zlib", serde_json::json!({"id": "zlib"}), |d, i| zlib(d, 1 + i as u32 % 9)),
         ("lz4", serde_json::json!({"id": "lz4"}), |d, _| lz4(d)),
+        ("sealed zstd", serde_json::json!([{"id": "zstd"}, {"id": "crc32c"}]), |d, _| sealed(zstd(d, 3, false, true))),
+        ("shuffled lz4", serde_json::json!([{"id": "shuffle", "elementsize": 4}, {"id": "lz4"}]), |d, _| {
+            lz4(&shuffled(d))
+        }),
     ];
     let only = std::env::var("DALI_ZARR_DAMAGED_ONLY").ok();
     for (what, compressor, encode) in cases {
@@ -162,9 +181,15 @@ fn gpu_damaged_chunks_end_as_on_the_cpu() {
 #[test]
 fn what_the_damage_is_done_to_is_sound() {
     let data = sample(1, ELEMENTS * 4);
-    for (compressor, chunk) in [("gzip", gzip(&data, 1)), ("zlib", zlib(&data, 1)), ("lz4", lz4(&data))] {
+    for (codecs, chunk) in [
+        (serde_json::json!({"id": "gzip"}), gzip(&data, 1)),
+        (serde_json::json!({"id": "zlib"}), zlib(&data, 1)),
+        (serde_json::json!({"id": "lz4"}), lz4(&data)),
+        (serde_json::json!([{"id": "zstd"}, {"id": "crc32c"}]), sealed(zstd(&data, 3, false, true))),
+        (serde_json::json!([{"id": "shuffle", "elementsize": 4}, {"id": "lz4"}]), lz4(&shuffled(&data))),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        store(folder.path(), &serde_json::json!({ "id": compressor }), &[chunk]);
-        assert_eq!(open(folder.path(), Device::Cpu).next_batch().unwrap().host[0].as_slice(), data, "{compressor}");
+        store(folder.path(), &codecs, &[chunk]);
+        assert_eq!(open(folder.path(), Device::Cpu).next_batch().unwrap().host[0].as_slice(), data, "{codecs}");
     }
 }

@@ -20,7 +20,7 @@ pub(super) use parse::{refuse, v2, v3};
 
 use std::ops::Range;
 
-use super::wrong_size;
+use super::{Compression, wrong_size};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use arithmetic::Arithmetic;
@@ -109,6 +109,38 @@ impl Chain {
         &self.names
     }
 
+    /// The compressor, and the size of the elements whose bytes were shuffled before it (1: they weren't), if there is nothing
+    /// else but checksums of what is encoded.
+    pub(super) fn packed(&self) -> Option<(Option<Compression>, u8)> {
+        let (shuffle, rest) = match self.steps.as_slice() {
+            [Step::Shuffle(size), rest @ ..] => (u8::try_from((*size).max(1)).ok()?, rest),
+            rest => (1, rest),
+        };
+        let (compression, rest) = match rest {
+            [Step::Pack(Packer::Common(compression)), rest @ ..] => (Some(*compression), rest),
+            rest => (None, rest),
+        };
+        // Blosc shuffles itself; both at once have no layout.
+        let twice = shuffle > 1 && matches!(compression, Some(Compression::Blosc(..)));
+        let sealed = rest.iter().all(|step| matches!(step, Step::Checksum(..)));
+        (sealed && !twice).then_some((compression, shuffle))
+    }
+
+    /// What of `encoded` lies between the checksums that were computed last, which are verified.
+    ///
+    /// # Errors
+    /// If one is wrong.
+    pub(super) fn unseal(&self, encoded: &[u8]) -> Result<Range<usize>> {
+        let mut range = 0..encoded.len();
+        for step in self.steps.iter().rev() {
+            let Step::Checksum(checksum, at_start) = step else { break };
+            let data = checksum.verify(&encoded[range.clone()], *at_start)?.len();
+            let start = range.start + if *at_start { checksum::BYTES } else { 0 };
+            range = start..start + data;
+        }
+        Ok(range)
+    }
+
     /// See [`super::ChunkFormat::max_encoded_bytes`]: what each step adds, at most, to what the one before wrote.
     pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
         self.steps.iter().fold(decoded, |bytes, step| step.max_encoded_bytes(bytes))
@@ -120,8 +152,16 @@ impl Chain {
         for step in &self.steps {
             sizes.push(step.max_encoded_bytes(sizes[sizes.len() - 1]));
         }
-        // Between two steps there is one buffer, and while one runs there are two; Blosc has one more of its own.
-        sizes.windows(2).map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0)
+        // Between two steps there is one buffer, and while one runs there are two; but the first step writes to the chunk's own
+        // memory, and what the last checksums stand around is read where it lies. Blosc takes something for itself.
+        let sealed = self.steps.iter().rev().take_while(|step| matches!(step, Step::Checksum(..))).count();
+        let end = self.steps.len() - sealed;
+        let buffer = |i: usize| if i == 0 || i == end { 0 } else { sizes[i] };
+        let of = |i: usize| {
+            let own = if let Step::Pack(packer) = &self.steps[i] { packer.working_bytes(sizes[i]) } else { 0 };
+            buffer(i).saturating_add(buffer(i + 1)).saturating_add(own)
+        };
+        (0..end).map(of).max().unwrap_or(0)
     }
 
     /// Fills `out` with a chunk of `shape` (in the array's axes), in C order of the stored axes.

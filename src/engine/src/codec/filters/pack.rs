@@ -3,27 +3,15 @@
 //! What a header claims never decides how much memory is taken: output goes to memory of the size that the metadata
 //! say, or grows with what is really decoded, up to a limit.
 
-use zarrs::array::codec::BloscCodec;
-use zarrs::array::{ArrayBytesRaw, BytesRepresentation, BytesToBytesCodecTraits, CodecOptions};
-
 use super::lzma::Lzma;
-use crate::codec::fallback::{blosc_sizes, caught};
-use crate::codec::{Compression, wrong_size};
+use crate::codec::{Compression, blosc_sizes, wrong_size};
 use crate::error::{Error, Result};
 
 /// A compressor.
 #[derive(Clone, Debug)]
 pub(super) enum Packer {
-    /// Zstandard: any number of frames.
-    Zstd,
-    /// gzip: any number of members.
-    Gzip,
-    /// zlib: one stream.
-    Zlib,
-    /// numcodecs' LZ4.
-    Lz4,
-    /// Blosc 1, through zarrs.
-    Blosc,
+    /// One that has decoders for whole chunks too.
+    Common(Compression),
     /// bzip2: one stream or several.
     Bz2,
     /// xz, lzma and raw LZMA.
@@ -56,22 +44,12 @@ impl Packer {
     /// If `encoded` is damaged, or decodes to another size.
     pub(super) fn decode(&self, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let expected = out.len();
-        let written = match self {
-            Self::Zstd => return Compression::Zstd.decode(encoded, out),
-            Self::Gzip => return Compression::Gzip.decode(encoded, out),
-            Self::Zlib => return Compression::Zlib.decode(encoded, out),
-            Self::Lz4 => return Compression::Lz4.decode(encoded, out),
-            Self::Blosc => {
-                let decoded = blosc(encoded, expected, true)?;
-                out.copy_from_slice(&decoded);
-                return Ok(());
-            }
-            Self::Bz2 | Self::Lzma(_) => {
-                let mut output = Output { fixed: Some(out), grown: Vec::new(), limit: expected, written: 0 };
-                self.streams(encoded, &mut output)?;
-                output.written
-            }
-        };
+        if let Self::Common(compression) = self {
+            return compression.decode(encoded, out);
+        }
+        let mut output = Output { fixed: Some(out), grown: Vec::new(), limit: expected, written: 0 };
+        self.streams(encoded, &mut output)?;
+        let written = output.written;
         if written == expected { Ok(()) } else { Err(wrong_size(expected, written)) }
     }
 
@@ -80,34 +58,33 @@ impl Packer {
     /// # Errors
     /// If `encoded` is damaged, or decodes to more.
     pub(super) fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
-        let mut output = Output { fixed: None, grown: Vec::new(), limit, written: 0 };
-        match self {
-            Self::Blosc => return blosc(encoded, limit, false),
-            Self::Lz4 => {
-                let claimed = encoded.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize);
-                // A byte of an LZ4 block stands for at most 255.
-                let most = limit.min(encoded.len().saturating_mul(255));
-                if claimed > most {
-                    return Err(too_large(most, claimed));
-                }
-                output.grown = vec![0; claimed];
-                Compression::Lz4.decode(encoded, &mut output.grown)?;
+        let (claimed, densest) = match self {
+            // A byte of an LZ4 block stands for at most 255.
+            Self::Common(Compression::Lz4) => {
+                (encoded.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize), 255)
+            }
+            // The densest inner compressor writes a run of zeros in about one byte of 30000.
+            Self::Common(Compression::Blosc(..)) => (blosc_sizes(encoded)?, 1 << 16),
+            _ => {
+                let mut output = Output { fixed: None, grown: Vec::new(), limit, written: 0 };
+                self.streams(encoded, &mut output)?;
+                output.grown.truncate(output.written);
                 return Ok(output.grown);
             }
-            _ => self.streams(encoded, &mut output)?,
+        };
+        let most = limit.min(encoded.len().saturating_mul(densest));
+        if claimed > most {
+            return Err(too_large(most, claimed));
         }
-        output.grown.truncate(output.written);
-        Ok(output.grown)
+        let mut decoded = vec![0; claimed];
+        self.decode(encoded, &mut decoded)?;
+        Ok(decoded)
     }
 
     /// The name in metadata.
     fn name(&self) -> &'static str {
         match self {
-            Self::Zstd => "zstd",
-            Self::Gzip => "gzip",
-            Self::Zlib => "zlib",
-            Self::Lz4 => "lz4",
-            Self::Blosc => "blosc",
+            Self::Common(compression) => compression.name(),
             Self::Bz2 => "bz2",
             Self::Lzma(_) => "lzma",
         }
@@ -116,12 +93,12 @@ impl Packer {
     /// A decoder of one stream that decodes to at most `limit` bytes; LZ4 and Blosc have no streams.
     fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         Ok(match self {
-            Self::Zstd => Box::new(zstd_safe::DCtx::create()),
-            Self::Gzip => Box::new(flate2::Decompress::new_gzip(15)),
-            Self::Zlib => Box::new(flate2::Decompress::new(true)),
+            Self::Common(Compression::Zstd) => Box::new(zstd_safe::DCtx::create()),
+            Self::Common(Compression::Gzip) => Box::new(flate2::Decompress::new_gzip(15)),
+            Self::Common(Compression::Zlib) => Box::new(flate2::Decompress::new(true)),
             Self::Bz2 => Box::new(bzip2::Decompress::new(false)),
             Self::Lzma(lzma) => lzma.open(limit)?,
-            Self::Lz4 | Self::Blosc => return Err("it is one block".into()),
+            Self::Common(Compression::Lz4 | Compression::Blosc(..)) => return Err("it is one block".into()),
         })
     }
 
@@ -129,10 +106,10 @@ impl Packer {
     fn streams(&self, encoded: &[u8], output: &mut Output<'_>) -> Result<()> {
         let limit = output.limit;
         let behind = match self {
-            Self::Gzip => Behind::Padded,
+            Self::Common(Compression::Gzip) => Behind::Padded,
+            Self::Common(Compression::Zlib) => Behind::Anything,
+            Self::Common(_) => Behind::Streams,
             Self::Bz2 | Self::Lzma(_) => Behind::StreamsOrRest,
-            Self::Zlib => Behind::Anything,
-            _ => Behind::Streams,
         };
         let damaged = |reason: String| {
             Error::runtime(format!(
@@ -169,16 +146,19 @@ impl Packer {
     /// The most bytes to which writers in use encode `decoded` bytes.
     pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Zstd => Compression::Zstd.max_encoded_bytes(decoded),
-            Self::Gzip => Compression::Gzip.max_encoded_bytes(decoded),
-            Self::Zlib => Compression::Zlib.max_encoded_bytes(decoded),
-            Self::Lz4 => Compression::Lz4.max_encoded_bytes(decoded),
-            // BLOSC_MAX_OVERHEAD.
-            Self::Blosc => decoded.saturating_add(16),
+            Self::Common(compression) => compression.max_encoded_bytes(decoded),
             // bzip2's manual: 1 % and 600 bytes; an empty stream may follow.
             Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
             // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
             Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
+        }
+    }
+
+    /// See [`Compression::working_bytes`].
+    pub(super) fn working_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Common(compression) => compression.working_bytes(decoded),
+            Self::Bz2 | Self::Lzma(_) => 0,
         }
     }
 }
@@ -265,42 +245,12 @@ impl Stream for zstd_safe::DCtx<'_> {
     }
 }
 
-/// Decodes Blosc data to exactly (`exact`) or at most `size` bytes.
-fn blosc(encoded: &[u8], size: usize, exact: bool) -> Result<Vec<u8>> {
-    let claimed = blosc_sizes(encoded)?;
-    if exact && claimed != size {
-        return Err(wrong_size(size, claimed));
-    }
-    // The densest inner compressor writes a run of zeros in about one byte of 30000.
-    if claimed > size || claimed > encoded.len().saturating_mul(1 << 16) {
-        return Err(too_large(size, claimed));
-    }
-    let configuration = serde_json::json!({"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "blocksize": 0});
-    let decoded = caught(|| {
-        // What readers need stands in the header.
-        let codec = serde_json::from_value(configuration)
-            .map_err(|e| e.to_string())
-            .and_then(|c| BloscCodec::new_with_configuration(&c).map_err(|e| e.to_string()))?;
-        let representation = BytesRepresentation::FixedSize(claimed as u64);
-        codec
-            .decode(ArrayBytesRaw::Borrowed(encoded), &representation, &CodecOptions::default())
-            .map(ArrayBytesRaw::into_owned)
-            .map_err(|e| e.to_string())
-    })
-    .map_err(|reason| {
-        Error::runtime(format!(
-            "expected {} bytes of blosc data, but they can't be decoded: {reason}; the chunk is damaged",
-            encoded.len()
-        ))
-    })?;
-    if decoded.len() == claimed { Ok(decoded) } else { Err(wrong_size(claimed, decoded.len())) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::codec::BloscCodec;
 
     fn data() -> Vec<u8> {
         (0..50_000u32).map(|i| (i.wrapping_mul(i) >> 11) as u8).collect()
@@ -323,10 +273,10 @@ mod tests {
         let mut lz4 = (data.len() as u32).to_le_bytes().to_vec();
         lz4.extend(lz4_flex::block::compress(&data));
         vec![
-            (Packer::Zstd, zstd),
-            (Packer::Gzip, gzip.finish().unwrap()),
-            (Packer::Zlib, zlib.finish().unwrap()),
-            (Packer::Lz4, lz4),
+            (Packer::Common(Compression::Zstd), zstd),
+            (Packer::Common(Compression::Gzip), gzip.finish().unwrap()),
+            (Packer::Common(Compression::Zlib), zlib.finish().unwrap()),
+            (Packer::Common(Compression::Lz4), lz4),
             (Packer::Bz2, bz2(&data)),
         ]
     }
@@ -377,12 +327,13 @@ mod tests {
 
     #[test]
     fn a_blosc_header_that_claims_too_much() {
+        let packer = Packer::Common(Compression::Blosc(BloscCodec::Lz4, 0));
         let mut header = [2, 1, 0x21, 4, 0, 0, 0, 0x40, 0, 0, 2, 0, 16, 0, 0, 0];
-        let error = Packer::Blosc.decode_at_most(&header, usize::MAX).unwrap_err();
+        let error = packer.decode_at_most(&header, usize::MAX).unwrap_err();
         assert!(error.message().contains("1073741824"), "{error}");
         header[4..8].copy_from_slice(&64u32.to_le_bytes());
-        assert!(Packer::Blosc.decode(&header, &mut [0; 65]).is_err());
-        assert!(Packer::Blosc.decode(&header, &mut [0; 64]).is_err());
-        assert!(Packer::Blosc.decode(&header[..9], &mut [0; 64]).is_err());
+        assert!(packer.decode(&header, &mut [0; 65]).is_err());
+        assert!(packer.decode(&header, &mut [0; 64]).is_err());
+        assert!(packer.decode(&header[..9], &mut [0; 64]).is_err());
     }
 }

@@ -12,7 +12,7 @@ use super::lzma::Lzma;
 use super::pack::Packer;
 use super::value::{CastValue, ScaleOffset};
 use super::{Chain, Step};
-use crate::codec::chain::transposition;
+use crate::codec::chain::{compression, transposition};
 use crate::dataset::shown;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -150,6 +150,10 @@ fn array_step(name: &str, configuration: &Map<String, Value>, format: Format) ->
             if !decoded.dtype.is_float() || !encoded.dtype.is_float() {
                 return Err(wrong("dtype", "a floating-point type, as for astype"));
             }
+            // What writers rounded stays rounded.
+            if encoded == decoded {
+                return Ok(Some(None));
+            }
             arithmetic(Operation::Cast, encoded, decoded)
         }
         "delta" => {
@@ -161,7 +165,7 @@ fn array_step(name: &str, configuration: &Map<String, Value>, format: Format) ->
             let operation = Operation::FixedScaleOffset { scale: number("scale")?, offset: number("offset")? };
             arithmetic(operation, typed("astype", Some(decoded))?, decoded)
         }
-        // What writers rounded stays rounded.
+        // As above.
         "bitround" => Ok(Some(None)),
         // v3 has another codec with this name, which isn't a filter.
         "packbits" if name != plain || matches!(format, Format::V2) => Ok(Some(Some(Step::PackBits))),
@@ -195,12 +199,10 @@ fn byte_step(name: &str, configuration: &Map<String, Value>, format: Format) -> 
         };
         Ok(Step::Checksum(checksum, at_start))
     };
+    if let Some(compression) = compression(name, configuration) {
+        return Ok(Some(Some(Step::Pack(Packer::Common(compression)))));
+    }
     Ok(Some(Some(match plain {
-        "zstd" => Step::Pack(Packer::Zstd),
-        "gzip" => Step::Pack(Packer::Gzip),
-        "zlib" => Step::Pack(Packer::Zlib),
-        "lz4" => Step::Pack(Packer::Lz4),
-        "blosc" => Step::Pack(Packer::Blosc),
         "bz2" => Step::Pack(Packer::Bz2),
         "lzma" => Step::Pack(Packer::Lzma(Lzma::parse(configuration)?)),
         "crc32" => checksum(Checksum::Crc32, "start")?,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::codec::{ChunkFormat, Codec, CodecList, Other, V2Codecs};
+use crate::codec::{ChunkFormat, Codec, CodecList, Compression, Other, V2Codecs};
 use crate::dtype::DType;
 use crate::error::Result;
 
@@ -90,15 +90,18 @@ fn limits_hold_where_sizes_are_unknown() {
 
 #[test]
 fn honest_chunks_are_within_their_bounds() {
-    for (codecs, decoded, least) in [
-        (json!(["bytes", "numcodecs.crc32", "numcodecs.adler32", "crc32c"]), 1000, 1012),
-        (json!([{"name": "numcodecs.astype", "configuration": {"encode_dtype": "<f8"}}, "bytes"]), 1000, 8000),
-        (json!(["numcodecs.packbits", "bytes"]), 1000, 126),
+    let wide = json!({"name": "numcodecs.astype", "configuration": {"encode_dtype": "<f8"}});
+    for (codecs, decoded, least, scratch) in [
+        (json!(["bytes", "numcodecs.crc32", "numcodecs.adler32", "crc32c"]), 1000, 1012, 0),
+        (json!([wide, "bytes"]), 1000, 8000, 0),
+        (json!([wide, "bytes", "numcodecs.crc32", "numcodecs.shuffle", "crc32c"]), 1000, 8008, 8000 + 8004),
+        (json!(["numcodecs.packbits", "bytes"]), 1000, 126, 0),
+        (json!(["numcodecs.packbits", "bytes", "numcodecs.shuffle"]), 1000, 126, 126),
     ] {
         let dtype = if codecs[0] == "numcodecs.packbits" { DType::Bool } else { DType::U8 };
         let format = v3(codecs.clone(), dtype, &[1000]).unwrap();
         assert_eq!(format.max_encoded_bytes(decoded), least, "{codecs}");
-        assert!(format.scratch_bytes(decoded) >= least, "{codecs}");
+        assert_eq!(format.scratch_bytes(decoded), scratch, "{codecs}");
     }
     let noise: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for preset in [0, 6] {
@@ -109,6 +112,55 @@ fn honest_chunks_are_within_their_bounds() {
         let format = v2(json!([]), json!({"id": "lzma", "format": 2}), DType::U8, &[100_000]).unwrap();
         assert!(encoded.len() <= format.max_encoded_bytes(noise.len()));
         assert_eq!(decode(&format, &encoded, &[100_000]).unwrap(), noise);
+    }
+}
+
+#[test]
+fn what_the_gpu_may_decode() {
+    let zlib = Some(Compression::Zlib);
+    let shuffle = |size: u32| json!({"name": "numcodecs.shuffle", "configuration": {"elementsize": size}});
+    let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": "<i2"}});
+    for (codecs, expected) in [
+        (json!(["bytes", "zstd", "crc32c"]), Some((Some(Compression::Zstd), 1))),
+        (json!(["bytes", "numcodecs.zlib", "numcodecs.crc32", "numcodecs.adler32"]), Some((zlib, 1))),
+        (json!(["bytes", shuffle(4), "numcodecs.zlib"]), Some((zlib, 4))),
+        (json!(["bytes", shuffle(3), "numcodecs.zlib", "crc32c"]), Some((zlib, 3))),
+        (json!(["bytes", shuffle(0), "numcodecs.zlib"]), Some((zlib, 1))),
+        (json!(["bytes", "crc32c"]), Some((None, 1))),
+        (json!(["bytes", shuffle(255)]), Some((None, 255))),
+        (json!(["numcodecs.bitround", "bytes", "numcodecs.zlib"]), Some((zlib, 1))),
+        // Elements that are too long, bytes that are shuffled twice, a checksum within, and what isn't for the GPU at all.
+        (json!(["bytes", shuffle(256)]), None),
+        (json!(["bytes", shuffle(2), "blosc"]), None),
+        (json!(["bytes", "crc32c", "numcodecs.zlib"]), None),
+        (json!(["bytes", "numcodecs.zlib", shuffle(2)]), None),
+        (json!(["bytes", "zstd", "numcodecs.zlib"]), None),
+        (json!(["bytes", "numcodecs.bz2", "crc32c"]), None),
+        (json!([delta, "bytes", "numcodecs.zlib"]), None),
+    ] {
+        let format = v3(codecs.clone(), DType::I16, &[510]).unwrap();
+        assert_eq!(format.packed().map(|p| (p.compression(), p.shuffle())), expected, "{codecs}");
+    }
+    let quantize = |astype| {
+        v2(
+            json!([{"id": "quantize", "digits": 1, "dtype": "<f4", "astype": astype}]),
+            json!({"id": "zlib"}),
+            DType::F32,
+            &[4],
+        )
+    };
+    assert!(quantize("<f4").unwrap().packed().is_some(), "nothing to undo");
+    assert!(quantize("<f2").unwrap().packed().is_none());
+
+    let format = v2(json!([{"id": "zlib"}, {"id": "crc32"}]), json!({"id": "crc32c"}), DType::U8, &[9]).unwrap();
+    let packed = format.packed().unwrap();
+    let mut encoded = [crc32fast::hash(b"between").to_le_bytes().as_slice(), b"between"].concat();
+    encoded.extend(crc32c::crc32c(&encoded).to_le_bytes());
+    assert_eq!(packed.unseal(&encoded).unwrap(), 4..11);
+    for at in 0..encoded.len() {
+        let mut wrong = encoded.clone();
+        wrong[at] ^= 0x20;
+        assert!(packed.unseal(&wrong).is_err() && packed.unseal(&encoded[..at]).is_err(), "{at}");
     }
 }
 
@@ -130,7 +182,12 @@ fn damage_never_panics() {
     };
     for chain in chains {
         let format = v3(chain.clone(), DType::I16, &[64]).unwrap();
-        assert!(matches!(&format.codec, Codec::Other(other) if matches!(**other, Other::Chain(_))), "{chain}");
+        let own = match &format.codec {
+            Codec::Raw => false,
+            Codec::Gpu(_) => true,
+            Codec::Other(other) => matches!(**other, Other::Chain(_)),
+        };
+        assert!(own, "{chain}");
         for _ in 0..300 {
             let noise: Vec<u8> = (0..random() % 300).map(|_| random() as u8).collect();
             assert!(decode(&format, &noise, &[64]).is_err(), "{chain}");
