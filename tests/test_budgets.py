@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 
 import numpy as np
 import psutil
@@ -119,3 +120,15 @@ def test_the_smallest_limit_is_enough_for_chunks_of_all_sizes(tmp_path, io_threa
         build("cpu", 4, host_memory_limit=1, **args)
     least = int(str(caught.value).split("at least ")[1].split()[0])
     check("cpu", 4, epochs=3, host_memory_limit=least, **args)
+
+
+def test_the_smallest_host_limit(store, gpu):
+    """It is that of one chunk, however much device memory there is; and it does."""
+    smallest = []
+    for device_limit in (96 * MIB, 1024 * MIB):
+        args = {"path": store, "arrays": ["a"], "device_memory_limit": device_limit}
+        with pytest.raises(ValueError, match="host_memory_limit: expected at least") as e:
+            build(gpu, 2, host_memory_limit=1, **args)
+        smallest.append(int(re.search(r"at least (\d+) bytes", str(e.value))[1]))
+        check(gpu, 2, host_memory_limit=smallest[-1], **args)
+    assert smallest[0] == smallest[1]

@@ -32,6 +32,26 @@ enum Admission {
     Later,
 }
 
+/// Which memory there was too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Short {
+    /// That of encoded bytes, and of what the CPU decodes for a GPU.
+    Staging,
+    /// That of decoded chunks.
+    Slots,
+}
+
+/// What the first read in the queue found too little memory for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lacking {
+    /// Bytes that it takes of either.
+    staging: usize,
+    slots: usize,
+    short: Short,
+    /// The batch that needs it.
+    batch: u64,
+}
+
 /// A wanted chunk in a shard, and its bytes there.
 #[derive(Clone, Copy)]
 struct Inner {
@@ -46,17 +66,14 @@ impl Scheduler {
         if self.broken.is_some() {
             return;
         }
-        // After a failure another try makes sense only when there is room, which comes while anything is in flight.
-        if let Some((staging, slots)) = self.lacking
+        // After a failure another try makes sense only when there is room, which comes while anything is in flight, or when
+        // a chunk can make some that couldn't before.
+        if let Some(lacking) = self.lacking
             && !self.idle()
+            && !self.room(lacking)
+            && !self.can_evict(lacking)
         {
-            let room = match &self.s.slots {
-                None => self.s.staging.arena.available() >= staging + slots,
-                Some(block) => self.s.staging.arena.available() >= staging && block.arena.available() >= slots,
-            };
-            if !room {
-                return;
-            }
+            return;
         }
         self.lacking = None;
         while self.reads_in_flight < self.s.reads {
@@ -71,7 +88,7 @@ impl Scheduler {
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
             let location = self.chunks[head.handle].place.location;
             let admitted = match location {
-                Location::Key if self.admit_key(head.handle) => Admission::Done,
+                Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
                 Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
             };
@@ -79,10 +96,24 @@ impl Scheduler {
             // ranges that don't fit where others lie now fit in the end.
             match admitted {
                 Admission::Done => self.lacking = None,
-                Admission::NoRoom if self.evict(head.batch) => {}
+                Admission::NoRoom if self.lacking.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
                 Admission::NoRoom | Admission::Later => return,
             }
         }
+    }
+
+    /// Whether there is as much memory as was lacking, though perhaps not in one piece.
+    fn room(&self, Lacking { staging, slots, .. }: Lacking) -> bool {
+        let available = self.s.staging.arena.available();
+        match &self.s.slots {
+            None => available >= staging.saturating_add(slots),
+            Some(block) => available >= staging && block.arena.available() >= slots,
+        }
+    }
+
+    /// Whether dropping a chunk that is kept would help: it lies in the memory that was short, and may be dropped.
+    fn can_evict(&self, Lacking { short, batch, .. }: Lacking) -> bool {
+        (short == Short::Slots || self.s.slots.is_none()) && self.victim(batch).is_some()
     }
 
     /// Whether nothing is in flight that would give memory back.
@@ -113,24 +144,42 @@ impl Scheduler {
             .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
     }
 
-    /// Reserves what a chunk needs from decoding on. `None`, with nothing reserved, if there isn't enough memory.
-    fn reserve_decoded(&mut self, handle: Handle) -> Option<()> {
-        let Place { decoded, route, .. } = self.chunks[handle].place;
+    /// Whether the CPU decodes a chunk to memory from which it is copied to a GPU.
+    fn bounces(&self, handle: Handle) -> bool {
+        self.s.lanes.is_some() && self.chunks[handle].place.route == Route::Cpu
+    }
+
+    /// What a chunk takes of staging and slots from decoding on.
+    fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
+        let decoded = arena::rounded(self.chunks[handle].place.decoded);
+        let bounce = if self.bounces(handle) { decoded } else { 0 };
+        (bounce, if self.direct(handle).is_some() { 0 } else { decoded })
+    }
+
+    /// Reserves what a chunk needs from decoding on.
+    ///
+    /// # Errors
+    /// With nothing reserved, which memory there isn't enough of.
+    fn reserve_decoded(&mut self, handle: Handle) -> Result<(), Short> {
+        let decoded = self.chunks[handle].place.decoded;
         let direct = self.direct(handle);
-        let slot = if direct.is_some() { None } else { Some(self.reserve(true, decoded)?) };
+        let slot = match direct {
+            Some(_) => None,
+            None => Some(self.reserve(true, decoded).ok_or(Short::Slots)?),
+        };
         let mut bounce = None;
-        if self.s.lanes.is_some() && route == Route::Cpu {
+        if self.bounces(handle) {
             bounce = self.reserve(false, decoded);
             if bounce.is_none() {
                 if let Some(slot) = slot {
                     self.slots().arena.release(slot);
                 }
-                return None;
+                return Err(Short::Staging);
             }
         }
         let chunk = &mut self.chunks[handle];
         (chunk.slot, chunk.direct, chunk.bounce) = (slot, direct, bounce);
-        Some(())
+        Ok(())
     }
 
     fn unreserve_decoded(&mut self, handle: Handle) {
@@ -166,25 +215,29 @@ impl Scheduler {
         Span { address: block.base + range.offset as u64, len: chunk.place.decoded }
     }
 
-    fn admit_key(&mut self, handle: Handle) -> bool {
+    fn admit_key(&mut self, head: Wanted) -> bool {
+        let handle = head.handle;
         let catalog = Arc::clone(&self.s.shared.catalog);
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
-        if self.reserve_decoded(handle).is_none() {
-            self.lacking = Some((0, decoded));
-            return false;
-        }
         // On the CPU an uncompressed chunk is read to where it belongs.
         let in_place = route == Route::Raw && self.s.lanes.is_none();
+        let (most, range) = match route {
+            Route::Raw => (decoded, ReadRange::Exact),
+            _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
+        };
+        let (bounce, slots) = self.takes_decoded(handle);
+        let staging = bounce + if in_place { 0 } else { arena::rounded(most) };
+        let lacking = |short| Some(Lacking { staging, slots, short, batch: head.batch });
+        if let Err(short) = self.reserve_decoded(handle) {
+            self.lacking = lacking(short);
+            return false;
+        }
         let (to, staging, range) = if in_place {
-            (self.decoded_span(handle), None, ReadRange::Exact)
+            (self.decoded_span(handle), None, range)
         } else {
-            let (most, range) = match route {
-                Route::Raw => (decoded, ReadRange::Exact),
-                _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
-            };
             let Some(staging) = self.reserve(false, most) else {
                 self.unreserve_decoded(handle);
-                self.lacking = Some((most, decoded));
+                self.lacking = lacking(Short::Staging);
                 return false;
             };
             (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
@@ -247,10 +300,12 @@ impl Scheduler {
             }
         };
         let mut members = self.neighbours(head, inner, shard, index);
-        while !self.admit_members(&members) {
+        while let Err(short) = self.admit_members(&members) {
             if members.len() == 1 || !self.idle() {
-                let decoded = members.iter().map(|m| self.chunks[m.handle].place.decoded);
-                self.lacking = Some((members.iter().map(|m| m.len as usize).sum(), decoded.sum()));
+                let takes = members.iter().map(|m| self.takes_decoded(m.handle));
+                let (bounce, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
+                let staging = bounce + arena::rounded(span_of(&members).1);
+                self.lacking = Some(Lacking { staging, slots, short, batch: head.batch });
                 return Admission::NoRoom;
             }
             // Not enough memory for all of them, ever: fewer, the first one alone in the end.
@@ -307,24 +362,25 @@ impl Scheduler {
         }
     }
 
-    /// Reserves memory for all members and reads them, or does nothing.
-    fn admit_members(&mut self, members: &[Inner]) -> bool {
-        let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
-        let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
-        let bytes = (to - from) as usize;
-        let Some(staging) = self.reserve(false, bytes) else { return false };
+    /// Reserves memory for all members and reads them.
+    ///
+    /// # Errors
+    /// With nothing done, which memory there isn't enough of.
+    fn admit_members(&mut self, members: &[Inner]) -> Result<(), Short> {
+        let (from, bytes) = span_of(members);
+        let staging = self.reserve(false, bytes).ok_or(Short::Staging)?;
         for (i, member) in members.iter().enumerate() {
-            if self.reserve_decoded(member.handle).is_none() {
+            if let Err(short) = self.reserve_decoded(member.handle) {
                 members[..i].iter().for_each(|m| self.unreserve_decoded(m.handle));
                 self.s.staging.arena.release(staging);
-                return false;
+                return Err(short);
             }
         }
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
         let of = self.chunks[members[0].handle].id;
         self.read(chunks, Some(staging), to, ReadRange::From(from), of);
-        true
+        Ok(())
     }
 
     /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
@@ -345,4 +401,11 @@ impl Scheduler {
         }
         Ok(Some((offset, len)))
     }
+}
+
+/// Where the first of `members` begins in its shard, and the bytes from there to the end of the last one.
+fn span_of(members: &[Inner]) -> (u64, usize) {
+    let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
+    let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
+    (from, (to - from) as usize)
 }

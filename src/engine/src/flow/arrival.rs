@@ -304,10 +304,7 @@ impl Scheduler {
     /// Makes room for a chunk that batch `before` needs by dropping the decoded chunk that is needed last, if that is
     /// later. False if there is none.
     pub(super) fn evict(&mut self, before: u64) -> bool {
-        let active_end = self.batches.active_end();
-        let Some(&victim) = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end) else {
-            return false;
-        };
+        let Some(victim) = self.victim(before) else { return false };
         self.kept.remove(&victim);
         Stats::add(&self.s.shared.stats.evictions, 1);
         if let Some(slot) = self.chunks[victim.1].slot.take() {
@@ -315,6 +312,12 @@ impl Scheduler {
         }
         self.requeue(victim.1);
         true
+    }
+
+    /// The kept chunk that [`Self::evict`] would drop.
+    pub(super) fn victim(&self, before: u64) -> Option<(u64, Handle)> {
+        let active_end = self.batches.active_end();
+        self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end).copied()
     }
 
     // ---- memory ----

@@ -16,6 +16,8 @@ pub struct Needs {
     pub bounced: usize,
     /// Bytes that a decoder takes for itself on each thread (decoders that don't decode in place).
     pub per_thread: usize,
+    /// Bytes that the CPU's decoder takes for itself when it decodes a chunk that the GPU couldn't.
+    pub fallback: usize,
     /// Bytes of the largest index of a shard.
     pub index: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
@@ -98,18 +100,44 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     Ok(HostBudget { window, block, indexes, threads })
 }
 
-/// The smallest limit on host memory with which batches can be delivered to a GPU.
-pub fn smallest_host_for_gpu(needs: &Needs, fallback: usize) -> usize {
-    rounded(needs.encoded) + rounded(needs.bounced) + rounded(needs.index * 2) + fallback + needs.per_thread
+/// The smallest limit on host memory with which batches can be delivered to a GPU, where `aside` bytes are taken already.
+fn smallest_for_gpu(needs: &Needs, aside: usize) -> usize {
+    rounded(needs.encoded) + rounded(needs.bounced) + rounded(needs.index * 2) + needs.per_thread + aside
 }
 
-/// Divides `limit` bytes of host memory for batches delivered to a GPU.
+/// The same for a dataset, where the CPU has `fallback` bytes in which it decodes what the GPU can't: a lane's tables are in host
+/// memory too.
+pub fn smallest_host_for_gpu(needs: &Needs, fallback: usize) -> usize {
+    smallest_for_gpu(needs, fallback + least_tables(needs))
+}
+
+/// Bytes of the tables of a lane that takes one chunk at a time.
+fn least_tables(needs: &Needs) -> usize {
+    let chunk = rounded(needs.decoded);
+    tables_for(streams_in(needs, chunk), chunk)
+}
+
+/// Bytes of `limit` that the tables of all lanes may take in host memory, beside the `fallback` bytes in which the CPU decodes
+/// what the GPU can't: those of the smallest lane, and half of what is left.
+///
+/// # Errors
+/// If one chunk doesn't fit, with the smallest limit that would do.
+pub fn host_tables(limit: u64, needs: &Needs, fallback: usize) -> Result<usize> {
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    let smallest = smallest_host_for_gpu(needs, fallback);
+    if total < smallest {
+        return Err(too_small("host_memory_limit", limit, smallest));
+    }
+    Ok(least_tables(needs) + (total - smallest) / 2)
+}
+
+/// Divides `limit` bytes of host memory for batches delivered to a GPU; `aside` bytes of it are taken already.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
-pub fn host_for_gpu(limit: u64, needs: &Needs, fallback: usize, threads: usize) -> Result<HostBudget> {
+pub fn host_for_gpu(limit: u64, needs: &Needs, aside: usize, threads: usize) -> Result<HostBudget> {
     let chunk = rounded(needs.encoded) + rounded(needs.bounced);
-    let smallest = smallest_host_for_gpu(needs, fallback);
+    let smallest = smallest_for_gpu(needs, aside);
     let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
     Ok(HostBudget { window: 0, block: chunk + left, indexes, threads })
 }
@@ -169,7 +197,8 @@ pub fn smallest_gpu(
 }
 
 /// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(streams, decoded)`
-/// is what its decoders need for a wave.
+/// is what its decoders need for a wave; `host_tables` is the most that the tables of all lanes may take in host memory, as
+/// [`host_tables`] says.
 ///
 /// # Errors
 /// If one chunk and one batch don't fit, with the smallest limit that would do.
@@ -179,6 +208,7 @@ pub fn gpu(
     window: Option<usize>,
     on_gpu: bool,
     workspace: &dyn Fn(usize, usize) -> Result<usize>,
+    host_tables: usize,
 ) -> Result<DeviceBudget> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let chunk = rounded(needs.decoded);
@@ -214,8 +244,9 @@ pub fn gpu(
             let windows = window.unwrap_or(ahead.clamp(2, MOST_WINDOW));
             let sum =
                 lanes.saturating_mul(cost).saturating_add(slots).saturating_add(windows.saturating_mul(needs.batch));
+            let tables = lanes.saturating_mul(tables_for(streams_in(decoded), decoded));
             let enough = decoded >= set.min(32 << 20) || lanes == 1;
-            if sum <= total && enough {
+            if sum <= total && tables <= host_tables && enough {
                 return Ok(budget(windows, lanes, decoded, space, slots));
             }
             if decoded <= chunk || !enough {
@@ -261,6 +292,7 @@ mod tests {
             decoded: chunk,
             bounced: 0,
             per_thread: 0,
+            fallback: 0,
             index: 0,
             working_set: batch,
             smallest: chunk,
@@ -282,25 +314,50 @@ mod tests {
         let zstd = |_: usize, decoded: usize| Ok(3 * decoded);
         for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
             let n = needs(batch, chunk);
-            let smallest = gpu(0, &n, None, true, &zstd).unwrap_err();
+            let smallest = gpu(0, &n, None, true, &zstd, usize::MAX).unwrap_err();
             let smallest: u64 = named(&smallest);
             for limit in [smallest, smallest + 1_000_000, 1 << 29, 1 << 30, 8 << 30, 100 << 30] {
                 if limit < smallest {
                     continue;
                 }
-                let b = gpu(limit, &n, None, true, &zstd).unwrap();
+                let b = gpu(limit, &n, None, true, &zstd, usize::MAX).unwrap();
                 assert!(device_total(&b, &n) as u64 <= limit, "{limit} {b:?}");
                 assert!(b.slots >= chunk && b.wave_decoded >= chunk && b.wave_encoded >= n.encoded);
             }
-            assert!(gpu(smallest - 1, &n, None, true, &zstd).is_err());
+            assert!(gpu(smallest - 1, &n, None, true, &zstd, usize::MAX).is_err());
         }
     }
 
     #[test]
     fn eight_gigabytes_hold_many_streams() {
-        let b = gpu(8 << 30, &needs(16 * FIELD, FIELD), None, true, &|_, d| Ok(3 * d)).unwrap();
+        let b = gpu(8 << 30, &needs(16 * FIELD, FIELD), None, true, &|_, d| Ok(3 * d), usize::MAX).unwrap();
         assert!(b.lanes * b.wave_streams >= 256, "{b:?}");
         assert!(b.window * 16 >= 256, "{b:?}");
+    }
+
+    /// The smallest limit on host memory is the chunk's, however much device memory there is: lanes are given up before.
+    #[test]
+    fn tables_fit_the_host_limit() {
+        let zstd = |_: usize, decoded: usize| Ok(3 * decoded);
+        for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
+            let n = Needs { bounced: chunk, per_thread: 3 * chunk, index: 1000, ..needs(batch, chunk) };
+            let fallback = 2 * chunk;
+            let smallest = named(&host_tables(0, &n, fallback).unwrap_err());
+            assert!(host_tables(smallest - 1, &n, fallback).is_err());
+            let mut lanes = 0;
+            for limit in [smallest, smallest + 5000, smallest + (4 << 20), smallest + (64 << 20), smallest + (4 << 30)]
+            {
+                let most = host_tables(limit, &n, fallback).unwrap();
+                let d = gpu(100 << 30, &n, None, true, &zstd, most).unwrap();
+                let aside = fallback + d.lanes * d.tables;
+                let h = host_for_gpu(limit, &n, aside, 4).unwrap();
+                let total = aside + h.block + h.indexes + h.threads * n.per_thread;
+                assert!(total as u64 <= limit, "{limit}: {total} {d:?} {h:?}");
+                assert!(h.block >= n.encoded + n.bounced && h.threads >= 1 && d.lanes >= lanes, "{limit} {d:?} {h:?}");
+                lanes = d.lanes;
+            }
+            assert!(lanes > 1, "{chunk}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::{Receiver, Sender};
 use dali_zarr_kernels::Layout;
 
+use super::admission::Lacking;
 use super::batches::{Batches, From, Planned, resolved};
 use super::chunks::{Group, Handle, State, Table};
 use super::queue::{Queue, Wanted};
@@ -101,8 +102,8 @@ pub(crate) struct Scheduler {
     pub(super) index_reads_in_flight: usize,
     pub(super) cpu_tasks_in_flight: usize,
     pub(super) shards: Shards,
-    /// What the next read in the queue lacked: bytes of staging and of slots.
-    pub(super) lacking: Option<(usize, usize)>,
+    /// What the next read in the queue lacked.
+    pub(super) lacking: Option<Lacking>,
     /// Fetched chunks that wait for a lane, and the bytes that the GPU must decode or copy for them.
     pub(super) pending: VecDeque<Handle>,
     pub(super) pending_encoded: usize,

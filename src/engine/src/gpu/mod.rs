@@ -149,7 +149,7 @@ impl Decoders {
 
     /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
     fn fallback(&self, needs: &Needs) -> usize {
-        if self.any { needs.decoded } else { 0 }
+        if self.any { needs.decoded + needs.fallback } else { 0 }
     }
 }
 
@@ -161,9 +161,7 @@ pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<
     let decoders = Decoders::new(catalog)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
     let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, decoders.any, &workspace)? as u64;
-    // Tables are in host memory too, as many as the lanes of the device's limit have: those of one lane at the least.
-    let least = budget::gpu(device, needs, spec.prefetch_queue_depth, decoders.any, &workspace)?;
-    let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs) + least.lanes * least.tables);
+    let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs));
     Ok(Limits { host: host as u64, device })
 }
 
@@ -172,7 +170,7 @@ pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option
     let device = spec
         .device_memory_limit
         .unwrap_or(free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2)));
-    let fallback = if on_gpu(catalog) { needs.decoded } else { 0 };
+    let fallback = if on_gpu(catalog) { needs.decoded + needs.fallback } else { 0 };
     let host = spec
         .host_memory_limit
         .unwrap_or(budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64));
@@ -192,8 +190,10 @@ pub(crate) fn divide(
 ) -> Result<(DeviceBudget, HostBudget)> {
     let decoders = Decoders::new(catalog)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
-    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, decoders.any, &workspace)?;
-    let h = budget::host_for_gpu(limits.host, needs, decoders.fallback(needs) + b.lanes * b.tables, threads)?;
+    let fallback = decoders.fallback(needs);
+    let tables = budget::host_tables(limits.host, needs, fallback)?;
+    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, decoders.any, &workspace, tables)?;
+    let h = budget::host_for_gpu(limits.host, needs, fallback + b.lanes * b.tables, threads)?;
     Ok((b, h))
 }
 

@@ -61,6 +61,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         decoded: 0,
         bounced: 0,
         per_thread: 0,
+        fallback: 0,
         index: 0,
         working_set: 0,
         smallest: usize::MAX,
@@ -90,7 +91,9 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 needs.bounced = needs.bounced.max(decoded);
             }
             let working = part.format.scratch_bytes(decoded);
-            needs.per_thread = needs.per_thread.max(working);
+            // What the GPU decodes goes to the CPU now and then, one chunk at a time.
+            let whose = if *route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
+            *whose = (*whose).max(working);
             if let Some(sharding) = &part.sharding {
                 needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
             }
