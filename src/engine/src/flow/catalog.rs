@@ -130,6 +130,17 @@ impl Catalog {
         (self.planner.chunk_elements(id) * element) as usize
     }
 
+    /// Has the CPU decode a chunk; a panic of the decoder is the chunk's error.
+    ///
+    /// # Errors
+    /// What is wrong with it, without its name.
+    pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out))).unwrap_or_else(
+            |panic| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic)))),
+        )
+    }
+
     /// What to call a chunk in a message.
     pub fn name(&self, id: ChunkId) -> String {
         let array = &self.dataset.arrays[id.array as usize];

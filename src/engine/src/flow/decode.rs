@@ -15,7 +15,7 @@ use super::stats::Stats;
 use super::tasks::{Item, Outcome, Shared, Task};
 use super::{Event, spawn};
 use crate::assemble;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::nvtx;
 
 /// The decode threads. Dropping it lets them finish what they were given, and waits.
@@ -101,12 +101,5 @@ fn decode(item: &Item, shared: &Shared) -> Result<()> {
     // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
     // reserved for this chunk.
     let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
-    let format = &shared.catalog.part(item.id).format;
-    let shape = shared.catalog.planner.chunk_shape(item.id);
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out)));
-    caught
-        .unwrap_or_else(|panic| {
-            Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic))))
-        })
-        .map_err(|e| e.within(shared.catalog.name(item.id)))
+    shared.catalog.decode(item.id, encoded, out).map_err(|e| e.within(shared.catalog.name(item.id)))
 }

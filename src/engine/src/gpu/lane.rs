@@ -248,12 +248,7 @@ impl Lane {
         // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
         let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
-        let catalog = &self.shared.catalog;
-        let shape = catalog.planner.chunk_shape(chunk.id);
-        let format = &catalog.part(chunk.id).format;
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(bytes, &shape, out))).unwrap_or_else(
-            |p| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*p)))),
-        )?;
+        self.shared.catalog.decode(chunk.id, bytes, out)?;
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
         unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
         self.stream.synchronize()

@@ -8,13 +8,14 @@
 //! [`parse`] reads metadata; a family of codecs is a file.
 
 mod arithmetic;
+mod cast_value;
 mod checksum;
 mod element;
 mod layout;
 mod lzma;
 mod pack;
 mod parse;
-mod value;
+mod scale_offset;
 
 pub(super) use parse::{refuse, v2, v3};
 
@@ -24,9 +25,10 @@ use super::{Compression, wrong_size};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use arithmetic::Arithmetic;
+use cast_value::CastValue;
 use checksum::Checksum;
 use pack::Packer;
-use value::{CastValue, ScaleOffset};
+use scale_offset::ScaleOffset;
 
 /// Codecs that are undone here, beside a transposition and a byte order that the assembler undoes.
 #[derive(Debug)]

@@ -6,11 +6,12 @@
 use serde_json::{Map, Value};
 
 use super::arithmetic::{Arithmetic, Operation};
+use super::cast_value::CastValue;
 use super::checksum::Checksum;
 use super::element::Typed;
 use super::lzma::Lzma;
 use super::pack::Packer;
-use super::value::{CastValue, ScaleOffset};
+use super::scale_offset::ScaleOffset;
 use super::{Chain, Step};
 use crate::codec::chain::{compression, transposition};
 use crate::dataset::shown;
