@@ -1,0 +1,37 @@
+//! What fuzzing found worth keeping, put through the same functions again. `tests/corpus` holds a minimised corpus for each
+//! target, with the inputs of every failure that there was.
+
+use std::path::Path;
+
+#[path = "../../../tests/fuzz/src/lib.rs"]
+mod fuzz;
+
+fn replay(target: &str, run: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus").join(target);
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.unwrap().path();
+        let input = std::fs::read(&path).unwrap();
+        std::panic::catch_unwind(|| run(&input)).unwrap_or_else(|_| panic!("{}", path.display()));
+        inputs += 1;
+    }
+    assert!(inputs >= 20, "{}: expected a corpus, found {inputs} files", folder.display());
+    // Too short for an input.
+    run(&[]);
+    run(&[3, 0]);
+}
+
+#[test]
+fn open_chunk() {
+    replay("open_chunk", fuzz::open_chunk);
+}
+
+#[test]
+fn decode_chunk() {
+    replay("decode_chunk", fuzz::decode_chunk);
+}
+
+#[test]
+fn decode_streams() {
+    replay("decode_streams", fuzz::decode_streams);
+}
