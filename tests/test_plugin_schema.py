@@ -18,10 +18,13 @@ ARGUMENTS = {
     "dims": "_STRING_VEC",
     "window": "_INT64_VEC",
     "step": "_INT64_VEC",
+    "random_crop": "_STRING_VEC",
     "stride": "_INT64_VEC",
     "offsets": "_INT64_VEC",
     "roi_start": "_INT64_VEC",
     "roi_end": "_INT64_VEC",
+    "breaks": "_INT64_VEC",
+    "cross_stores": "BOOL",
     "out_of_bounds_policy": "STRING",
     "fill_value": "FLOAT",
     "mask_and_scale": "BOOL",
@@ -29,6 +32,7 @@ ARGUMENTS = {
     "mean": "_FLOAT_VEC",
     "stddev": "_FLOAT_VEC",
     "random_shuffle": "BOOL",
+    "initial_fill": "INT64",
     "shuffle_after_epoch": "BOOL",
     "seed": "INT64",
     "shard_id": "INT64",
@@ -87,7 +91,7 @@ def test_every_argument_is_documented():
 
 
 def test_unknown_arguments_are_refused(store):
-    for name in ("initial_fill", "lazy_init", "windows"):
+    for name in ("lazy_init", "windows"):
         with pytest.raises((KeyError, TypeError), match=name):
             build(path=store, arrays=["a"], **{name: 1})
 
@@ -122,6 +126,9 @@ def test_a_single_value_stands_for_a_list(store):
         ({"decode_device": "tpu"}, ValueError, 'decode_device: expected "auto", "gpu" or "cpu", but found "tpu"'),
         ({"out_of_bounds_policy": "wrap"}, ValueError, "out_of_bounds_policy: expected"),
         ({"io_threads": 0}, ValueError, "io_threads: expected a whole number of at least 1, but found 0"),
+        ({"initial_fill": 0}, ValueError, "initial_fill: expected a whole number of at least 1, but found 0"),
+        ({"breaks": 20}, ValueError, "breaks: expected"),
+        ({"random_crop": "lon"}, ValueError, "random_crop: samples aren't cut along"),
         ({"decode_threads": -1}, ValueError, "decode_threads: expected"),
         ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth: expected"),
         ({"host_memory_limit": -5}, ValueError, "host_memory_limit: expected"),

@@ -12,6 +12,7 @@ from . import _pick
 _PRECISE = ("fill_value", "mean", "stddev")
 _INTEGERS = (
     *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
+    *("breaks", "initial_fill"),
     *("prefetch_queue_depth", "device_memory_limit", "host_memory_limit", "io_threads", "decode_threads"),
 )
 

@@ -2,11 +2,13 @@
 
 It shares no code with the engine. Given the operator's arguments it knows every sample and, where the order is fixed,
 every batch. Under ``random_shuffle`` the order is the engine's own affair: tests compare sets with :meth:`Oracle.all_samples`.
+So are the starts under ``random_crop``: tests take them from the index and compare with :meth:`Oracle.sample_at`.
 It raises the exception classes that the operator must raise for bad arguments.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,8 +95,9 @@ class Oracle:
     def __init__(
         self, batch_size: int = 1, *, path: str | Sequence[str], arrays: Sequence[str], stack_arrays: bool = False,
         pick: Sequence[str] = (), dims: Sequence[str] = (), window: Sequence[int] = (), step: Sequence[int] = (),
-        stride: Sequence[int] = (), offsets: Sequence[int] = (), roi_start: Sequence[int] = (),
-        roi_end: Sequence[int] = (), out_of_bounds_policy: str = "drop", fill_value: float = 0.0,
+        random_crop: Sequence[str] = (), stride: Sequence[int] = (), offsets: Sequence[int] = (),
+        roi_start: Sequence[int] = (), roi_end: Sequence[int] = (), breaks: Sequence[int] = (),
+        cross_stores: bool = True, out_of_bounds_policy: str = "drop", fill_value: float = 0.0,
         mask_and_scale: bool = False, dtype: str | None = None, mean: Sequence[float] = (),
         stddev: Sequence[float] = (), random_shuffle: bool = False, shuffle_after_epoch: bool = False, seed: int = -1,
         shard_id: int = 0, num_shards: int = 1, stick_to_shard: bool = False, pad_last_batch: bool = False,
@@ -115,7 +118,11 @@ class Oracle:
         parts = [[load(str(p), a, mask_and_scale) for p in paths] for a in arrays]
         first = [p[0] for p in parts]
         self.reference = max(first, key=lambda v: v.values.ndim)  # max keeps the first of equals
-        self.dims = self._resolve_dims(dims)
+        self.dims = self._resolve_dims(dims) if dims else self.reference.dims[:1]
+        self.random = [self.dims.index(d) for d in self._resolve_dims(random_crop)]  # ValueError where not one of dims
+        # Which store each element along the first of dims comes from.
+        lengths = next(([v.values.shape[v.dims.index(self.dims[0])] for v in p] for p in parts if self.dims[0] in p[0].dims), [])
+        self.store_of = np.repeat(np.arange(len(lengths)), lengths)
         self.variables = [self._join(p) for p in parts]
         for text in pick:
             self._pick(text)
@@ -128,7 +135,8 @@ class Oracle:
         for what, values in (("window", given), ("stride", strides), ("roi_start", starts)):
             if len(values) != len(self.dims):
                 raise ValueError(f"{what} has {len(values)} entries for {len(self.dims)} dims")
-        self.kept, self.count, self.stride, self.roi, self.starts = [], [], strides, [], []
+        cuts = self._breaks(breaks, cross_stores)
+        self.kept, self.count, self.stride, self.bounds, self.places = [], [], strides, [], []
         for k, dim in enumerate(self.dims):
             extent = self.extents[dim]
             lo, hi = starts[k], ends[k] if ends else extent
@@ -138,9 +146,15 @@ class Oracle:
             w = hi - lo if given[k] == -1 else given[k]
             self.kept.append(given[k] != 0)
             self.count.append(max(w, 1))
-            self.roi.append((lo, hi))
-            jump = step[k] if step else max(w, 1)
-            self.starts.append(self._starts(k, jump, out_of_bounds_policy))
+            self.bounds.append([lo, *(b for b in cuts if k == 0 and lo < b < hi), hi])
+            if k in self.random and step and step[k]:
+                raise ValueError(f"step {step[k]} for {dim!r}, which is in random_crop")
+            jump = 1 if k in self.random else step[k] if step else max(w, 1)
+            if jump < 1:
+                raise ValueError(f"step {jump}")
+            self.places.append(self._places(k, jump, out_of_bounds_policy))
+        # A random start doesn't multiply the samples.
+        self.starts = [p[:1] if k in self.random else p for k, p in enumerate(self.places)]
         self.num_samples = math.prod(len(s) for s in self.starts)
         if self.num_samples == 0:
             raise ValueError("no samples")
@@ -153,8 +167,6 @@ class Oracle:
         self.sample(0)
 
     def _resolve_dims(self, dims: Sequence[str]) -> list[str]:
-        if not dims:
-            return self.reference.dims[:1]
         out = []
         for key in dims:
             try:
@@ -184,6 +196,8 @@ class Oracle:
         for v in self.variables:
             if dim in v.dims:
                 v.values = np.take(v.values, wanted, axis=v.dims.index(dim))  # IndexError where outside
+        if dim == self.dims[0]:
+            self.store_of = self.store_of[wanted]
 
     def _extents(self) -> dict[str, int]:
         extents: dict[str, int] = {}
@@ -196,20 +210,38 @@ class Oracle:
                 raise ValueError(f"unknown dimension {d!r}; there are {sorted(extents)}")
         return extents
 
-    def _starts(self, k: int, jump: int, policy: str) -> list[int]:
-        lo, hi = self.roi[k]
+    def _breaks(self, breaks: Sequence[int], cross_stores: bool) -> list[int]:
+        extent = self.extents[self.dims[0]]
+        found = {b + extent * (b < 0) for b in breaks}
+        if any(not 0 < b < extent for b in found):
+            raise ValueError(f"breaks {breaks} of {extent} elements")
+        if not cross_stores:
+            found |= {i for i in range(1, extent) if self.store_of[i] != self.store_of[i - 1]}
+        return sorted(found)
+
+    def segment(self, k: int, start: int) -> tuple[int, int]:
+        """The elements along one of dims, from and to, between which a window with this start may read."""
+        return next((a, b) for a, b in itertools.pairwise(self.bounds[k]) if a <= start < b)
+
+    def _places(self, k: int, jump: int, policy: str) -> list[int]:
+        """Where windows may start along one of dims."""
+        lo, hi = self.bounds[k][0], self.bounds[k][-1]
         need = (self.count[k] - 1) * self.stride[k] + 1
         before = max(0, -min(self.offsets)) if k == 0 else 0
         after = max(0, max(self.offsets)) if k == 0 else 0
+
+        def fits(s: int) -> bool:
+            a, b = self.segment(k, s)
+            return s - before >= a and s + after + need <= b
+
+        if k in self.random:
+            return [s for s in range(lo, hi) if fits(s)] or ([lo] if policy == "pad" else [])
         if policy == "drop":
-            return [s for s in range(lo + before, hi, jump) if s + after + need <= hi]
-        starts = list(range(lo, hi, jump))
-        if policy == "error":
-            offsets = self.offsets if k == 0 else [0]
-            for s in starts:
-                if any(s + o < lo or s + o + need > hi for o in offsets):
-                    raise ValueError(f"a window reaches beyond [{lo}, {hi})")
-        return starts
+            return [s for s in range(lo + before, hi, jump) if fits(s)]
+        places = list(range(lo, hi, jump))
+        if policy == "error" and not all(fits(s) for s in places):
+            raise ValueError(f"a window reaches beyond {self.bounds[k]}")
+        return places
 
     def _grid_dims(self) -> list[str]:
         fields = [v for v in self.variables if v.values.ndim >= 2]
@@ -232,7 +264,8 @@ class Oracle:
                 continue
             axis = v.dims.index(dim)
             where = start[k] + (offset if k == 0 else 0) + np.arange(self.count[k]) * self.stride[k]
-            good = (where >= self.roi[k][0]) & (where < self.roi[k][1])
+            lo, hi = self.segment(k, start[k])
+            good = (where >= lo) & (where < hi)
             values = np.take(values, np.where(good, where, 0), axis)
             shape = [1] * v.values.ndim
             shape[axis] = -1
@@ -268,7 +301,11 @@ class Oracle:
 
     def sample(self, index: int) -> list[np.ndarray]:
         """All outputs of one sample."""
-        start, outputs = self.start(index), []
+        return self.sample_at(self.start(index))
+
+    def sample_at(self, start: Sequence[int]) -> list[np.ndarray]:
+        """All outputs of a sample that starts there."""
+        outputs = []
         for offset in self.offsets:
             cuts = [self._cut(v, start, offset) for v in self.variables]
             if not self.stack:
@@ -327,7 +364,7 @@ class Oracle:
 
     def indices(self) -> Iterator[int]:
         """Sample indices as the reader delivers them, without end; only for an order that isn't shuffled."""
-        assert not self.shuffled, "the oracle doesn't know the shuffled order"
+        assert not self.shuffled and not self.random, "the oracle doesn't know what is random"
         epoch = 0
         while True:
             held = self.shard_range(self.shard_of(epoch))

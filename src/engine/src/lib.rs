@@ -18,6 +18,7 @@ pub mod memory;
 mod nvtx;
 pub mod order;
 pub mod plan;
+mod random;
 pub mod reader;
 pub mod spec;
 pub mod state;

@@ -4,6 +4,12 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
+/// Used when the user gives no seed, so that shards in different processes agree.
+const DEFAULT_SEED: u64 = 0x5eed;
+
+/// What DALI's readers have.
+pub const DEFAULT_INITIAL_FILL: u64 = 1024;
+
 /// Where the finished batches are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
@@ -71,6 +77,8 @@ pub struct Spec {
     pub window: Vec<i64>,
     /// Distance between sample starts; default: the window's length without stride, i.e. 1 for a dropped dimension.
     pub step: Vec<i64>,
+    /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
+    pub random_crop: Vec<DimKey>,
     /// Distance between elements inside a sample; default 1.
     pub stride: Vec<i64>,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
@@ -79,7 +87,12 @@ pub struct Spec {
     pub roi_start: Vec<i64>,
     /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
     pub roi_end: Vec<i64>,
-    /// See [`OutOfBounds`].
+    /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
+    /// end; in any order.
+    pub breaks: Vec<i64>,
+    /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
+    pub cross_stores: bool,
+    /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
     pub out_of_bounds_policy: OutOfBounds,
     /// What elements outside the region of interest get, as a value of the output; default: 0.
     pub fill_value: Option<f64>,
@@ -93,6 +106,9 @@ pub struct Spec {
     pub stddev: Vec<f64>,
     /// Visit the samples in an order drawn anew for each epoch.
     pub random_shuffle: bool,
+    /// Samples among which each is drawn where chunks hold several: whole groups of samples that share chunks are drawn
+    /// until there are about so many, and these are shuffled. At least 1.
+    pub initial_fill: u64,
     /// The first epoch in order, each later one in an order drawn anew for it, over all shards.
     pub shuffle_after_epoch: bool,
     /// Of the order; the same on every shard.
@@ -135,10 +151,13 @@ impl Default for Spec {
             dims: Vec::new(),
             window: Vec::new(),
             step: Vec::new(),
+            random_crop: Vec::new(),
             stride: Vec::new(),
             offsets: Vec::new(),
             roi_start: Vec::new(),
             roi_end: Vec::new(),
+            breaks: Vec::new(),
+            cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: None,
             mask_and_scale: false,
@@ -146,6 +165,7 @@ impl Default for Spec {
             mean: Vec::new(),
             stddev: Vec::new(),
             random_shuffle: false,
+            initial_fill: DEFAULT_INITIAL_FILL,
             shuffle_after_epoch: false,
             seed: -1,
             shard_id: 0,
@@ -197,6 +217,11 @@ impl Pick {
 }
 
 impl Spec {
+    /// The seed of whatever is random; it is a fixed one if the user gave none.
+    pub fn seed_of_order(&self) -> u64 {
+        if self.seed == -1 { DEFAULT_SEED } else { self.seed as u64 }
+    }
+
     /// The number of outputs, known without opening the store: groups of arrays, one group per offset, and the index.
     pub fn num_outputs(&self) -> usize {
         let per_offset = if self.stack_arrays { 1 } else { self.arrays.len().max(1) };

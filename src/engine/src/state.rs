@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::dataset::{ArrayInfo, Dataset, DimGrid};
 use crate::error::{Error, Result};
 use crate::order::{Leg, Order, Sharding};
-use crate::spec::{DimKey, OutOfBounds, Spec};
+use crate::spec::{DEFAULT_INITIAL_FILL, DimKey, OutOfBounds, Spec};
 
 const FORMAT: &str = "dali_zarr.reader";
 /// Changes when a state means something else to a reader.
@@ -175,10 +175,13 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         dims,
         window,
         step,
+        random_crop,
         stride,
         offsets,
         roi_start,
         roi_end,
+        breaks,
+        cross_stores,
         out_of_bounds_policy,
         fill_value,
         mask_and_scale,
@@ -186,6 +189,7 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         mean,
         stddev,
         random_shuffle,
+        initial_fill,
         shuffle_after_epoch,
         seed,
         shard_id: _,
@@ -217,10 +221,13 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         ("dims", dims.iter().map(dim).collect(), json!([])),
         ("window", json!(window), json!([])),
         ("step", json!(step), json!([])),
+        ("random_crop", random_crop.iter().map(dim).collect(), json!([])),
         ("stride", json!(stride), json!([])),
         ("offsets", json!(offsets), if offsets == &[0] { json!([0]) } else { json!([]) }),
         ("roi_start", json!(roi_start), json!([])),
         ("roi_end", json!(roi_end), json!([])),
+        ("breaks", json!(breaks), json!([])),
+        ("cross_stores", json!(cross_stores), json!(true)),
         ("out_of_bounds_policy", json!(policy), json!("drop")),
         ("fill_value", json!(fill_value.unwrap_or(0.0)), json!(0.0)),
         ("mask_and_scale", json!(mask_and_scale), json!(false)),
@@ -228,6 +235,7 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         ("mean", json!(mean), json!([])),
         ("stddev", json!(stddev), json!([])),
         ("random_shuffle", json!(random_shuffle), json!(false)),
+        ("initial_fill", json!(initial_fill), json!(DEFAULT_INITIAL_FILL)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch), json!(false)),
         ("seed", json!(seed), json!(-1)),
         ("return_index", json!(return_index), json!(false)),

@@ -143,10 +143,13 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.dims = Strings(spec, "dims");
   a.window = Integers(spec, "window");
   a.step = Integers(spec, "step");
+  a.random_crop = Strings(spec, "random_crop");
   a.stride = Integers(spec, "stride");
   a.offsets = Integers(spec, "offsets");
   a.roi_start = Integers(spec, "roi_start");
   a.roi_end = Integers(spec, "roi_end");
+  a.breaks = Integers(spec, "breaks");
+  a.cross_stores = spec.GetArgument<bool>("cross_stores");
   a.out_of_bounds_policy = Text(spec, "out_of_bounds_policy");
   a.maybe_fill_value = Number(spec, "fill_value");
   a.mask_and_scale = spec.GetArgument<bool>("mask_and_scale");
@@ -154,6 +157,7 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.mean = Numbers(spec, "mean");
   a.stddev = Numbers(spec, "stddev");
   a.random_shuffle = spec.GetArgument<bool>("random_shuffle");
+  a.initial_fill = spec.GetArgument<int64_t>("initial_fill");
   a.shuffle_after_epoch = spec.GetArgument<bool>("shuffle_after_epoch");
   a.seed = Seed(spec);
   a.shard_id = spec.GetArgument<int64_t>("shard_id");

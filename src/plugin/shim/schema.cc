@@ -35,7 +35,8 @@ void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddArg("path", R"(The store or stores to read: directories on a local file system.
 
-Several stores are joined along the first of `dims`; a window may cross the border between two of them.
+Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
+between two of them.
 Arrays that don't have that dimension are read from the first store.)",
               DALI_STRING_VEC)
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
@@ -70,6 +71,14 @@ By default, samples are cut along the first dimension of the array that has most
 
 By default that is `window`, at least one: samples don't overlap.)",
                       Integers{})
+      .AddOptionalArg("random_crop", R"(Those of `dims`, by name or position, along which the sample's start is drawn
+anew in each epoch, uniformly from all places where `window` fits.
+
+Such a dimension doesn't multiply the samples: cut along time, with ``random_crop=["latitude", "longitude"]``, there is
+one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number; `return_index`
+tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
+region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
+                      Strings{})
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -87,12 +96,21 @@ Negative values count from the end. By default ``0``.)",
 
 Negative values count from the end. By default the dimension's length.)",
                       Integers{})
+      .AddOptionalArg("breaks", R"(Elements along the first of `dims` at which something new begins: years that don't follow
+each other, for example.
+
+No sample (its window with all `offsets`) may reach from before a break to it or beyond: there, too, is out of
+bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.)",
+                      Integers{})
+      .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
+borders between stores are `breaks`.)",
+                      true)
       .AddOptionalArg("out_of_bounds_policy", R"(What happens with windows that reach beyond the region that `roi_start`
-and `roi_end` leave.
+and `roi_end` leave, or across one of `breaks`.
 
 - ``"error"``: building the pipeline fails.
 - ``"drop"``: such a window isn't a sample.
-- ``"pad"``: its elements outside get `fill_value`.)",
+- ``"pad"``: its elements outside get `fill_value`; so do those beyond the breaks around its start.)",
                       "drop")
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
@@ -129,14 +147,23 @@ void AddOrderArguments(dali::OpSchema &schema) {
 Without `stick_to_shard` all samples are shuffled and then divided among the shards; with it each shard shuffles its
 own.)",
                       false)
+      .AddOptionalArg<int64_t>("initial_fill", R"(Among how many samples each is drawn when samples are shuffled and several
+of them share a chunk.
+
+Groups of samples that share chunks are drawn at random until they hold about that many samples; these are shuffled and
+delivered, then come the next groups. So a chunk is needed only within one such window, and read once if memory holds the
+chunks of a window. Where each sample has chunks of its own, or the epoch isn't longer, all samples are
+drawn among all.)",
+                               int64_t{1024})
       .AddOptionalArg("shuffle_after_epoch", R"(If set, the first epoch comes in order, and all samples are shuffled anew
 for each later one.
 
 Excludes `random_shuffle` and `stick_to_shard`.)",
                       false)
-      .AddOptionalArg<int64_t>("seed", R"(Seed of the order.
+      .AddOptionalArg<int64_t>("seed", R"(Seed of the order and of `random_crop`.
 
-The order of an epoch is a function of the seed and the epoch's number, and of nothing else. All shards of a data set
+The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
+`initial_fill`, how they share chunks. All shards of a data set
 must be given the same seed. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
 seed nor a random one takes its place.)",
                                int64_t{-1})

@@ -34,10 +34,13 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "dims" => spec.dims = at.dims()?,
             "window" => spec.window = at.integers()?,
             "step" => spec.step = at.integers()?,
+            "random_crop" => spec.random_crop = at.dims()?,
             "stride" => spec.stride = at.integers()?,
             "offsets" => spec.offsets = at.integers()?,
             "roi_start" => spec.roi_start = at.integers()?,
             "roi_end" => spec.roi_end = at.integers()?,
+            "breaks" => spec.breaks = at.integers()?,
+            "cross_stores" => spec.cross_stores = at.bool()?,
             "out_of_bounds_policy" => spec.out_of_bounds_policy = parse_policy(&at.string()?)?,
             "fill_value" => spec.fill_value = Some(at.number()?),
             "mask_and_scale" => spec.mask_and_scale = at.bool()?,
@@ -45,6 +48,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "mean" => spec.mean = at.numbers()?,
             "stddev" => spec.stddev = at.numbers()?,
             "random_shuffle" => spec.random_shuffle = at.bool()?,
+            "initial_fill" => spec.initial_fill = at.count()? as u64,
             "shuffle_after_epoch" => spec.shuffle_after_epoch = at.bool()?,
             "seed" => spec.seed = at.integer()?,
             "shard_id" => spec.shard_id = at.integer()?,
@@ -177,6 +181,7 @@ mod tests {
     fn reads_every_kind_of_value() {
         let spec = parse_spec(
             r#"{"path": "a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
+                "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
                 "pick": "level=0,5", "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
                 "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
         )
@@ -185,6 +190,8 @@ mod tests {
         assert_eq!(spec.arrays, ["t", "u"]);
         assert_eq!(spec.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
         assert_eq!(spec.window, [3]);
+        assert_eq!(spec.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
+        assert_eq!((spec.breaks, spec.cross_stores, spec.initial_fill), (vec![8, -3], false, 77));
         assert_eq!(spec.offsets, [0, -1]);
         assert_eq!(spec.pick[0].indices, [0, 5]);
         assert_eq!(spec.dtype, Some(DType::F16));

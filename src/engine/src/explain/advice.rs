@@ -39,7 +39,8 @@ fn read_often(e: &Explanation) -> Vec<String> {
             all.push(format!(
                 "array '{}': shuffled, each chunk is read {shuffled:.1} times per epoch, in order {in_order:.1} times, \
                  since its chunks hold several samples: write it with smaller chunks (a chunk for each sample, or \
-                 shards of them), or give more memory, so that chunks are kept for later batches",
+                 shards of them), give more memory, so that chunks are kept for later batches, or use a smaller \
+                 initial_fill",
                 array.name
             ));
         } else if !e.is_shuffled && in_order > MANY_READS {

@@ -174,7 +174,10 @@ pub(crate) fn chunks_in_reach(catalog: &Catalog, array: usize) -> Vec<u64> {
             // Elements of the joined, picked dimension that samples touch, of those in this store.
             let (mut from, mut to) = match dim.role {
                 Role::Whole => (0, dim.len),
-                Role::Axis(a) => (geometry.axes[a].roi_start.max(0) as u64, geometry.axes[a].roi_end.max(0) as u64),
+                Role::Axis(a) => {
+                    let (from, to) = geometry.axes[a].region();
+                    (from.max(0) as u64, to.max(0) as u64)
+                }
             };
             if let Some((joined, starts)) = &view.joined
                 && *joined == d

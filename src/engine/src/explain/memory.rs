@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::reads::{Lookahead, planned_at_a_time};
 use crate::error::Result;
 use crate::memory::arena::rounded;
-use crate::reader::needs::{Division, Limits, divide, io_threads, limits, lookahead, smallest};
+use crate::order::Order;
+use crate::reader::needs::{Division, Limits, divide, io_threads, limits, lookahead, smallest, window_bytes};
 use crate::reader::opening::Opened;
 use crate::spec::Spec;
 
@@ -57,7 +58,7 @@ impl Memory {
             refused,
             division,
             window,
-            lookahead: lookahead(window),
+            lookahead: lookahead(opened.order.window(), window, spec.batch_size),
             chunks_in_flight: chunks_in_flight.max(1),
             io_threads,
             decode_threads: threads,
@@ -65,18 +66,20 @@ impl Memory {
         })
     }
 
-    /// What the scheduler can keep with it.
-    pub fn model(&self, spec: &Spec, opened: &Opened) -> Lookahead {
+    /// What the scheduler can keep with it for samples in this order.
+    pub fn model(&self, spec: &Spec, opened: &Opened, order: &Order) -> Lookahead {
         let needs = &opened.needs;
+        let ahead = lookahead(order.window(), self.window, spec.batch_size);
         let (capacity, each, on_cpu) = match &self.division {
             Division::Cpu(h) => (h.block, self.chunk, true),
             Division::Gpu(d, _) => (d.slots, rounded(needs.decoded), false),
         };
         Lookahead {
             batch: spec.batch_size as u64,
-            planned: planned_at_a_time(self.window, self.lookahead, needs.jobs),
-            ahead: self.lookahead,
+            planned: planned_at_a_time(self.window, ahead, needs.jobs),
+            ahead,
             working_set: needs.working_set,
+            shuffled: window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size)),
             capacity,
             in_flight: (self.chunks_in_flight.min(self.io_threads) * each).min(capacity / 2),
             on_cpu,

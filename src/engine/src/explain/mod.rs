@@ -45,10 +45,10 @@ pub struct Explanation {
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
     let memory = Memory::new(spec, &opened)?;
-    let model = memory.model(spec, &opened);
     let reads = |random_shuffle| -> Result<Reads> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
-        let order = Order::new(&spec, opened.order.samples())?;
+        let order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
+        let model = memory.model(&spec, &opened, &order);
         Ok(reads_per_chunk(&order, &opened.catalog, &opened.ops, model))
     };
     let (in_order, shuffled) = (reads(false)?, reads(true)?);

@@ -10,8 +10,8 @@ use std::hash::BuildHasherDefault;
 use dali_zarr_kernels::Op;
 
 use crate::flow::catalog::Catalog;
-use crate::flow::{MAX_PLANNED_JOBS, is_whole_copy};
-use crate::order::Order;
+use crate::flow::{MAX_PLANNED_JOBS, PLANS_TO_SPARE, is_whole_copy};
+use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, ChunkMap, IdHasher};
 
 /// Samples that are looked at; an epoch with more is judged by its first ones.
@@ -30,6 +30,8 @@ pub(crate) struct Lookahead {
     pub ahead: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
+    /// With chunk-aware shuffling: bytes of all decoded chunks that samples are drawn from at a time.
+    pub shuffled: Option<usize>,
     /// Bytes of memory that decoded chunks live in.
     pub capacity: usize,
     /// Of `capacity`: bytes that chunks on their way take.
@@ -109,7 +111,7 @@ impl Planning<'_> {
         if self.next >= to || self.next >= MAX_SAMPLES || self.uses >= MAX_USES {
             return false;
         }
-        let samples: Vec<u64> = (self.next..to).map(|k| self.order.sample(k)).collect();
+        let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
         self.next = to;
         let plan = self.catalog.planner.plan(&samples);
         let number = self.first + self.batches.len() as u64;
@@ -181,7 +183,8 @@ pub(crate) fn reads_per_chunk(order: &Order, catalog: &Catalog, ops: &[Op], mode
             let Some(next) = next else { continue };
             let distance = (next - now) as usize;
             let passed_on = !there && direct && distance > model.ahead / 2;
-            if passed_on || distance.saturating_mul(model.working_set) > model.capacity {
+            let until = distance.saturating_mul(model.working_set).min(model.shuffled.unwrap_or(usize::MAX));
+            if passed_on || until > model.capacity {
                 continue;
             }
             kept.insert((next, chunk));
@@ -215,5 +218,5 @@ fn extrapolate(arrays: &mut [ArrayReads], early: &[ArrayReads], catalog: &Catalo
 /// The model for a reader that plans `window` batches and those ahead of it.
 pub(crate) fn planned_at_a_time(window: usize, ahead: usize, jobs: usize) -> usize {
     // As the scheduler asks for plans: two always, and no more than a number of jobs.
-    (window + ahead).min((MAX_PLANNED_JOBS / jobs.max(1)).max(2))
+    (window + ahead + PLANS_TO_SPARE).min((MAX_PLANNED_JOBS / jobs.max(1)).max(2))
 }

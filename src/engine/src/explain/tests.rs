@@ -75,7 +75,7 @@ fn reads_are_those_of_a_reader() {
         store(folder.path(), steps, chunk);
         let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
         let opened = Opened::new(&spec).unwrap();
-        let model = Memory::new(&spec, &opened).unwrap().model(&spec, &opened);
+        let model = Memory::new(&spec, &opened).unwrap().model(&spec, &opened, &opened.order);
         let reads = reads_per_chunk(&opened.order, &opened.catalog, &opened.ops, model);
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
@@ -105,6 +105,11 @@ fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
     assert_eq!(e["reads"]["in_order"]["estimated"], true);
     assert_eq!(e["reads"]["in_order"]["chunks"], 5e9);
     assert_eq!(e["reads"]["in_order"]["reads_per_chunk"], 1.0);
+    // Samples that share a chunk come from one window, unless the whole epoch is one.
+    let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
+    assert!((1.0..1.02).contains(&shuffled), "{shuffled}");
+    let whole = Spec { initial_fill: 1 << 40, ..spec(folder.path(), 16) };
+    let e = explain(&whole).unwrap().to_json();
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((7.9..=8.0).contains(&shuffled), "each of eight samples needs its own read: {shuffled}");
     // What doesn't depend on the sample is read once, however long the epoch.

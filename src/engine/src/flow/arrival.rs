@@ -264,7 +264,9 @@ impl Scheduler {
             (Some(&(batch, _)), Some(slot)) => {
                 let until = (batch - self.batches.first) as usize;
                 let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
-                if until.saturating_mul(self.s.working_set) <= block.arena.capacity() {
+                // Shuffled batches need the same chunks again and again.
+                let ahead = until.saturating_mul(self.s.working_set).min(self.s.shuffled.unwrap_or(usize::MAX));
+                if ahead <= block.arena.capacity() {
                     self.kept.insert((batch, handle));
                 } else {
                     chunk.slot = None;

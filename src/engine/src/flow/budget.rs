@@ -22,6 +22,9 @@ pub struct Needs {
     pub index: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
+    /// With chunk-aware shuffling: bytes of the decoded chunks among whose samples those of a batch are drawn. These are worth
+    /// keeping, if memory allows.
+    pub shuffled: Option<usize>,
     /// Decoded bytes of the smallest chunk, or of the typical stream inside a chunk: how many a wave may have to hold.
     pub smallest: usize,
     /// Jobs of a typical batch.
@@ -92,7 +95,8 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     let batches = window.unwrap_or(1).max(1);
     let Spare { threads, indexes, left } = spare(limit, needs, smallest_cpu(needs, window) as usize, threads)?;
     // Enough chunks for one batch and every thread come first, then batches ahead.
-    let wanted = (needs.working_set + threads * chunk).min(left / 2);
+    let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
+    let wanted = set.saturating_add(threads * chunk).min(left / 2);
     let window = window
         .unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1)))
         .clamp(batches, MOST_WINDOW.max(batches));
@@ -247,7 +251,9 @@ pub fn gpu(
             let tables = lanes.saturating_mul(tables_for(streams_in(decoded), decoded));
             let enough = decoded >= set.min(32 << 20) || lanes == 1;
             if sum <= total && tables <= host_tables && enough {
-                return Ok(budget(windows, lanes, decoded, space, slots));
+                // What is left keeps the chunks that samples are shuffled among.
+                let kept = rounded(needs.shuffled.unwrap_or(0)).min(total - sum);
+                return Ok(budget(windows, lanes, decoded, space, slots + kept));
             }
             if decoded <= chunk || !enough {
                 break;
@@ -295,6 +301,7 @@ mod tests {
             fallback: 0,
             index: 0,
             working_set: batch,
+            shuffled: None,
             smallest: chunk,
             jobs: 0,
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part};
 use crate::error::{Error, Result};
+use crate::order::Sample;
 use crate::plan::{ChunkId, Planner};
 use crate::store::Store;
 
@@ -70,7 +71,7 @@ impl Catalog {
     }
 
     /// Plans a batch, and looks up all that the scheduler has to know of its chunks.
-    pub fn plan(&self, samples: &[u64]) -> Plan {
+    pub fn plan(&self, samples: &[Sample]) -> Plan {
         let batch = self.planner.plan(samples);
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
         let mut places = Vec::with_capacity(batch.uses.len());

@@ -29,7 +29,7 @@ pub(crate) mod wave;
 pub(crate) use batches::is_whole_copy;
 pub(crate) use decode::DecodePool;
 pub(crate) use fetch::{FetchPool, reread};
-pub(crate) use scheduler::{Block, Finished, MAX_PLANNED_JOBS, Scheduler, Setup};
+pub(crate) use scheduler::{Block, Finished, MAX_PLANNED_JOBS, PLANS_TO_SPARE, Scheduler, Setup};
 
 use std::sync::Arc;
 

@@ -67,6 +67,8 @@ pub(crate) struct Setup {
     pub batch_jobs: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
+    /// With chunk-aware shuffling: bytes of all decoded chunks that samples are drawn from at a time.
+    pub shuffled: Option<usize>,
     /// Whether the last output is the samples' index.
     pub index_output: bool,
     /// Asks the planner for one more batch.
@@ -79,6 +81,9 @@ pub(crate) struct Setup {
 
 /// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
 pub(crate) const MAX_PLANNED_JOBS: usize = 1 << 18;
+
+/// Batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
+pub(crate) const PLANS_TO_SPARE: usize = 2;
 
 /// See the module.
 pub(crate) struct Scheduler {
@@ -240,7 +245,7 @@ impl Scheduler {
         loop {
             let plans = self.batches.list.len() + self.plans_asked;
             let jobs = self.planned_jobs + self.plans_asked * self.s.batch_jobs;
-            if plans >= self.s.window + self.s.lookahead || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
+            if plans >= self.s.window + self.s.lookahead + PLANS_TO_SPARE || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
                 return;
             }
             self.plans_asked += 1;
@@ -285,11 +290,20 @@ impl Scheduler {
         });
     }
 
+    /// Whether as many batches are planned as the next one to become active should have behind it. Chunks that many batches
+    /// need in no order are dropped too early if the planner is late; otherwise it needn't be waited for.
+    fn planned_ahead(&self) -> bool {
+        self.s.shuffled.is_none()
+            || self.plans_asked == 0
+            || self.batches.list.len() > self.batches.active + self.s.lookahead
+    }
+
     /// Gives outputs to batches while there are any, and serves them with what is there already.
     fn activate(&mut self) {
         while self.broken.is_none()
             && self.batches.active < self.batches.list.len()
             && self.batches.active + self.untaken < self.s.window
+            && self.planned_ahead()
         {
             let at = self.batches.active;
             let batch = &mut self.batches.list[at];

@@ -1,6 +1,6 @@
 //! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
 
-use super::{ArrayShape, View};
+use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
 use crate::spec::{DimKey, OutOfBounds, Spec};
 
@@ -9,22 +9,36 @@ use crate::spec::{DimKey, OutOfBounds, Spec};
 pub struct Axis {
     /// Its name.
     pub name: String,
-    /// First element that samples may touch.
-    pub roi_start: i64,
-    /// One past the last element that samples may touch.
-    pub roi_end: i64,
+    /// The first element that samples may touch, the breaks after it, and one past the last element.
+    pub bounds: Vec<i64>,
     /// Elements per sample, at least 1.
     pub window: i64,
     /// Whether the dimension is missing from the sample (its window is then 1).
     pub dropped: bool,
     /// Distance between the elements of a sample.
     pub stride: i64,
-    /// Distance between the starts of samples.
-    pub step: i64,
-    /// Start of the first sample.
-    pub first: i64,
-    /// How many starts there are.
-    pub count: i64,
+    /// Where samples start.
+    pub starts: Starts,
+    /// Whether a sample's start is drawn from `starts`; the axis then doesn't add to the number of samples.
+    pub random: bool,
+}
+
+impl Axis {
+    /// Samples along it.
+    pub fn count(&self) -> i64 {
+        if self.random { 1 } else { self.starts.count() }
+    }
+
+    /// The elements, from and to, that samples may touch.
+    pub fn region(&self) -> (i64, i64) {
+        (self.bounds[0], self.bounds[self.bounds.len() - 1])
+    }
+
+    /// The elements, from and to, that a sample with this start may touch: up to the breaks around its start.
+    pub fn segment(&self, start: i64) -> (i64, i64) {
+        let next = self.bounds.partition_point(|&b| b <= start).clamp(1, self.bounds.len() - 1);
+        (self.bounds[next - 1], self.bounds[next])
+    }
 }
 
 /// The array whose dimensions numbers refer to: the first of the highest rank.
@@ -100,7 +114,59 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             )));
         }
     }
-    names.iter().enumerate().map(|(i, name)| axis(spec, i, name, length(name, arrays, views))).collect()
+    let mut random: Vec<String> = Vec::new();
+    for key in &spec.random_crop {
+        let name = resolve(key, "random_crop", arrays, reference(arrays))?;
+        if !names.contains(&name) {
+            return Err(Error::value(format!(
+                "random_crop: samples aren't cut along dimension \"{name}\"; name it in dims too, with a window"
+            )));
+        }
+        if random.contains(&name) {
+            return Err(Error::value(format!("random_crop: dimension \"{name}\" is named twice")));
+        }
+        random.push(name);
+    }
+    let one = |(i, name): (usize, &String)| {
+        let len = length(name, arrays, views);
+        let breaks = if i == 0 { breaks(spec, name, len, views)? } else { Vec::new() };
+        axis(spec, i, name, len, &breaks, random.contains(name))
+    };
+    names.iter().enumerate().map(one).collect()
+}
+
+/// The breaks along the first of `dims`, sorted: those that were asked for, and the borders between stores unless samples
+/// may cross them.
+fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>> {
+    let mut breaks = Vec::with_capacity(spec.breaks.len());
+    for &b in &spec.breaks {
+        let at = if b < 0 { b + len } else { b };
+        if at <= 0 || at >= len {
+            return Err(Error::value(format!(
+                "breaks: expected elements of dimension \"{name}\" that have one before them, 1 to {} (or negative, from the \
+                 end), found {b}",
+                len - 1
+            )));
+        }
+        breaks.push(at);
+    }
+    if !spec.cross_stores {
+        for view in views {
+            let Some((d, starts)) = &view.joined else { continue };
+            match &view.dims[*d].pick {
+                None => breaks.extend(starts[1..starts.len() - 1].iter().map(|&s| s as i64)),
+                // Picked elements may come from the stores in any order.
+                Some(pick) => {
+                    let store = |&at: &u64| starts.partition_point(|&s| s <= at);
+                    let borders = pick.windows(2).enumerate().filter(|(_, p)| store(&p[0]) != store(&p[1]));
+                    breaks.extend(borders.map(|(i, _)| i as i64 + 1));
+                }
+            }
+        }
+    }
+    breaks.sort_unstable();
+    breaks.dedup();
+    Ok(breaks)
 }
 
 fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
@@ -111,7 +177,7 @@ fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
         .expect("resolved against the arrays")
 }
 
-fn axis(spec: &Spec, i: usize, name: &str, len: i64) -> Result<Axis> {
+fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: bool) -> Result<Axis> {
     let entry = |values: &[i64], default: i64| values.get(i).copied().unwrap_or(default);
     let bound = |what: &str, value: i64| {
         let at = if value < 0 { value + len } else { value };
@@ -139,7 +205,16 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64) -> Result<Axis> {
         w => (limit("window", w, 1)?, false),
     };
     let stride = limit("stride", entry(&spec.stride, 1), 1)?;
-    let step = limit("step", entry(&spec.step, window), 1)?;
+    let step = match entry(&spec.step, if random { 0 } else { window }) {
+        0 if random => 1,
+        step if random => {
+            return Err(Error::value(format!(
+                "step, random_crop: along \"{name}\" samples start anywhere, since random_crop names it, but step has \
+                 {step} for it; give 0 there, or take it out of random_crop"
+            )));
+        }
+        step => limit("step", step, 1)?,
+    };
     let (before, after) = if i == 0 {
         let least = spec.offsets.iter().copied().min().unwrap_or(0);
         let most = spec.offsets.iter().copied().max().unwrap_or(0);
@@ -153,33 +228,41 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64) -> Result<Axis> {
     let need = (window - 1)
         .checked_mul(stride)
         .and_then(|n| n.checked_add(1))
+        .filter(|&n| n < 1 << 62)
         .ok_or_else(|| Error::value(format!("window, stride: too large along \"{name}\"")))?;
-    let whole = |first: i64, last_end: i64| if last_end < first { 0 } else { (last_end - first) / step + 1 };
-    let inside = whole(roi_start + before, roi_end - after - need);
-    let padded = (roi_end - roi_start - 1) / step + 1;
-    let (first, count) = match spec.out_of_bounds_policy {
-        OutOfBounds::Pad => (roi_start, padded),
-        OutOfBounds::Error => {
-            let last = roi_start + (padded - 1) * step;
-            if before > 0 || last + after + need > roi_end {
+    let inner = breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
+    let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    let inside = |first: i64| Starts::within(first, step, before, after + need, &bounds);
+    let padded = Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1);
+    let starts = match spec.out_of_bounds_policy {
+        // Random starts are drawn from those where the window fits, under every policy.
+        OutOfBounds::Pad if !random => padded,
+        OutOfBounds::Error if !random => {
+            if inside(roi_start).count() < padded.count() {
+                let across = if bounds.len() > 2 { " or cross a break" } else { "" };
                 return Err(Error::value(format!(
                     "out_of_bounds_policy=\"error\": along \"{name}\" windows of {need} elements (offsets from -{before} to \
-                     {after}) at every {step} elements don't tile the region of interest [{roi_start}, {roi_end}); \
+                     {after}) at every {step} elements don't tile the region of interest [{roi_start}, {roi_end}){across}; \
                      use \"drop\" or \"pad\", or another window, step or region"
                 )));
             }
-            (roi_start, padded)
+            padded
         }
-        OutOfBounds::Drop => (roi_start + before, inside),
+        OutOfBounds::Pad => match inside(roi_start) {
+            fits if fits.count() > 0 => fits,
+            _ => Starts::grid(roi_start, 1, 1),
+        },
+        _ => inside(roi_start + before),
     };
-    if count == 0 {
+    if starts.count() == 0 {
+        let between = if bounds.len() > 2 { ", nowhere so many without a break," } else { "" };
         return Err(Error::value(format!(
             "window: along \"{name}\" a sample needs {} elements (window {window}, stride {stride}, offsets from -{before} \
-             to {after}) but the region of interest [{roi_start}, {roi_end}) has {}, so the store holds no sample; \
+             to {after}) but the region of interest [{roi_start}, {roi_end}) has {}{between}, so the store holds no sample; \
              make them smaller or use out_of_bounds_policy=\"pad\"",
             need + before + after,
             roi_end - roi_start
         )));
     }
-    Ok(Axis { name: name.to_owned(), roi_start, roi_end, window, dropped, stride, step, first, count })
+    Ok(Axis { name: name.to_owned(), bounds, window, dropped, stride, starts, random })
 }

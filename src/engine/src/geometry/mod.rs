@@ -4,12 +4,16 @@
 mod axes;
 mod layout;
 mod outputs;
+mod starts;
 
 pub use axes::Axis;
 pub use outputs::{Channels, Placement};
+pub use starts::Starts;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::order::Sample;
+use crate::random::{below, key};
 use crate::reader::OutputInfo;
 use crate::spec::Spec;
 
@@ -81,7 +85,12 @@ pub struct Geometry {
     pub norms: Vec<Norm>,
     /// The outputs, the index output included.
     pub outputs: Vec<OutputInfo>,
+    /// Of random starts.
+    seed: u64,
 }
+
+/// Tells the keys of random starts from those of orders.
+const CROP: u64 = 2;
 
 impl Geometry {
     /// Applies `spec` to `arrays`.
@@ -94,27 +103,28 @@ impl Geometry {
         let axes = axes::build(spec, arrays, &views, &names)?;
         let samples = axes
             .iter()
-            .try_fold(1u64, |n, a| n.checked_mul(a.count as u64))
+            .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
             .filter(|&n| n < 1 << 62)
             .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs })
+        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.seed_of_order() })
     }
 
     /// The start of a sample along each axis.
-    pub fn start(&self, sample: u64) -> Vec<i64> {
-        let mut rest = sample as i64;
-        let mut start: Vec<i64> = self
-            .axes
-            .iter()
-            .rev()
-            .map(|a| {
-                let i = rest % a.count;
-                rest /= a.count;
-                a.first + i * a.step
-            })
-            .collect();
-        start.reverse();
+    pub fn start(&self, sample: Sample) -> Vec<i64> {
+        let mut rest = sample.index as i64;
+        let mut start = vec![0; self.axes.len()];
+        for (i, axis) in self.axes.iter().enumerate().rev() {
+            let k = if axis.random {
+                let bits = key(&[self.seed, sample.epoch, sample.index, i as u64, CROP]);
+                below(bits, axis.starts.count() as u64) as i64
+            } else {
+                let k = rest % axis.count();
+                rest /= axis.count();
+                k
+            };
+            start[i] = axis.starts.at(k);
+        }
         start
     }
 }

@@ -33,7 +33,7 @@ fn separate_outputs_of_era5() {
     assert_eq!(shapes(&g), [&group[..], &group[..], &[vec![1]]].concat());
     assert_eq!(g.samples, 9);
     assert_eq!(g.outputs[0].layout, "HW");
-    assert_eq!(g.start(8), [8]);
+    assert_eq!(g.start(Sample { epoch: 0, index: 8 }), [8]);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn tiles_keep_levels_as_channels() {
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[8, 2, 4, 4]]);
     assert_eq!(g.samples, 9 * 2 * 2);
-    assert_eq!(g.start(5), [1, 0, 4]);
+    assert_eq!(g.start(Sample { epoch: 0, index: 5 }), [1, 0, 4]);
     assert_eq!(g.placements[2].broadcast, [(2, 16)], "the mask is repeated along time");
 }
 
@@ -86,7 +86,7 @@ fn windows_and_policies() {
             out_of_bounds_policy: policy,
             ..Spec::default()
         };
-        Geometry::new(&spec, &a).map(|g| (g.axes[0].first, g.axes[0].count))
+        Geometry::new(&spec, &a).map(|g| (g.axes[0].starts.at(0), g.axes[0].count()))
     };
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Drop).unwrap(), (0, 3));
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Pad).unwrap(), (0, 4));
@@ -132,4 +132,94 @@ fn stacks_need_one_type() {
     let e = Geometry::new(&spec, &arrays).unwrap_err();
     assert!(e.kind() == ErrorKind::Type && e.message().contains("dtype="), "{e}");
     assert!(Geometry::new(&Spec { dtype: Some(DType::F32), ..spec }, &arrays).is_ok());
+}
+
+/// The starts along the first axis of a dimension of 20.
+fn starts(spec: Spec) -> Result<Vec<i64>> {
+    let g = Geometry::new(&spec, &[array("a", &[("t", 20)])])?;
+    Ok((0..g.samples).map(|index| g.start(Sample { epoch: 0, index })[0]).collect())
+}
+
+#[test]
+fn windows_keep_to_their_side_of_a_break() {
+    let spec = |policy| Spec { window: vec![3], breaks: vec![-12, 3], out_of_bounds_policy: policy, ..Spec::default() };
+    assert_eq!(starts(spec(OutOfBounds::Drop)).unwrap(), [0, 3, 9, 12, 15], "[6, 9) crosses 8");
+    assert_eq!(starts(spec(OutOfBounds::Pad)).unwrap(), [0, 3, 6, 9, 12, 15, 18]);
+    assert!(starts(spec(OutOfBounds::Error)).unwrap_err().message().contains("cross a break"));
+    let tiles = Spec { window: vec![4], ..spec(OutOfBounds::Error) };
+    assert_eq!(starts(Spec { breaks: vec![8, 16], ..tiles }).unwrap(), [0, 4, 8, 12, 16]);
+    let offsets = Spec { window: vec![1], offsets: vec![-1, 1], breaks: vec![8], ..Spec::default() };
+    assert_eq!(starts(offsets).unwrap(), [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]);
+    for bad in [0, 20, -20, 25] {
+        let e = starts(Spec { breaks: vec![bad], ..Spec::default() }).unwrap_err();
+        assert!(e.message().contains("breaks") && e.message().contains(&bad.to_string()), "{e}");
+    }
+    let e = starts(Spec { breaks: vec![10], window: vec![11], ..Spec::default() }).unwrap_err();
+    assert!(e.message().contains("without a break"), "{e}");
+}
+
+#[test]
+fn a_million_breaks_are_found_quickly() {
+    let a = array("a", &[("t", 1 << 40)]);
+    let breaks: Vec<i64> = (1..1_000_000).map(|i| i << 20).collect();
+    let spec = Spec { window: vec![3], step: vec![1], breaks, ..Spec::default() };
+    let g = Geometry::new(&spec, &[a]).unwrap();
+    assert_eq!(g.samples, (1 << 40) - 2 * 1_000_000);
+    assert_eq!(g.start(Sample { epoch: 0, index: (1 << 20) - 2 }), [1 << 20]);
+    assert_eq!(g.axes[0].segment(g.axes[0].starts.at(g.samples as i64 - 1)), (999_999 << 20, 1 << 40));
+}
+
+#[test]
+fn borders_between_stores_are_breaks_if_asked_for() {
+    let mut a = array("a", &[("t", 10)]);
+    a.parts.push(vec![4]);
+    let spec = Spec { paths: vec!["p".into(), "q".into()], window: vec![2], step: vec![1], ..Spec::default() };
+    let of = |spec: &Spec| Geometry::new(spec, &[a.clone()]).unwrap();
+    assert_eq!(of(&spec).samples, 13);
+    let spec = Spec { cross_stores: false, ..spec };
+    assert_eq!(of(&spec).axes[0].bounds, [0, 10, 14]);
+    assert_eq!(of(&spec).samples, 12);
+    let pick = vec![Pick { dim: DimKey::Name("t".into()), indices: vec![0, 12, 13, 5, 6] }];
+    assert_eq!(of(&Spec { pick, ..spec }).axes[0].bounds, [0, 1, 3, 5]);
+}
+
+#[test]
+fn random_crops_are_drawn_from_all_places_that_fit() {
+    let dims = ["time", "lat", "lon"].map(|d| DimKey::Name(d.into())).to_vec();
+    let spec = Spec {
+        dims,
+        window: vec![1, 4, 3],
+        random_crop: vec![DimKey::Name("lat".into()), DimKey::Index(-1)],
+        roi_start: vec![0, 1, 0],
+        ..Spec::default()
+    };
+    let g = Geometry::new(&spec, &era5()).unwrap();
+    assert_eq!(g.samples, 10, "one for each time");
+    let mut seen = std::collections::HashMap::new();
+    for epoch in 0..2100 {
+        for index in 0..10 {
+            let start = g.start(Sample { epoch, index });
+            assert_eq!(start, g.start(Sample { epoch, index }));
+            assert_eq!(start[0], index as i64);
+            *seen.entry((start[1], start[2])).or_insert(0u32) += 1;
+        }
+    }
+    // 3 x 7 places, each a thousand times but for the noise of drawing.
+    assert_eq!(seen.len(), 21);
+    assert!(seen.keys().all(|&(lat, lon)| (1..=3).contains(&lat) && (0..=6).contains(&lon)));
+    assert!(seen.values().all(|&n| n.abs_diff(1000) < 160), "{seen:?}");
+    let other = Geometry::new(&Spec { seed: 8, ..spec.clone() }, &era5()).unwrap();
+    assert!((0..10).any(|index| other.start(Sample { epoch: 0, index }) != g.start(Sample { epoch: 0, index })));
+
+    let of = |spec: Spec| Geometry::new(&spec, &era5()).unwrap_err().message().to_owned();
+    let step = of(Spec { step: vec![1, 2, 0], ..spec.clone() });
+    assert!(step.contains("step") && step.contains("random_crop") && step.contains("\"lat\""), "{step}");
+    assert!(Geometry::new(&Spec { step: vec![2, 0, 0], ..spec.clone() }, &era5()).is_ok_and(|g| g.samples == 5));
+    let outside = of(Spec { random_crop: vec![DimKey::Name("level".into())], ..spec.clone() });
+    assert!(outside.contains("random_crop") && outside.contains("\"level\""), "{outside}");
+    let twice = of(Spec { random_crop: vec![DimKey::Index(-1), DimKey::Name("lon".into())], ..spec.clone() });
+    assert!(twice.contains("twice"), "{twice}");
+    assert!(of(Spec { window: vec![1, 7, 3], ..spec.clone() }).contains("no sample"));
+    let pad = Spec { window: vec![1, 7, 3], out_of_bounds_policy: OutOfBounds::Pad, ..spec };
+    assert_eq!(Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2], [2, 1]);
 }

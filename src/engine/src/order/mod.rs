@@ -1,28 +1,47 @@
 //! Which sample a reader delivers at its k-th place: a function of the spec and the course alone, in O(1) memory.
 //!
 //! [`shards`] divides the global order of an epoch, [`course`] follows a reader through its epochs and through changes of the
-//! shards, and [`shuffle`] finds the sample that stands at a position.
+//! shards, and [`shuffle`] finds the sample that stands at a position: by one permutation of all, or where chunks hold several
+//! samples ([`blocks`]) window by window ([`windows`]).
 
+mod blocks;
 mod course;
 mod permutation;
 mod shards;
 mod shuffle;
 #[cfg(test)]
 mod tests_resume;
+#[cfg(test)]
+mod tests_windows;
+mod windows;
 
+pub use blocks::{Blocks, Run};
 pub use course::Leg;
 pub use permutation::Permutation;
 pub use shards::Sharding;
+
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::spec::Spec;
 use course::{Course, Place};
 use shuffle::Shuffle;
 
+/// A sample of an epoch; what it holds depends on nothing else (and on the epoch only where crops are random).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sample {
+    /// The reader's epoch, from 0.
+    pub epoch: u64,
+    /// Its number in the grid of samples.
+    pub index: u64,
+}
+
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
     spec: Spec,
+    /// Which samples share chunks.
+    blocks: Arc<Blocks>,
     course: Course,
     shard: u64,
     /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
@@ -30,29 +49,46 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of `samples` samples under `spec`.
+    /// The order of `samples` samples under `spec`, none of which share a chunk.
     ///
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let sharding = Sharding::new(spec, samples)?;
-        Self::with(spec, Course::new(sharding, samples))
+        let course = Course::new(Sharding::new(spec, samples)?, samples);
+        Self::with(spec, Arc::new(Blocks::single(samples)), course)
     }
 
-    /// The order that goes on where `legs` stopped (see [`Self::legs`]), and how many of its samples were delivered. `spec`
-    /// may divide the samples in another way than the last of the legs.
+    /// The order of samples under `spec`; those of a block share chunks.
     ///
     /// # Errors
-    /// Those of [`Self::new`]; if shards that change weren't in the same epoch; if the legs contradict each other.
-    pub fn resume(spec: &Spec, samples: u64, legs: &[Leg]) -> Result<(Self, u64)> {
-        let (course, delivered) = Course::resume(Sharding::new(spec, samples)?, samples, legs)?;
-        Ok((Self::with(spec, course)?, delivered))
+    /// As [`Self::new`].
+    pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
+        let samples = blocks.samples();
+        let course = Course::new(Sharding::new(spec, samples)?, samples);
+        Self::with(spec, Arc::new(blocks), course)
     }
 
-    fn with(spec: &Spec, course: Course) -> Result<Self> {
+    /// The same samples from where `legs` stopped (see [`Self::legs`]), and how many of them were delivered. The spec may divide
+    /// them in another way than the last of the legs.
+    ///
+    /// # Errors
+    /// If shards that change weren't in the same epoch; if the legs contradict each other.
+    pub fn resume(&self, legs: &[Leg]) -> Result<(Self, u64)> {
+        let samples = self.samples();
+        let (course, delivered) = Course::resume(Sharding::new(&self.spec, samples)?, samples, legs)?;
+        Ok((Self::with(&self.spec, Arc::clone(&self.blocks), course)?, delivered))
+    }
+
+    fn with(spec: &Spec, blocks: Arc<Blocks>, course: Course) -> Result<Self> {
         let shard = spec.shard_id as u64;
-        let shuffle = shuffle(spec, course.samples(), &course.place(shard, 0))?;
-        Ok(Self { spec: spec.clone(), course, shard, shuffle })
+        let shuffle = shuffle(spec, &blocks, &course.place(shard, 0))?;
+        Ok(Self { spec: spec.clone(), blocks, course, shard, shuffle })
+    }
+
+    /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
+    /// `None` if samples come in order, or in an order that knows nothing of chunks.
+    pub fn window(&self) -> Option<(u64, u64)> {
+        self.shuffle.1.window()
     }
 
     /// Samples in an epoch, over all shards.
@@ -78,15 +114,14 @@ impl Order {
         (place.epoch, place.position)
     }
 
-    /// The index of this reader's `k`-th sample.
-    pub fn sample(&mut self, k: u64) -> u64 {
+    /// This reader's `k`-th sample.
+    pub fn sample(&mut self, k: u64) -> Sample {
         let place = self.course.place(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
             // What is left of another sharding keeps that one's order.
-            self.shuffle =
-                shuffle(&self.spec, self.course.samples(), &place).expect("these arguments were good before");
+            self.shuffle = shuffle(&self.spec, &self.blocks, &place).expect("these arguments were good before");
         }
-        self.shuffle.1.at(place.epoch, place.position)
+        Sample { epoch: place.epoch, index: self.shuffle.1.at(place.epoch, place.position) }
     }
 }
 
@@ -95,11 +130,12 @@ fn range_of(place: &Place) -> (u64, u64) {
     if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
 }
 
-fn shuffle(spec: &Spec, samples: u64, place: &Place) -> Result<((u64, u64), Shuffle)> {
+fn shuffle(spec: &Spec, blocks: &Arc<Blocks>, place: &Place) -> Result<((u64, u64), Shuffle)> {
     let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
-    let own = place.sharding.start(samples, place.shard)..place.sharding.start(samples, place.shard + 1);
+    let start = |shard| place.sharding.start(blocks.samples(), shard);
+    let own = start(place.shard)..start(place.shard + 1);
     let spec = Spec { num_shards: num_shards as i64, stick_to_shard, ..spec.clone() };
-    Ok((range_of(place), Shuffle::new(&spec, samples, (place.shard, own))?))
+    Ok((range_of(place), Shuffle::new(&spec, Arc::clone(blocks), (place.shard, own))?))
 }
 
 #[cfg(test)]
@@ -117,7 +153,7 @@ mod tests {
         for k in 0.. {
             match order.locate(k).0.cmp(&epoch) {
                 std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => all.push(order.sample(k)),
+                std::cmp::Ordering::Equal => all.push(order.sample(k).index),
                 std::cmp::Ordering::Greater => break,
             }
         }
@@ -194,8 +230,13 @@ mod tests {
     #[test]
     fn huge_stores_cost_nothing() {
         let s = Spec { random_shuffle: true, num_shards: 7, ..spec(7, 3, 16) };
-        let mut order = Order::new(&s, 1_000_000_000_000_000).unwrap();
-        assert!(order.sample(123_456_789_012) < 1_000_000_000_000_000);
+        for n in [1_000_000_000_000, 1_000_000_000_000_000] {
+            let mut order = Order::new(&s, n).unwrap();
+            assert!(order.sample(123_456_789_012).index < n);
+            let blocks = Blocks::new(&[vec![Run { size: 24, count: n / 48 }, Run { size: n % 24 + n / 2, count: 1 }]]);
+            let mut order = Order::by_chunks(&s, blocks).unwrap();
+            assert!(order.sample(123_456_789_012).index < n);
+        }
     }
 
     #[test]

@@ -5,26 +5,14 @@
 //! `n` directly, small ones included, and every round is an involution, so each position appears exactly once whatever
 //! the bits are. Nothing here may change from version to version: orders are part of what checkpoints mean.
 
+use crate::random::{GOLDEN, below, mix};
+
 /// A permutation of `0..n`, fixed by its key.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
     /// One partner constant and one bit key per round.
     rounds: Vec<(u64, u64)>,
-}
-
-/// A 64-bit mixer with full avalanche (the finaliser of SplitMix64).
-const fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// One number that depends on every bit of every part.
-pub(super) fn key(parts: &[u64]) -> u64 {
-    parts.iter().fold(GOLDEN, |state, &part| mix(state.wrapping_add(GOLDEN) ^ mix(part.wrapping_add(GOLDEN))))
 }
 
 impl Permutation {
@@ -36,9 +24,7 @@ impl Permutation {
         let rounds = (0..24 + 6 * bits)
             .map(|round| {
                 let k = mix(key.wrapping_add(GOLDEN.wrapping_mul(2 * round + 1)));
-                // Multiplying maps 64 random bits onto 0..n without a modulo's bias worth naming.
-                let partner = ((u128::from(k) * u128::from(n.max(1))) >> 64) as u64;
-                (partner, mix(key ^ mix(GOLDEN.wrapping_mul(2 * round + 2))))
+                (below(k, n.max(1)), mix(key ^ mix(GOLDEN.wrapping_mul(2 * round + 2))))
             })
             .collect();
         Self { n, rounds }
@@ -60,6 +46,7 @@ impl Permutation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::key;
 
     #[test]
     fn each_position_once() {

@@ -1,23 +1,24 @@
 //! Which sample stands at a position of the global order of an epoch.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::permutation::{self, Permutation};
+use super::blocks::Blocks;
+use super::permutation::Permutation;
+use super::windows::Windows;
 use crate::error::{Error, Result};
+use crate::random::key;
 use crate::spec::Spec;
-
-/// Used when the user gives no seed, so that shards in different processes agree.
-const DEFAULT_SEED: i64 = 0x5eed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// In order.
     No,
-    /// A permutation of all samples in every epoch.
+    /// All samples are shuffled in every epoch.
     All,
-    /// A permutation of all samples in every epoch but the first.
+    /// All samples are shuffled in every epoch but the first.
     AllButFirst,
-    /// A permutation within the shard, which keeps its samples.
+    /// The shard, which keeps its samples, is shuffled.
     Shard,
 }
 
@@ -29,18 +30,26 @@ pub(super) struct Shuffle {
     /// With [`Mode::Shard`]: the shard and its positions.
     shard: (u64, Range<u64>),
     seed: u64,
-    /// The permutation in use, since consecutive positions share it, and its epoch.
+    /// Where chunks hold several samples and `initial_fill` isn't all of them.
+    windows: Option<Windows>,
+    /// Otherwise: the permutation in use, since consecutive positions share it, and its epoch.
     current: Option<(u64, Permutation)>,
 }
 
+/// Tells the keys of windows from those of permutations.
+const WINDOWS: u64 = 1;
+
 impl Shuffle {
     /// `shard` is the reader's own, and its positions; it matters only to a reader that sticks to it.
-    pub fn new(spec: &Spec, samples: u64, shard: (u64, Range<u64>)) -> Result<Self> {
+    pub fn new(spec: &Spec, blocks: Arc<Blocks>, shard: (u64, Range<u64>)) -> Result<Self> {
         if spec.shuffle_after_epoch && (spec.random_shuffle || spec.stick_to_shard) {
             let other = if spec.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
             return Err(Error::value(format!(
                 "shuffle_after_epoch and {other} contradict each other: give one of them"
             )));
+        }
+        if spec.initial_fill == 0 {
+            return Err(Error::value("initial_fill: expected at least 1, found 0"));
         }
         let mode = match (spec.random_shuffle, spec.shuffle_after_epoch, spec.stick_to_shard) {
             (true, _, true) if spec.num_shards > 1 => Mode::Shard,
@@ -48,8 +57,17 @@ impl Shuffle {
             (_, true, _) => Mode::AllButFirst,
             _ => Mode::No,
         };
-        let seed = if spec.seed == -1 { DEFAULT_SEED } else { spec.seed };
-        Ok(Self { mode, samples, shard, seed: seed as u64, current: None })
+        let samples = blocks.samples();
+        // Asked of all samples, not of the shard's, so that all shards cut the same line.
+        let by_chunks = mode != Mode::No && blocks.largest() > 1 && spec.initial_fill < samples;
+        let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
+        let windows = by_chunks.then(|| Windows::new(blocks, range, spec.initial_fill));
+        Ok(Self { mode, samples, shard, seed: spec.seed_of_order(), windows, current: None })
+    }
+
+    /// With chunk-aware shuffling: samples among which each is drawn, and the blocks that they come from.
+    pub fn window(&self) -> Option<(u64, u64)> {
+        self.windows.as_ref().map(Windows::typical)
     }
 
     /// The sample at `position` in `epoch`.
@@ -60,11 +78,16 @@ impl Shuffle {
             Mode::All | Mode::AllButFirst => 0..self.samples,
             Mode::Shard => self.shard.1.clone(),
         };
+        if let Some(windows) = &mut self.windows {
+            let of = if self.mode == Mode::Shard { self.shard.0 } else { u64::MAX };
+            let seed = self.seed;
+            return windows.at(epoch, || key(&[seed, epoch, of, WINDOWS]), position - range.start);
+        }
         if self.current.as_ref().is_none_or(|(e, _)| *e != epoch) {
             // Over all shards the key must not depend on how many there are.
             let key = match self.mode {
-                Mode::Shard => permutation::key(&[self.seed, epoch, self.shard.0]),
-                _ => permutation::key(&[self.seed, epoch]),
+                Mode::Shard => key(&[self.seed, epoch, self.shard.0]),
+                _ => key(&[self.seed, epoch]),
             };
             self.current = Some((epoch, Permutation::new(range.end - range.start, key)));
         }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::course::MAX_LEGS;
-use super::{Leg, Order};
+use super::{Blocks, Leg, Order, Run};
+use crate::error::Result;
 use crate::spec::Spec;
 
 fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -> Spec {
@@ -13,13 +14,28 @@ fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -
         num_shards: shards as i64,
         shard_id: shard as i64,
         batch_size: batch as usize,
-        random_shuffle: mode == 1,
+        random_shuffle: mode == 1 || mode == 3,
+        // Mode 3 knows chunks: see `new`.
+        initial_fill: if mode == 3 { 7 } else { 1024 },
         shuffle_after_epoch: mode == 2 && !stick,
         stick_to_shard: stick,
         pad_last_batch: pad,
         seed: 5,
         ..Spec::default()
     }
+}
+
+/// An order of `n` samples; with a small `initial_fill` three of them share a chunk, and then one, and so on.
+fn new(spec: &Spec, n: u64) -> Result<Order> {
+    if spec.initial_fill == 1024 {
+        return Order::new(spec, n);
+    }
+    let runs = (0..n / 4).flat_map(|_| [3, 1]).chain((n % 4 > 0).then_some(n % 4));
+    Order::by_chunks(spec, Blocks::new(&[runs.map(|size| Run { size, count: 1 }).collect()]))
+}
+
+fn resume(spec: &Spec, n: u64, legs: &[Leg]) -> Result<(Order, u64)> {
+    new(spec, n)?.resume(legs)
 }
 
 /// Samples by epoch, each with how often it was delivered.
@@ -37,7 +53,7 @@ fn deliver(
     let shards = spec.num_shards as u64;
     let (mut stops, mut epochs) = (Vec::new(), Vec::new());
     for shard in 0..shards {
-        let (mut order, next) = Order::resume(&Spec { shard_id: shard as i64, ..spec.clone() }, n, legs).unwrap();
+        let (mut order, next) = resume(&Spec { shard_id: shard as i64, ..spec.clone() }, n, legs).unwrap();
         let begun = order.locate(next).0;
         let leg = *order.legs(next).last().unwrap();
         let in_rest = spec.pad_last_batch && leg.rest > 0 && begun == leg.epoch;
@@ -45,7 +61,7 @@ fn deliver(
         let stop = (next..).find(|&k| !going(order.locate(k).0, k - next)).unwrap();
         // With the sample before, which may be the one that is repeated.
         let from = next.saturating_sub(1);
-        let mut mine: Vec<(u64, u64)> = (from..stop).map(|k| (order.locate(k).0, order.sample(k))).collect();
+        let mut mine: Vec<(u64, u64)> = (from..stop).map(|k| (order.locate(k).0, order.sample(k).index)).collect();
         mine.dedup();
         for (epoch, sample) in mine.into_iter().skip((next - from) as usize) {
             // A shard of a short rest with nothing in it repeats what is another's, to stay in step.
@@ -69,19 +85,19 @@ proptest! {
     /// From every step of a small epoch, what follows is what would have followed.
     #[test]
     fn resumed_with_the_same_shards_equals_the_straight_run(
-        n in 1u64..40, shards in 1u64..5, batch in 1u64..6, mode in 0u8..3, stick: bool, pad: bool,
+        n in 1u64..40, shards in 1u64..5, batch in 1u64..6, mode in 0u8..4, stick: bool, pad: bool,
     ) {
         prop_assume!(n >= shards);
         for shard in 0..shards {
             let s = spec(shards, shard, batch, mode, stick, pad);
-            let mut straight = Order::new(&s, n).unwrap();
-            let whole: Vec<u64> = (0..120).map(|k| straight.sample(k)).collect();
+            let mut straight = new(&s, n).unwrap();
+            let whole: Vec<u64> = (0..120).map(|k| straight.sample(k).index).collect();
             for delivered in 0..60 {
                 // The state of any of the readers is the state of all.
                 let other = spec(shards, (shard + 1) % shards, batch, mode, stick, pad);
                 let legs = Order::new(&other, n).unwrap().legs(delivered);
-                let (mut order, next) = Order::resume(&s, n, &legs).unwrap();
-                let found: Vec<u64> = (next..next + 60).map(|k| order.sample(k)).collect();
+                let (mut order, next) = resume(&s, n, &legs).unwrap();
+                let found: Vec<u64> = (next..next + 60).map(|k| order.sample(k).index).collect();
                 prop_assert_eq!(&found[..], &whole[delivered as usize..delivered as usize + 60]);
             }
         }
@@ -90,14 +106,14 @@ proptest! {
     /// Whatever the shards are changed to, and how often, each sample comes once in every epoch.
     #[test]
     fn changed_shards_deliver_each_remaining_sample_once(
-        n in 1u64..60, mode in 0u8..3, stick: bool, pad in prop::bool::weighted(0.8), first in 0u64..3,
+        n in 1u64..60, mode in 0u8..4, stick: bool, pad in prop::bool::weighted(0.8), first in 0u64..3,
         changes in prop::collection::vec((1u64..7, 1u64..5, 0u64..6), 2..6),
     ) {
         prop_assume!(changes.iter().all(|c| n >= c.0));
         let (mut legs, mut seen) = (vec![], Seen::new());
         for (i, &(shards, batch, batches)) in changes.iter().enumerate() {
             let s = spec(shards, 0, batch, mode, stick, pad);
-            if let Err(error) = Order::resume(&s, n, &legs) {
+            if let Err(error) = resume(&s, n, &legs) {
                 prop_assert!(!pad && error.message().contains("pad_last_batch"), "padded shards are in step, but {}", error);
                 return Ok(());
             }
@@ -112,7 +128,7 @@ proptest! {
         }
         let s = spec(1 + n % 3, 0, 2, mode, stick, pad);
         let current = *seen.last_key_value().unwrap().0;
-        if Order::resume(&s, n, &legs).is_ok() {
+        if resume(&s, n, &legs).is_ok() {
             deliver(&s, n, &legs, &mut seen, &|epoch, _| epoch <= current);
             for (epoch, counts) in seen.range(..=current) {
                 prop_assert!(counts.iter().all(|&c| c == 1), "epoch {}: {:?} after {:?}", epoch, counts, legs);
@@ -136,8 +152,8 @@ proptest! {
             })
             .collect();
         for shard in 0..shards {
-            if let Ok((mut order, next)) = Order::resume(&spec(shards, shard, 2, 1, true, true), n, &legs) {
-                prop_assert!((next..next + 50).all(|k| order.sample(k) < n));
+            if let Ok((mut order, next)) = resume(&spec(shards, shard, 2, 1, true, true), n, &legs) {
+                prop_assert!((next..next + 50).all(|k| order.sample(k).index < n));
             }
         }
     }
@@ -148,8 +164,8 @@ fn the_rest_goes_to_the_new_shards_in_order() {
     // Ten samples on two shards; four of each were delivered of [0, 1, 2, 3, 4] and [5, 6, 7, 8, 9].
     let legs = Order::new(&spec(2, 0, 2, 0, false, true), 10).unwrap().legs(4);
     let found = |shard| {
-        let (mut order, next) = Order::resume(&spec(3, shard, 2, 0, false, true), 10, &legs).unwrap();
-        (next..next + 8).map(|k| order.sample(k)).collect::<Vec<_>>()
+        let (mut order, next) = resume(&spec(3, shard, 2, 0, false, true), 10, &legs).unwrap();
+        (next..next + 8).map(|k| order.sample(k).index).collect::<Vec<_>>()
     };
     // The rest is [4, 9]: shard 0 of 3 has nothing of it and repeats the sample that comes next. The epoch after it is divided
     // as usual, each reader one shard further.
@@ -164,7 +180,7 @@ fn a_whole_epoch_begins_with_the_new_shards() {
     let legs = Order::new(&old, 10).unwrap().legs(5);
     for shard in 0..5 {
         let s = spec(5, shard, 2, 1, true, true);
-        let (mut order, next) = Order::resume(&s, 10, &legs).unwrap();
+        let (mut order, next) = resume(&s, 10, &legs).unwrap();
         let mut fresh = Order::new(&s, 10).unwrap();
         assert_eq!(order.locate(next), (1, fresh.locate(2).1));
         assert_eq!(order.sample(next), fresh.sample(2), "the second epoch, as if the shards had always been these");
@@ -175,24 +191,23 @@ fn a_whole_epoch_begins_with_the_new_shards() {
 fn shards_in_different_epochs_cannot_change() {
     // 13, 13 and 14 samples: after 13 one shard is still in the first epoch.
     let legs = Order::new(&spec(3, 0, 13, 0, false, false), 40).unwrap().legs(13);
-    let error = Order::resume(&spec(2, 0, 13, 0, false, false), 40, &legs).unwrap_err();
+    let error = resume(&spec(2, 0, 13, 0, false, false), 40, &legs).unwrap_err();
     assert!(error.message().contains("epoch 0") && error.message().contains("pad_last_batch"), "{error}");
     // With the same ones it goes on.
-    assert_eq!(Order::resume(&spec(3, 0, 13, 0, false, false), 40, &legs).unwrap().1, 13);
+    assert_eq!(resume(&spec(3, 0, 13, 0, false, false), 40, &legs).unwrap().1, 13);
 }
 
 #[test]
 fn changes_within_one_epoch_are_bounded() {
     let mut legs = vec![];
-    let refused = (0..2 * MAX_LEGS as u64).find_map(|i| {
-        match Order::resume(&spec(1 + i % 2, 0, 1, 0, false, true), 10_000, &legs) {
+    let refused =
+        (0..2 * MAX_LEGS as u64).find_map(|i| match resume(&spec(1 + i % 2, 0, 1, 0, false, true), 10_000, &legs) {
             Ok((order, next)) => {
                 legs = order.legs(next + 3);
                 None
             }
             Err(error) => Some((i, error)),
-        }
-    });
+        });
     let (i, error) = refused.unwrap();
     assert_eq!(i, MAX_LEGS as u64 + 1);
     assert!(error.message().contains("finish the epoch"), "{error}");
@@ -202,6 +217,6 @@ fn changes_within_one_epoch_are_bounded() {
 fn huge_epochs_resume_at_once() {
     let n = 1_000_000_000_000_000;
     let legs = Order::new(&spec(7, 0, 16, 1, true, true), n).unwrap().legs(123_456_789 * 16);
-    let (mut order, next) = Order::resume(&spec(1000, 3, 16, 1, true, true), n, &legs).unwrap();
-    assert!(order.sample(next + 1) < n);
+    let (mut order, next) = resume(&spec(1000, 3, 16, 1, true, true), n, &legs).unwrap();
+    assert!(order.sample(next + 1).index < n);
 }

@@ -159,9 +159,10 @@ impl Planner {
                 Role::Axis(a) => {
                     let axis = &self.geometry.axes[a];
                     let first = start[a] + if a == 0 { p.offset } else { 0 };
-                    let below = axis.roi_start - first;
+                    let (from, to) = axis.segment(start[a]);
+                    let below = from - first;
                     let k0 = if below > 0 { (below - 1) / axis.stride + 1 } else { 0 };
-                    let room = axis.roi_end - 1 - first;
+                    let room = to - 1 - first;
                     let k1 = if room < 0 { 0 } else { room / axis.stride + 1 };
                     (k0.min(axis.window), k1.clamp(0, axis.window), first, axis.stride, axis.window)
                 }
@@ -275,7 +276,7 @@ impl Planner {
         }
     }
 
-    /// The boxes outside the region of interest: for each dimension those before and after it, with the dimensions
+    /// The boxes outside the region of interest, or beyond a break: for each dimension those before and after it, with the dimensions
     /// before restricted to what is inside, so that no element comes twice. `ranges` are (inside from, to, window).
     fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
         for (d, &(k0, k1, window)) in ranges.iter().enumerate() {

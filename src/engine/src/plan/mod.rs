@@ -1,6 +1,7 @@
 //! One batch of samples → the chunks that it needs and what becomes of their elements. Pure: no I/O, no device.
 
 mod boxes;
+mod grouping;
 mod segments;
 
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use dali_zarr_kernels::Job;
 
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role};
+use crate::order::Sample;
 use segments::{Segment, segments};
 
 /// One unit of decoding: a chunk, or an inner chunk of a shard.
@@ -183,7 +185,7 @@ impl Planner {
     }
 
     /// Plans one batch of these samples.
-    pub fn plan(&self, samples: &[u64]) -> BatchPlan {
+    pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = boxes::Boxes::default();
         for (i, &sample) in samples.iter().enumerate() {
             let start = self.geometry.start(sample);

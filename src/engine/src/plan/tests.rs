@@ -53,7 +53,7 @@ fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch
 }
 
 /// The same by walking over every element of every sample.
-fn expected(g: &Geometry, samples: &[u64], shape: &[u64]) -> Vec<i64> {
+fn expected(g: &Geometry, samples: &[Sample], shape: &[u64]) -> Vec<i64> {
     let view = &g.views[0];
     let mut out = Vec::new();
     for &s in samples {
@@ -78,7 +78,8 @@ fn expected(g: &Geometry, samples: &[u64], shape: &[u64]) -> Vec<i64> {
                 if let Role::Axis(a) = dim.role {
                     let axis = &g.axes[a];
                     at[d] = start[a] + at[d] * axis.stride + if a == 0 { g.placements[0].offset } else { 0 };
-                    inside &= axis.roi_start <= at[d] && at[d] < axis.roi_end;
+                    let (from, to) = axis.segment(start[a]);
+                    inside &= from <= at[d] && at[d] < to;
                 }
             }
             out.push(if inside {
@@ -115,6 +116,7 @@ proptest! {
         offset in -2i64..3,
         pick in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 1..6)),
         axes in 0usize..4,
+        breaks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
     ) {
         let rank = lens.len();
         let name = |d: usize| format!("d{d}");
@@ -127,13 +129,18 @@ proptest! {
         let axes = axes.min(rank - 1);
         let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64 };
         let pick_dim = (flags >> 8) as usize % rank;
+        let picked = pick.as_ref().filter(|_| pick_dim == 0);
+        let first_len = picked.map_or(shape[0] as usize, |p| p.len());
         let spec = Spec {
             paths: vec!["p".into(), "q".into()],
             dims: (0..=axes).map(|d| DimKey::Name(name(d))).collect(),
             window: windows[..=axes].iter().map(|w| w.0).collect(),
-            step: windows[..=axes].iter().map(|w| w.1).collect(),
             stride: windows[..=axes].iter().map(|w| w.2).collect(),
             offsets: vec![offset],
+            step: windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(),
+            random_crop: (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(),
+            breaks: if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] },
+            cross_stores: flags >> 10 & 1 == 1,
             out_of_bounds_policy: OutOfBounds::Pad,
             pick: pick.iter().map(|p| Pick {
                 dim: DimKey::Name(name(pick_dim)),
@@ -149,7 +156,7 @@ proptest! {
         }).collect();
         let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
         let n = planner.geometry.samples;
-        let samples: Vec<u64> = [0, n - 1, n / 2, n / 3].to_vec();
+        let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
         let plan = planner.plan(&samples);
         let starts = [0, lens[0]];
         prop_assert_eq!(run(&planner, &plan, &starts, &shape, 4), expected(&planner.geometry, &samples, &shape));
@@ -172,7 +179,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
     let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
     let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
-    let plan = planner.plan(&[7, 3, 7]);
+    let plan = planner.plan(&[7, 3, 7].map(|index| Sample { epoch: 0, index }));
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);
     assert!(plan.jobs.iter().all(|j| j.ndim == 1 && j.extent[0] == 721 * 1440));

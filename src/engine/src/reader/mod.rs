@@ -22,6 +22,7 @@ use crate::flow::tasks::Shared;
 use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
 pub use crate::memory::HostBuffer;
 use crate::nvtx;
+use crate::order::Sample;
 use crate::spec::{Device, Spec};
 use needs::{io_threads, lookahead, reserve};
 use opening::Opened;
@@ -148,11 +149,12 @@ impl Reader {
             slots: memory.slots,
             pools: memory.pools,
             window,
-            lookahead: lookahead(window),
+            lookahead: lookahead(order.window(), window, spec.batch_size),
             index_limit: memory.indexes,
             largest_index: needs.index,
             batch_jobs: needs.jobs,
             working_set: needs.working_set,
+            shuffled: needs.shuffled,
             index_output: spec.return_index,
             plan,
             finished: finished_sender,
@@ -301,7 +303,7 @@ fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: 
         if shared.stopped() {
             continue;
         }
-        let samples: Vec<u64> = (next..next + batch).map(|k| order.sample(k)).collect();
+        let samples: Vec<Sample> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
         let plan = Box::new(shared.catalog.plan(&samples));
         if shared.events.send(Event::Planned(plan)).is_err() {

@@ -13,11 +13,17 @@ use crate::geometry::Geometry;
 use crate::gpu;
 use crate::memory::arena::Arena;
 use crate::memory::{HostBlock, Pool};
-use crate::order::Order;
+use crate::order::{Order, Sample};
 use crate::spec::{Device, Spec};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
+
+/// Jobs that are planned to see what a window of shuffled samples needs.
+const LOOK_AT_JOBS: usize = 1 << 16;
+
+/// Batches that are planned ahead at most; the scheduler has a limit on their jobs too.
+const MOST_LOOKAHEAD: f64 = 4096.0;
 
 /// Refuses batches of so many chunks that planning them would take more memory than holding them.
 pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
@@ -64,6 +70,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         fallback: 0,
         index: 0,
         working_set: 0,
+        shuffled: None,
         smallest: usize::MAX,
         jobs: 0,
     };
@@ -99,11 +106,27 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             }
         }
     }
-    let samples: Vec<u64> = (0..spec.batch_size as u64).map(|k| order.sample(k)).collect();
-    let plan = catalog.planner.plan(&samples);
-    needs.jobs = plan.jobs.len();
-    needs.working_set = plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum();
+    let (jobs, bytes) = first_samples(catalog, order, spec.batch_size as u64);
+    (needs.jobs, needs.working_set) = (jobs, bytes);
+    needs.shuffled = window_bytes(catalog, order, jobs.div_ceil(spec.batch_size));
     Ok(needs)
+}
+
+/// The jobs of an order's first samples, and the bytes of the decoded chunks that they need.
+fn first_samples(catalog: &Catalog, order: &mut Order, samples: u64) -> (usize, usize) {
+    let samples: Vec<Sample> = (0..samples).map(|k| order.sample(k)).collect();
+    let plan = catalog.planner.plan(&samples);
+    (plan.jobs.len(), plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum())
+}
+
+/// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
+/// no windows.
+pub(crate) fn window_bytes(catalog: &Catalog, order: &mut Order, jobs: usize) -> Option<usize> {
+    let (samples, _) = order.window()?;
+    // Of a long window a part is planned, and the rest is thought to be like it.
+    let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
+    let bytes = first_samples(catalog, order, planned).1 as u128 * u128::from(samples) / u128::from(planned);
+    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// The memory of a reader, reserved.
@@ -132,9 +155,17 @@ pub(crate) struct Limits {
     pub device: u64,
 }
 
-/// Batches that are planned ahead of those in preparation.
-pub(crate) fn lookahead(window: usize) -> usize {
-    window.max(8)
+/// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].
+///
+/// With a window they must reach so far that chunks are kept for its samples. A sample comes from any of the window's `blocks`, so after `blocks * ln(100 b)` samples all `b` samples of a block have come
+/// with hardly an exception, and after the whole window without any.
+pub(crate) fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
+    let least = active.max(8);
+    let Some((samples, blocks)) = window else { return least };
+    let each = samples as f64 / blocks.max(1) as f64;
+    let reach = (blocks as f64 * (100.0 * each).ln()).min(samples as f64);
+    // The first batches of the next window need its chunks before the last ones have used theirs.
+    least.max((reach / batch as f64).ceil().min(MOST_LOOKAHEAD) as usize + 1)
 }
 
 fn cores() -> usize {

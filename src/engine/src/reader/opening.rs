@@ -53,9 +53,12 @@ impl Opened {
             return Err(Error::value("more than 65535 arrays or stores; use several readers"));
         }
         let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
-        let order = Order::new(spec, geometry.samples)?;
+        bound_chunks(spec, &dataset, &geometry)?;
+        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(spec, &dataset, &geometry);
         let outputs = geometry.outputs.clone();
+        let planner = Planner::new(geometry, grids);
+        let order = Order::by_chunks(spec, planner.blocks())?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
@@ -67,9 +70,7 @@ impl Opened {
         let identity = Identity::new(spec, &dataset, order.samples());
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
-        bound_chunks(spec, &dataset, &geometry)?;
-        let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let catalog = Arc::new(Catalog::new(dataset, Planner::new(geometry, grids), routes));
+        let catalog = Arc::new(Catalog::new(dataset, planner, routes));
         let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
         Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
     }

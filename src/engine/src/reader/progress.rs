@@ -49,7 +49,7 @@ impl Progress {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
         }
         let legs = self.identity.read(state)?;
-        let (order, delivered) = Order::resume(&self.spec, self.order.samples(), &legs)?;
+        let (order, delivered) = self.order.resume(&legs)?;
         (self.order, self.delivered) = (order, AtomicU64::new(delivered));
         Ok(())
     }

@@ -1,0 +1,194 @@
+//! Which samples share chunks: the grid of samples cut into blocks along the borders of chunks.
+
+use super::{ArrayGrids, Planner};
+use crate::dataset::DimGrid;
+use crate::geometry::{Axis, Role, View};
+use crate::order::{Blocks, Run};
+
+/// An array counts if it is at least this part of what one sample alone would read.
+const SHARE: u128 = 16;
+/// Where steps don't divide chunks, so many chunks at most make a block that they do divide.
+const MOST_CHUNKS: u64 = 8;
+
+/// Runs of blocks along an axis, neighbours of one size as one.
+#[derive(Default)]
+struct Runs(Vec<Run>);
+
+impl Runs {
+    fn push(&mut self, size: u64, count: u64) {
+        match self.0.last_mut() {
+            _ if size == 0 || count == 0 => {}
+            Some(last) if last.size == size => last.count += count,
+            _ => self.0.push(Run { size, count }),
+        }
+    }
+
+    /// `samples` samples at every `step` elements from the element `at` of a dimension with chunks of `chunk`.
+    fn regular(&mut self, samples: u64, at: u64, step: u64, chunk: u64) {
+        let Some(whole) = (1..=MOST_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
+            // No border meets a start again soon: blocks of as many samples as a chunk has, wherever they lie.
+            let size = (chunk / step).max(1);
+            self.push(size, samples / size);
+            self.push(samples % size, 1);
+            return;
+        };
+        let head = (whole - at % whole).div_ceil(step).min(samples);
+        let head = if head == whole / step { 0 } else { head };
+        let (size, rest) = (whole / step, samples - head);
+        self.push(head, 1);
+        self.push(size, rest / size);
+        self.push(rest % size, 1);
+    }
+
+    /// The same with chunks that end at `ends`.
+    fn irregular(&mut self, samples: u64, at: u64, step: u64, ends: &[u64]) {
+        let (mut at, mut left) = (at, samples);
+        for &end in &ends[ends.partition_point(|&e| e <= at)..] {
+            if left == 0 {
+                return;
+            }
+            let n = end.saturating_sub(at).div_ceil(step).min(left);
+            self.push(n, 1);
+            at += n * step;
+            left -= n;
+        }
+        self.push(left, 1);
+    }
+}
+
+impl Planner {
+    /// The samples in blocks that share chunks. Along each axis that array decides which has the longest chunks there, of
+    /// those that are at least a sixteenth of the bytes that one sample alone would read. Beside fields, arrays of one
+    /// dimension don't count: coordinates often have one chunk for everything, which costs nothing to keep.
+    pub fn blocks(&self) -> Blocks {
+        let bytes: Vec<u128> = self.geometry.views.iter().zip(&self.arrays).map(|(v, a)| self.alone(v, a)).collect();
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+        let longest = |a: usize, d: usize| self.arrays[a].parts.iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
+        let rank = self.geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
+        let runs = self.geometry.axes.iter().enumerate().map(|(i, axis)| {
+            let arrays = self.geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
+            match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+            {
+                Some((a, d)) if !axis.random => self.cut(axis, a, d),
+                _ => vec![Run { size: 1, count: axis.count() as u64 }],
+            }
+        });
+        Blocks::new(&runs.collect::<Vec<_>>())
+    }
+
+    /// Bytes of the chunks of one array that a sample needs, about.
+    fn alone(&self, view: &View, array: &ArrayGrids) -> u128 {
+        let part = |part: &super::PartGrid| {
+            view.dims.iter().zip(&part.dims).fold(array.element as u128, |n, (dim, grid)| {
+                let longest = grid.longest();
+                let chunks = match (dim.role.clone(), &dim.pick) {
+                    (Role::Whole, None) => grid.count(),
+                    (Role::Whole, Some(pick)) => grid.count().min(pick.len() as u64),
+                    (Role::Axis(a), _) => {
+                        let axis = &self.geometry.axes[a];
+                        // Along it the sample has so many elements, or chunks if they are fewer.
+                        ((axis.window - 1) as u64).saturating_mul(axis.stride as u64).div_euclid(longest) + 1
+                    }
+                };
+                n.saturating_mul(u128::from(chunks)).saturating_mul(u128::from(longest))
+            })
+        };
+        array.parts.iter().map(part).max().unwrap_or(0)
+    }
+
+    /// The samples along an axis, cut where their starts pass from one chunk of an array to another.
+    fn cut(&self, axis: &Axis, array: usize, d: usize) -> Vec<Run> {
+        let view = &self.geometry.views[array];
+        let parts = &self.arrays[array].parts;
+        let whole = [0, u64::MAX];
+        let borders: &[u64] = match &view.joined {
+            Some((joined, starts)) if *joined == d => starts,
+            _ => &whole,
+        };
+        let part_at = |at: u64| borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+        let step = axis.starts.step() as u64;
+        let mut runs = Runs::default();
+        for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
+            if let Some(pick) = &view.dims[d].pick {
+                // Picked elements lie anywhere; they are listed, and so are their chunks.
+                let chunk = |i: u64| {
+                    let at = pick[(first + i * step) as usize];
+                    let part = part_at(at);
+                    (part, parts[part].dims[d].chunk_at(at - borders[part]))
+                };
+                let mut from = 0;
+                for i in 1..=count {
+                    if i == count || chunk(i) != chunk(from) {
+                        runs.push(i - from, 1);
+                        from = i;
+                    }
+                }
+                continue;
+            }
+            let mut at = first;
+            while count > 0 {
+                let part = part_at(at);
+                let n = (borders[part + 1] - at).div_ceil(step).min(count);
+                let local = at - borders[part];
+                match &parts[part].dims[d] {
+                    DimGrid::Regular { chunk, .. } => runs.regular(n, local, step, *chunk),
+                    DimGrid::Irregular { starts } => runs.irregular(n, local, step, &starts[1..]),
+                }
+                at += n * step;
+                count -= n;
+            }
+        }
+        runs.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sizes(runs: &Runs) -> Vec<u64> {
+        runs.0.iter().flat_map(|r| std::iter::repeat_n(r.size, r.count as usize)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn blocks_end_where_chunks_do(samples in 1u64..80, at in 0u64..30, step in 1u64..9, chunk in 1u64..25) {
+            let mut runs = Runs::default();
+            runs.regular(samples, at, step, chunk);
+            let sizes = sizes(&runs);
+            prop_assert_eq!(sizes.iter().sum::<u64>(), samples);
+            let blocks = (1..=MOST_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
+            // The numbers of the (groups of) chunks that each block's samples start in.
+            let mut from = 0;
+            let mut last = None;
+            for size in sizes {
+                let of = |i: u64| (at + i * step) / blocks.unwrap_or(chunk);
+                if blocks.is_some() {
+                    prop_assert_eq!(of(from), of(from + size - 1));
+                    prop_assert!(last.is_none_or(|l| l < of(from)), "no chunk is in two blocks");
+                } else {
+                    prop_assert!(of(from + size - 1) - of(from) <= 1);
+                }
+                last = Some(of(from));
+                from += size;
+            }
+        }
+
+        #[test]
+        fn irregular_blocks_end_where_chunks_do(
+            samples in 1u64..40, at in 0u64..9, step in 1u64..9, ends in prop::collection::btree_set(1u64..400, 1..30),
+        ) {
+            let mut ends: Vec<u64> = ends.into_iter().collect();
+            ends.push(1000);
+            let mut runs = Runs::default();
+            runs.irregular(samples, at, step, &ends);
+            let chunk = |i: u64| ends.partition_point(|&e| e <= at + i * step);
+            let expected = (0..samples).collect::<Vec<_>>().chunk_by(|&a, &b| chunk(a) == chunk(b)).map(|c| c.len() as u64).collect::<Vec<_>>();
+            prop_assert_eq!(sizes(&runs), expected);
+        }
+    }
+}
