@@ -125,7 +125,9 @@ def test_advice_fits(tmp_path):
     """What is slow is named with what to do; what isn't gets no advice."""
     fields = np.zeros((4000, 8, 16), "float32")
     path = write(tmp_path / "s", fields, 8)
-    shuffled = dali_zarr.explain(path=path, arrays="a", batch_size=8, random_shuffle=True, prefetch_queue_depth=1)
+    args = {"path": path, "arrays": "a", "batch_size": 8, "random_shuffle": True, "prefetch_queue_depth": 1}
+    assert dali_zarr.explain(**args)["reads"]["shuffled"]["reads_per_chunk"] == pytest.approx(1, rel=0.01)
+    shuffled = dali_zarr.explain(**args, initial_fill=1 << 40)
     assert shuffled["reads"]["shuffled"]["reads_per_chunk"] > 5
     assert any("times per epoch" in text for text in shuffled["advice"])
     whole = write(tmp_path / "t", fields, 1)
