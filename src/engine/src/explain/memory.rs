@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::reads::{Lookahead, planned_at_a_time};
 use crate::error::Result;
+use crate::flow::PLANS_TO_SPARE;
 use crate::memory::arena::rounded;
 use crate::order::Order;
 use crate::reader::needs::{Division, Limits, divide, io_threads, limits, lookahead, smallest, window_bytes};
@@ -70,13 +71,14 @@ impl Memory {
     pub fn model(&self, spec: &Spec, opened: &Opened, order: &Order) -> Lookahead {
         let needs = &opened.needs;
         let ahead = lookahead(order.window(), self.window, spec.batch_size);
+        let spare = if order.window().is_some() { PLANS_TO_SPARE } else { 0 };
         let (capacity, each, on_cpu) = match &self.division {
             Division::Cpu(h) => (h.block, self.chunk, true),
             Division::Gpu(d, _) => (d.slots, rounded(needs.decoded), false),
         };
         Lookahead {
             batch: spec.batch_size as u64,
-            planned: planned_at_a_time(self.window, ahead, needs.jobs),
+            planned: planned_at_a_time(self.window, ahead + spare, needs.jobs),
             ahead,
             working_set: needs.working_set,
             shuffled: window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size)),

@@ -10,7 +10,7 @@ use std::hash::BuildHasherDefault;
 use dali_zarr_kernels::Op;
 
 use crate::flow::catalog::Catalog;
-use crate::flow::{MAX_PLANNED_JOBS, PLANS_TO_SPARE, is_whole_copy};
+use crate::flow::{MAX_PLANNED_JOBS, is_whole_copy};
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, ChunkMap, IdHasher};
 
@@ -218,5 +218,5 @@ fn extrapolate(arrays: &mut [ArrayReads], early: &[ArrayReads], catalog: &Catalo
 /// The model for a reader that plans `window` batches and those ahead of it.
 pub(crate) fn planned_at_a_time(window: usize, ahead: usize, jobs: usize) -> usize {
     // As the scheduler asks for plans: two always, and no more than a number of jobs.
-    (window + ahead + PLANS_TO_SPARE).min((MAX_PLANNED_JOBS / jobs.max(1)).max(2))
+    (window + ahead).min((MAX_PLANNED_JOBS / jobs.max(1)).max(2))
 }

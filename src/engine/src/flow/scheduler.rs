@@ -82,7 +82,7 @@ pub(crate) struct Setup {
 /// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
 pub(crate) const MAX_PLANNED_JOBS: usize = 1 << 18;
 
-/// Batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
+/// With chunk-aware shuffling: batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
 pub(crate) const PLANS_TO_SPARE: usize = 2;
 
 /// See the module.
@@ -245,7 +245,8 @@ impl Scheduler {
         loop {
             let plans = self.batches.list.len() + self.plans_asked;
             let jobs = self.planned_jobs + self.plans_asked * self.s.batch_jobs;
-            if plans >= self.s.window + self.s.lookahead + PLANS_TO_SPARE || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
+            let spare = if self.s.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
+            if plans >= self.s.window + self.s.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
                 return;
             }
             self.plans_asked += 1;
