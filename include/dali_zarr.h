@@ -100,9 +100,9 @@ int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
  *   "device": "cpu" (default) or "gpu", where batches are delivered,
  *   "device_id": the CUDA device's number (default 0).
  *
- * "dtype" is a name such as "float32". Where a list is expected, a single value stands for a list of one. null stands
- * for the default. Unknown keys are errors. On success `*reader` is to be closed with dali_zarr_close, else it is
- * NULL. */
+ * "storage_options" is an object of strings, or a list of "NAME=VALUE". "dtype" is a name such as "float32". Where a
+ * list is expected, a single value stands for a list of one. null stands for the default. Unknown keys are errors. On
+ * success `*reader` is to be closed with dali_zarr_close, else it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 
 /* Opens a reader that goes on where `state` was taken by dali_zarr_state: its first batch is the one after the last that

@@ -12,6 +12,7 @@ from nvidia.dali.pipeline import Pipeline
 # Every argument and the type that DALI gives it: an argument appears here when the engine honours it.
 ARGUMENTS = {
     "path": "_STRING_VEC",
+    "storage_options": "_STRING_VEC",
     "arrays": "_STRING_VEC",
     "stack_arrays": "BOOL",
     "pick": "_STRING_VEC",
@@ -44,6 +45,7 @@ ARGUMENTS = {
     "device_memory_limit": "INT64",
     "host_memory_limit": "INT64",
     "io_threads": "INT64",
+    "io_concurrency": "INT64",
     "decode_threads": "INT64",
     "return_index": "BOOL",
 }
@@ -129,11 +131,15 @@ def test_a_single_value_stands_for_a_list(store):
         ({"initial_fill": 0}, ValueError, "initial_fill: expected a whole number of at least 1, but found 0"),
         ({"breaks": 20}, ValueError, "breaks: expected"),
         ({"random_crop": "lon"}, ValueError, "random_crop: samples aren't cut along"),
+        ({"io_concurrency": 0}, ValueError, "io_concurrency: expected a whole number of at least 1, but found 0"),
         ({"decode_threads": -1}, ValueError, "decode_threads: expected"),
         ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth: expected"),
         ({"host_memory_limit": -5}, ValueError, "host_memory_limit: expected"),
         ({"pick": "time"}, ValueError, 'zarr_reader: pick: expected "DIMENSION=INDEX'),
         ({"dtype": types.STRING}, TypeError, "dtype: expected bool, a type of integers"),
+        ({"storage_options": ["region"]}, ValueError, 'storage_options: expected "NAME=VALUE"'),
+        ({"storage_options": {"region": "x"}}, ValueError, "every path is local"),
+        ({"storage_options": {"region": None}}, TypeError, "storage_options: 'region': expected a string"),
         ({"path": []}, ValueError, "path: expected at least one store"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What Python takes beyond the operator's own arguments: paths as objects, NumPy's arrays, `pick` as a dictionary, and
+"""What Python takes beyond the operator's own arguments: paths as objects, NumPy's arrays, dictionaries, and
 numbers with double precision, which DALI's floating-point arguments lack."""
 
 import functools
@@ -13,7 +13,7 @@ _PRECISE = ("fill_value", "mean", "stddev")
 _INTEGERS = (
     *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
     *("breaks", "initial_fill"),
-    *("prefetch_queue_depth", "device_memory_limit", "host_memory_limit", "io_threads", "decode_threads"),
+    *("prefetch_queue_depth", "device_memory_limit", "host_memory_limit", "io_threads", "io_concurrency", "decode_threads"),
 )
 
 
@@ -33,6 +33,15 @@ def _check(name: str, value: Any) -> None:
                 raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
 
 
+def _option(name: Any, value: Any) -> str:
+    if not isinstance(name, str) or not isinstance(value, str | int | float):
+        # The value isn't repeated: it may be a secret.
+        raise TypeError(
+            f"zarr_reader: storage_options: {name!r}: expected a string, a number or a bool, found {type(value).__name__}"
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The operator's arguments; those that came out of here come out the same."""
     arguments = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arguments.items()}
@@ -47,9 +56,15 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {path!r}")
     if path is not None:
         arguments["path"] = path
+    if isinstance(arguments.get("storage_options"), dict):
+        arguments["storage_options"] = [f"{k}={_option(k, v)}" for k, v in arguments["storage_options"].items()]
     if isinstance(arguments.get("pick"), dict):
         arguments["pick"] = _pick.to_strings(
-            arguments["pick"], path=path, arrays=arguments.get("arrays"), dims=arguments.get("dims")
+            arguments["pick"],
+            path=path,
+            arrays=arguments.get("arrays"),
+            dims=arguments.get("dims"),
+            options=arguments.get("storage_options"),
         )
     for name in _PRECISE:
         value = arguments.get(name)

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,14 @@ def take_described() -> int:
     return _loaded().dali_zarr_take_described()
 
 
-def read_vector(path: str, array: str) -> np.ndarray:
+def read_vector(path: str, array: str, options: str | Sequence[str] | None = None) -> np.ndarray:
     """All of a one-dimensional array of numbers, e.g. the coordinates of a dimension.
 
     Raises:
         ValueError, TypeError, RuntimeError: as the reader does.
     """
     spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
+    spec["storage_options"] = options if "://" in path and not path.startswith("file://") else None
     library, reader, batch = _loaded(), ctypes.c_void_p(), ctypes.c_void_p()
     _check(library.dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(reader)))
     try:

@@ -15,20 +15,25 @@ from . import _native
 
 
 def to_strings(
-    pick: dict[str, Any], path: str | Sequence[str] | None, arrays: str | Sequence[str] | None, dims: Any
+    pick: dict[str, Any],
+    path: str | Sequence[str] | None,
+    arrays: str | Sequence[str] | None,
+    dims: Any,
+    options: str | Sequence[str] | None = None,
 ) -> list[str]:
     """The operator's form of ``pick``, e.g. ``["level=0,5"]``."""
-    return [f"{dim}={','.join(map(str, _indices(dim, items, path, arrays, dims)))}" for dim, items in pick.items()]
+    found = {dim: _indices(dim, items, path, arrays, dims, options) for dim, items in pick.items()}
+    return [f"{dim}={','.join(map(str, indices))}" for dim, indices in found.items()]
 
 
-def _indices(dim: str | int, items: Any, path, arrays, dims) -> list[int]:
+def _indices(dim: str | int, items: Any, path, arrays, dims, options) -> list[int]:
     if isinstance(items, str) or not isinstance(items, Iterable):
         items = [items]
     items = list(items)
     if all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in items):
         return [int(item) for item in items]
     if all(isinstance(item, numbers.Real) and not isinstance(item, numbers.Integral) for item in items):
-        return _find(dim, [float(item) for item in items], path, arrays, dims)
+        return _find(dim, [float(item) for item in items], path, arrays, dims, options)
     kinds = ", ".join(sorted({type(item).__name__ for item in items}))
     raise TypeError(
         f"zarr_reader: pick: {dim!r}: expected whole numbers (indices) or floating-point numbers (labels), but found "
@@ -36,7 +41,7 @@ def _indices(dim: str | int, items: Any, path, arrays, dims) -> list[int]:
     )
 
 
-def _find(dim: str | int, labels: list[float], path, arrays, dims) -> list[int]:
+def _find(dim: str | int, labels: list[float], path, arrays, dims, options) -> list[int]:
     if not isinstance(dim, str):
         raise TypeError(f"zarr_reader: pick: labels need a dimension with a name, but found {dim!r}; give indices")
     paths = [path] if isinstance(path, str) else list(path or [])
@@ -52,7 +57,7 @@ def _find(dim: str | int, labels: list[float], path, arrays, dims) -> list[int]:
     group, slash, _ = first.rpartition("/")
     array = group + slash + dim
     try:
-        coordinates = _native.read_vector(paths[0], array)
+        coordinates = _native.read_vector(paths[0], array, options)
     except (ValueError, TypeError) as error:
         raise type(error)(
             f"zarr_reader: pick: the labels of {dim!r} can't be looked up, because the coordinates can't be read "

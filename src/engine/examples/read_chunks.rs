@@ -8,7 +8,7 @@ use std::io::{BufRead, stdin};
 use dali_zarr_engine::dataset::{ArrayInfo, Dataset, Part};
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::Spec;
-use dali_zarr_engine::store::Store;
+use dali_zarr_engine::store::{self, Store};
 use serde_json::json;
 
 fn main() {
@@ -85,22 +85,22 @@ fn whole_array(info: &ArrayInfo, part: &Part, store: &dyn Store) -> Result<Vec<u
 }
 
 fn encoded_chunk(part: &Part, store: &dyn Store, coords: &[u64]) -> Result<Option<Vec<u8>>> {
-    let missing = |store: &dyn Store| {
-        if part.metadata_exists(store)? { Ok(None) } else { Err(Error::runtime("the store was deleted")) }
+    let missing = || {
+        if store.exists(part.metadata_key())? { Ok(None) } else { Err(Error::runtime("the store was deleted")) }
     };
     let Some(sharding) = &part.sharding else {
-        return match store.get(&part.key(coords))? {
-            None => missing(store),
+        return match store.get(&part.key(coords), u64::MAX)? {
+            None => missing(),
             found => Ok(found),
         };
     };
     let (shard, slot) = sharding.shard_of(coords);
-    let Some(object) = store.open(&part.key(&shard))? else { return missing(store) };
+    let key = part.key(&shard);
     let mut index = vec![0; sharding.index_bytes];
-    object.read_at(sharding.index_offset(object.len())?, &mut index)?;
-    let Some((offset, len)) = sharding.decode_index(&index, object.len())?[slot] else { return Ok(None) };
+    let Some(found) = store.read(&key, sharding.index_part(), &mut index)? else { return missing() };
+    let Some((offset, len)) = sharding.decode_index(&index, found.size)?[slot] else { return Ok(None) };
     let mut encoded = vec![0; len as usize];
-    object.read_at(offset, &mut encoded)?;
+    store.read(&key, store::Part::From(offset), &mut encoded)?;
     Ok(Some(encoded))
 }
 

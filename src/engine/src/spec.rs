@@ -3,6 +3,7 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::store;
 
 /// Used when the user gives no seed, so that shards in different processes agree.
 const DEFAULT_SEED: u64 = 0x5eed;
@@ -65,6 +66,8 @@ pub struct Pick {
 pub struct Spec {
     /// Stores; several are joined along the first of `dims`.
     pub paths: Vec<String>,
+    /// Options of remote stores, names and values; no secrets among them.
+    pub storage_options: Vec<(String, String)>,
     /// Names of arrays; empty: the store's only array.
     pub arrays: Vec<String>,
     /// One output of channels instead of one per array.
@@ -135,16 +138,22 @@ pub struct Spec {
     pub host_memory_limit: Option<u64>,
     /// Threads that read; `None`: by the number of cores.
     pub io_threads: Option<usize>,
+    /// Requests to remote stores under way at a time; `None`: 128.
+    pub io_concurrency: Option<usize>,
     /// Threads that decode on the CPU; `None`: by the number of cores.
     pub decode_threads: Option<usize>,
     /// One more output: the sample's start in each of `dims`, int64.
     pub return_index: bool,
 }
 
+/// Requests to remote stores at a time: what 10 Gbit/s take at 100 ms an answer and a megabyte a request.
+const DEFAULT_CONCURRENCY: usize = 128;
+
 impl Default for Spec {
     fn default() -> Self {
         Self {
             paths: Vec::new(),
+            storage_options: Vec::new(),
             arrays: Vec::new(),
             stack_arrays: false,
             pick: Vec::new(),
@@ -179,6 +188,7 @@ impl Default for Spec {
             device_memory_limit: None,
             host_memory_limit: None,
             io_threads: None,
+            io_concurrency: None,
             decode_threads: None,
             return_index: false,
         }
@@ -220,6 +230,43 @@ impl Spec {
     /// The seed of whatever is random; it is a fixed one if the user gave none.
     pub fn seed_of_order(&self) -> u64 {
         if self.seed == -1 { DEFAULT_SEED } else { self.seed as u64 }
+    }
+
+    /// Threads that read local stores, or drive the requests to remote ones.
+    pub fn io_threads(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        // A request waits without a thread; copying bodies is all that they do.
+        let default = if self.is_remote() { cores.clamp(1, 8) } else { cores.clamp(4, 16) };
+        self.io_threads.unwrap_or(default).max(1)
+    }
+
+    /// Requests to remote stores under way at a time.
+    pub fn io_concurrency(&self) -> usize {
+        self.io_concurrency.unwrap_or(DEFAULT_CONCURRENCY)
+    }
+
+    /// Reads under way at a time.
+    pub fn reads_at_a_time(&self) -> usize {
+        if self.is_remote() { self.io_concurrency() } else { self.io_threads() }
+    }
+
+    /// Whether all stores are remote.
+    fn is_remote(&self) -> bool {
+        !self.paths.is_empty() && self.paths.iter().all(|p| store::is_remote(p))
+    }
+
+    /// Reads `"NAME=VALUE"` of [`Self::storage_options`].
+    ///
+    /// # Errors
+    /// If there is no name or no value.
+    pub fn parse_option(text: &str) -> Result<(String, String)> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.to_owned())),
+            // The text isn't repeated: it may be a secret.
+            _ => Err(Error::value(
+                "storage_options: expected \"NAME=VALUE\", but found an entry without a name or \"=\"",
+            )),
+        }
     }
 
     /// The number of outputs, known without opening the store: groups of arrays, one group per offset, and the index.

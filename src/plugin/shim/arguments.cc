@@ -137,6 +137,7 @@ int64_t Seed(const dali::OpSpec &spec) {
 engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   engine::Arguments a;
   a.paths = Strings(spec, "path");
+  a.storage_options = Strings(spec, "storage_options");
   a.arrays = Strings(spec, "arrays");
   a.stack_arrays = spec.GetArgument<bool>("stack_arrays");
   a.pick = Strings(spec, "pick");
@@ -171,6 +172,7 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.maybe_device_memory_limit = MaybeInteger(spec, "device_memory_limit");
   a.maybe_host_memory_limit = MaybeInteger(spec, "host_memory_limit");
   a.maybe_io_threads = MaybeInteger(spec, "io_threads");
+  a.maybe_io_concurrency = MaybeInteger(spec, "io_concurrency");
   a.maybe_decode_threads = MaybeInteger(spec, "decode_threads");
   a.return_index = spec.GetArgument<bool>("return_index");
   return a;

@@ -33,12 +33,20 @@ what the shards had not delivered of their epoch is then divided anew.)";
 
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
-      .AddArg("path", R"(The store or stores to read: directories on a local file system.
+      .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
+begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``.
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
 Arrays that don't have that dimension are read from the first store.)",
               DALI_STRING_VEC)
+      .AddOptionalArg("storage_options", R"(Options of remote stores, each in the form ``"NAME=VALUE"``, for example
+``"aws_region=eu-central-1"``. The function ``fn.zarr_reader`` also takes a dictionary.
+
+The names are those of the Rust crate object_store, and ``max_retries`` (in a row, ``10``), ``retry_timeout`` (``"180s"``)
+and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one). Keys, passwords and
+tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
+                      Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
 Can be left out if the store holds a single array.)",
@@ -197,9 +205,14 @@ By default as many as the memory limits allow.)",
 have not been handed over yet included.)",
                                nullptr)
       .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
-      .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read from storage.
+      .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read local stores, or drive the requests to remote
+ones.
 
 By default it follows from the number of CPU cores.)",
+                               nullptr)
+      .AddOptionalArg<int64_t>("io_concurrency", R"(Number of requests to remote stores under way at a time.
+
+By default ``128``. They take no threads, but memory of `host_memory_limit` each.)",
                                nullptr)
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 

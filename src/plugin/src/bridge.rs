@@ -8,7 +8,7 @@ use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
-use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_options, parse_paths, parse_picks, parse_policy, positive};
 use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
 
@@ -52,6 +52,7 @@ mod ffi {
     /// user said nothing.
     struct Arguments {
         paths: Vec<String>,
+        storage_options: Vec<String>,
         arrays: Vec<String>,
         stack_arrays: bool,
         pick: Vec<String>,
@@ -87,6 +88,7 @@ mod ffi {
         maybe_device_memory_limit: Vec<i64>,
         maybe_host_memory_limit: Vec<i64>,
         maybe_io_threads: Vec<i64>,
+        maybe_io_concurrency: Vec<i64>,
         maybe_decode_threads: Vec<i64>,
         return_index: bool,
     }
@@ -345,6 +347,7 @@ fn num_outputs(arguments: &ffi::Arguments) -> i32 {
 fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
     Ok(Spec {
         paths: parse_paths(a.paths.clone())?,
+        storage_options: parse_options(&a.storage_options)?,
         arrays: a.arrays.clone(),
         stack_arrays: a.stack_arrays,
         pick: parse_picks(&a.pick)?,
@@ -379,6 +382,7 @@ fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
         device_memory_limit: optional_count("device_memory_limit", &a.maybe_device_memory_limit)?.map(|n| n as u64),
         host_memory_limit: optional_count("host_memory_limit", &a.maybe_host_memory_limit)?.map(|n| n as u64),
         io_threads: optional_count("io_threads", &a.maybe_io_threads)?,
+        io_concurrency: optional_count("io_concurrency", &a.maybe_io_concurrency)?,
         decode_threads: optional_count("decode_threads", &a.maybe_decode_threads)?,
         return_index: a.return_index,
     })

@@ -6,7 +6,7 @@ use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 use serde_json::Value;
 
-use crate::parse::{parse_decode_device, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_options, parse_paths, parse_picks, parse_policy, positive};
 
 /// Reads a spec.
 ///
@@ -28,6 +28,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
         let at = Field { key, value };
         match key.as_str() {
             "path" => spec.paths = at.strings()?,
+            "storage_options" => spec.storage_options = at.options()?,
             "arrays" => spec.arrays = at.strings()?,
             "stack_arrays" => spec.stack_arrays = at.bool()?,
             "pick" => spec.pick = parse_picks(&at.strings()?)?,
@@ -61,6 +62,7 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "device_memory_limit" => spec.device_memory_limit = Some(at.count()? as u64),
             "host_memory_limit" => spec.host_memory_limit = Some(at.count()? as u64),
             "io_threads" => spec.io_threads = Some(at.count()?),
+            "io_concurrency" => spec.io_concurrency = Some(at.count()?),
             "decode_threads" => spec.decode_threads = Some(at.count()?),
             "return_index" => spec.return_index = at.bool()?,
             "device" => gpu = at.gpu()?,
@@ -138,6 +140,12 @@ impl Field<'_> {
         self.each(|at| at.string())
     }
 
+    /// An object of strings, or a list of `"NAME=VALUE"`.
+    fn options(&self) -> Result<Vec<(String, String)>> {
+        let Value::Object(object) = self.value else { return parse_options(&self.strings()?) };
+        object.iter().map(|(name, value)| Ok((name.clone(), Field { key: self.key, value }.string()?))).collect()
+    }
+
     fn integers(&self) -> Result<Vec<i64>> {
         self.each(|at| at.integer())
     }
@@ -183,6 +191,7 @@ mod tests {
             r#"{"path": "a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
                 "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
                 "pick": "level=0,5", "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
+                "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300,
                 "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
         )
         .unwrap();
@@ -198,6 +207,8 @@ mod tests {
         assert_eq!(spec.mean, [1.0, 2.5]);
         assert_eq!(spec.out_of_bounds_policy, OutOfBounds::Pad);
         assert_eq!(spec.decode_device, DecodeDevice::Cpu);
+        assert_eq!(spec.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
+        assert_eq!(spec.io_concurrency, Some(300));
         assert_eq!(spec.batch_size, 4);
         assert_eq!(spec.device, Device::Gpu(1));
         assert_eq!(spec.io_threads, None);
@@ -217,6 +228,7 @@ mod tests {
                 ErrorKind::Value,
                 "batch_size: expected a whole number of at least 1",
             ),
+            (r#"{"path": "a", "storage_options": ["region"]}"#, ErrorKind::Value, "expected \"NAME=VALUE\""),
             (r#"{"path": "a", "dtype": "complex64"}"#, ErrorKind::Type, "but found \"complex64\""),
             (r#"{"path": "a", "device_id": 99999999999}"#, ErrorKind::Value, "number of a CUDA device"),
             (r#"{"path": "a", "seed": 99999999999999999999}"#, ErrorKind::Type, "seed: expected a whole number"),

@@ -1,7 +1,7 @@
 //! Readings of single arguments that both doors of the library share.
 
 use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds, Pick};
+use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds, Pick, Spec};
 
 /// The error under the operator's name, where it doesn't say it already.
 pub fn named(error: &Error) -> Error {
@@ -11,6 +11,11 @@ pub fn named(error: &Error) -> Error {
 /// `pick`, a text for each dimension.
 pub fn parse_picks(texts: &[String]) -> Result<Vec<Pick>> {
     texts.iter().map(|text| Pick::parse(text)).collect()
+}
+
+/// `storage_options`, a text for each.
+pub fn parse_options(texts: &[String]) -> Result<Vec<(String, String)>> {
+    texts.iter().map(|text| Spec::parse_option(text)).collect()
 }
 
 /// `path`, which must name at least one store.

@@ -14,7 +14,6 @@ use super::json::shown;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
-use crate::store::Store;
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
@@ -43,13 +42,10 @@ impl Part {
         format!("{}{}", self.prefix, self.keys.encode(coords).as_str())
     }
 
-    /// Whether the array's metadata are still in `store`, which must be the one that they were read from. A chunk's
-    /// key that is missing means the fill value only if so: else the array was deleted.
-    ///
-    /// # Errors
-    /// If that can't be found out.
-    pub fn metadata_exists(&self, store: &dyn Store) -> Result<bool> {
-        store.exists(&self.metadata_key)
+    /// A key that is in the store as long as the array is. A chunk's key that is missing means the fill value only
+    /// while this one is there: else the array was deleted.
+    pub fn metadata_key(&self) -> &str {
+        &self.metadata_key
     }
 
     /// The largest encoded extents of a chunk.

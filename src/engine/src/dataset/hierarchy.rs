@@ -1,6 +1,6 @@
 //! Finds an array's metadata in a store: Zarr v2 and v3, with consolidated metadata or without.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
@@ -21,6 +21,8 @@ pub(super) struct Hierarchy<'a> {
     /// Documents by path (v3) or key (v2).
     consolidated: Option<Map<String, Value>>,
     consolidated_key: &'static str,
+    /// Documents of arrays that were read together, by key.
+    ahead: HashMap<String, Result<Option<Value>>>,
 }
 
 /// An array's metadata.
@@ -58,7 +60,15 @@ impl<'a> Hierarchy<'a> {
             let consolidated = consolidated.map(|documents| {
                 documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
             });
-            return Ok(Self { store, version: 3, root, is_array, consolidated, consolidated_key: "zarr.json" });
+            return Ok(Self {
+                store,
+                version: 3,
+                root,
+                is_array,
+                consolidated,
+                consolidated_key: "zarr.json",
+                ahead: HashMap::new(),
+            });
         }
         let v2 = |root, is_array, consolidated| Self {
             store,
@@ -67,6 +77,7 @@ impl<'a> Hierarchy<'a> {
             is_array,
             consolidated,
             consolidated_key: ".zmetadata",
+            ahead: HashMap::new(),
         };
         if let Some(mut document) = json::read(store, ".zmetadata")? {
             let Some(Value::Object(documents)) = document.get_mut("metadata").map(Value::take) else {
@@ -90,10 +101,37 @@ impl<'a> Hierarchy<'a> {
         )))
     }
 
-    /// The names of the arrays, as far as they can be listed; an array that is the store itself has an empty one.
-    pub fn names(&self) -> Result<Vec<String>> {
+    /// Reads the documents of these arrays that aren't known yet, all together: from a server that takes as long as one.
+    pub fn read_ahead(&mut self, names: &[String]) {
+        let mut keys: Vec<String> = Vec::new();
+        for path in names.iter().map(|name| name.trim_matches('/')).filter(|path| is_path(path)) {
+            let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+            if self.version == 3 && !self.is_array && !self.is_consolidated(path) {
+                keys.push(format!("{prefix}zarr.json"));
+            } else if self.version == 2 && !self.is_consolidated(&format!("{prefix}.zarray")) {
+                keys.push(format!("{prefix}.zattrs"));
+                keys.extend((!self.is_array).then(|| format!("{prefix}.zarray")));
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        let documents = json::read_many(self.store, &keys);
+        self.ahead = keys.into_iter().zip(documents).collect();
+    }
+
+    fn is_consolidated(&self, key: &str) -> bool {
+        self.consolidated.as_ref().is_some_and(|documents| documents.contains_key(key))
+    }
+
+    fn read(&self, key: &str) -> Result<Option<Value>> {
+        self.ahead.get(key).cloned().unwrap_or_else(|| json::read(self.store, key))
+    }
+
+    /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed
+    /// and the store can't list.
+    pub fn names(&self) -> Result<Option<Vec<String>>> {
         if self.is_array {
-            return Ok(vec![String::new()]);
+            return Ok(Some(vec![String::new()]));
         }
         let mut names = BTreeSet::new();
         if let Some(documents) = &self.consolidated {
@@ -104,42 +142,50 @@ impl<'a> Hierarchy<'a> {
                     names.insert(key.clone());
                 }
             }
-        } else {
-            self.list("", 0, &mut names)?;
+        } else if !self.list("", 0, &mut names)? {
+            return Ok(None);
         }
-        Ok(names.into_iter().collect())
+        Ok(Some(names.into_iter().collect()))
     }
 
-    fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<()> {
-        let Some(children) = self.store.children(prefix)? else { return Ok(()) };
-        for child in children {
-            let path = format!("{prefix}{child}");
-            let (array, group) = if self.version == 2 {
-                (self.store.exists(&format!("{path}/.zarray"))?, self.store.exists(&format!("{path}/.zgroup"))?)
-            } else {
-                let node = json::read(self.store, &format!("{path}/zarr.json"))?;
-                let kind = node.as_ref().and_then(|n| n.get("node_type")).and_then(Value::as_str);
-                (kind == Some("array"), kind == Some("group"))
-            };
-            if names.len() >= MAX_LISTED {
-                return Ok(());
+    /// Whether it could be listed.
+    fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
+        let Some(children) = self.store.children(prefix)? else { return Ok(false) };
+        let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
+        let documents = |name: &str| {
+            let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
+            json::read_many(self.store, &keys).into_iter().collect::<Result<Vec<_>>>()
+        };
+        let mut groups = Vec::new();
+        if self.version == 2 {
+            for ((path, array), group) in paths.iter().zip(documents(".zarray")?).zip(documents(".zgroup")?) {
+                match (array, group) {
+                    (Some(_), _) => drop(names.insert(path.clone())),
+                    (None, Some(_)) => groups.push(path),
+                    (None, None) => {}
+                }
             }
-            if array {
-                names.insert(path);
-            } else if group && depth < MAX_DEPTH {
+        } else {
+            for (path, node) in paths.iter().zip(documents("zarr.json")?) {
+                match node.as_ref().and_then(|n| n.get("node_type")).and_then(Value::as_str) {
+                    Some("array") => drop(names.insert(path.clone())),
+                    Some("group") => groups.push(path),
+                    _ => {}
+                }
+            }
+        }
+        for path in groups {
+            if depth < MAX_DEPTH && names.len() < MAX_LISTED {
                 self.list(&format!("{path}/"), depth + 1, names)?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The array `name`; `None` if there is no such array.
     pub fn array(&self, name: &str) -> Result<Option<Node>> {
         let path = name.trim_matches('/');
-        if path.is_empty() != self.is_array
-            || path.split('/').any(|part| matches!(part, "." | ".."))
-            || path.contains("//")
-        {
+        if path.is_empty() != self.is_array || !is_path(path) {
             return Ok(None);
         }
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
@@ -152,7 +198,7 @@ impl<'a> Hierarchy<'a> {
         let (mut metadata, from_consolidated) = match consolidated {
             _ if self.is_array => (self.root.clone(), false),
             Some(document) => (document, true),
-            None => match json::read(self.store, &own_key)? {
+            None => match self.read(&own_key)? {
                 Some(document) => (document, false),
                 None => return Ok(None),
             },
@@ -170,17 +216,19 @@ impl<'a> Hierarchy<'a> {
         let documents = self.consolidated.as_ref().filter(|documents| documents.contains_key(&own_key));
         let (metadata, attributes) = match documents {
             Some(documents) => (documents.get(&own_key).cloned(), documents.get(&attributes_key).cloned()),
-            None if self.is_array => (Some(self.root.clone()), json::read(self.store, &attributes_key)?),
-            None => (json::read(self.store, &own_key)?, json::read(self.store, &attributes_key)?),
+            None if self.is_array => (Some(self.root.clone()), self.read(&attributes_key)?),
+            None => (self.read(&own_key)?, self.read(&attributes_key)?),
         };
         let Some(metadata) = metadata else { return Ok(None) };
         let attributes = self.attributes(attributes, &attributes_key)?;
         Ok(Some(Node { version: 2, key: self.key(own_key, documents.is_some())?, prefix, metadata, attributes }))
     }
 
-    /// An array that only consolidated metadata describe exists as long as they do.
+    /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether
+    /// there are others would cost a request for each array.
     fn key(&self, own: String, consolidated: bool) -> Result<String> {
-        Ok(if consolidated && !self.store.exists(&own)? { self.consolidated_key.to_owned() } else { own })
+        let alone = consolidated && (self.store.remote().is_some() || !self.store.exists(&own)?);
+        Ok(if alone { self.consolidated_key.to_owned() } else { own })
     }
 
     fn attributes(&self, attributes: Option<Value>, key: &str) -> Result<Map<String, Value>> {
@@ -194,4 +242,9 @@ impl<'a> Hierarchy<'a> {
             ))),
         }
     }
+}
+
+/// Whether a name can be that of an array below the root.
+fn is_path(path: &str) -> bool {
+    !path.split('/').any(|part| matches!(part, "." | "..")) && !path.contains("//")
 }

@@ -23,7 +23,7 @@ pub(crate) use json::shown;
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::spec::Spec;
 use crate::store::{self, Store};
 use array::Described;
@@ -64,24 +64,53 @@ impl Dataset {
         if spec.paths.is_empty() {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
-        let stores = spec.paths.iter().map(|path| store::open(path)).collect::<Result<Vec<_>>>()?;
+        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads())?;
         let mut arrays: Vec<ArrayInfo> = Vec::new();
-        for (i, store) in stores.iter().enumerate() {
-            let hierarchy = metadata_error(Hierarchy::open(store.as_ref()))?;
-            let names =
-                if spec.arrays.is_empty() { vec![only_name(&hierarchy, store.as_ref())?] } else { spec.arrays.clone() };
-            for (position, name) in names.iter().enumerate() {
-                let described = find(&hierarchy, store.as_ref(), i, name, spec.mask_and_scale)?;
+        for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
+            for (position, (name, described)) in described?.into_iter().enumerate() {
                 if i == 0 {
-                    let name = if name.is_empty() { base_name(store.location()) } else { name.clone() };
+                    let name = if name.is_empty() { base_name(stores[0].location()) } else { name };
                     arrays.push(ArrayInfo::new(name, described));
                 } else {
-                    arrays[position].join(described, stores[0].location(), store.location())?;
+                    arrays[position].join(described, stores[0].location(), stores[i].location())?;
                 }
             }
         }
         Ok(Self { stores, arrays })
     }
+}
+
+/// The arrays of one store, with their names.
+type Arrays = Vec<(String, Described)>;
+
+/// Stores whose metadata are read at the same time, if that means to wait for servers.
+const TOGETHER: usize = 16;
+
+fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
+    let describe = |i: usize| describe(spec, i, stores[i].as_ref());
+    if stores.len() == 1 || stores.iter().all(|s| s.remote().is_none()) {
+        return (0..stores.len()).map(describe).collect();
+    }
+    let all: Vec<usize> = (0..stores.len()).collect();
+    let together = |some: &[usize]| -> Vec<Result<Arrays>> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || describe(i))).collect();
+            let panicked = |p: Box<dyn std::any::Any + Send>| {
+                Err(Error::runtime(format!("internal error while metadata were read: {}", panic_text(&*p))))
+            };
+            threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
+        })
+    };
+    all.chunks(TOGETHER).flat_map(together).collect()
+}
+
+/// The arrays of the store number `i`.
+fn describe(spec: &Spec, i: usize, store: &dyn Store) -> Result<Arrays> {
+    let mut hierarchy = metadata_error(Hierarchy::open(store))?;
+    let names = if spec.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.arrays.clone() };
+    hierarchy.read_ahead(&names);
+    let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.mask_and_scale)?));
+    names.iter().map(found).collect()
 }
 
 impl ArrayInfo {
@@ -123,7 +152,9 @@ fn metadata_error<T>(result: Result<T>) -> Result<T> {
 
 fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
-        let names = metadata_error(hierarchy.names())?;
+        let missing = || format!("store {}: expected an array '{name}', but found none of that name", store.location());
+        // The list only serves the message.
+        let names = hierarchy.names().ok().flatten().ok_or_else(|| Error::value(missing()))?;
         return Err(Error::value(match names.as_slice() {
             [only] if only.is_empty() => format!(
                 "store {}: expected an array '{name}' in it, but the store is an array itself; leave arrays out",
@@ -138,7 +169,13 @@ fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask
 }
 
 fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
-    let mut names = metadata_error(hierarchy.names())?;
+    let Some(mut names) = metadata_error(hierarchy.names())? else {
+        return Err(Error::value(format!(
+            "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed; \
+             give arrays",
+            store.location()
+        )));
+    };
     match (names.pop(), names.is_empty()) {
         (Some(only), true) => Ok(only),
         (last, _) => {

@@ -9,7 +9,7 @@ use super::grid::{DimGrid, chunk_shape};
 use super::json::shown;
 use crate::codec::CodecList;
 use crate::error::{Error, Result};
-use crate::store::Object;
+use crate::store;
 
 /// How a shard is divided, and how its index is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,35 +37,16 @@ impl Sharding {
         (shard, slot as usize)
     }
 
-    /// The offset of the encoded index in a shard of `object_len` bytes.
-    ///
-    /// # Errors
-    /// If the shard is too short to have one.
-    pub fn index_offset(&self, object_len: u64) -> Result<u64> {
-        let Some(offset) = object_len.checked_sub(self.index_bytes as u64) else {
-            return Err(Error::runtime(format!(
-                "expected a shard with an index of {} bytes, but found {object_len} bytes in all; the shard is truncated",
-                self.index_bytes
-            )));
-        };
-        Ok(if self.index_at_end { offset } else { 0 })
-    }
-
-    /// Reads the index of an open shard and decodes it, as [`Self::decode_index`] does.
-    ///
-    /// # Errors
-    /// If it can't be read, or is damaged.
-    pub fn read_index(&self, shard: &dyn Object) -> Result<Vec<Option<(u64, u64)>>> {
-        let mut bytes = vec![0; self.index_bytes];
-        shard.read_at(self.index_offset(shard.len())?, &mut bytes)?;
-        self.decode_index(&bytes, shard.len())
+    /// The bytes of a shard that are its encoded index, [`Self::index_bytes`] of them.
+    pub fn index_part(&self) -> store::Part {
+        if self.index_at_end { store::Part::Last } else { store::Part::From(0) }
     }
 
     /// Decodes the index of a shard of `object_len` bytes: for each slot the offset in the shard and the length of the
     /// encoded inner chunk, or `None` where there is none.
     ///
     /// # Errors
-    /// If the index is damaged, or points outside the shard.
+    /// If the shard is too short to have an index, or the index is damaged or points outside the shard.
     pub fn decode_index(&self, bytes: &[u8], object_len: u64) -> Result<Vec<Option<(u64, u64)>>> {
         let damaged = |found: String| {
             Error::runtime(format!(
@@ -73,6 +54,12 @@ impl Sharding {
                 self.index_bytes
             ))
         };
+        if object_len < self.index_bytes as u64 {
+            return Err(Error::runtime(format!(
+                "expected a shard with an index of {} bytes, but found {object_len} bytes in all; the shard is truncated",
+                self.index_bytes
+            )));
+        }
         if bytes.len() != self.index_bytes {
             return Err(damaged(format!("found {}", bytes.len())));
         }
@@ -195,19 +182,20 @@ mod tests {
         assert_eq!((sharding.slots(), sharding.index_bytes), (4, 68));
         assert_eq!(sharding.shard_of(&[3, 2]), (vec![1, 1], 2));
         assert_eq!(sharding.shard_of(&[0, 3]), (vec![0, 1], 1));
-        assert_eq!(sharding.index_offset(100).unwrap(), 32);
-        assert!(sharding.index_offset(67).is_err());
+        assert_eq!(sharding.index_part(), store::Part::Last);
 
         let mut bytes: Vec<u8> =
-            [0, 10, u64::MAX, u64::MAX, 10, 0, 22, 10].iter().flat_map(|n: &u64| n.to_be_bytes()).collect();
+            [0, 10, u64::MAX, u64::MAX, 10, 0, 122, 10].iter().flat_map(|n: &u64| n.to_be_bytes()).collect();
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-        let index = sharding.decode_index(&bytes, 100).unwrap();
-        assert_eq!(index, [Some((0, 10)), None, Some((10, 0)), Some((22, 10))]);
-        let error = sharding.decode_index(&bytes, 31).unwrap_err();
-        assert!(error.message().contains("inner chunk 3 has 10 bytes at 22"), "{error}");
+        let index = sharding.decode_index(&bytes, 200).unwrap();
+        assert_eq!(index, [Some((0, 10)), None, Some((10, 0)), Some((122, 10))]);
+        let error = sharding.decode_index(&bytes, 131).unwrap_err();
+        assert!(error.message().contains("inner chunk 3 has 10 bytes at 122"), "{error}");
+        let error = sharding.decode_index(&bytes, 67).unwrap_err();
+        assert!(error.message().contains("67 bytes in all"), "{error}");
         bytes[5] ^= 1;
-        assert!(sharding.decode_index(&bytes, 100).unwrap_err().message().contains("CRC-32C"));
-        assert!(sharding.decode_index(&bytes[1..], 100).is_err());
+        assert!(sharding.decode_index(&bytes, 200).unwrap_err().message().contains("CRC-32C"));
+        assert!(sharding.decode_index(&bytes[1..], 200).is_err());
     }
 
     #[test]

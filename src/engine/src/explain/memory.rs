@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::flow::PLANS_TO_SPARE;
 use crate::memory::arena::rounded;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, divide, io_threads, limits, lookahead, smallest, window_bytes};
+use crate::reader::needs::{Division, Limits, divide, limits, lookahead, smallest, window_bytes};
 use crate::reader::opening::Opened;
 use crate::spec::Spec;
 
@@ -39,15 +39,14 @@ impl Memory {
             Ok(division) => (division, None),
             Err(e) => (divide(spec, needs, catalog, smallest)?, Some(e.message().to_owned())),
         };
-        let io_threads = io_threads(spec);
+        let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
         let (window, threads, chunks_in_flight) = match &division {
             Division::Cpu(h) => (h.window, h.threads, h.block / chunk.max(1)),
             Division::Gpu(d, h) => {
                 let decoded = (d.slots / rounded(needs.decoded).max(1)).min(
                     // Waves of all lanes, and what is being read for the next ones.
-                    d.lanes * (d.wave_encoded / rounded(needs.encoded).max(1)).clamp(1, d.wave_streams.max(1))
-                        + io_threads,
+                    d.lanes * (d.wave_encoded / rounded(needs.encoded).max(1)).clamp(1, d.wave_streams.max(1)) + reads,
                 );
                 let host = h.block / (rounded(needs.encoded) + rounded(needs.bounced)).max(1);
                 (d.window, h.threads, decoded.min(host))
@@ -83,7 +82,7 @@ impl Memory {
             working_set: needs.working_set,
             shuffled: window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size)),
             capacity,
-            in_flight: (self.chunks_in_flight.min(self.io_threads) * each).min(capacity / 2),
+            in_flight: (self.chunks_in_flight.min(spec.reads_at_a_time()) * each).min(capacity / 2),
             on_cpu,
         }
     }

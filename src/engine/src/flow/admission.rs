@@ -15,10 +15,24 @@ use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 use crate::plan::ChunkId;
 
-/// Ranges of a shard that are nearer than this are read together.
-const MERGE_GAP: u64 = 64 << 10;
-/// No merged read is longer than this, so that several threads share the reading of a large shard.
-const MERGE_LIMIT: u64 = 4 << 20;
+/// When ranges of one shard are read together.
+struct Merge {
+    /// They are nearer than this.
+    gap: u64,
+    /// The read is no longer than this, so that several share the reading of a large shard.
+    limit: u64,
+    /// Not more than this many bytes for nothing, beyond as many as are wanted.
+    waste: u64,
+}
+
+/// From a disk, what another read costs: a call, and what the system reads ahead anyway.
+const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, waste: u64::MAX };
+
+/// From a server: one connection gives 50 to 100 MB/s, and an answer takes 5 to 30 ms to begin; in the time that another
+/// request costs about half a megabyte comes through. Servers count and limit requests, so less isn't worth one; much
+/// more would cost memory, and bandwidth where that is short.
+const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
+
 /// Chunks that are looked at when neighbours in a shard are looked for.
 const MERGE_SEARCH: usize = 4096;
 
@@ -76,7 +90,7 @@ impl Scheduler {
             return;
         }
         self.lacking = None;
-        while self.reads_in_flight < self.s.reads {
+        while self.may_read(false) || self.may_read(true) {
             if self.idle() {
                 // Nothing will give memory back: what is free has to be as good as it gets.
                 self.s.staging.arena.join_all();
@@ -86,6 +100,10 @@ impl Scheduler {
             }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
+            // The order of need is kept also between stores that are read in different ways.
+            if !self.may_read(self.is_remote(self.chunks[head.handle].id)) {
+                return;
+            }
             let location = self.chunks[head.handle].place.location;
             let admitted = match location {
                 Location::Key if self.admit_key(head) => Admission::Done,
@@ -116,9 +134,19 @@ impl Scheduler {
         (short == Short::Slots || self.s.slots.is_none()) && self.victim(batch).is_some()
     }
 
+    /// Whether another read may begin, of a remote store or a local one.
+    fn may_read(&self, remote: bool) -> bool {
+        self.reads_in_flight[usize::from(remote)] < self.s.reads[usize::from(remote)]
+    }
+
+    fn is_remote(&self, id: ChunkId) -> bool {
+        self.s.shared.catalog.store(id.array, id.part).remote().is_some()
+    }
+
     /// Whether nothing is in flight that would give memory back.
     fn idle(&self) -> bool {
-        self.reads_in_flight + self.uploads_in_flight == 0
+        self.reads_in_flight == [0, 0]
+            && self.uploads_in_flight == 0
             && self.cpu_tasks_in_flight == 0
             && self.pending.is_empty()
             && self.loose.work.served.is_empty()
@@ -195,10 +223,13 @@ impl Scheduler {
     }
 
     /// Whether the thread that reads a chunk also copies it to its slot on the device: there is nothing to decode, and it is
-    /// large enough to be copied by itself.
+    /// large enough to be copied by itself. Requests have no thread: what they bring goes with a wave.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
         let place = self.chunks[handle].place;
-        self.s.lanes.is_some() && place.route == Route::Raw && place.decoded >= DIRECT_COPY
+        self.s.lanes.is_some()
+            && place.route == Route::Raw
+            && place.decoded >= DIRECT_COPY
+            && !self.is_remote(self.chunks[handle].id)
     }
 
     /// Where a chunk's decoded bytes are to be written by the CPU.
@@ -242,12 +273,19 @@ impl Scheduler {
             };
             (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
         };
-        self.read(vec![(handle, 0, None)], staging, to, range, id);
+        self.read(vec![(handle, 0, None)], staging, to, (range, None), id);
         true
     }
 
-    /// Starts a read for these chunks, which are all in one object.
-    fn read(&mut self, chunks: Vec<Member>, staging: Option<arena::Range>, to: Span, range: ReadRange, of: ChunkId) {
+    /// Starts a read for these chunks, which are all in one object (of that version).
+    fn read(
+        &mut self,
+        chunks: Vec<Member>,
+        staging: Option<arena::Range>,
+        to: Span,
+        (range, version): (ReadRange, Option<Arc<str>>),
+        of: ChunkId,
+    ) {
         let mut uploads = Vec::new();
         for &(handle, offset, _) in &chunks {
             self.chunks[handle].state = State::Fetching;
@@ -259,10 +297,11 @@ impl Scheduler {
         }
         let group = self.next_group;
         self.next_group += 1;
-        self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to });
-        self.reads_in_flight += 1;
+        let remote = self.is_remote(of);
+        self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to, remote });
+        self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, to, uploads });
+        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, version, to, uploads });
     }
 
     fn admit_shard(&mut self, head: Wanted, shard: ShardId, slot: usize) -> Admission {
@@ -300,7 +339,7 @@ impl Scheduler {
             }
         };
         let mut members = self.neighbours(head, inner, shard, index);
-        while let Err(short) = self.admit_members(&members) {
+        while let Err(short) = self.admit_members(&members, index.version.as_ref()) {
             if members.len() == 1 || !self.idle() {
                 let takes = members.iter().map(|m| self.takes_decoded(m.handle));
                 let (bounce, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
@@ -338,19 +377,29 @@ impl Scheduler {
         let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
         let (mut first, mut last) = (at, at);
         let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
-        let most = MERGE_LIMIT.max(inner.len);
+        let merge = if self.is_remote(self.chunks[head.handle].id) { MERGE_REMOTE } else { MERGE_LOCAL };
+        let most = merge.limit.max(inner.len);
+        // Bytes that are wanted, and those between them.
+        let (mut wanted, mut wasted) = (inner.len, 0u64);
+        let mut near = |gap: u64, len: u64| {
+            let fits = gap <= merge.gap && wasted + gap <= merge.waste.saturating_add(wanted);
+            if fits {
+                (wanted, wasted) = (wanted + len, wasted + gap);
+            }
+            fits
+        };
         loop {
             let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
             let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
             if let Some((start, end)) = after
-                && start <= to + MERGE_GAP
                 && end.max(to) - from <= most
+                && near(start.saturating_sub(to), end - start)
             {
                 last += 1;
                 to = to.max(end);
             } else if let Some((start, end)) = before
-                && end + MERGE_GAP >= from
                 && to - start <= most
+                && near(from.saturating_sub(end), end - start)
             {
                 first -= 1;
                 from = start;
@@ -366,7 +415,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// With nothing done, which memory there isn't enough of.
-    fn admit_members(&mut self, members: &[Inner]) -> Result<(), Short> {
+    fn admit_members(&mut self, members: &[Inner], version: Option<&Arc<str>>) -> Result<(), Short> {
         let (from, bytes) = span_of(members);
         let staging = self.reserve(false, bytes).ok_or(Short::Staging)?;
         for (i, member) in members.iter().enumerate() {
@@ -379,7 +428,7 @@ impl Scheduler {
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
         let of = self.chunks[members[0].handle].id;
-        self.read(chunks, Some(staging), to, ReadRange::From(from), of);
+        self.read(chunks, Some(staging), to, (ReadRange::From(from), version.cloned()), of);
         Ok(())
     }
 

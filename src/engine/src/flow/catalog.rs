@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part};
+use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::plan::{ChunkId, Planner};
@@ -164,17 +164,31 @@ impl Catalog {
     /// # Errors
     /// If the array's metadata is gone too, or can't be asked for.
     pub fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
-        let info = &self.dataset.arrays[array as usize];
-        let part = &info.parts[part as usize];
-        let store = &self.dataset.stores[part.store];
-        if part.metadata_exists(store.as_ref())? {
-            return Ok(());
+        if self.store(array, part).exists(self.metadata_key(array, part))? {
+            Ok(())
+        } else {
+            Err(self.gone(array, part))
         }
-        Err(Error::runtime(format!(
+    }
+
+    /// A key that is there as long as the array is.
+    pub fn metadata_key(&self, array: u16, part: u16) -> &str {
+        self.dataset.arrays[array as usize].parts[part as usize].metadata_key()
+    }
+
+    /// The error for an array that isn't there any more.
+    pub fn gone(&self, array: u16, part: u16) -> Error {
+        Error::runtime(format!(
             "store {}, array '{}': expected the array's metadata beside its chunks, but both are gone; \
              the store was deleted or moved while it was read",
-            store.location(),
-            info.name
-        )))
+            self.store(array, part).location(),
+            self.dataset.arrays[array as usize].name
+        ))
+    }
+
+    /// How a shard is divided.
+    pub fn sharding(&self, shard: ShardId) -> &Sharding {
+        let part = &self.dataset.arrays[shard.array as usize].parts[shard.part as usize];
+        part.sharding.as_ref().expect("only shards have an index")
     }
 }

@@ -161,4 +161,6 @@ pub(super) struct Group {
     pub to: Span,
     /// Chunks that still need the memory.
     pub remaining: u32,
+    /// Whether it is a request.
+    pub remote: bool,
 }

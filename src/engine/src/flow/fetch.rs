@@ -1,4 +1,7 @@
-//! Threads that read: ranges of objects into memory that the scheduler reserved, and shard indexes.
+//! What reads: ranges of objects into memory that the scheduler reserved, and shard indexes.
+//!
+//! Local stores are read by threads, each by one call at a time ([`Threads`]); remote ones by requests, of which many are
+//! under way for each thread ([`super::requests`]).
 //!
 //! One of the places where `unsafe` is allowed: a read's span belongs to its thread until the event is sent.
 
@@ -11,30 +14,73 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use super::catalog::{Catalog, Location};
+use super::requests::Requests;
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{GroupId, Read, ReadRange, Shared};
+use super::tasks::{GroupId, Read, Shared};
 use super::wave::{Lanes, Upload};
 use super::{Event, spawn};
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::nvtx;
 use crate::plan::ChunkId;
+use crate::store::Part;
 
 enum Work {
     Read(Read),
     Index(ShardId, String),
 }
 
-/// The fetch threads. Dropping it lets them finish what they were given, and waits.
+/// All that reads for one reader. Dropping it ends reads that are under way, and waits until nothing of them is left.
 pub(crate) struct FetchPool {
+    threads: Threads,
+    requests: Option<Requests>,
+    shared: Shared,
+}
+
+impl FetchPool {
+    /// `threads` for local stores (none are started if there are none), each with a way to the device of `lanes`, and
+    /// `requests` at a time for remote ones.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread, or the device a stream.
+    pub fn new(threads: usize, requests: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+        let stores = &shared.catalog.dataset.stores;
+        let local = stores.iter().any(|s| s.remote().is_none());
+        let io = stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(s.io()));
+        Ok(Self {
+            threads: Threads::new(if local { threads } else { 0 }, lanes, shared)?,
+            requests: io.map(|io| Requests::new(io, requests, shared)),
+            shared: shared.clone(),
+        })
+    }
+
+    /// Starts a read; its end is an event.
+    pub fn read(&mut self, read: Read) {
+        match (self.shared.catalog.store(read.array, read.part).remote(), &mut self.requests) {
+            (Some(store), Some(requests)) => requests.read(Arc::clone(store), read),
+            _ => self.threads.send(Work::Read(read)),
+        }
+    }
+
+    /// Starts to read the index of a shard; its end is an event.
+    pub fn index(&mut self, shard: ShardId, key: String) {
+        match (self.shared.catalog.store(shard.array, shard.part).remote(), &mut self.requests) {
+            (Some(store), Some(requests)) => requests.index(Arc::clone(store), shard, key),
+            _ => self.threads.send(Work::Index(shard, key)),
+        }
+    }
+}
+
+/// The threads that read local stores. Dropping it lets them finish what they began, and waits.
+struct Threads {
     work: Option<Sender<Work>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl FetchPool {
+impl Threads {
     /// With `lanes` each thread gets a way to their device.
-    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+    fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
         let (work, receiver) = unbounded();
         let threads = (0..threads)
             .map(|i| {
@@ -51,17 +97,9 @@ impl FetchPool {
         // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
         let _ = self.work.as_ref().expect("until dropped").send(work);
     }
-
-    pub fn read(&self, read: Read) {
-        self.send(Work::Read(read));
-    }
-
-    pub fn index(&self, shard: ShardId, key: String) {
-        self.send(Work::Index(shard, key));
-    }
 }
 
-impl Drop for FetchPool {
+impl Drop for Threads {
     fn drop(&mut self) {
         self.work = None;
         for thread in self.threads.drain(..) {
@@ -165,54 +203,38 @@ impl Thread {
     }
 }
 
-fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
+/// What to call a value in messages.
+pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
     let name = &shared.catalog.dataset.arrays[array as usize].name;
     format!("store {}, array '{name}', chunk {key}", shared.catalog.store(array, part).location())
 }
 
 fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
-    let object = shared.catalog.store(read.array, read.part).open(&read.key).map_err(within)?;
-    let Some(object) = object else {
+    // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end.
+    let to = unsafe { read.to.bytes_mut() };
+    let found = shared.catalog.store(read.array, read.part).read(&read.key, read.part(), to).map_err(within)?;
+    let Some(found) = found else {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
-    let (offset, len) = match read.range {
-        ReadRange::From(offset) => (offset, read.to.len),
-        ReadRange::Whole if object.len() <= read.to.len as u64 => (0, object.len() as usize),
-        ReadRange::Exact if object.len() == read.to.len as u64 => (0, read.to.len),
-        ReadRange::Whole | ReadRange::Exact => {
-            let (what, hint) = match read.range {
-                ReadRange::Exact => ("expected", "the chunk is truncated or isn't what the metadata says"),
-                _ => ("expected at most", "no encoding of the chunk's size takes as much; the chunk is corrupt"),
-            };
-            return Err(within(Error::runtime(format!(
-                "{what} {} bytes, found {}; {hint}",
-                read.to.len,
-                object.len()
-            ))));
-        }
-    };
-    // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end.
-    let to = unsafe { read.to.part(0, len).bytes_mut() };
-    object.read_at(offset, to).map_err(within)?;
-    Stats::add(&shared.stats.reads, 1);
-    Stats::add(&shared.stats.bytes_read, len as u64);
+    let len = read.fits(found.size).map_err(within)?;
+    shared.stats.read(len);
     Ok(Some(len))
 }
 
 fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>>> {
     let within = |e: Error| e.within(place(shared, shard.array, shard.part, key));
-    let part = &shared.catalog.dataset.arrays[shard.array as usize].parts[shard.part as usize];
-    let sharding = part.sharding.as_ref().expect("only shards have an index");
-    let object = shared.catalog.store(shard.array, shard.part).open(key).map_err(within)?;
-    let Some(object) = object else {
+    let sharding = shared.catalog.sharding(shard);
+    let mut bytes = vec![0; sharding.index_bytes];
+    let store = shared.catalog.store(shard.array, shard.part);
+    let Some(found) = store.read(key, sharding.index_part(), &mut bytes).map_err(within)? else {
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
-    let entries = sharding.read_index(object.as_ref()).map_err(within)?;
+    let entries = sharding.decode_index(&bytes, found.size).map_err(within)?;
     Stats::add(&shared.stats.index_reads, 1);
-    Ok(Some(Arc::new(Index { entries })))
+    Ok(Some(Arc::new(Index { entries, version: found.version })))
 }
 
 /// The encoded bytes of a chunk, read from the store once more, into memory of its own.
@@ -221,20 +243,18 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
 /// If they can't be read any more.
 pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
     let gone = || Error::runtime("it vanished while it was read");
-    let key = catalog.key(id);
-    let object = catalog.store(id.array, id.part).open(&key)?.ok_or_else(gone)?;
-    let (offset, len) = match (catalog.location(id), &catalog.part(id).sharding) {
-        (Location::Shard(_, slot), Some(sharding)) => {
-            let entries = sharding.read_index(object.as_ref())?;
-            entries.get(slot).copied().flatten().ok_or_else(gone)?
-        }
-        _ => (0, object.len()),
+    let (key, store) = (catalog.key(id), catalog.store(id.array, id.part));
+    let most = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id)) as u64;
+    let (Location::Shard(_, slot), Some(sharding)) = (catalog.location(id), &catalog.part(id).sharding) else {
+        return store.get(&key, most)?.ok_or_else(gone);
     };
-    let most = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id));
-    if len > most as u64 {
+    let mut index = vec![0; sharding.index_bytes];
+    let found = store.read(&key, sharding.index_part(), &mut index)?.ok_or_else(gone)?;
+    let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
+    if len > most {
         return Err(Error::runtime(format!("expected at most {most} encoded bytes, found {len}")));
     }
     let mut bytes = vec![0; len as usize];
-    object.read_at(offset, &mut bytes)?;
+    store.read(&key, Part::From(offset), &mut bytes)?.ok_or_else(gone)?;
     Ok(bytes)
 }

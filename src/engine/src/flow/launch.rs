@@ -39,7 +39,7 @@ impl Scheduler {
         let group = self.next_group;
         self.next_group += 1;
         let encoded = chunk.payload.replace((group, to));
-        self.groups.insert(group, Group { staging: bounce, chunks: Vec::new(), to, remaining: 1 });
+        self.groups.insert(group, Group { staging: bounce, chunks: Vec::new(), to, remaining: 1, remote: false });
         if let Some((group, _)) = encoded {
             self.release_group(group, 1);
         }
@@ -53,9 +53,8 @@ impl Scheduler {
             if self.broken.is_some() || (self.pending.is_empty() && self.loose.work.served.is_empty()) {
                 return;
             }
-            let more_comes =
-                self.reads_in_flight + self.uploads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight
-                    > 0;
+            let more_comes = self.reads_in_flight != [0, 0]
+                || self.uploads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight > 0;
             let all_idle = self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len());
             let loose: u32 = self.loose.work.served.iter().map(|s| s.uses).sum();
             let full = (self.pending.is_empty() && (loose >= EAGER_USES || all_idle))

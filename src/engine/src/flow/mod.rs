@@ -4,7 +4,7 @@
 //! nothing of each other and hears of the outcome as an [`Event`]:
 //!
 //! ```text
-//! planner ─ plans ─> scheduler ─ reads ──> fetch threads ──┐
+//! planner ─ plans ─> scheduler ─ reads ──> fetch threads ──┐  (local; remote: tasks of requests)
 //!                      ^  │ ───── tasks ─> decode threads ─┤  (CPU: decode and assemble; GPU: what it can't decode)
 //!                      │  └────── waves ─> lanes ──────────┤  (GPU: copy, decode, assemble)
 //!                      └─────────────── events ────────────┘
@@ -20,6 +20,7 @@ mod decode;
 mod fetch;
 mod launch;
 mod queue;
+mod requests;
 mod scheduler;
 mod shards;
 pub mod stats;

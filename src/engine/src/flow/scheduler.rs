@@ -47,8 +47,9 @@ pub(crate) struct Setup {
     pub decode: DecodePool,
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
-    /// Reads under way at a time. More than the threads can do would only spread over more memory what caches hold of less.
-    pub reads: usize,
+    /// Reads under way at a time, of local stores and of remote ones. Of local ones more than the threads can do would only
+    /// spread over more memory what caches hold of less; of remote ones many wait for servers.
+    pub reads: [usize; 2],
     /// Encoded bytes, in host memory (page-locked for a GPU).
     pub staging: Block,
     /// Decoded chunks, where batches are assembled; `None`: in `staging`.
@@ -100,7 +101,8 @@ pub(crate) struct Scheduler {
     pub(super) wanted: u64,
     pub(super) groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
     pub(super) next_group: GroupId,
-    pub(super) reads_in_flight: usize,
+    /// Of local stores, and of remote ones.
+    pub(super) reads_in_flight: [usize; 2],
     /// Reads that are over and being copied to the device by the threads that read them.
     pub(super) uploads_in_flight: usize,
     /// Reads of indexes, which hold none of the memory of chunks.
@@ -141,7 +143,7 @@ impl Scheduler {
             wanted: 0,
             groups: HashMap::default(),
             next_group: 0,
-            reads_in_flight: 0,
+            reads_in_flight: [0; 2],
             uploads_in_flight: 0,
             index_reads_in_flight: 0,
             cpu_tasks_in_flight: 0,
@@ -179,11 +181,13 @@ impl Scheduler {
         match event {
             Event::Planned(plan) => self.planned(*plan),
             Event::Fetched(group, result) => {
-                self.reads_in_flight -= 1;
+                let remote = self.groups.get(&group).is_some_and(|g| g.remote);
+                self.reads_in_flight[usize::from(remote)] -= 1;
                 self.fetched(group, result);
             }
             Event::Uploading => {
-                self.reads_in_flight -= 1;
+                // Threads upload, which read local stores.
+                self.reads_in_flight[0] -= 1;
                 self.uploads_in_flight += 1;
             }
             Event::Uploaded(group, result) => {

@@ -26,6 +26,8 @@ impl std::hash::Hash for ShardId {
 #[derive(Debug)]
 pub(crate) struct Index {
     pub entries: Vec<Option<(u64, u64)>>,
+    /// The version of the shard, where the store tells it: chunks of another one don't lie there.
+    pub version: Option<Arc<str>>,
 }
 
 /// What is known of a shard.
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn read_once_and_kept_within_the_limit() {
-        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
+        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10], version: None })));
         let mut shards = Shards::new(1000, 368);
         assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read));
         assert_eq!(shards.get(shard(0), 2).err(), Some(Ask::Wait), "the second waits for the same read");
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_index_that_chunks_wait_for_is_not_dropped() {
-        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10] })));
+        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10], version: None })));
         let mut shards = Shards::new(400, 368);
         assert_eq!(shards.get(shard(0), 0).err(), Some(Ask::Read));
         assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Full), "one at a time");

@@ -3,8 +3,11 @@
 //! Every chunk that was read ends in one of four of them: once nothing is in flight, `chunks_read` is the sum of
 //! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use crate::store::remote::Counters;
 
 /// See [`Stats::to_json`] for what each means.
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ pub struct Stats {
     pub waits: AtomicU64,
     /// Waves launched on the GPU.
     pub waves: AtomicU64,
-    /// Nanoseconds that fetch threads spent reading.
+    /// Nanoseconds that reads took, summed over all that were under way at the same time.
     pub read_ns: AtomicU64,
     /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes.
     pub copy_ns: AtomicU64,
@@ -52,9 +55,17 @@ pub struct Stats {
     pub assemble_ns: AtomicU64,
     /// Nanoseconds that the host waited for batches.
     pub wait_ns: AtomicU64,
+    /// Of the requests to remote stores, those for metadata and indexes included.
+    pub remote: Arc<Counters>,
 }
 
 impl Stats {
+    /// Counts one read of `len` bytes.
+    pub fn read(&self, len: usize) {
+        Self::add(&self.reads, 1);
+        Self::add(&self.bytes_read, len as u64);
+    }
+
     /// Adds to a counter.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Relaxed);
@@ -96,6 +107,10 @@ impl Stats {
             "decode_seconds": s(&self.decode_ns),
             "assemble_seconds": s(&self.assemble_ns),
             "wait_seconds": s(&self.wait_ns),
+            "requests": n(&self.remote.requests),
+            "requests_retried": n(&self.remote.retries),
+            "requests_hedged": n(&self.remote.hedges),
+            "requests_bytes": n(&self.remote.bytes),
         })
     }
 }

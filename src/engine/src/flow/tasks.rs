@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{Job, Layout};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::plan::ChunkId;
+use crate::store::Part;
 
 use super::catalog::Catalog;
 use super::chunks::Handle;
@@ -29,9 +30,38 @@ pub(crate) struct Read {
     pub part: u16,
     pub key: String,
     pub range: ReadRange,
+    /// The version of the value that its place was told of; `None`: any.
+    pub version: Option<Arc<str>>,
     pub to: Span,
     /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
+}
+
+impl Read {
+    /// What is asked of the store.
+    pub fn part(&self) -> Part {
+        match self.range {
+            ReadRange::Whole | ReadRange::Exact => Part::Whole,
+            ReadRange::From(offset) => Part::From(offset),
+        }
+    }
+
+    /// The bytes that were read of a value of `size` bytes.
+    ///
+    /// # Errors
+    /// If the value is too long or, where that is known, too short.
+    pub fn fits(&self, size: u64) -> Result<usize> {
+        let (what, hint) = match self.range {
+            ReadRange::From(_) => return Ok(self.to.len),
+            ReadRange::Whole if size <= self.to.len as u64 => return Ok(size as usize),
+            ReadRange::Exact if size == self.to.len as u64 => return Ok(self.to.len),
+            ReadRange::Whole => {
+                ("expected at most", "no encoding of the chunk's size takes as much; the chunk is corrupt")
+            }
+            ReadRange::Exact => ("expected", "the chunk is truncated or isn't what the metadata says"),
+        };
+        Err(Error::runtime(format!("{what} {} bytes, found {size}; {hint}", self.to.len)))
+    }
 }
 
 /// What of a key is read.

@@ -7,6 +7,8 @@ mod progress;
 mod tests;
 #[cfg(test)]
 mod tests_damage;
+#[cfg(test)]
+mod tests_faults;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +26,7 @@ pub use crate::memory::HostBuffer;
 use crate::nvtx;
 use crate::order::Sample;
 use crate::spec::{Device, Spec};
-use needs::{io_threads, lookahead, reserve};
+use needs::{lookahead, reserve};
 use opening::Opened;
 use progress::{Progress, Start};
 
@@ -127,7 +129,8 @@ impl Reader {
         let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
-        let stats = Arc::new(Stats::default());
+        let io = catalog.dataset.stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(&s.io().counters));
+        let stats = Arc::new(Stats { remote: io.unwrap_or_default(), ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             catalog,
@@ -138,13 +141,15 @@ impl Reader {
         };
         let memory = reserve(spec, &needs, &outputs, &shared)?;
         let window = memory.window;
-        let io_threads = io_threads(spec);
+        let io_threads = spec.io_threads();
+        let io_concurrency = spec.io_concurrency();
+        let uploads = memory.lanes.as_deref().filter(|_| shared.catalog.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
-            fetch: FetchPool::new(io_threads, memory.lanes.as_deref().filter(|_| shared.catalog.uploads()), &shared)?,
+            fetch: FetchPool::new(io_threads, io_concurrency, uploads, &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
-            reads: io_threads,
+            reads: [io_threads, io_concurrency],
             staging: memory.staging,
             slots: memory.slots,
             pools: memory.pools,

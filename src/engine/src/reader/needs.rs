@@ -172,16 +172,15 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(4, usize::from)
 }
 
-/// Threads that read.
-pub(crate) fn io_threads(spec: &Spec) -> usize {
-    spec.io_threads.unwrap_or(cores().clamp(4, 16)).max(1)
-}
-
 /// Refuses numbers of threads and batches that no machine has room for.
 fn bound_counts(spec: &Spec) -> Result<()> {
     let window = spec.prefetch_queue_depth;
-    let counts =
-        [("prefetch_queue_depth", window), ("io_threads", spec.io_threads), ("decode_threads", spec.decode_threads)];
+    let counts = [
+        ("prefetch_queue_depth", window),
+        ("io_threads", spec.io_threads),
+        ("io_concurrency", spec.io_concurrency),
+        ("decode_threads", spec.decode_threads),
+    ];
     for (what, count) in counts {
         if let Some(n) = count
             && !(1..=1024).contains(&n)

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Object, Store};
+use super::{Found, Part, Store, too_long};
 use crate::error::{Error, Result};
 
 /// A store in a local directory.
@@ -52,6 +52,39 @@ impl LocalStore {
     fn failed(&self, key: &str, e: &io::Error) -> Error {
         Error::runtime(format!("store {}: key {key:?} can't be read: {e}", self.location))
     }
+
+    /// The file of `key` and its length; `None` if there is none.
+    fn open_key(&self, key: &str) -> Result<Option<(File, u64)>> {
+        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
+        let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(key)) {
+            Ok(file) => file,
+            Err(e) if is_missing(&e) => return Ok(None),
+            Err(e) => return Err(self.failed(key, &e)),
+        };
+        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
+        if !meta.is_file() {
+            let found = if meta.is_dir() { "a directory" } else { "a special file" };
+            return Err(Error::runtime(format!(
+                "store {}: key {key:?}: expected a file, but found {found}",
+                self.location
+            )));
+        }
+        Ok(Some((file, meta.len())))
+    }
+
+    /// Fills `to` from an open file of `size` bytes.
+    fn fill(&self, key: &str, file: &File, size: u64, offset: u64, to: &mut [u8]) -> Result<()> {
+        let place = || format!("store {}: key {key:?}", self.location);
+        file.read_exact_at(to, offset).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => Error::runtime(format!(
+                "{}: expected {} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
+                 opened); it is truncated or being rewritten",
+                place(),
+                to.len(),
+            )),
+            _ => Error::runtime(format!("{}: {} bytes at offset {offset} can't be read: {e}", place(), to.len())),
+        })
+    }
 }
 
 /// A key below a file (`ENOTDIR`) is as missing as one in no directory.
@@ -84,22 +117,24 @@ impl Store for LocalStore {
         &self.location
     }
 
-    fn open(&self, key: &str) -> Result<Option<Box<dyn Object>>> {
-        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
-        let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(key)) {
-            Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>> {
+        let Some((file, size)) = self.open_key(key)? else { return Ok(None) };
+        let (offset, len) = match part {
+            Part::From(offset) => (offset, to.len()),
+            Part::Whole if size <= to.len() as u64 => (0, size as usize),
+            Part::Last if size >= to.len() as u64 => (size - to.len() as u64, to.len()),
+            Part::Whole | Part::Last => (0, 0),
         };
-        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
-        if !meta.is_file() {
-            let found = if meta.is_dir() { "a directory" } else { "a special file" };
-            return Err(Error::runtime(format!(
-                "store {}: key {key:?}: expected a file, but found {found}",
-                self.location
-            )));
-        }
-        Ok(Some(Box::new(LocalObject { file, len: meta.len(), name: format!("store {}: key {key:?}", self.location) })))
+        self.fill(key, &file, size, offset, &mut to[..len])?;
+        Ok(Some(Found { size, version: None }))
+    }
+
+    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        let Some((file, size)) = self.open_key(key)? else { return Ok(None) };
+        let len = usize::try_from(size).ok().filter(|_| size <= most);
+        let mut bytes = vec![0; len.ok_or_else(|| too_long(&self.location, key, most, size))?];
+        self.fill(key, &file, size, 0, &mut bytes)?;
+        Ok(Some(bytes))
     }
 
     fn exists(&self, key: &str) -> Result<bool> {
@@ -129,31 +164,6 @@ impl Store for LocalStore {
     }
 }
 
-struct LocalObject {
-    file: File,
-    len: u64,
-    name: String,
-}
-
-impl Object for LocalObject {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => Error::runtime(format!(
-                "{}: expected {} bytes at offset {offset}, but the file ends before (it had {} bytes when it was \
-                 opened); it is truncated or being rewritten",
-                self.name,
-                buf.len(),
-                self.len
-            )),
-            _ => Error::runtime(format!("{}: {} bytes at offset {offset} can't be read: {e}", self.name, buf.len())),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,19 +175,24 @@ mod tests {
         fs::create_dir_all(dir.path().join("a/c/0")).unwrap();
         fs::write(dir.path().join("a/c/0/1"), b"0123456789").unwrap();
         let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
-        assert_eq!(store.get("a/c/0/1").unwrap().unwrap(), b"0123456789");
-        assert!(store.get("a/c/0/2").unwrap().is_none());
-        assert!(store.get("a/c/0/1/2").unwrap().is_none(), "a key below a file is missing");
+        assert_eq!(store.get("a/c/0/1", 10).unwrap().unwrap(), b"0123456789");
+        assert!(store.get("a/c/0/1", 9).unwrap_err().message().contains("at most 9 bytes, but found 10"));
+        assert!(store.get("a/c/0/2", 10).unwrap().is_none());
+        assert!(store.get("a/c/0/1/2", 10).unwrap().is_none(), "a key below a file is missing");
         assert!(store.exists("a/c/0/1").unwrap() && !store.exists("a/c/0").unwrap());
         assert_eq!(store.children("").unwrap().unwrap(), ["a"]);
 
-        let object = store.open("a/c/0/1").unwrap().unwrap();
         let mut buf = [0; 4];
-        object.read_at(3, &mut buf).unwrap();
-        assert_eq!((&buf, object.len()), (b"3456", 10));
-        let error = object.read_at(8, &mut buf).unwrap_err();
+        let read = |part, buf: &mut [u8]| store.read("a/c/0/1", part, buf).unwrap().unwrap().size;
+        assert_eq!((read(Part::From(3), &mut buf), &buf), (10, b"3456"));
+        assert_eq!((read(Part::Last, &mut buf), &buf), (10, b"6789"));
+        assert_eq!((read(Part::Whole, &mut buf), &buf), (10, b"6789"), "too long: nothing is read");
+        assert_eq!(read(Part::Last, &mut [0; 11]), 10);
+        let mut all = [7; 12];
+        assert_eq!((read(Part::Whole, &mut all), &all), (10, b"0123456789\x07\x07"));
+        let error = store.read("a/c/0/1", Part::From(8), &mut buf).unwrap_err();
         assert!(error.message().contains("expected 4 bytes at offset 8"), "{error}");
-        let error = store.open("a/c").err().unwrap();
+        let error = store.read("a/c", Part::Whole, &mut buf).unwrap_err();
         assert!(error.message().contains("expected a file, but found a directory"), "{error}");
     }
 
@@ -187,9 +202,9 @@ mod tests {
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
         let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
-        let object = store.open("k").unwrap().unwrap();
+        let (file, size) = store.open_key("k").unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
-        let error = object.read_at(0, &mut [0; 100]).unwrap_err();
+        let error = store.fill("k", &file, size, 0, &mut [0; 100]).unwrap_err();
         assert!(error.message().contains("it had 100 bytes when it was opened"), "{error}");
     }
 
@@ -201,8 +216,8 @@ mod tests {
         assert!(LocalStore::open(&format!("file://{path}/a%20b")).is_ok());
         assert!(LocalStore::open(&format!("file://localhost{path}/a b")).is_ok());
         fs::write(dir.path().join("file.zip"), b"").unwrap();
-        for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "s3://bucket/store"] {
-            let error = super::super::open(wrong).err().unwrap();
+        for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "ftp://host/store"] {
+            let error = super::super::open(&[wrong.to_owned()], &[], 1).err().unwrap();
             assert_eq!(error.kind(), Kind::Value, "{error}");
         }
     }

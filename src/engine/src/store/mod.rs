@@ -1,49 +1,68 @@
 //! Where the bytes of a Zarr hierarchy come from: keys, whole values, and byte ranges of them.
 //!
 //! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a
-//! failed read is an error.
+//! failed read is an error. Stores of both kinds answer the blocking calls of [`Store`], which metadata are read with;
+//! remote ones also the asynchronous ones of [`RemoteStore`], which chunks are read with.
 
 #![forbid(unsafe_code)]
 
 mod local;
+pub mod remote;
 
 pub use local::LocalStore;
+pub use remote::RemoteStore;
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+
+/// Which bytes of a value go to a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of them, if the buffer is long enough: else nothing is read, and the size tells.
+    Whole,
+    /// As many as the buffer has, from this offset on.
+    From(u64),
+    /// As many as the buffer has, up to the value's end; if there are fewer nothing is read, and the size tells.
+    Last,
+}
+
+/// What a read came upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes of the whole value.
+    pub size: u64,
+    /// What changes whenever the value does (an ETag), if the store has such a thing.
+    pub version: Option<Arc<str>>,
+}
 
 /// A flat set of values with names such as `t2m/c/0/0/0`, below one location.
 pub trait Store: Send + Sync {
     /// The path or URL, as it stands in messages.
     fn location(&self) -> &str;
 
-    /// Opens the value of `key`; `None` if there is none.
+    /// Reads bytes of the value of `key` to the front of `to`; `None` if there is no such key.
     ///
     /// # Errors
-    /// If that can't be found out, or what is there isn't a value.
-    fn open(&self, key: &str) -> Result<Option<Box<dyn Object>>>;
+    /// If that can't be found out, if what is there isn't a value, or ends before the bytes that [`Part::From`] asks for.
+    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>>;
 
-    /// The whole value of `key`; `None` if there is none.
+    /// The whole value of `key`, of at most `most` bytes; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Self::open`] and [`Object::read_at`].
-    fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let Some(object) = self.open(key)? else { return Ok(None) };
-        let len = usize::try_from(object.len())
-            .map_err(|_| Error::runtime(format!("key {key:?} holds {} bytes, too many for memory", object.len())))?;
-        let mut bytes = vec![0; len];
-        object.read_at(0, &mut bytes)?;
-        Ok(Some(bytes))
+    /// As [`Self::read`], and if the value is longer.
+    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>>;
+
+    /// [`Self::get`] for each of `keys`, in their order; at the same time where that is faster.
+    fn get_many(&self, keys: &[String], most: u64) -> Vec<Result<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key, most)).collect()
     }
 
     /// Whether `key` has a value. Asks, but reads nothing.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    fn exists(&self, key: &str) -> Result<bool> {
-        Ok(self.open(key)?.is_some())
-    }
+    /// If that can't be found out.
+    fn exists(&self, key: &str) -> Result<bool>;
 
     /// The names right below `prefix` that have names below them in turn (directories), sorted; `None` if the store
     /// can't list.
@@ -51,37 +70,44 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// If listing fails.
     fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
-}
 
-/// An open value: later reads see the value that was opened, also if its key is replaced meanwhile.
-pub trait Object: Send + Sync {
-    /// Bytes.
-    fn len(&self) -> u64;
-
-    /// Whether it holds nothing.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// The same store for asynchronous reads, if it isn't local.
+    fn remote(&self) -> Option<&Arc<RemoteStore>> {
+        None
     }
-
-    /// Fills `buf` with the bytes from `offset` on.
-    ///
-    /// # Errors
-    /// If they can't be read, or the value ends before.
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 }
 
-/// Opens the store at `location`: a directory, as a path or a `file://` URL.
+/// The error for a value of which more bytes would have to be read than is sensible.
+fn too_long(location: &str, key: &str, most: u64, size: u64) -> Error {
+    Error::runtime(format!("store {location}: key {key:?}: expected at most {most} bytes, but found {size}"))
+}
+
+/// Whether `location` is a URL of a store that isn't local.
+pub fn is_remote(location: &str) -> bool {
+    location.split_once("://").is_some_and(|(scheme, _)| scheme != "file")
+}
+
+/// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers.
+/// `options` are those of the remote ones; `threads` drive their requests.
 ///
 /// # Errors
-/// [`Error::value`] if there is no store of a kind that is read.
-pub fn open(location: &str) -> Result<Arc<dyn Store>> {
-    if let Some((scheme, _)) = location.split_once("://")
-        && scheme != "file"
-    {
-        return Err(Error::value(format!(
-            "store {location}: expected a local directory (a path or a file:// URL), but found the scheme \
-             {scheme:?}, which isn't read; mount or copy the store to a local path"
-        )));
+/// [`Error::value`] if there is no store of a kind that is read, or an option is unknown, wrong or a secret.
+pub fn open(locations: &[String], options: &[(String, String)], threads: usize) -> Result<Vec<Arc<dyn Store>>> {
+    let mut io = None;
+    if !locations.iter().any(|l| is_remote(l)) && !options.is_empty() {
+        return Err(Error::value(
+            "storage_options: expected none, since every path is local; leave them out, or give the URL of a remote store",
+        ));
     }
-    Ok(Arc::new(LocalStore::open(location)?))
+    let mut open = |location: &String| -> Result<Arc<dyn Store>> {
+        if !is_remote(location) {
+            return Ok(Arc::new(LocalStore::open(location)?));
+        }
+        let io = match &io {
+            Some(io) => Arc::clone(io),
+            None => Arc::clone(io.insert(remote::Io::new(threads)?)),
+        };
+        Ok(Arc::new(Arc::new(RemoteStore::open(location, options, io)?)))
+    };
+    locations.iter().map(&mut open).collect()
 }

@@ -1,0 +1,134 @@
+//! The running reader on a server that does to requests whatever can happen to them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Reader;
+use crate::spec::{DimKey, Spec};
+use crate::store::remote::tests::{Act, Random, Server, publish};
+
+/// Elements of an array, of a shard and of a chunk.
+const ELEMENTS: usize = 64;
+const SHARD: usize = 16;
+const CHUNK: usize = 4;
+
+fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The encoded chunk whose first element is number `at`: each has its number for a value.
+fn chunk(at: usize) -> Vec<u8> {
+    with_checksum((at..at + CHUNK).flat_map(|i| (i as i32).to_le_bytes()).collect())
+}
+
+fn array(chunk: usize, codecs: &Value) -> Value {
+    json!({
+        "zarr_format": 3, "node_type": "array", "shape": [ELEMENTS], "data_type": "int32", "fill_value": -1,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": codecs, "dimension_names": ["x"],
+    })
+}
+
+/// The same values twice: `a` in chunks, `b` in shards. Every byte is covered by a checksum.
+fn server() -> Arc<Server> {
+    let server = Arc::new(Server::default());
+    let inner = json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
+    let shards = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": [CHUNK], "codecs": inner, "index_codecs": inner, "index_location": "end",
+    }}]);
+    let nodes = json!({"a": array(CHUNK, &inner), "b": array(SHARD, &shards)});
+    let root = json!({
+        "zarr_format": 3, "node_type": "group",
+        "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": nodes},
+    });
+    server.put("/store/zarr.json", root.to_string().into_bytes());
+    for at in (0..ELEMENTS).step_by(CHUNK) {
+        server.put(&format!("/store/a/c/{}", at / CHUNK), chunk(at));
+    }
+    for first in (0..ELEMENTS).step_by(SHARD) {
+        let chunks: Vec<_> = (first..first + SHARD).step_by(CHUNK).map(chunk).collect();
+        let lens = chunks.iter().map(|c| c.len() as u64);
+        let index = lens.enumerate().flat_map(|(i, len)| [i as u64 * len, len]).flat_map(u64::to_le_bytes).collect();
+        server.put(&format!("/store/b/c/{}", first / SHARD), [chunks.concat(), with_checksum(index)].concat());
+    }
+    server
+}
+
+/// Batches that were right, and that were errors.
+fn schedule(seed: u64) -> (usize, usize) {
+    let mut random = Random(seed);
+    let server = server();
+    let options = [("timeout", "30ms"), ("retry_timeout", "1s"), ("max_retries", "4")];
+    let reader = Reader::open(Spec {
+        paths: vec![publish(&server)],
+        storage_options: options.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+        arrays: vec!["a".into(), "b".into()],
+        dims: vec![DimKey::parse("x")],
+        window: vec![2],
+        step: vec![2],
+        batch_size: 8,
+        random_shuffle: seed % 2 == 0,
+        return_index: true,
+        prefetch_queue_depth: Some(2),
+        io_concurrency: Some(1 + random.below(20) as usize),
+        io_threads: Some(1),
+        decode_threads: Some(1),
+        host_memory_limit: Some(1 << 20),
+        ..Spec::default()
+    })
+    .unwrap();
+    let acts = (0..random.below(60)).map(|_| match random.act(100) {
+        // A store that says that a key is missing is believed.
+        Act::Status(404) => Act::Flip(random.below(1000) as usize),
+        Act::Delay(time) => Act::Delay(time / 1000),
+        act => act,
+    });
+    let acts: Vec<_> = acts.collect();
+    server.acts.lock().unwrap().extend(acts);
+    let (mut right, mut wrong) = (0, 0);
+    // Some are dropped with everything under way.
+    for _ in 0..random.below(30) {
+        match reader.next_batch() {
+            Ok(batch) => {
+                let numbers =
+                    |i: usize| batch.host[i].as_slice().as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b));
+                let starts = batch.host[2].as_slice().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as i32);
+                let expected: Vec<i32> = starts.flat_map(|s| [s, s + 1]).collect();
+                for i in 0..2 {
+                    assert_eq!(numbers(i).collect::<Vec<_>>(), expected, "seed {seed}, output {i}");
+                }
+                right += 1;
+            }
+            Err(e) => {
+                let named = e.message().contains("http://fake-") && e.message().contains("/c/");
+                assert!(named, "seed {seed}: {e}");
+                wrong += 1;
+            }
+        }
+    }
+    (right, wrong)
+}
+
+/// Thousands with DALI_ZARR_SCHEDULES=5000, else enough to see that it works.
+#[test]
+fn every_schedule_ends_in_right_values_or_an_error_that_names_the_chunk() {
+    let many: u64 = std::env::var("DALI_ZARR_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(240);
+    let threads: Vec<_> = (0..8u64)
+        .map(|t| {
+            std::thread::spawn(move || {
+                (t..many).step_by(8).map(schedule).fold((0, 0), |sum, (r, w)| (sum.0 + r, sum.1 + w))
+            })
+        })
+        .collect();
+    let (mut right, mut wrong) = (0, 0);
+    for thread in threads {
+        let (r, w) = thread.join().unwrap();
+        (right, wrong) = (right + r, wrong + w);
+    }
+    println!("{right} batches were right, {wrong} were errors");
+    // Many are errors: what was replaced stays so, and every batch that needs it says so.
+    assert!(right as u64 > many && wrong > 0, "{right} right, {wrong} wrong");
+}

@@ -1,0 +1,126 @@
+//! From a URL and options to an object store: which kind it is, where its credentials come from, which options it knows.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::HttpConnector;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use url::Url;
+
+use super::profile;
+use crate::error::{Error, Result};
+
+/// An open object store and what must be known of its kind.
+pub(super) struct Connected {
+    pub store: Box<dyn ObjectStore>,
+    /// What goes before all keys.
+    pub prefix: Path,
+    /// Whether it gives the last bytes of an object whose length nobody has told.
+    pub suffixes: bool,
+    /// Whether it can list.
+    pub lists: bool,
+}
+
+/// Retries are ours: only so can they be counted, and go on where a body broke.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// Opens the store at `location`; nothing is sent yet.
+///
+/// # Errors
+/// [`Error::value`] for URLs and options that aren't known, or make no sense.
+pub(super) fn connect(
+    location: &str,
+    options: &[(String, String)],
+    connector: impl HttpConnector,
+) -> Result<Connected> {
+    let wrong = |found: &dyn Display| Error::value(format!("store {}: {found}", shown(location)));
+    let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
+    if !url.username().is_empty() && !matches!(url.scheme(), "abfs" | "abfss" | "az" | "adl" | "azure")
+        || url.password().is_some()
+    {
+        return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong(&"expected a URL without query and fragment, since keys are appended to it"));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
+    }
+    let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
+    let built = |result: object_store::Result<Box<dyn ObjectStore>>, suffixes, lists| {
+        let store = result.map_err(|e| wrong(&e))?;
+        Ok(Connected { store, prefix: prefix.clone(), suffixes, lists })
+    };
+    match url.scheme() {
+        "s3" | "s3a" => {
+            let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<AmazonS3ConfigKey>("S3", name)?, value);
+            }
+            let builder = profile::apply(builder)?.with_http_connector(connector);
+            built(builder.build().map(|s| Box::new(s) as _), true, true)
+        }
+        "gs" => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<GoogleConfigKey>("Google Cloud Storage", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, true)
+        }
+        "az" | "adl" | "azure" | "abfs" | "abfss" => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<AzureConfigKey>("Azure", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), false, true)
+        }
+        "http" | "https" => {
+            let base = &url[..url::Position::BeforePath];
+            let mut builder = HttpBuilder::new().with_url(base).with_retry(no_retries());
+            if url.scheme() == "http" {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            for (name, value) in options {
+                builder = builder.with_config(key::<ClientConfigKey>("HTTP", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
+        }
+        scheme => Err(wrong(&format!(
+            "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
+             {scheme:?}; mount or copy the store to a local path"
+        ))),
+    }
+}
+
+/// The option `name`, as the object_store crate knows it.
+fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
+    name.parse().map_err(|_| {
+        Error::value(format!(
+            "storage_options: {name} isn't an option of {kind} stores; the names are those of the object_store crate, \
+             and max_retries, retry_timeout and hedge"
+        ))
+    })
+}
+
+/// A URL as it may stand in a message: without what may be secret.
+pub(super) fn shown(location: &str) -> String {
+    match Url::parse(location) {
+        Ok(mut url) => {
+            if url.password().is_some() {
+                let _ = url.set_password(Some("..."));
+            }
+            if url.query().is_some() {
+                url.set_query(Some("..."));
+            }
+            url.to_string()
+        }
+        Err(_) => location.to_owned(),
+    }
+}

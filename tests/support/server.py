@@ -1,0 +1,190 @@
+"""An HTTP server of a directory, with ranges, a log of requests, latency, and faults on demand."""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+# What a fault does to an answer: its status and headers are sent, then so many bytes of the body, then this.
+CLOSE, STALL = "close", "stall"
+
+
+class Server:
+    """Serves ``root`` until :meth:`close`, or the end of a ``with`` block.
+
+    It is a process of its own, because building a pipeline waits for answers and holds Python's lock. ``fault`` is asked there
+    for each request (its number, its method and path): None to answer, a status, a number of seconds to wait first, or a pair
+    of the bytes to send and what comes then.
+    """
+
+    def __init__(self, root: Path, latency: float = 0.0, fault: Callable[[int, str, str], object] | None = None) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child, Path(root), latency, fault), daemon=True)
+        self._process.start()
+        child.close()
+        self.url: str = self._pipe.recv()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(5)
+        self._process.kill()
+        self._process.join()
+
+    def _ask(self, what: str):
+        self._pipe.send(what)
+        return self._pipe.recv()
+
+    def take_log(self) -> list[tuple[str, str, str]]:
+        """Method, path and range of each request; the log begins anew."""
+        return self._ask("log")
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """How often each path was asked for, by method; the log begins anew."""
+        return Counter((method, path) for method, path, _ in self.take_log())
+
+    @property
+    def most_in_flight(self) -> int:
+        return self._ask("most")
+
+
+class _State:
+    def __init__(self, root: Path, latency: float, fault) -> None:
+        self.root, self.latency, self.fault = root, latency, fault
+        self.log: list[tuple[str, str, str]] = []
+        self.lock = threading.Lock()
+        self.count = self.in_flight = self.most = 0
+
+    def begin(self, method: str, path: str, range_: str) -> int:
+        with self.lock:
+            self.log.append((method, path, range_))
+            self.count += 1
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+            return self.count
+
+    def end(self) -> None:
+        with self.lock:
+            self.in_flight -= 1
+
+    def take_log(self) -> list[tuple[str, str, str]]:
+        with self.lock:
+            log, self.log = self.log, []
+        return log
+
+
+def _serve(pipe, root: Path, latency: float, fault) -> None:
+    state = _State(root, latency, fault)
+
+    class Handler(_Handler):
+        state_of_server = state
+
+    http = _Http(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    pipe.send(f"http://127.0.0.1:{http.server_address[1]}")
+    try:
+        while True:
+            pipe.send(state.take_log() if pipe.recv() == "log" else state.most)
+    except EOFError:
+        os._exit(0)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients that go away in the middle are what some tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16
+    state_of_server: _State
+
+    def log_message(self, *_) -> None:
+        """Kept by the server instead."""
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        server = self.state_of_server
+        path = unquote(urlsplit(self.path).path)
+        number = server.begin(self.command, path, self.headers.get("Range", ""))
+        try:
+            if server.latency:
+                time.sleep(server.latency)
+            fault = server.fault(number, self.command, path) if server.fault else None
+            if isinstance(fault, float):
+                time.sleep(fault)
+                fault = None
+            if isinstance(fault, int):
+                return self._status(fault)
+            file = server.root / path.lstrip("/")
+            if not file.is_file():
+                return self._status(404)
+            self._file(file, fault)
+        finally:
+            server.end()
+
+    def _status(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _file(self, file: Path, fault) -> None:
+        stat = file.stat()
+        tag = '"' + hashlib.sha1(f"{stat.st_mtime_ns} {stat.st_size}".encode()).hexdigest() + '"'
+        if self.headers.get("If-Match", tag) != tag:
+            return self._status(412)
+        first, end = 0, stat.st_size
+        wanted = self.headers.get("Range")
+        if wanted:
+            start, last = wanted.removeprefix("bytes=").split("-")
+            if start:
+                first, end = int(start), min(int(last) + 1 if last else end, end)
+            else:
+                first = max(0, end - int(last))
+            if first >= end:
+                return self._status(416)
+        with file.open("rb") as opened:
+            opened.seek(first)
+            body = opened.read(end - first)
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", tag)
+        self.send_header("Last-Modified", email.utils.formatdate(stat.st_mtime, usegmt=True))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{stat.st_size}")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if fault is None:
+            self.wfile.write(body)
+            return
+        bytes_, then = fault
+        self.wfile.write(body[:bytes_])
+        self.wfile.flush()
+        if then == STALL:
+            time.sleep(3)
+        self.close_connection = True
