@@ -70,7 +70,7 @@ fn schedule(seed: u64) -> (usize, usize) {
         window: vec![2],
         step: vec![2],
         batch_size: 8,
-        random_shuffle: seed % 2 == 0,
+        random_shuffle: seed.is_multiple_of(2),
         return_index: true,
         prefetch_queue_depth: Some(2),
         io_concurrency: Some(1 + random.below(20) as usize),
