@@ -203,6 +203,8 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         device_memory_limit: _,
         host_memory_limit: _,
         io_threads: _,
+        io_concurrency: _,
+        storage_options: _,
         decode_threads: _,
         return_index,
     } = spec;

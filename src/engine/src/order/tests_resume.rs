@@ -30,7 +30,7 @@ fn new(spec: &Spec, n: u64) -> Result<Order> {
     if spec.initial_fill == 1024 {
         return Order::new(spec, n);
     }
-    let runs = (0..n / 4).flat_map(|_| [3, 1]).chain((n % 4 > 0).then_some(n % 4));
+    let runs = (0..n / 4).flat_map(|_| [3, 1]).chain((!n.is_multiple_of(4)).then_some(n % 4));
     Order::by_chunks(spec, Blocks::new(&[runs.map(|size| Run { size, count: 1 }).collect()]))
 }
 
