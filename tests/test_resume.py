@@ -19,6 +19,7 @@ BATCH = 4
 ORDERS = {
     "in-order": {},
     "shuffled": {"random_shuffle": True, "seed": 7},
+    "chunks": {"random_shuffle": True, "seed": 7, "initial_fill": 6},
     "after-epoch": {"shuffle_after_epoch": True, "seed": 7},
 }
 
@@ -73,6 +74,24 @@ def test_every_step(path, device, order, pad, stick):
         assert again.checkpoint() == checkpoint, "nothing was delivered in between"
         assert_same(run(again, 3), straight[step : step + 3], f"after {step} batches")
         pipe.run()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_random_crops_go_on(path, device, shuffle):
+    """Crops depend on the epoch and the sample, so they are those of the straight run, also in later epochs."""
+    args = {
+        "arrays": ["field"], "dims": ["time", "lat", "lon"], "window": [0, 2, 2], "random_crop": ["lat", "lon"],
+        "breaks": [9], "random_shuffle": shuffle, "initial_fill": 6, "seed": 3, "return_index": True,
+    }
+    straight = run(pipeline(path, device, **args), 20)
+    pipe = pipeline(path, device, **args)
+    for step in range(17):
+        if step % 4 == 0:
+            again = pipeline(path, device, pipe.checkpoint(), **args)
+            assert_same(run(again, 3), straight[step : step + 3], f"after {step} batches")
+        pipe.run()
+    with pytest.raises(ValueError, match="random_crop.*breaks|breaks.*random_crop"):
+        pipeline(path, device, pipe.checkpoint(), arrays=["field"], dims=args["dims"], window=[0, 2, 2], return_index=True)
 
 
 @pytest.mark.parametrize("dali_queue", [1, 2, 5])
@@ -175,7 +194,7 @@ def batches(samples: int, shards: int, batch_size: int = BATCH) -> int:
 
 
 @pytest.mark.parametrize("stick", [False, True])
-@pytest.mark.parametrize("order", ["in-order", "shuffled"])
+@pytest.mark.parametrize("order", ["in-order", "shuffled", "chunks"])
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 1), (2, 3), (4, 2), (3, 5)])
 def test_other_shards(path, device, order, stick, old, new):
     """The old shards' samples and the rest that the new ones deliver are each sample once; so is the next epoch."""
