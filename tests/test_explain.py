@@ -223,3 +223,11 @@ def test_the_command_line(tmp_path, values):
     status, _, err = run("explain", "--json")
     assert (status, "STORE" in err) == (2, True)
     assert run()[0] == 0
+
+
+@pytest.mark.parametrize("fill", [float("nan"), float("inf"), -2.5])
+def test_fill_values_without_a_number_in_json(tmp_path, values, fill):
+    """Whatever fn.zarr_reader takes, explain takes."""
+    path = write(tmp_path / "s", values, 4)
+    e = dali_zarr.explain(path=path, window=[3], out_of_bounds_policy="pad", fill_value=fill)
+    assert e["samples"] == 16

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ def _loaded() -> ctypes.CDLL:
     return _library
 
 
+def _json(spec: dict[str, Any]) -> bytes:
+    """A spec as the library reads it. JSON has no numbers for nan and the infinities: they travel by name."""
+    named = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in spec.items()}
+    return json.dumps(named).encode()
+
+
 def _check(status: int) -> None:
     if status:
         message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
@@ -76,7 +83,7 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
         ValueError, TypeError, IndexError: as opening the reader does.
     """
     text = ctypes.c_char_p()
-    _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
+    _check(_loaded().dali_zarr_explain(_json(spec), ctypes.byref(text)))
     return json.loads(text.value or b"{}")
 
 
@@ -101,7 +108,7 @@ def read_vector(path: str, array: str, options: str | Sequence[str] | None = Non
     spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
     spec["storage_options"] = options if "://" in path and not path.startswith("file://") else None
     library, reader, batch = _loaded(), ctypes.c_void_p(), ctypes.c_void_p()
-    _check(library.dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(reader)))
+    _check(library.dali_zarr_open(_json(spec), ctypes.byref(reader)))
     try:
         output, data, size = _Output(), ctypes.c_void_p(), ctypes.c_size_t()
         _check(library.dali_zarr_describe_output(reader, 0, ctypes.byref(output)))

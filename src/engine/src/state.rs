@@ -231,7 +231,7 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         ("breaks", json!(breaks), json!([])),
         ("cross_stores", json!(cross_stores), json!(true)),
         ("out_of_bounds_policy", json!(policy), json!("drop")),
-        ("fill_value", json!(fill_value.unwrap_or(0.0)), json!(0.0)),
+        ("fill_value", number(fill_value.unwrap_or(0.0)), json!(0.0)),
         ("mask_and_scale", json!(mask_and_scale), json!(false)),
         ("dtype", json!(dtype.map(|d| d.name())), Value::Null),
         ("mean", json!(mean), json!([])),
@@ -246,6 +246,11 @@ fn arguments(spec: &Spec) -> Map<String, Value> {
         .filter(|(_, value, default)| value != default)
         .map(|(name, value, _)| (name.to_owned(), shortened(value)))
         .collect()
+}
+
+/// A number, or the name of what JSON has no number for.
+fn number(value: f64) -> Value {
+    if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }
 
 /// An array, by the name that the user called it, if any.
@@ -328,6 +333,19 @@ mod tests {
             "samples in an epoch: 100 in the checkpoint, 90 here",
         ] {
             assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn fill_values_that_are_no_numbers_differ_too() {
+        let of = |fill: f64| identity(Spec { fill_value: Some(fill), ..Spec::default() });
+        for (then, now) in
+            [(f64::NAN, 0.0), (f64::NAN, f64::INFINITY), (f64::INFINITY, f64::NEG_INFINITY), (1.0, f64::NAN)]
+        {
+            let state = of(then).write(&order(), 0, 8);
+            of(then).read(&state).unwrap();
+            let error = of(now).read(&state).unwrap_err();
+            assert!(error.message().contains("fill_value"), "{error}");
         }
     }
 

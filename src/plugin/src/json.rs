@@ -99,7 +99,12 @@ impl Field<'_> {
     }
 
     fn number(&self) -> Result<f64> {
-        self.value.as_f64().ok_or_else(|| self.wrong("a number"))
+        // JSON has no numbers for these.
+        let named = |text: &str| text.parse().ok().filter(|n: &f64| !n.is_finite());
+        self.value
+            .as_f64()
+            .or_else(|| self.value.as_str().and_then(named))
+            .ok_or_else(|| self.wrong("a number, \"nan\", \"inf\" or \"-inf\""))
     }
 
     fn string(&self) -> Result<String> {

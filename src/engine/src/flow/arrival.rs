@@ -262,7 +262,7 @@ impl Scheduler {
         }
         match (chunk.users.first(), chunk.slot) {
             (Some(&(batch, _)), Some(slot)) => {
-                let until = (batch - self.batches.first) as usize;
+                let until = batch.saturating_sub(self.batches.first) as usize;
                 let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
                 // Shuffled batches need the same chunks again and again.
                 let ahead = until.saturating_mul(self.s.working_set).min(self.s.shuffled.unwrap_or(usize::MAX));

@@ -65,23 +65,31 @@ impl Batches {
     }
 
     /// A batch, unless it was delivered.
+    fn get(&self, number: u64) -> Option<&Planned> {
+        self.list.get(number.wrapping_sub(self.first) as usize)
+    }
+
+    /// The same, to be changed.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
         self.list.get_mut(number.wrapping_sub(self.first) as usize)
     }
 
-    /// Hands the jobs of a chunk's active users to `work`; `most` users at the most. How many there were.
+    /// Hands the jobs of a chunk's active users to `work`; `most` users at the most. How many there were. Users that failed with
+    /// everything else are forgotten.
     pub fn serve(&mut self, chunk: &mut Chunk, from: From, most: usize, work: &mut Work) -> usize {
         let end = self.active_end();
         let n = chunk.users.iter().take(most).take_while(|(number, _)| *number < end).count();
+        let mut served = 0;
         for &(number, i) in &chunk.users[..n] {
-            let batch = &self.list[(number - self.first) as usize];
+            let Some(batch) = self.get(number) else { continue };
             let range = batch.plan.uses[i as usize].jobs.clone();
             work.jobs.extend(batch.plan.jobs[range].iter().map(|job| resolved(job, &batch.outputs, from)));
             work.serves(number, batch.ready());
             chunk.serving.push(number);
+            served += 1;
         }
         chunk.users.drain(..n);
-        n
+        served
     }
 
     /// Tells a chunk's active users that it can't be had.
@@ -90,7 +98,7 @@ impl Batches {
         let end = self.active_end();
         let n = chunk.users.iter().take_while(|(number, _)| *number < end).count();
         for &(number, _) in &chunk.users[..n] {
-            let batch = &mut self.list[(number - self.first) as usize];
+            let Some(batch) = self.get_mut(number) else { continue };
             batch.error.get_or_insert_with(|| error.clone());
             batch.remaining -= 1;
         }

@@ -255,7 +255,7 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         _ => inside(roi_start + before),
     };
     if starts.count() == 0 {
-        let between = if bounds.len() > 2 { ", nowhere so many without a break," } else { "" };
+        let between = if bounds.len() > 2 { ", nowhere so many without a break" } else { "" };
         return Err(Error::value(format!(
             "window: along \"{name}\" a sample needs {} elements (window {window}, stride {stride}, offsets from -{before} \
              to {after}) but the region of interest [{roi_start}, {roi_end}) has {}{between}, so the store holds no sample; \

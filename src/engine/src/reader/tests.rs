@@ -23,16 +23,19 @@ fn store(folder: &Path) {
     }
 }
 
-fn open(folder: &Path) -> Reader {
-    let spec = Spec {
+fn spec(folder: &Path) -> Spec {
+    Spec {
         paths: vec![folder.to_str().unwrap().to_owned()],
         dims: vec![DimKey::parse("0")],
         window: vec![4],
         batch_size: 2,
         prefetch_queue_depth: Some(2),
         ..Spec::default()
-    };
-    Reader::open(spec).unwrap()
+    }
+}
+
+fn open(folder: &Path) -> Reader {
+    Reader::open(spec(folder)).unwrap()
 }
 
 #[test]
@@ -63,4 +66,22 @@ fn a_reader_whose_planner_never_answers_again_still_ends() {
     let failed = (0..20).map(|_| reader.next_batch()).filter(Result::is_err).count();
     assert!(failed >= 10);
     drop(reader);
+}
+
+#[test]
+fn chunks_that_arrive_after_the_end_are_no_end_of_the_world() {
+    let folder = tempfile::tempdir().unwrap();
+    store(folder.path());
+    for delay in 0..200 {
+        let spec = Spec { window: vec![16], step: vec![1], batch_size: 16, io_threads: Some(1), ..spec(folder.path()) };
+        let reader = Reader::open(spec).unwrap();
+        // Of the 16 chunks that the first batch needs some are there and some under way, most of the time.
+        std::thread::sleep(std::time::Duration::from_micros(5 * delay));
+        reader.events.send(Event::Died(Error::runtime("gone"))).unwrap();
+        let results: Vec<_> = (0..12).map(|_| reader.next_batch()).collect();
+        for error in results.iter().filter_map(|r| r.as_ref().err()) {
+            assert!(error.message().contains("gone"), "{error}");
+        }
+        assert!(results.last().unwrap().is_err());
+    }
 }

@@ -156,7 +156,7 @@ impl RemoteStore {
         let mut options = GetOptions { head: true, ..GetOptions::default() };
         options.extensions.insert(note.clone());
         let found = self.store.get_opts(path, options).await.map_err(|e| judge(&e, &note.get()))?;
-        Ok(Found { size: found.meta.size, version: found.meta.e_tag.map(Arc::from) })
+        Ok(Found { size: found.meta.size, version: Some(transfer::version(&found.meta)) })
     }
 
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {

@@ -49,6 +49,8 @@ pub(crate) struct Server {
     pub log: Mutex<Vec<String>>,
     /// No ETags.
     anonymous: bool,
+    /// Dates, another for each version.
+    dated: bool,
 }
 
 impl Server {
@@ -116,6 +118,10 @@ impl Server {
         headers.insert("content-length", announced.into());
         if !self.anonymous {
             headers.insert("etag", tag.parse().unwrap());
+        }
+        if self.dated {
+            let date = format!("Fri, 20 Nov 2026 10:00:0{version} GMT");
+            headers.insert("last-modified", date.parse().unwrap());
         }
         if range.is_some() {
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -303,6 +309,21 @@ fn versions_are_never_mixed() {
     let server = server(&[Act::Replace(0)]);
     let store = store_of(&server, &io);
     let error = without_waiting(store.read("k", Part::From(0), Some(&Arc::from("\"0\"")), &mut [0; 9])).unwrap_err();
+    assert!(error.message().contains("replaced since its index was read"), "{error}");
+}
+
+#[test]
+fn dates_tell_versions_apart_where_there_are_no_tags() {
+    let io = Io::new(1).unwrap();
+    let server = Server { anonymous: true, dated: true, ..Server::default() };
+    server.put("/store/k", value(5000));
+    let server = Arc::new(server);
+    let store = store_of(&server, &io);
+    let index = without_waiting(store.read("k", Part::Last, None, &mut [0; 100])).unwrap().unwrap();
+    let chunk = || without_waiting(store.read("k", Part::From(7), index.version.as_ref(), &mut [0; 9]));
+    assert_eq!(chunk().unwrap().unwrap().size, 5000);
+    server.versions.lock().unwrap().insert("/store/k".to_owned(), 1);
+    let error = chunk().unwrap_err();
     assert!(error.message().contains("replaced since its index was read"), "{error}");
 }
 

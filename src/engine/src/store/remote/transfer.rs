@@ -87,8 +87,24 @@ fn strong(tag: Option<&str>) -> Option<String> {
     tag.filter(|t| !t.starts_with("W/")).map(str::to_owned)
 }
 
+/// How the version of a value without a tag begins: as a weak tag, which no condition of a request can be made of.
+const DATED: &str = "W/dated ";
+
+/// What tells versions of a value apart: the server's tag, or else size and date.
+pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
+    match &meta.e_tag {
+        Some(tag) => tag.as_str().into(),
+        None => format!("{DATED}{} {}", meta.size, meta.last_modified.timestamp()).into(),
+    }
+}
+
+/// Whether an answer is of another version. A server that sends tags only now and then is believed.
+fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
+    meta.e_tag.is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
+}
+
 fn found(meta: &ObjectMeta) -> Found {
-    Found { size: meta.size, version: meta.e_tag.as_deref().map(Arc::from) }
+    Found { size: meta.size, version: Some(version(meta)) }
 }
 
 impl Transfer<'_> {
@@ -206,7 +222,7 @@ impl Transfer<'_> {
     /// Takes a body to where it belongs, or goes on with it.
     async fn body(&self, answer: GetResult, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
         let (meta, range) = (answer.meta.clone(), answer.range.clone());
-        if self.version.is_some_and(|v| meta.e_tag.as_deref().is_some_and(|tag| tag != &**v)) {
+        if self.version.is_some_and(|v| replaced(v, &meta)) {
             return Err(Fault::Replaced);
         }
         if progress.as_ref().is_some_and(|p| !p.same(&meta)) {
