@@ -101,7 +101,10 @@ def test_metadata_requests(tmp_path, values, zarr_format, consolidated, requests
         pipe = build("cpu", 24, path=server.url, arrays=["a", "b", "c"], dali_queue=1)
         pipe.run()
         chunks = ["/" + str(chunk_files(tmp_path, name)[0].relative_to(tmp_path)) for name in "abc"]
-        expect(server.counts(), requests + chunks)
+        counts = server.counts()
+    # The reader goes on with the next epoch, for which chunks are read again if they were dropped before it was planned.
+    assert all(counts.pop(("GET", chunk)) >= 1 for chunk in chunks)
+    expect(counts, requests)
 
 
 def test_documents_of_many_arrays_are_read_together(tmp_path, values):
