@@ -10,7 +10,6 @@ use super::queue::Wanted;
 use super::scheduler::Scheduler;
 use super::shards::{Ask, Index, Known, ShardId};
 use super::tasks::{Read, ReadRange};
-use super::wave::DIRECT_COPY;
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 use crate::plan::ChunkId;
@@ -101,10 +100,10 @@ impl Scheduler {
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
             // The order of need is kept also between stores that are read in different ways.
-            if !self.may_read(self.is_remote(self.chunks[head.handle].id)) {
+            let Place { location, remote, .. } = self.chunks[head.handle].place;
+            if !self.may_read(remote) {
                 return;
             }
-            let location = self.chunks[head.handle].place.location;
             let admitted = match location {
                 Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
@@ -137,10 +136,6 @@ impl Scheduler {
     /// Whether another read may begin, of a remote store or a local one.
     fn may_read(&self, remote: bool) -> bool {
         self.reads_in_flight[usize::from(remote)] < self.s.reads[usize::from(remote)]
-    }
-
-    fn is_remote(&self, id: ChunkId) -> bool {
-        self.s.shared.catalog.store(id.array, id.part).remote().is_some()
     }
 
     /// Whether nothing is in flight that would give memory back.
@@ -222,14 +217,9 @@ impl Scheduler {
         }
     }
 
-    /// Whether the thread that reads a chunk also copies it to its slot on the device: there is nothing to decode, and it is
-    /// large enough to be copied by itself. Requests have no thread: what they bring goes with a wave.
+    /// Whether the thread that reads a chunk also copies it to its slot on the device.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
-        let place = self.chunks[handle].place;
-        self.s.lanes.is_some()
-            && place.route == Route::Raw
-            && place.decoded >= DIRECT_COPY
-            && !self.is_remote(self.chunks[handle].id)
+        self.s.lanes.is_some() && self.chunks[handle].place.uploads()
     }
 
     /// Where a chunk's decoded bytes are to be written by the CPU.
@@ -297,7 +287,7 @@ impl Scheduler {
         }
         let group = self.next_group;
         self.next_group += 1;
-        let remote = self.is_remote(of);
+        let remote = chunks.first().is_some_and(|&(handle, ..)| self.chunks[handle].place.remote);
         self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to, remote });
         self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
@@ -377,7 +367,7 @@ impl Scheduler {
         let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
         let (mut first, mut last) = (at, at);
         let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
-        let merge = if self.is_remote(self.chunks[head.handle].id) { MERGE_REMOTE } else { MERGE_LOCAL };
+        let merge = if self.chunks[head.handle].place.remote { MERGE_REMOTE } else { MERGE_LOCAL };
         let most = merge.limit.max(inner.len);
         // Bytes that are wanted, and those between them.
         let (mut wanted, mut wasted) = (inner.len, 0u64);

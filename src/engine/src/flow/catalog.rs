@@ -37,8 +37,23 @@ pub(crate) enum Location {
 pub(crate) struct Place {
     pub location: Location,
     pub route: Route,
+    /// Whether its store is a remote one.
+    pub remote: bool,
     /// Bytes of the decoded chunk.
     pub decoded: usize,
+}
+
+/// Whether the thread that reads a chunk of `decoded` bytes may copy it to a device: there is nothing to decode, and it is
+/// large enough to be copied by itself. Requests have no thread: what they bring goes with a wave.
+const fn uploads(route: Route, remote: bool, decoded: usize) -> bool {
+    matches!(route, Route::Raw) && !remote && decoded >= DIRECT_COPY
+}
+
+impl Place {
+    /// Whether the thread that reads the chunk may copy it to a device.
+    pub const fn uploads(&self) -> bool {
+        uploads(self.route, self.remote, self.decoded)
+    }
 }
 
 /// The dataset and the planner, shared by all threads.
@@ -65,9 +80,13 @@ impl Catalog {
 
     /// Whether there are chunks that the threads which read them may copy to a device.
     pub fn uploads(&self) -> bool {
-        let large = |bytes: Option<usize>| bytes.is_none_or(|n| n >= DIRECT_COPY);
-        let mut parts = self.routes.iter().flatten().zip(self.equal_bytes.iter().flatten());
-        parts.any(|(route, bytes)| *route == Route::Raw && large(*bytes))
+        (0..self.routes.len()).any(|array| {
+            let mut parts = self.routes[array].iter().zip(&self.equal_bytes[array]).enumerate();
+            // Where chunks differ, some may be large.
+            parts.any(|(part, (&route, bytes))| {
+                uploads(route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
+            })
+        })
     }
 
     /// Plans a batch, and looks up all that the scheduler has to know of its chunks.
@@ -82,7 +101,8 @@ impl Catalog {
             {
                 shards.push((shard, id));
             }
-            places.push(Place { location, route: self.route(id), decoded: self.decoded_bytes(id) });
+            let remote = self.is_remote(id.array, id.part);
+            places.push(Place { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
         }
         Plan { batch, places, shards }
     }
@@ -97,6 +117,10 @@ impl Catalog {
 
     pub fn store(&self, array: u16, part: u16) -> &Arc<dyn Store> {
         &self.dataset.stores[self.dataset.arrays[array as usize].parts[part as usize].store]
+    }
+
+    fn is_remote(&self, array: u16, part: u16) -> bool {
+        self.store(array, part).remote().is_some()
     }
 
     pub fn location(&self, id: ChunkId) -> Location {

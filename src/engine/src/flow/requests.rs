@@ -22,7 +22,7 @@ use super::stats::Stats;
 use super::tasks::{Read, Shared};
 use crate::error::{Error, Result, panic_text};
 use crate::store::remote::Io;
-use crate::store::{Found, Part, RemoteStore};
+use crate::store::{AsyncStore, Found, Part};
 
 /// Reads under way. Dropping it breaks them off, and waits until none of them touches memory any more.
 pub(super) struct Requests {
@@ -39,16 +39,16 @@ impl Requests {
         Self { io, shared: shared.clone(), turns, tasks: JoinSet::new() }
     }
 
-    pub fn read(&mut self, store: Arc<RemoteStore>, read: Read) {
+    pub fn read(&mut self, store: Arc<dyn AsyncStore>, read: Read) {
         let group = read.group;
         self.spawn(
-            move |shared, turns| async move { Event::Fetched(group, fetch(&store, read, &shared, &turns).await) },
+            move |shared, turns| async move { Event::Fetched(group, fetch(&*store, read, &shared, &turns).await) },
         );
     }
 
-    pub fn index(&mut self, store: Arc<RemoteStore>, shard: ShardId, key: String) {
+    pub fn index(&mut self, store: Arc<dyn AsyncStore>, shard: ShardId, key: String) {
         self.spawn(move |shared, turns| async move {
-            Event::Index(shard, index(&store, shard, &key, &shared, &turns).await)
+            Event::Index(shard, index(&*store, shard, &key, &shared, &turns).await)
         });
     }
 
@@ -81,7 +81,7 @@ impl Drop for Requests {
 
 /// Bytes of a value, when it is their turn: the one way from a remote store to memory, and where a cache would stand.
 async fn bytes(
-    store: &RemoteStore,
+    store: &dyn AsyncStore,
     turns: &Semaphore,
     key: &str,
     part: Part,
@@ -93,7 +93,7 @@ async fn bytes(
     store.read(key, part, version, to).await
 }
 
-async fn fetch(store: &RemoteStore, read: Read, shared: &Shared, turns: &Semaphore) -> Result<Option<usize>> {
+async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Semaphore) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end; and it frees no memory before
     // this task has ended (`Requests::drop`).
@@ -109,7 +109,7 @@ async fn fetch(store: &RemoteStore, read: Read, shared: &Shared, turns: &Semapho
 }
 
 async fn index(
-    store: &RemoteStore,
+    store: &dyn AsyncStore,
     shard: ShardId,
     key: &str,
     shared: &Shared,
@@ -128,7 +128,7 @@ async fn index(
     Ok(Some(Arc::new(Index { entries, version: found.version })))
 }
 
-async fn confirm_missing(store: &RemoteStore, array: u16, part: u16, shared: &Shared) -> Result<()> {
+async fn confirm_missing(store: &dyn AsyncStore, array: u16, part: u16, shared: &Shared) -> Result<()> {
     let catalog = &shared.catalog;
     if store.confirm(catalog.metadata_key(array, part)).await? { Ok(()) } else { Err(catalog.gone(array, part)) }
 }

@@ -1,18 +1,22 @@
 //! Where the bytes of a Zarr hierarchy come from: keys, whole values, and byte ranges of them.
 //!
 //! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a
-//! failed read is an error. Stores of both kinds answer the blocking calls of [`Store`], which metadata are read with;
-//! remote ones also the asynchronous ones of [`RemoteStore`], which chunks are read with.
+//! failed read is an error. Local stores implement [`Store`], remote ones [`AsyncStore`], by which their chunks are read;
+//! for metadata [`Blocking`] makes a [`Store`] of them too.
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod local;
 pub mod remote;
 
+pub use blocking::Blocking;
 pub use local::LocalStore;
 pub use remote::RemoteStore;
 
 use std::sync::Arc;
+
+use async_trait::async_trait;
 
 use crate::error::{Error, Result};
 
@@ -72,9 +76,49 @@ pub trait Store: Send + Sync {
     fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
 
     /// The same store for asynchronous reads, if it isn't local.
-    fn remote(&self) -> Option<&Arc<RemoteStore>> {
+    fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
         None
     }
+}
+
+/// A store whose answers have to be waited for, by tasks on the threads of its [`remote::Io`].
+#[async_trait]
+pub trait AsyncStore: Send + Sync {
+    /// As [`Store::location`].
+    fn location(&self) -> &str;
+
+    /// The threads that drive its requests.
+    fn io(&self) -> &Arc<remote::Io>;
+
+    /// As [`Store::read`]. With `version` the value must be the one that [`Found`] told of.
+    ///
+    /// # Errors
+    /// As there, after as many tries as the options allow; or if the value was replaced.
+    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
+
+    /// As [`Store::get`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>>;
+
+    /// As [`Store::exists`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn exists(&self, key: &str) -> Result<bool>;
+
+    /// Whether `key` is there, or was a moment ago.
+    ///
+    /// # Errors
+    /// If that can't be found out.
+    async fn confirm(&self, key: &str) -> Result<bool>;
+
+    /// As [`Store::children`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
 }
 
 /// The error for a value of which more bytes would have to be read than is sensible.
@@ -107,7 +151,7 @@ pub fn open(locations: &[String], options: &[(String, String)], threads: usize) 
             Some(io) => Arc::clone(io),
             None => Arc::clone(io.insert(remote::Io::new(threads)?)),
         };
-        Ok(Arc::new(Arc::new(RemoteStore::open(location, options, io)?)))
+        Ok(Arc::new(Blocking::new(Arc::new(RemoteStore::open(location, options, io)?))))
     };
     locations.iter().map(&mut open).collect()
 }

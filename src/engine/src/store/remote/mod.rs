@@ -21,22 +21,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use async_trait::async_trait;
 use object_store::client::HttpConnector;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore};
 use tokio::time::Instant;
 
-use super::{Found, Part, Store};
+use super::{AsyncStore, Found, Part};
 use crate::error::{Error, Result};
 use client::{Connector, Note};
 use options::Policy;
 use pace::Pace;
 use patience::{Fault, Patience, judge};
 use transfer::{Target, Transfer};
-
-/// Metadata documents that are asked for at the same time.
-const TOGETHER: usize = 64;
 
 /// For so long a key that was seen is taken to be there: a sparse array asks after its metadata once in that time, not
 /// once for each missing chunk.
@@ -90,93 +87,12 @@ impl RemoteStore {
         })
     }
 
-    /// The URL, as it stands in messages.
-    pub fn location(&self) -> &str {
-        &self.location
-    }
-
-    /// The threads that drive its requests.
-    pub fn io(&self) -> &Arc<Io> {
-        &self.io
-    }
-
-    /// [`Store::read`], asynchronous. With `version` the value must be the one that [`Found`] told of.
-    ///
-    /// # Errors
-    /// As there, after as many tries as the options allow; or if the value was replaced.
-    pub async fn read(
-        &self,
-        key: &str,
-        part: Part,
-        version: Option<&Arc<str>>,
-        to: &mut [u8],
-    ) -> Result<Option<Found>> {
-        let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
-        transfer.run(&self.policy, Target::Slice(to)).await
-    }
-
-    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        let mut bytes = Vec::new();
-        let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::Whole, version: None };
-        let found = transfer.run(&self.policy.opening(), Target::Grow(&mut bytes, most)).await?;
-        Ok(found.map(|_| bytes))
-    }
-
-    /// Whether `key` is there, or was a moment ago.
-    ///
-    /// # Errors
-    /// If that can't be found out.
-    pub async fn confirm(&self, key: &str) -> Result<bool> {
-        // Whoever asks at the same time waits for the same answer.
-        let mut confirmed = self.confirmed.lock().await;
-        if confirmed.get(key).is_some_and(|at| at.elapsed() < CONFIRMED) {
-            return Ok(true);
-        }
-        let there = self.exists(key).await?;
-        if there {
-            confirmed.insert(key.to_owned(), Instant::now());
-        }
-        Ok(there)
-    }
-
-    async fn exists(&self, key: &str) -> Result<bool> {
-        let path = self.path(key)?;
-        let mut patience = Patience::new(&self.policy);
-        loop {
-            match self.timed(self.head(&path)).await {
-                Ok(_) => return Ok(true),
-                Err(Fault::Missing) => return Ok(false),
-                Err(fault) => self.pause(&mut patience, fault, 0).await.map_err(|e| self.within(key, &e))?,
-            }
-        }
-    }
-
     async fn head(&self, path: &Path) -> std::result::Result<Found, Fault> {
         let note = Note::default();
         let mut options = GetOptions { head: true, ..GetOptions::default() };
         options.extensions.insert(note.clone());
         let found = self.store.get_opts(path, options).await.map_err(|e| judge(&e, &note.get()))?;
         Ok(Found { size: found.meta.size, version: Some(transfer::version(&found.meta)) })
-    }
-
-    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        if !self.lists {
-            return Ok(None);
-        }
-        let path = self.path(prefix)?;
-        let mut patience = Patience::new(&self.policy);
-        loop {
-            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| Fault::unsent(&e)) };
-            match self.timed(list).await {
-                Ok(list) => {
-                    let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));
-                    let mut names: Vec<_> = names.collect();
-                    names.sort();
-                    return Ok(Some(names));
-                }
-                Err(fault) => self.pause(&mut patience, fault, 0).await.map_err(|e| self.within(prefix, &e))?,
-            }
-        }
     }
 
     async fn timed<T>(
@@ -208,33 +124,70 @@ impl RemoteStore {
     }
 }
 
-impl Store for Arc<RemoteStore> {
+#[async_trait]
+impl AsyncStore for RemoteStore {
     fn location(&self) -> &str {
         &self.location
     }
 
-    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>> {
-        self.io.block_on(RemoteStore::read(self, key, part, None, to))
+    fn io(&self) -> &Arc<Io> {
+        &self.io
     }
 
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        self.io.block_on(RemoteStore::get(self, key, most))
+    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
+        transfer.run(&self.policy, Target::Slice(to)).await
     }
 
-    fn get_many(&self, keys: &[String], most: u64) -> Vec<Result<Option<Vec<u8>>>> {
-        let gets = keys.iter().map(|key| RemoteStore::get(self, key, most));
-        self.io.block_on(futures_util::stream::iter(gets).buffered(TOGETHER).collect())
+    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::Whole, version: None };
+        let found = transfer.run(&self.policy.opening(), Target::Grow(&mut bytes, most)).await?;
+        Ok(found.map(|_| bytes))
     }
 
-    fn exists(&self, key: &str) -> Result<bool> {
-        self.io.block_on(RemoteStore::exists(self, key))
+    async fn confirm(&self, key: &str) -> Result<bool> {
+        // Whoever asks at the same time waits for the same answer.
+        let mut confirmed = self.confirmed.lock().await;
+        if confirmed.get(key).is_some_and(|at| at.elapsed() < CONFIRMED) {
+            return Ok(true);
+        }
+        let there = self.exists(key).await?;
+        if there {
+            confirmed.insert(key.to_owned(), Instant::now());
+        }
+        Ok(there)
     }
 
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.io.block_on(RemoteStore::children(self, prefix))
+    async fn exists(&self, key: &str) -> Result<bool> {
+        let path = self.path(key)?;
+        let mut patience = Patience::new(&self.policy);
+        loop {
+            match self.timed(self.head(&path)).await {
+                Ok(_) => return Ok(true),
+                Err(Fault::Missing) => return Ok(false),
+                Err(fault) => self.pause(&mut patience, fault, 0).await.map_err(|e| self.within(key, &e))?,
+            }
+        }
     }
 
-    fn remote(&self) -> Option<&Arc<RemoteStore>> {
-        Some(self)
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        if !self.lists {
+            return Ok(None);
+        }
+        let path = self.path(prefix)?;
+        let mut patience = Patience::new(&self.policy);
+        loop {
+            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| Fault::unsent(&e)) };
+            match self.timed(list).await {
+                Ok(list) => {
+                    let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));
+                    let mut names: Vec<_> = names.collect();
+                    names.sort();
+                    return Ok(Some(names));
+                }
+                Err(fault) => self.pause(&mut patience, fault, 0).await.map_err(|e| self.within(prefix, &e))?,
+            }
+        }
     }
 }

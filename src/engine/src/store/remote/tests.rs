@@ -18,7 +18,7 @@ use object_store::client::{
 use super::options::Policy;
 use super::{Connector, Io, Part, RemoteStore};
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::store::{AsyncStore, Blocking, Store};
 
 /// What is done to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -435,12 +435,12 @@ fn thousands_of_schedules_end_in_right_bytes_or_an_error_in_time() {
 fn blocking_calls_and_metadata() {
     let server = server(&[]);
     let io = Io::new(1).unwrap();
-    let store = Arc::new(store_of(&server, &io));
+    let store = Blocking::new(Arc::new(store_of(&server, &io)));
     assert_eq!(store.get("k", 5000).unwrap().unwrap(), value(5000));
-    let error: Error = Store::get(&store, "k", 4999).unwrap_err();
+    let error: Error = store.get("k", 4999).unwrap_err();
     assert!(error.message().contains("at most 4999 bytes, but found 5000"), "{error}");
-    assert!(Store::exists(&store, "k").unwrap() && !Store::exists(&store, "no").unwrap());
-    assert_eq!(Store::children(&store, "").unwrap(), None);
+    assert!(store.exists("k").unwrap() && !store.exists("no").unwrap());
+    assert_eq!(store.children("").unwrap(), None);
     let found = store.get_many(&["no".into(), "k".into()], 5000);
     assert!(found[0].as_ref().unwrap().is_none() && found[1].as_ref().unwrap().is_some());
 }

@@ -234,7 +234,7 @@ impl Transfer<'_> {
                 match (self.part, &*to) {
                     (Part::Whole, Target::Slice(to)) if meta.size > to.len() as u64 => return Ok(found(&meta)),
                     (Part::Whole, Target::Grow(_, most)) if meta.size > *most => {
-                        let e = too_long(self.store.location(), self.key, *most, meta.size);
+                        let e = too_long(&self.store.location, self.key, *most, meta.size);
                         return Err(Fault::Lasting(e.message().to_owned()));
                     }
                     (Part::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
