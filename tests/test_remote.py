@@ -185,6 +185,19 @@ def test_many_requests_are_under_way_at_a_time(tmp_path, values):
             assert limit * 0.8 <= server.most_in_flight <= limit
 
 
+@pytest.mark.parametrize("codec", ["zstd", "bz2"])
+def test_a_batch_does_not_wait_for_what_a_later_one_needs(tmp_path, device, values, codec):
+    """Also not where the GPU, or the CPU for it, decodes chunks together."""
+    write_array(tmp_path, "a", values, dims=DIMS, codec=codec, zarr_format=2, layout=Layout((1, 8, 16)))
+    with Server(tmp_path, fault=lambda _number, _method, path: 6.0 if path.endswith("/9.0.0") else None) as server:
+        pipe = build(device, 2, path=server.url, arrays=["a"], dali_queue=1)
+        start = time.monotonic()
+        for i in range(4):
+            same(to_numpy(pipe.run()[0]), values[2 * i : 2 * i + 2], f"batch {i}")
+        assert time.monotonic() - start < 5
+        same(to_numpy(pipe.run()[0]), values[8:10], "batch 4")
+
+
 # ---- faults ----
 
 

@@ -46,7 +46,8 @@ impl Scheduler {
         self.queue_for_lane(handle);
     }
 
-    /// Fills idle lanes. A wave waits for more while more is on its way, unless it is full.
+    /// Fills idle lanes. A wave waits for more while more is on its way, unless it is full; but not if the device would idle
+    /// and no batch is ready: what is on its way may take long, and the next batch may have all that it needs.
     pub(super) fn launch(&mut self) {
         let Some(limits) = self.s.lanes.as_ref().map(|l| l.limits()) else { return };
         while let Some(&lane) = self.idle_lanes.last() {
@@ -57,7 +58,9 @@ impl Scheduler {
                 || self.uploads_in_flight + self.index_reads_in_flight + self.cpu_tasks_in_flight > 0;
             let all_idle = self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len());
             let loose: u32 = self.loose.work.served.iter().map(|s| s.uses).sum();
-            let full = (self.pending.is_empty() && (loose >= EAGER_USES || all_idle))
+            let starving = all_idle && self.untaken == 0;
+            let full = starving
+                || (self.pending.is_empty() && (loose >= EAGER_USES || all_idle))
                 || self.pending_encoded >= limits.decoded
                 || self.pending.len() >= limits.chunks
                 || self.pending_raw >= EAGER_WAVE.min(limits.encoded);

@@ -93,7 +93,7 @@ pub(crate) struct Scheduler {
     planned_jobs: usize,
     plans_asked: usize,
     /// Batches delivered but not taken.
-    untaken: usize,
+    pub(super) untaken: usize,
     lent: VecDeque<DeviceBuffers>,
     pub(super) chunks: Table,
     pub(super) queue: Queue,
