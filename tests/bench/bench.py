@@ -201,7 +201,7 @@ def main() -> int:
             print(f"  {store.name}, {reader}: {text}", flush=True)
     report(results, stores)
     if args.json:
-        sizes = {s.name: {"decoded_bytes": s.decoded_bytes, "encoded_bytes": s.encoded_bytes} for s in stores}
+        sizes = {s.name: {"decoded_bytes": s.fields * s.step_bytes, "encoded_bytes": s.encoded_bytes} for s in stores}
         how = {k: getattr(args, k) for k in ("device", "fields", "batch_size", "repeats", "threads")}
         args.json.write_text(json.dumps({"machine": where} | how | {"stores": sizes, "results": results}, indent=1))
         print(f"wrote {args.json}")

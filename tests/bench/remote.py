@@ -1,8 +1,9 @@
 """Reading from a server with latency, beside a plain concurrent downloader of the same bytes and other readers of Zarr.
 
 A server on the loopback (``src/engine/examples/remote_bench.rs``) waits before each answer. The downloader, of the same file,
-gets all objects whole with as many requests at a time and throws them away: what it reaches is what the connection gives. Every
-measurement is a process of its own.
+gets the same objects whole, with as many requests at a time, and throws them away: what it reaches is what the connection
+gives. Readers and downloader read the same part of an epoch, once, in order. Every measurement is a process of its own; server
+and client share the cores, so ``taskset -c 0,1`` makes it a measurement on two.
 """
 
 from __future__ import annotations
@@ -10,164 +11,241 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve()
-SHAPE = (721, 1440)
-STORES = {
-    "v3-none": {"chunks": (1, *SHAPE), "compressors": None},
-    "v3-zstd": {"chunks": (1, *SHAPE)},
-    "v3-zstd-shards": {"chunks": (1, 103, 160), "shards": (1, *SHAPE)},
-}
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+
+from stores import STORES, Store, checksum, prepare  # noqa: E402
+from support.pipelines import to_numpy  # noqa: E402
+
+DEFAULT = ["v3-none", "v3-zstd", "v3-zstd-shards", "v3-zstd-small"]
 
 
-def make(path: Path, fields: int, **layout) -> None:
-    """Fields that compress as packed weather does, one in a chunk or shard."""
-    import zarr
-
-    y, x = np.mgrid[0 : SHAPE[0], 0 : SHAPE[1]].astype("float32")
-    noise = np.random.default_rng(0)
-    group = zarr.open_group(path, mode="w", zarr_format=3)
-    array = group.create_array("a", shape=(fields, *SHAPE), dtype="float32", dimension_names=["time", "lat", "lon"], **layout)
-    for i in range(fields):
-        field = np.sin(y / 40 + i) * np.cos(x / 60) * 20 + 280 + noise.standard_normal(SHAPE) * 0.2
-        array[i] = np.round(field * 64).astype("float32") / 64
-    zarr.consolidate_metadata(path)
+def memory(what: str) -> int:
+    """``VmRSS`` or ``VmHWM`` of this process, in bytes."""
+    return int(re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 
-def ours(url: str, epochs: int, fields: int, concurrency: int) -> dict:
-    start = time.perf_counter()
-    import dali_zarr  # noqa: F401
+# ---- the readers: what is built, as an iterator of batches in host memory or on the GPU, and the counters ----
+
+
+def ours(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
+    import dali_zarr
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
 
-    imported = time.perf_counter()
-    pipe = Pipeline(batch_size=8, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    gpu = args.device == "gpu"
+    pipe = Pipeline(batch_size=args.batch_size, num_threads=1, device_id=0 if gpu else None, prefetch_queue_depth=1)
     with pipe:
-        pipe.set_outputs(fn.zarr_reader(path=url, arrays=["a"], io_concurrency=concurrency, random_shuffle=True))
+        limits = {"io_concurrency": args.concurrency, "host_memory_limit": args.host_memory_limit}
+        pipe.set_outputs(fn.zarr_reader(path=url, arrays=["field"], device=args.device, **limits))
     pipe.build()
-    batches = epochs * fields // 8
-    pipe.run()
-    first = time.perf_counter() - imported
-    for _ in range(batches - 1):
-        pipe.run()
-    return {"seconds": time.perf_counter() - imported, "first": first, "import": imported - start}
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield pipe.run()[0]
+
+    return batches(), lambda: dali_zarr.stats(pipe).popitem()[1]
 
 
-def zarr_obstore(url: str, epochs: int, fields: int, concurrency: int) -> dict:
+def by_index(args: argparse.Namespace, read, ahead: int) -> Iterator[Any]:
+    """What readers of slices give, with so many of them asked for ahead; copied to the GPU if that is where batches go."""
+    if args.device == "gpu":
+        from support.cuda import PinnedCopy
+    waiting: list[Any] = []
+    target = None
+    for start in range(0, args.epoch, args.batch_size):
+        waiting.append(read(slice(start, start + args.batch_size)))
+        if len(waiting) < ahead:
+            continue
+        batch = waiting.pop(0)
+        batch = batch.result() if hasattr(batch, "result") else batch
+        if args.device == "gpu":
+            target = target or PinnedCopy(batch)
+            batch = target.copy(batch)
+        yield batch
+
+
+def zarr_obstore(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
     import zarr
     from obstore.store import HTTPStore
     from zarr.storage import ObjectStore
 
-    zarr.config.set({"async.concurrency": concurrency})
-    start = time.perf_counter()
-    store = HTTPStore.from_url(url, client_options={"allow_http": True})
-    array = zarr.open_group(ObjectStore(store, read_only=True), mode="r")["a"]
-    return in_batches(lambda i: array[i : i + 8], start, epochs, fields)
+    zarr.config.set({"async.concurrency": args.concurrency})
+    store = ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
+    array = zarr.open_array(store, path="field", mode="r")
+    # A thread for the batch after this one, as a loader would have it.
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(4)
+    return by_index(args, lambda s: pool.submit(array.__getitem__, s), 4), None
 
 
-def tensorstore(url: str, epochs: int, fields: int, concurrency: int) -> dict:
+def zarrs_obstore(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
+    import zarr
+    import zarrs  # noqa: F401
+
+    zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True})
+    return zarr_obstore(url, args)
+
+
+def tensorstore(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
     import tensorstore as ts
 
-    start = time.perf_counter()
-    context = ts.Context({"http_request_concurrency": {"limit": concurrency}})
-    array = ts.open({"driver": "zarr3", "kvstore": f"{url}/a/"}, context=context, open=True).result()
-    return in_batches(lambda i: array[i : i + 8].read(), start, epochs, fields, ahead=4)
+    context = ts.Context({"http_request_concurrency": {"limit": args.concurrency}})
+    array = ts.open({"driver": "zarr3", "kvstore": f"{url}/field/"}, context=context, open=True).result()
+    return by_index(args, lambda s: array[s].read(), max(4, args.concurrency // args.batch_size)), None
 
 
-def in_batches(read, start: float, epochs: int, fields: int, ahead: int = 1) -> dict:
-    first, waiting = None, []
-    for number in range(epochs * fields // 8):
-        waiting.append(read(number * 8 % fields))
-        if len(waiting) >= ahead:
-            done = waiting.pop(0)
-            done.result() if hasattr(done, "result") else done
-            first = first or time.perf_counter() - start
-    for done in waiting:
-        done.result() if hasattr(done, "result") else done
-    return {"seconds": time.perf_counter() - start, "first": first or time.perf_counter() - start}
+READERS = {
+    "dali_zarr": ours, "zarr-python + obstore": zarr_obstore, "zarrs-python + obstore": zarrs_obstore,
+    "tensorstore": tensorstore,
+}
 
 
-READERS = {"dali_zarr": ours, "zarr-python + obstore": zarr_obstore, "tensorstore": tensorstore}
+def one(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Times a reader, then checks what comes next."""
+    (store,) = prepare(args.data, [name], args.fields, args.epoch, 2)
+    if args.device == "gpu":
+        from support import cuda
+    import nvidia.dali  # noqa: F401  (importing counts for nobody)
+    import zarr  # noqa: F401
+
+    before, begin = memory("VmRSS"), time.perf_counter()
+    stream, counters = READERS[reader](url, args)
+    opened = counters()["requests"] if counters else 0
+    batches, first = timed(args), 0.0
+    for _ in range(batches):
+        batch = next(stream)
+        first = first or time.perf_counter() - begin
+    if args.device == "gpu":
+        cuda.synchronize()
+    result = {"seconds": time.perf_counter() - begin, "first": first, "memory": memory("VmHWM") - before}
+    if counters:
+        c = counters()
+        # Those under way belong to chunks that aren't counted either.
+        ended = opened + c["reads"] + c["index_reads"] + c["requests_retried"] + c["requests_hedged"]
+        result |= {"requests": ended / c["chunks_read"], "chunks": c["chunks_read"]}
+    for number in range(batches, min(batches + 4, args.epoch // args.batch_size)):
+        batch = next(stream)
+        values = batch.numpy() if hasattr(batch, "numpy") else to_numpy(batch) if reader == "dali_zarr" else np.asarray(batch)
+        seen = tuple(checksum(field) for field in values)
+        at = number * args.batch_size
+        if seen != store.checksums[at : at + args.batch_size]:
+            raise ValueError(f"wrong values in batch {number}")
+    return result
 
 
-def measure(reader: str, *arguments, env: dict[str, str] | None = None) -> dict | None:
-    command = [sys.executable, str(HERE), "--one", reader, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (env or {}), check=False)
-    if done.returncode:
-        print(f"  {reader}: {done.stderr.strip().splitlines()[-1:]}")
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
+def timed(args: argparse.Namespace) -> int:
+    """Batches that are timed: what readers read ahead of them lies in the same epoch."""
+    return args.epoch * 3 // 4 // args.batch_size
 
 
-def main() -> None:
+def measure(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, str(HERE), "--one", name, reader, url]
+    for option in ("device", "fields", "epoch", "batch_size", "concurrency", "host_memory_limit", "data"):
+        command += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=args.timeout)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took longer than {args.timeout} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return json.loads(lines[-1][7:]) if lines else {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1][:200]}
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fields", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--fields", type=int, default=64, help="different fields")
+    parser.add_argument("--epoch", type=int, default=768, help="fields in all, of which three quarters are timed")
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--latency", type=int, nargs="+", default=[20, 100], help="milliseconds")
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--stores", nargs="+", default=list(STORES), choices=list(STORES))
+    parser.add_argument("--concurrency", type=int, default=128)
+    parser.add_argument("--host-memory-limit", type=int, default=1 << 30)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--stores", nargs="+", default=DEFAULT, choices=list(STORES))
     parser.add_argument("--readers", nargs="+", default=list(READERS), choices=list(READERS))
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    parser.add_argument("--data", type=Path, default=Path("bench-data"))
+    parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--program", type=Path, help="remote_bench, if it is built already")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
     if args.one:
-        reader, url, epochs, fields, concurrency = args.one
-        print(json.dumps(READERS[reader](url, int(epochs), int(fields), int(concurrency))))
-        return
-    cargo = ["cargo", "build", "--release", "--package", "dali-zarr-engine", "--example", "remote_bench"]
-    subprocess.run(cargo, cwd=HERE.parents[2], check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target"))
-    program = target / "release/examples/remote_bench"
-    with tempfile.TemporaryDirectory() as folder:
-        for name in args.stores:
-            make(Path(folder) / name, args.fields, **STORES[name])
-        for latency in args.latency:
-            for name in args.stores:
-                run(program, Path(folder), name, latency, args)
+        print("RESULT " + json.dumps(one(*args.one, args)))
+        return 0
+    program = args.program
+    if program is None:
+        cargo = ["cargo", "build", "--release", "--package", "dali-zarr-engine", "--example", "remote_bench"]
+        subprocess.run(cargo, cwd=HERE.parents[2], check=True)
+        program = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target")) / "release/examples/remote_bench"
+    stores = prepare(args.data, args.stores, args.fields, args.epoch, 2)
+    print(
+        f"{len(os.sched_getaffinity(0))} cores, device {args.device}, {timed(args) * args.batch_size} fields of {args.epoch}, "
+        f"batches of {args.batch_size}, {args.concurrency} requests at a time, medians of {args.repeats}"
+    )
+    failed = False
+    for latency in args.latency:
+        for store in stores:
+            failed |= run(program, store, latency, args)
+    return int(failed)
 
 
-def run(program: Path, folder: Path, name: str, latency: int, args: argparse.Namespace) -> None:
-    objects = [str(f.relative_to(folder)) for f in sorted((folder / name / "a" / "c").rglob("*")) if f.is_file()]
+def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> bool:
+    """One store at one latency; whether the reader failed."""
+    fields = timed(args) * args.batch_size
+    chunks = store.path / "field" / "c"
+    objects = [f.relative_to(store.path.parent) for t in range(fields) for f in (chunks / str(t)).rglob("*") if f.is_file()]
     server = subprocess.Popen(
-        [program, "serve", folder, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [program, "serve", store.path.parent, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         url = server.stdout.readline().strip()
-        command = [program, "download", url, str(args.concurrency)]
-        # Once before, so that the server has the files in memory.
-        for _ in range(2):
-            lines = "\n".join(objects * args.epochs)
-            done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
-        plain = json.loads(done.stdout)
-        rate = plain["bytes"] / plain["seconds"]
-        print(f"{name}, {latency} ms: plain downloader {rate / 1e9:.2f} GB/s of stored bytes, {plain['seconds']:.2f} s")
-        for reader in args.readers:
-            stats = folder / "stats.json"
-            found = measure(
-                reader, f"{url}/{name}", args.epochs, args.fields, args.concurrency,
-                env={"DALI_ZARR_STATS_FILE": str(stats)},
+        plain = []
+        # Once more than is measured, so that the server has the files in memory.
+        for _ in range(args.repeats + 1):
+            done = subprocess.run(
+                [program, "download", url, str(args.concurrency)],
+                input="\n".join(map(str, objects)), capture_output=True, text=True, check=True,
             )
-            if not found:
-                continue
-            share = plain["seconds"] / found["seconds"]
-            text = f"  {reader}: {found['seconds']:.2f} s, {share:.0%} of it, first batch after {found['first']:.2f} s"
-            if reader == "dali_zarr":
-                counted = json.loads(stats.read_text())
-                # What was read beyond the batches that were asked for is counted on both sides.
-                per_object = counted["requests"] / max(1, counted["reads"] + counted["index_reads"])
-                text += f", {counted['requests']} requests, {per_object:.3f} for each read or index,"
-                text += f" {counted['requests'] / counted['chunks_read']:.3f} for each chunk"
-            print(text, flush=True)
+            plain.append(json.loads(done.stdout))
+        seconds = statistics.median(p["seconds"] for p in plain[1:])
+        stored = plain[0]["bytes"]
+        print(f"{store.name}, {latency} ms: plain downloader {stored / seconds / 1e9:.2f} GB/s of stored bytes", flush=True)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for _ in range(args.repeats):
+            for reader in args.readers:
+                found.setdefault(reader, []).append(measure(store.name, reader, f"{url}/{store.path.name}", args))
     finally:
         server.stdin.close()
         server.wait()
+    for reader, results in found.items():
+        errors = [r["failed"] for r in results if "failed" in r]
+        if errors:
+            print(f"  {reader:24} failed: {errors[0]}")
+            continue
+        middle = {k: statistics.median(r[k] for r in results) for k in results[0]}
+        decoded = fields * store.step_bytes / middle["seconds"] / 1e9
+        text = f"  {reader:24} {seconds / middle['seconds']:5.0%}  {decoded:5.2f} GB/s decoded"
+        text += f"  first batch {middle['first']:.2f} s  memory {middle['memory'] / 1e6:.0f} MB"
+        if "requests" in middle:
+            text += f"  requests per chunk {middle['requests']:.3f}"
+        print(text, flush=True)
+    return any("failed" in r for r in found.get("dali_zarr", []))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

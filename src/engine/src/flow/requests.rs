@@ -1,7 +1,7 @@
 //! Reads of remote stores: a task for each, of which many wait for servers at the same time.
 //!
 //! Whoever comes first is served first: the scheduler asks in the order of need, and so many reads as may be under way
-//! begin in that order. All bytes of chunks and indexes come through [`Requests::bytes`].
+//! begin in that order ([`Turns`]). All bytes of chunks and indexes come through [`bytes`].
 //!
 //! One of the places where `unsafe` is allowed: a read's span belongs to its task until the event is sent.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::Event;
@@ -24,19 +24,64 @@ use crate::error::{Error, Result, panic_text};
 use crate::store::remote::Io;
 use crate::store::{AsyncStore, Found, Part};
 
+/// What the first requests may bring together. All requests share the way to the server, so that the first batch would come
+/// as late as all that is asked for with it.
+const FIRST_BYTES: usize = 32 << 20;
+/// What [`Turns::window`] counts in.
+const UNIT: usize = 64 << 10;
+
+/// Who may ask now: so many requests at a time, and at the beginning no more than [`FIRST_BYTES`]. What has arrived may be
+/// asked for twice over, so that this limit is soon far away, unless the server gives so little.
+struct Turns {
+    requests: Semaphore,
+    window: Semaphore,
+}
+
+impl Turns {
+    fn new(at_once: usize) -> Self {
+        Self {
+            requests: Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)),
+            window: Semaphore::new(FIRST_BYTES / UNIT),
+        }
+    }
+
+    async fn take(&self, bytes: usize) -> Turn<'_> {
+        let units = bytes.div_ceil(UNIT).min(FIRST_BYTES / UNIT) as u32;
+        // Neither is ever closed.
+        let window = self.window.acquire_many(units).await.ok();
+        Turn { _request: self.requests.acquire().await.ok(), window, turns: self, units }
+    }
+}
+
+/// One request's turn.
+struct Turn<'a> {
+    _request: Option<SemaphorePermit<'a>>,
+    window: Option<SemaphorePermit<'a>>,
+    turns: &'a Turns,
+    units: u32,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        drop(self.window.take());
+        if self.turns.window.available_permits() < Semaphore::MAX_PERMITS / 4 {
+            self.turns.window.add_permits(self.units as usize);
+        }
+    }
+}
+
 /// Reads under way. Dropping it breaks them off, and waits until none of them touches memory any more.
 pub(super) struct Requests {
     io: Arc<Io>,
     shared: Shared,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
     tasks: JoinSet<()>,
 }
 
 impl Requests {
     /// At most `at_once` of them wait for a server at the same time.
     pub fn new(io: Arc<Io>, at_once: usize, shared: &Shared) -> Self {
-        let turns = Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { io, shared: shared.clone(), turns, tasks: JoinSet::new() }
+        Self { io, shared: shared.clone(), turns: Arc::new(Turns::new(at_once)), tasks: JoinSet::new() }
     }
 
     pub fn read(&mut self, store: Arc<dyn AsyncStore>, read: Read) {
@@ -52,17 +97,12 @@ impl Requests {
         });
     }
 
-    fn spawn<F: Future<Output = Event> + Send>(
-        &mut self,
-        task: impl FnOnce(Shared, Arc<Semaphore>) -> F + Send + 'static,
-    ) {
+    fn spawn<F: Future<Output = Event> + Send>(&mut self, task: impl FnOnce(Shared, Arc<Turns>) -> F + Send + 'static) {
         while self.tasks.try_join_next().is_some() {}
         let (shared, turns) = (self.shared.clone(), Arc::clone(&self.turns));
         let ended = async move {
-            let (events, stats) = (shared.events.clone(), Arc::clone(&shared.stats));
-            let start = Instant::now();
+            let events = shared.events.clone();
             let event = AssertUnwindSafe(async move { task(shared, turns).await }).catch_unwind().await;
-            Stats::time(&stats.read_ns, start.elapsed());
             // The receiver may be gone already: then nobody waits for this read.
             let _ = events.send(event.unwrap_or_else(|panic| {
                 Event::Died(Error::runtime(format!("internal error in a read: {}", panic_text(&*panic))))
@@ -82,23 +122,26 @@ impl Drop for Requests {
 /// Bytes of a value, when it is their turn: the one way from a remote store to memory, and where a cache would stand.
 async fn bytes(
     store: &dyn AsyncStore,
-    turns: &Semaphore,
+    turns: &Turns,
+    shared: &Shared,
     key: &str,
     part: Part,
     version: Option<&Arc<str>>,
     to: &mut [u8],
 ) -> Result<Option<Found>> {
-    // Never closed.
-    let _turn = turns.acquire().await;
-    store.read(key, part, version, to).await
+    let _turn = turns.take(to.len()).await;
+    let start = Instant::now();
+    let found = store.read(key, part, version, to).await;
+    Stats::time(&shared.stats.read_ns, start.elapsed());
+    found
 }
 
-async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Semaphore) -> Result<Option<usize>> {
+async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Turns) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end; and it frees no memory before
     // this task has ended (`Requests::drop`).
     let to = unsafe { read.to.bytes_mut() };
-    let found = bytes(store, turns, &read.key, read.part(), read.version.as_ref(), to).await.map_err(within)?;
+    let found = bytes(store, turns, shared, &read.key, read.part(), read.version.as_ref(), to).await.map_err(within)?;
     let Some(found) = found else {
         confirm_missing(store, read.array, read.part, shared).await?;
         return Ok(None);
@@ -113,12 +156,12 @@ async fn index(
     shard: ShardId,
     key: &str,
     shared: &Shared,
-    turns: &Semaphore,
+    turns: &Turns,
 ) -> Result<Option<Arc<Index>>> {
     let within = |e: Error| e.within(place(shared, shard.array, shard.part, key));
     let sharding = shared.catalog.sharding(shard);
     let mut encoded = vec![0; sharding.index_bytes];
-    let found = bytes(store, turns, key, sharding.index_part(), None, &mut encoded).await.map_err(within)?;
+    let found = bytes(store, turns, shared, key, sharding.index_part(), None, &mut encoded).await.map_err(within)?;
     let Some(found) = found else {
         confirm_missing(store, shard.array, shard.part, shared).await?;
         return Ok(None);
