@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 
@@ -191,3 +192,27 @@ def test_store_deleted_while_it_is_read(tmp_path, device, zarr_format):
     with pytest.raises(RuntimeError, match="(?s)zarr_reader.*doomed.zarr"):
         for _, found in zip(range(800), batches(pipe)):
             same(found[0], values[:1], "after")
+
+
+@pytest.mark.parametrize("how", ["renamed", "in place"])
+def test_a_local_shard_that_is_replaced_is_an_error_and_never_mixed(tmp_path, device, how):
+    """Chunks don't lie where an index that was read before says, nor do batches mix old and new values."""
+    values = np.arange(24 * 8 * 16, dtype="int32").reshape(24, 8, 16)
+    layout = {"codec": "none", "dims": DIMS, "layout": Layout((1, 8, 16), shards=(24, 8, 16))}
+    write_array(tmp_path, "a", values, **layout)
+    write_array(tmp_path / "new", "a", values + 1, **layout)
+    (old,), (new,) = chunk_files(tmp_path, "a"), chunk_files(tmp_path / "new", "a")
+    assert old.stat().st_size == new.stat().st_size
+    pipe = build(device, 1, path=str(tmp_path), arrays=["a"], dali_queue=1, prefetch_queue_depth=1)
+    for i in range(24):
+        same(pipe.run()[0].as_cpu().as_array()[0], values[i], f"sample {i}")
+    # Within a file system's tick dates don't tell.
+    os.utime(new, ns=(0, old.stat().st_mtime_ns + 1_000_000_000))
+    if how == "renamed":
+        new.replace(old)
+    else:
+        old.write_bytes(new.read_bytes())
+        os.utime(old, ns=(0, new.stat().st_mtime_ns))
+    with pytest.raises(RuntimeError, match="replaced since its index was read"):
+        for _ in range(48):
+            pipe.run()

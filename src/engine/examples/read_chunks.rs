@@ -97,10 +97,10 @@ fn encoded_chunk(part: &Part, store: &dyn Store, coords: &[u64]) -> Result<Optio
     let (shard, slot) = sharding.shard_of(coords);
     let key = part.key(&shard);
     let mut index = vec![0; sharding.index_bytes];
-    let Some(found) = store.read(&key, sharding.index_part(), &mut index)? else { return missing() };
+    let Some(found) = store.read(&key, sharding.index_part(), None, &mut index)? else { return missing() };
     let Some((offset, len)) = sharding.decode_index(&index, found.size)?[slot] else { return Ok(None) };
     let mut encoded = vec![0; len as usize];
-    store.read(&key, store::Part::From(offset), &mut encoded)?;
+    store.read(&key, store::Part::From(offset), found.version.as_ref(), &mut encoded)?;
     Ok(Some(encoded))
 }
 

@@ -61,9 +61,9 @@ impl Store for Watched {
     fn location(&self) -> &str {
         self.inner.location()
     }
-    fn read(&self, key: &str, part: store::Part, to: &mut [u8]) -> Result<Option<Found>> {
+    fn read(&self, key: &str, part: store::Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
         self.opened.lock().unwrap().push(key.to_owned());
-        self.inner.read(key, part, to)
+        self.inner.read(key, part, version, to)
     }
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
         self.opened.lock().unwrap().push(key.to_owned());

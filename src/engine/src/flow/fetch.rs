@@ -213,7 +213,8 @@ fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end.
     let to = unsafe { read.to.bytes_mut() };
-    let found = shared.catalog.store(read.array, read.part).read(&read.key, read.part(), to).map_err(within)?;
+    let store = shared.catalog.store(read.array, read.part);
+    let found = store.read(&read.key, read.part(), read.version.as_ref(), to).map_err(within)?;
     let Some(found) = found else {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
@@ -228,7 +229,7 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
     let sharding = shared.catalog.sharding(shard);
     let mut bytes = vec![0; sharding.index_bytes];
     let store = shared.catalog.store(shard.array, shard.part);
-    let Some(found) = store.read(key, sharding.index_part(), &mut bytes).map_err(within)? else {
+    let Some(found) = store.read(key, sharding.index_part(), None, &mut bytes).map_err(within)? else {
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
@@ -249,12 +250,12 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
         return store.get(&key, most)?.ok_or_else(gone);
     };
     let mut index = vec![0; sharding.index_bytes];
-    let found = store.read(&key, sharding.index_part(), &mut index)?.ok_or_else(gone)?;
+    let found = store.read(&key, sharding.index_part(), None, &mut index)?.ok_or_else(gone)?;
     let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
     if len > most {
         return Err(Error::runtime(format!("expected at most {most} encoded bytes, found {len}")));
     }
     let mut bytes = vec![0; len as usize];
-    store.read(&key, Part::From(offset), &mut bytes)?.ok_or_else(gone)?;
+    store.read(&key, Part::From(offset), found.version.as_ref(), &mut bytes)?.ok_or_else(gone)?;
     Ok(bytes)
 }

@@ -29,8 +29,8 @@ impl Store for Blocking {
         self.0.location()
     }
 
-    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>> {
-        self.wait(self.0.read(key, part, None, to))
+    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        self.wait(self.0.read(key, part, version, to))
     }
 
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {

@@ -1,10 +1,12 @@
 //! A directory on a file system: a key is a relative path, a value is a regular file, read with `pread`.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use super::{Found, Part, Store, too_long};
 use crate::error::{Error, Result};
@@ -53,8 +55,8 @@ impl LocalStore {
         Error::runtime(format!("store {}: key {key:?} can't be read: {e}", self.location))
     }
 
-    /// The file of `key` and its length; `None` if there is none.
-    fn open_key(&self, key: &str) -> Result<Option<(File, u64)>> {
+    /// The file of `key` and what the system knows of it; `None` if there is none.
+    fn open_key(&self, key: &str) -> Result<Option<(File, Metadata)>> {
         // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
         let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(key)) {
             Ok(file) => file,
@@ -69,7 +71,7 @@ impl LocalStore {
                 self.location
             )));
         }
-        Ok(Some((file, meta.len())))
+        Ok(Some((file, meta)))
     }
 
     /// Fills `to` from an open file of `size` bytes.
@@ -84,6 +86,30 @@ impl LocalStore {
             )),
             _ => Error::runtime(format!("{}: {} bytes at offset {offset} can't be read: {e}", place(), to.len())),
         })
+    }
+}
+
+/// What tells files at one path apart: size, and times of birth (where the file system has it) and of the last change, in
+/// nanoseconds. Not the number of the file: file systems in user space give new ones to files that they have forgotten.
+/// Written without memory of its own, since chunks of a shard are compared one by one.
+struct Version {
+    text: [u8; 96],
+    len: usize,
+}
+
+impl Version {
+    fn of(meta: &Metadata) -> Self {
+        let born = meta.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        let mut text = [0; 96];
+        let mut rest = &mut text[..];
+        // Four numbers, none of more than 24 hexadecimal digits: they fit.
+        let _ = write!(rest, "{:x} {:x}.{:x} {:x}", meta.size(), meta.mtime(), meta.mtime_nsec(), born.as_nanos());
+        let len = 96 - rest.len();
+        Self { text, len }
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
     }
 }
 
@@ -117,8 +143,19 @@ impl Store for LocalStore {
         &self.location
     }
 
-    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>> {
-        let Some((file, size)) = self.open_key(key)? else { return Ok(None) };
+    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        let Some((file, meta)) = self.open_key(key)? else { return Ok(None) };
+        let size = meta.len();
+        let version = match (version, part) {
+            (Some(wanted), _) if Version::of(&meta).as_str() != &**wanted => {
+                let what = format!("{} bytes can't be read: it was replaced since its index was read", to.len());
+                return Err(Error::runtime(format!("store {}: key {key:?}: {what}", self.location)));
+            }
+            (Some(wanted), _) => Some(Arc::clone(wanted)),
+            // Nobody reads more of what was read as a whole.
+            (None, Part::Whole) => None,
+            (None, _) => Some(Version::of(&meta).as_str().into()),
+        };
         let (offset, len) = match part {
             Part::From(offset) => (offset, to.len()),
             Part::Whole if size <= to.len() as u64 => (0, size as usize),
@@ -126,11 +163,12 @@ impl Store for LocalStore {
             Part::Whole | Part::Last => (0, 0),
         };
         self.fill(key, &file, size, offset, &mut to[..len])?;
-        Ok(Some(Found { size, version: None }))
+        Ok(Some(Found { size, version }))
     }
 
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        let Some((file, size)) = self.open_key(key)? else { return Ok(None) };
+        let Some((file, meta)) = self.open_key(key)? else { return Ok(None) };
+        let size = meta.len();
         let len = usize::try_from(size).ok().filter(|_| size <= most);
         let mut bytes = vec![0; len.ok_or_else(|| too_long(&self.location, key, most, size))?];
         self.fill(key, &file, size, 0, &mut bytes)?;
@@ -183,16 +221,16 @@ mod tests {
         assert_eq!(store.children("").unwrap().unwrap(), ["a"]);
 
         let mut buf = [0; 4];
-        let read = |part, buf: &mut [u8]| store.read("a/c/0/1", part, buf).unwrap().unwrap().size;
+        let read = |part, buf: &mut [u8]| store.read("a/c/0/1", part, None, buf).unwrap().unwrap().size;
         assert_eq!((read(Part::From(3), &mut buf), &buf), (10, b"3456"));
         assert_eq!((read(Part::Last, &mut buf), &buf), (10, b"6789"));
         assert_eq!((read(Part::Whole, &mut buf), &buf), (10, b"6789"), "too long: nothing is read");
         assert_eq!(read(Part::Last, &mut [0; 11]), 10);
         let mut all = [7; 12];
         assert_eq!((read(Part::Whole, &mut all), &all), (10, b"0123456789\x07\x07"));
-        let error = store.read("a/c/0/1", Part::From(8), &mut buf).unwrap_err();
+        let error = store.read("a/c/0/1", Part::From(8), None, &mut buf).unwrap_err();
         assert!(error.message().contains("expected 4 bytes at offset 8"), "{error}");
-        let error = store.read("a/c", Part::Whole, &mut buf).unwrap_err();
+        let error = store.read("a/c", Part::Whole, None, &mut buf).unwrap_err();
         assert!(error.message().contains("expected a file, but found a directory"), "{error}");
     }
 
@@ -202,10 +240,48 @@ mod tests {
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
         let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
-        let (file, size) = store.open_key("k").unwrap().unwrap();
+        let (file, meta) = store.open_key("k").unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
-        let error = store.fill("k", &file, size, 0, &mut [0; 100]).unwrap_err();
+        let error = store.fill("k", &file, meta.len(), 0, &mut [0; 100]).unwrap_err();
         assert!(error.message().contains("it had 100 bytes when it was opened"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_between_two_reads_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k");
+        fs::write(&path, [1; 100]).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
+        let version = |part| store.read("k", part, None, &mut [0; 8]).unwrap().unwrap().version;
+        let then = version(Part::Last).unwrap();
+        assert_eq!(version(Part::From(0)).as_ref(), Some(&then), "nothing has changed");
+        let read = || store.read("k", Part::From(4), Some(&then), &mut [0; 8]);
+        assert_eq!(read().unwrap().unwrap().version.as_ref(), Some(&then));
+        let old = fs::metadata(&path).unwrap();
+        let (modified, born) = (old.modified().unwrap(), old.created());
+        let replaced = || {
+            let error = read().unwrap_err();
+            assert!(error.message().contains("\"k\": 8 bytes can't be read: it was replaced since"), "{error}");
+        };
+        let touch = |time| OpenOptions::new().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        // In place, with as many bytes: its date alone tells.
+        touch(modified + std::time::Duration::from_nanos(1));
+        replaced();
+        touch(modified);
+        read().unwrap();
+        // With the old date: the size tells.
+        fs::write(&path, [1; 101]).unwrap();
+        touch(modified);
+        replaced();
+        // By another file with the old size and date, as a copy that preserves dates does: its birth tells, where it is known.
+        fs::write(dir.path().join("new"), [2; 100]).unwrap();
+        fs::rename(dir.path().join("new"), &path).unwrap();
+        touch(modified);
+        if born.is_ok_and(|born| fs::metadata(&path).unwrap().created().unwrap() != born) {
+            replaced();
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(read().unwrap().is_none(), "gone is missing, which its caller must judge");
     }
 
     #[test]

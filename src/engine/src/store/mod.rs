@@ -36,7 +36,7 @@ pub enum Part {
 pub struct Found {
     /// Bytes of the whole value.
     pub size: u64,
-    /// What changes whenever the value does (an ETag), if the store has such a thing.
+    /// What changes whenever the value does (an ETag, a file's times), if the store has such a thing and was asked for a part.
     pub version: Option<Arc<str>>,
 }
 
@@ -45,11 +45,13 @@ pub trait Store: Send + Sync {
     /// The path or URL, as it stands in messages.
     fn location(&self) -> &str;
 
-    /// Reads bytes of the value of `key` to the front of `to`; `None` if there is no such key.
+    /// Reads bytes of the value of `key` to the front of `to`; `None` if there is no such key. With `version` the value must
+    /// be the one that [`Found`] told of.
     ///
     /// # Errors
-    /// If that can't be found out, if what is there isn't a value, or ends before the bytes that [`Part::From`] asks for.
-    fn read(&self, key: &str, part: Part, to: &mut [u8]) -> Result<Option<Found>>;
+    /// If that can't be found out, if what is there isn't a value, ends before the bytes that [`Part::From`] asks for, or was
+    /// replaced.
+    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
 
     /// The whole value of `key`, of at most `most` bytes; `None` if there is none.
     ///
@@ -90,10 +92,10 @@ pub trait AsyncStore: Send + Sync {
     /// The threads that drive its requests.
     fn io(&self) -> &Arc<remote::Io>;
 
-    /// As [`Store::read`]. With `version` the value must be the one that [`Found`] told of.
+    /// As [`Store::read`].
     ///
     /// # Errors
-    /// As there, after as many tries as the options allow; or if the value was replaced.
+    /// As there, after as many tries as the options allow.
     async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
 
     /// As [`Store::get`].
