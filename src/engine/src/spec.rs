@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::store;
 
 /// Used when the user gives no seed, so that shards in different processes agree.
-const DEFAULT_SEED: u64 = 0x5eed;
+pub(crate) const DEFAULT_SEED: u64 = 0x5eed;
 
 /// What DALI's readers have.
 pub const DEFAULT_INITIAL_FILL: u64 = 1024;

@@ -27,8 +27,8 @@ a name are called ``dim_0``, ``dim_1``, ... by position.
 There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
 by offset, and one more with `return_index`. All samples of an output have the same shape.
 
-Checkpoints: a pipeline that is built with the checkpoint of another one of the same arguments and data set goes on
-with exactly the next sample. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ:
+Checkpoints: a pipeline that is built with the checkpoint of another one of the same samples goes on with exactly the
+next one. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ:
 what the shards had not delivered of their epoch is then divided anew.)";
 
 void AddSampleArguments(dali::OpSchema &schema) {

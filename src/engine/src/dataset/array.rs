@@ -42,6 +42,11 @@ impl Part {
         format!("{}{}", self.prefix, self.keys.encode(coords).as_str())
     }
 
+    /// Whether the store is the array, not a group with the array in it.
+    pub fn is_root(&self) -> bool {
+        self.prefix.is_empty()
+    }
+
     /// A key that is in the store as long as the array is. A chunk's key that is missing means the fill value only
     /// while this one is there: else the array was deleted.
     pub fn metadata_key(&self) -> &str {

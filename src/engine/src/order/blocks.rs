@@ -175,6 +175,17 @@ impl Blocks {
         self.classes.iter().map(|c| c.size).max().unwrap_or(1)
     }
 
+    /// Whether an order that is shuffled with `initial_fill` depends on them: not if they share nothing, or all samples are
+    /// shuffled as if they did.
+    pub(crate) fn matter(&self, initial_fill: u64) -> bool {
+        self.largest() > 1 && initial_fill < self.samples
+    }
+
+    /// Along each axis the sizes of the blocks, in their order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Vec<Run>> {
+        self.axes.iter().map(|axis| axis.runs.iter().map(|&Placed { size, count, .. }| Run { size, count }).collect())
+    }
+
     pub(super) fn classes(&self) -> &[Class] {
         &self.classes
     }

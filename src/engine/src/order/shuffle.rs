@@ -59,7 +59,7 @@ impl Shuffle {
         };
         let samples = blocks.samples();
         // Asked of all samples, not of the shard's, so that all shards cut the same line.
-        let by_chunks = mode != Mode::No && blocks.largest() > 1 && spec.initial_fill < samples;
+        let by_chunks = mode != Mode::No && blocks.matter(spec.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
         let windows = by_chunks.then(|| Windows::new(blocks, range, spec.initial_fill));
         Ok(Self { mode, samples, shard, seed: spec.seed_of_order(), windows, current: None })

@@ -58,7 +58,9 @@ impl Opened {
         let ops = operations(spec, &dataset, &geometry);
         let outputs = geometry.outputs.clone();
         let planner = Planner::new(geometry, grids);
-        let order = Order::by_chunks(spec, planner.blocks())?;
+        let blocks = planner.blocks();
+        let identity = Identity::new(spec, &dataset, planner.geometry(), &blocks);
+        let order = Order::by_chunks(spec, blocks)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
@@ -67,7 +69,6 @@ impl Opened {
             pad_last_batch: spec.pad_last_batch,
             stick_to_shard: spec.stick_to_shard,
         };
-        let identity = Identity::new(spec, &dataset, order.samples());
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
         let catalog = Arc::new(Catalog::new(dataset, planner, routes));
