@@ -44,6 +44,8 @@ ARGUMENTS = {
     "decode_device": "STRING",
     "device_memory_limit": "INT64",
     "host_memory_limit": "INT64",
+    "io": "STRING",
+    "use_o_direct": "BOOL",
     "io_threads": "INT64",
     "io_concurrency": "INT64",
     "decode_threads": "INT64",

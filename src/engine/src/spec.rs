@@ -31,6 +31,18 @@ pub enum DecodeDevice {
     Cpu,
 }
 
+/// How chunks of local stores are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// By GPUDirect Storage where the machine has it and it was faster in a short trial, else by system calls.
+    #[default]
+    Auto,
+    /// By system calls (`pread`).
+    Posix,
+    /// By GPUDirect Storage: cuFile reads to the device. An error where it isn't there.
+    Gds,
+}
+
 /// What happens with a window that reaches beyond the region of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfBounds {
@@ -136,6 +148,10 @@ pub struct Spec {
     pub device_memory_limit: Option<u64>,
     /// Bytes of host memory that the reader holds at most; `None`: its default.
     pub host_memory_limit: Option<u64>,
+    /// How chunks of local stores are read.
+    pub io: Io,
+    /// Read chunks of local stores past the page cache.
+    pub use_o_direct: bool,
     /// Threads that read; `None`: by the number of cores.
     pub io_threads: Option<usize>,
     /// Requests to remote stores under way at a time; `None`: 128.
@@ -187,6 +203,8 @@ impl Default for Spec {
             decode_device: DecodeDevice::Auto,
             device_memory_limit: None,
             host_memory_limit: None,
+            io: Io::Auto,
+            use_o_direct: false,
             io_threads: None,
             io_concurrency: None,
             decode_threads: None,

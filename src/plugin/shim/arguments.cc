@@ -171,6 +171,8 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.decode_device = Text(spec, "decode_device");
   a.maybe_device_memory_limit = MaybeInteger(spec, "device_memory_limit");
   a.maybe_host_memory_limit = MaybeInteger(spec, "host_memory_limit");
+  a.io = Text(spec, "io");
+  a.use_o_direct = spec.GetArgument<bool>("use_o_direct");
   a.maybe_io_threads = MaybeInteger(spec, "io_threads");
   a.maybe_io_concurrency = MaybeInteger(spec, "io_concurrency");
   a.maybe_decode_threads = MaybeInteger(spec, "decode_threads");

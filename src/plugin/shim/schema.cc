@@ -205,6 +205,18 @@ By default as many as the memory limits allow.)",
 have not been handed over yet included.)",
                                nullptr)
       .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
+      .AddOptionalArg("io", R"(How chunks of local stores are read.
+
+- ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on the store's first chunks was faster, else by
+  system calls.
+- ``"posix"``: by system calls.
+- ``"gds"``: by GPUDirect Storage (cuFile), which reads to the device what is uncompressed or decompressed there. It is an error
+  if cuFile is missing, or with ``device="cpu"``.)",
+                      "auto")
+      .AddOptionalArg("use_o_direct", R"(Whether chunks of local stores are read past the page cache.
+
+For stores that are larger than memory. It is an error if the file system has no such reads.)",
+                      false)
       .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read local stores, or drive the requests to remote
 ones.
 

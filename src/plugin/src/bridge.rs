@@ -8,7 +8,7 @@ use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
-use crate::parse::{parse_decode_device, parse_options, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive};
 use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
 
@@ -87,6 +87,8 @@ mod ffi {
         decode_device: String,
         maybe_device_memory_limit: Vec<i64>,
         maybe_host_memory_limit: Vec<i64>,
+        io: String,
+        use_o_direct: bool,
         maybe_io_threads: Vec<i64>,
         maybe_io_concurrency: Vec<i64>,
         maybe_decode_threads: Vec<i64>,
@@ -381,6 +383,8 @@ fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
         decode_device: parse_decode_device(&a.decode_device)?,
         device_memory_limit: optional_count("device_memory_limit", &a.maybe_device_memory_limit)?.map(|n| n as u64),
         host_memory_limit: optional_count("host_memory_limit", &a.maybe_host_memory_limit)?.map(|n| n as u64),
+        io: parse_io(&a.io)?,
+        use_o_direct: a.use_o_direct,
         io_threads: optional_count("io_threads", &a.maybe_io_threads)?,
         io_concurrency: optional_count("io_concurrency", &a.maybe_io_concurrency)?,
         decode_threads: optional_count("decode_threads", &a.maybe_decode_threads)?,

@@ -6,7 +6,7 @@ use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 use serde_json::Value;
 
-use crate::parse::{parse_decode_device, parse_options, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{parse_decode_device, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive};
 
 /// Reads a spec.
 ///
@@ -61,6 +61,8 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "decode_device" => spec.decode_device = parse_decode_device(&at.string()?)?,
             "device_memory_limit" => spec.device_memory_limit = Some(at.count()? as u64),
             "host_memory_limit" => spec.host_memory_limit = Some(at.count()? as u64),
+            "io" => spec.io = parse_io(&at.string()?)?,
+            "use_o_direct" => spec.use_o_direct = at.bool()?,
             "io_threads" => spec.io_threads = Some(at.count()?),
             "io_concurrency" => spec.io_concurrency = Some(at.count()?),
             "decode_threads" => spec.decode_threads = Some(at.count()?),

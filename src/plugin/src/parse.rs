@@ -1,7 +1,7 @@
 //! Readings of single arguments that both doors of the library share.
 
 use dali_zarr_engine::error::{Error, Result};
-use dali_zarr_engine::spec::{DecodeDevice, OutOfBounds, Pick, Spec};
+use dali_zarr_engine::spec::{DecodeDevice, Io, OutOfBounds, Pick, Spec};
 
 /// The error under the operator's name, where it doesn't say it already.
 pub fn named(error: &Error) -> Error {
@@ -43,6 +43,16 @@ pub fn parse_policy(text: &str) -> Result<OutOfBounds> {
         _ => Err(Error::value(format!(
             "out_of_bounds_policy: expected \"error\", \"drop\" or \"pad\", but found {text:?}"
         ))),
+    }
+}
+
+/// `io` as it is spelled by the user.
+pub fn parse_io(text: &str) -> Result<Io> {
+    match text {
+        "auto" => Ok(Io::Auto),
+        "posix" => Ok(Io::Posix),
+        "gds" => Ok(Io::Gds),
+        _ => Err(Error::value(format!("io: expected \"auto\", \"posix\" or \"gds\", but found {text:?}"))),
     }
 }
 

@@ -20,6 +20,22 @@ pub unsafe fn copy_to_device_async(stream: &Stream, dst: u64, src: *const u8, le
     check("cuMemcpyHtoDAsync", unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), len, stream.handle) })
 }
 
+/// Enqueues a copy to device memory from wherever `src` is: page-locked memory or the device.
+///
+/// # Errors
+/// If the driver refuses, or an earlier operation failed.
+///
+/// # Safety
+/// As for [`copy_to_device_async`].
+pub unsafe fn copy_async(stream: &Stream, dst: u64, src: u64, len: usize) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    stream.device().bind()?;
+    // SAFETY: the caller vouches for both ranges; addresses tell the driver where they are.
+    check("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(dst, src, len, stream.handle) })
+}
+
 /// Enqueues a copy from device to host memory. Asynchronous only to page-locked memory.
 ///
 /// # Errors

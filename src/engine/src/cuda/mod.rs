@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod cufile;
 pub mod decode;
 mod device;
 mod kernels;
@@ -14,7 +15,8 @@ mod memory;
 pub mod nvcomp;
 mod stream;
 
-pub use copy::{copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
+pub use copy::{copy_async, copy_device_async, copy_to_device_async, copy_to_host_async, memset_async};
+pub use cufile::{CuFile, Registered};
 pub use device::Device;
 pub use kernels::{Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};

@@ -64,7 +64,7 @@ impl Dataset {
         if spec.paths.is_empty() {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
-        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads())?;
+        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), spec.use_o_direct)?;
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             for (position, (name, described)) in described?.into_iter().enumerate() {

@@ -9,7 +9,7 @@ use super::chunks::{Group, Handle, Member, State};
 use super::queue::Wanted;
 use super::scheduler::Scheduler;
 use super::shards::{Ask, Index, Known, ShardId};
-use super::tasks::{Read, ReadRange};
+use super::tasks::{PastHost, Read, ReadRange};
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 use crate::plan::ChunkId;
@@ -34,6 +34,9 @@ const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 <
 
 /// Chunks that are looked at when neighbours in a shard are looked for.
 const MERGE_SEARCH: usize = 4096;
+
+/// A read of less isn't worth cuFile's calls.
+const LEAST_LANDING: usize = 64 << 10;
 
 /// What became of the first chunk in the queue.
 enum Admission {
@@ -93,8 +96,8 @@ impl Scheduler {
             if self.idle() {
                 // Nothing will give memory back: what is free has to be as good as it gets.
                 self.s.staging.arena.join_all();
-                if let Some(slots) = &mut self.s.slots {
-                    slots.arena.join_all();
+                for block in [&mut self.s.slots, &mut self.s.landing].into_iter().flatten() {
+                    block.arena.join_all();
                 }
             }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
@@ -263,7 +266,13 @@ impl Scheduler {
             };
             (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
         };
-        self.read(vec![(handle, 0, None)], staging, to, (range, None), id);
+        let Ok(landing) = self.reserve_landing(handle, most) else {
+            staging.into_iter().for_each(|staging| self.s.staging.arena.release(staging));
+            self.unreserve_decoded(handle);
+            self.lacking = lacking(Short::Staging);
+            return false;
+        };
+        self.read(vec![(handle, 0, None)], (staging, landing), to, (range, None), id);
         true
     }
 
@@ -271,7 +280,7 @@ impl Scheduler {
     fn read(
         &mut self,
         chunks: Vec<Member>,
-        staging: Option<arena::Range>,
+        (staging, landing): (Option<arena::Range>, Option<arena::Range>),
         to: Span,
         (range, version): (ReadRange, Option<Arc<str>>),
         of: ChunkId,
@@ -288,10 +297,36 @@ impl Scheduler {
         let group = self.next_group;
         self.next_group += 1;
         let remote = chunks.first().is_some_and(|&(handle, ..)| self.chunks[handle].place.remote);
-        self.groups.insert(group, Group { staging, remaining: chunks.len() as u32, chunks, to, remote });
+        // A read goes past the host if all of it does.
+        let past_host = match (landing, &self.s.landing) {
+            (Some(range), Some(block)) => Some(PastHost::Landing(block.base + range.offset as u64)),
+            _ if self.s.past_host && uploads.len() == chunks.len() && self.in_files(of) => Some(PastHost::Slots),
+            _ => None,
+        };
+        self.groups.insert(group, Group { staging, landing, remaining: chunks.len() as u32, chunks, to, remote });
         self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, version, to, uploads });
+        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, version, to, uploads, past_host });
+    }
+
+    /// Whether a chunk's store is one of files.
+    fn in_files(&self, id: ChunkId) -> bool {
+        self.s.shared.catalog.store(id.array, id.part).has_files()
+    }
+
+    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't).
+    ///
+    /// # Errors
+    /// If there isn't enough of it now.
+    fn reserve_landing(&mut self, handle: Handle, bytes: usize) -> Result<Option<arena::Range>, Short> {
+        let applies = self.s.landing.is_some()
+            && self.chunks[handle].place.route == Route::Gpu
+            && bytes >= LEAST_LANDING
+            && self.in_files(self.chunks[handle].id);
+        match &mut self.s.landing {
+            Some(block) if applies => block.arena.take(bytes).map(Some).ok_or(Short::Staging),
+            _ => Ok(None),
+        }
     }
 
     fn admit_shard(&mut self, head: Wanted, shard: ShardId, slot: usize) -> Admission {
@@ -415,10 +450,18 @@ impl Scheduler {
                 return Err(short);
             }
         }
+        let landing = match self.reserve_landing(members[0].handle, bytes) {
+            Ok(landing) => landing,
+            Err(short) => {
+                members.iter().for_each(|m| self.unreserve_decoded(m.handle));
+                self.s.staging.arena.release(staging);
+                return Err(short);
+            }
+        };
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
         let of = self.chunks[members[0].handle].id;
-        self.read(chunks, Some(staging), to, (ReadRange::From(from), version.cloned()), of);
+        self.read(chunks, (Some(staging), landing), to, (ReadRange::From(from), version.cloned()), of);
         Ok(())
     }
 

@@ -47,6 +47,9 @@ impl Scheduler {
         if let Some(staging) = group.staging {
             group.staging = Some(self.s.staging.arena.shrink(staging, read));
         }
+        if let (Some(landing), Some(block)) = (group.landing, &mut self.s.landing) {
+            group.landing = Some(block.arena.shrink(landing, read));
+        }
         let on_gpu = self.s.lanes.is_some();
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
@@ -87,9 +90,13 @@ impl Scheduler {
         group.remaining -= chunks;
         if group.remaining == 0
             && let Some(group) = self.groups.remove(&id)
-            && let Some(staging) = group.staging
         {
-            self.s.staging.arena.release(staging);
+            if let Some(staging) = group.staging {
+                self.s.staging.arena.release(staging);
+            }
+            if let (Some(landing), Some(block)) = (group.landing, &mut self.s.landing) {
+                block.arena.release(landing);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! How much memory goes where: fixed when the reader is built, never exceeded. Pure arithmetic.
 
 use crate::error::{Error, Result};
-use crate::memory::arena::rounded;
+use crate::memory::arena::{ALIGN, rounded};
 
 /// What the reader must hold at a time, at the least.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,10 @@ pub struct Needs {
     pub fallback: usize,
     /// Bytes of the largest index of a shard.
     pub index: usize,
+    /// Bytes that the threads which read take for themselves.
+    pub reading: usize,
+    /// Bytes of device memory that files are best read to before the GPU decodes them, 0 if they aren't.
+    pub landing: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
     /// With chunk-aware shuffling: bytes of the decoded chunks among whose samples those of a batch are drawn. These are worth
@@ -61,7 +65,8 @@ fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
 pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
     let chunk = rounded(needs.encoded) + rounded(needs.decoded);
     // One batch more than are in preparation: a buffer that came back and waits to be used again.
-    ((window.unwrap_or(1).max(1) + 1) * needs.batch + chunk + rounded(needs.index * 2) + needs.per_thread) as u64
+    let aside = rounded(needs.index * 2) + needs.per_thread + needs.reading;
+    ((window.unwrap_or(1).max(1) + 1) * needs.batch + chunk + aside) as u64
 }
 
 /// What of a limit on host memory goes to decoders and indexes, and what is left beyond the smallest that would do.
@@ -106,7 +111,12 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
 
 /// The smallest limit on host memory with which batches can be delivered to a GPU, where `aside` bytes are taken already.
 fn smallest_for_gpu(needs: &Needs, aside: usize) -> usize {
-    rounded(needs.encoded) + rounded(needs.bounced) + rounded(needs.index * 2) + needs.per_thread + aside
+    rounded(needs.encoded)
+        + rounded(needs.bounced)
+        + rounded(needs.index * 2)
+        + needs.per_thread
+        + needs.reading
+        + aside
 }
 
 /// The same for a dataset, where the CPU has `fallback` bytes in which it decodes what the GPU can't: a lane's tables are in host
@@ -167,6 +177,8 @@ pub struct DeviceBudget {
     pub workspace: usize,
     /// Bytes of the block for decoded chunks.
     pub slots: usize,
+    /// Bytes of the block that files are read to.
+    pub landing: usize,
 }
 
 /// Streams that a wave of `decoded` bytes may have.
@@ -197,7 +209,8 @@ pub fn smallest_gpu(
     workspace: &dyn Fn(usize, usize) -> Result<usize>,
 ) -> Result<usize> {
     let chunk = rounded(needs.decoded);
-    Ok(window.unwrap_or(1).max(1) * needs.batch + chunk + lane(needs, chunk, on_gpu, workspace)?.0)
+    let landing = if needs.landing > 0 { rounded(needs.encoded) } else { 0 };
+    Ok(window.unwrap_or(1).max(1) * needs.batch + chunk + lane(needs, chunk, on_gpu, workspace)?.0 + landing)
 }
 
 /// Divides `limit` bytes of device memory. `on_gpu` says whether the GPU decodes anything; `workspace(streams, decoded)`
@@ -217,6 +230,16 @@ pub fn gpu(
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let chunk = rounded(needs.decoded);
     let encoded_chunk = rounded(needs.encoded);
+    let batches = window.unwrap_or(1).max(1);
+    let smallest = smallest_gpu(needs, Some(batches), on_gpu, workspace)?;
+    if total < smallest {
+        return Err(too_small("device_memory_limit", limit, smallest));
+    }
+    let landing = match needs.landing {
+        0 => 0,
+        wanted => rounded(wanted).min(total / 8).min(total - smallest).max(encoded_chunk) / ALIGN * ALIGN,
+    };
+    let total = total - landing;
     let streams_in = |decoded: usize| streams_in(needs, decoded);
     let lane = |decoded: usize| lane(needs, decoded, on_gpu, workspace);
     let budget = |window: usize, lanes: usize, decoded: usize, workspace: usize, slots: usize| DeviceBudget {
@@ -229,12 +252,8 @@ pub fn gpu(
         tables: tables_for(streams_in(decoded), decoded),
         workspace,
         slots,
+        landing,
     };
-    let batches = window.unwrap_or(1).max(1);
-    let smallest = smallest_gpu(needs, Some(batches), on_gpu, workspace)?;
-    if total < smallest {
-        return Err(too_small("device_memory_limit", limit, smallest));
-    }
     let set = needs.working_set.max(chunk).max(1);
     // Many lanes keep many streams in flight; each should hold a batch if it can, and no more than four.
     for lanes in [8usize, 6, 4, 3, 2, 1] {
@@ -300,6 +319,8 @@ mod tests {
             per_thread: 0,
             fallback: 0,
             index: 0,
+            reading: 0,
+            landing: 0,
             working_set: batch,
             shuffled: None,
             smallest: chunk,
@@ -313,7 +334,7 @@ mod tests {
     }
 
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
-        b.window * n.batch + b.lanes * (b.wave_encoded + b.workspace + rounded(b.tables)) + b.slots
+        b.landing + b.window * n.batch + b.lanes * (b.wave_encoded + b.workspace + rounded(b.tables)) + b.slots
     }
 
     #[test]

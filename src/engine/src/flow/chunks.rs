@@ -157,6 +157,8 @@ pub(super) type Member = (Handle, usize, Option<usize>);
 pub(super) struct Group {
     /// Memory that it was read to, if reserved for it alone.
     pub staging: Option<arena::Range>,
+    /// Device memory that it was read to.
+    pub landing: Option<arena::Range>,
     pub chunks: Vec<Member>,
     pub to: Span,
     /// Chunks that still need the memory.

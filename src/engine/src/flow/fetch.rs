@@ -17,8 +17,8 @@ use super::catalog::{Catalog, Location};
 use super::requests::Requests;
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{GroupId, Read, Shared};
-use super::wave::{Lanes, Upload};
+use super::tasks::{GroupId, PastHost, Read, Shared};
+use super::wave::{Lanes, Storage, Upload};
 use super::{Event, spawn};
 use crate::error::{Error, Result};
 use crate::memory::Span;
@@ -85,8 +85,9 @@ impl Threads {
         let threads = (0..threads)
             .map(|i| {
                 let (work, shared) = (receiver.clone(), shared.clone());
-                let upload = lanes.map(Lanes::upload).transpose()?;
-                let thread = Thread { work, shared, upload, copying: None, failed: None };
+                let upload = lanes.filter(|_| shared.catalog.uploads()).map(Lanes::upload).transpose()?;
+                let storage = lanes.map(Lanes::storage).transpose()?.flatten();
+                let thread = Thread { work, shared, upload, storage, copying: None, failed: None };
                 spawn(&format!("fetch-{i}"), thread.shared.events.clone(), move || thread.run())
             })
             .collect::<Result<_>>()?;
@@ -117,6 +118,8 @@ struct Thread {
     work: Receiver<Work>,
     shared: Shared,
     upload: Option<Box<dyn Upload>>,
+    /// Its way from files to the device, if this reader uses it.
+    storage: Option<Box<dyn Storage>>,
     /// The read whose uploads are under way, and its bytes.
     copying: Option<(GroupId, usize)>,
     /// Why they could not be started.
@@ -152,10 +155,16 @@ impl Thread {
         let range = nvtx::range(c"dali_zarr read");
         let (event, uploads) = match work {
             Work::Read(read) => {
-                let result = fetch(&read, &self.shared);
+                let past_host = read.past_host.zip(self.storage.as_deref());
+                let result = match past_host {
+                    Some((way, storage)) => fetch_past_host(&read, way, &self.shared, storage),
+                    None => fetch(&read, &self.shared),
+                };
                 let copies = read.uploads.iter().map(|&(offset, len, to)| (read.to.part(offset, len), to)).collect();
                 let uploads = match &result {
-                    Ok(Some(len)) if !read.uploads.is_empty() => Some((read.group, *len, copies)),
+                    Ok(Some(len)) if !read.uploads.is_empty() && past_host.is_none() => {
+                        Some((read.group, *len, copies))
+                    }
                     _ => None,
                 };
                 (Event::Fetched(read.group, result), uploads)
@@ -221,6 +230,44 @@ fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
     };
     let len = read.fits(found.size).map_err(within)?;
     shared.stats.read(len);
+    Ok(Some(len))
+}
+
+/// [`fetch`] to the device.
+fn fetch_past_host(read: &Read, way: PastHost, shared: &Shared, storage: &dyn Storage) -> Result<Option<usize>> {
+    let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
+    let store = shared.catalog.store(read.array, read.part);
+    let Some(value) = store.in_file(&read.key, read.version.as_ref()).map_err(within)? else {
+        shared.catalog.confirm_missing(read.array, read.part)?;
+        return Ok(None);
+    };
+    let len = read.fits(value.size).map_err(within)?;
+    let from = match read.part() {
+        Part::From(offset) => offset,
+        Part::Whole | Part::Last => 0,
+    };
+    if from + len as u64 > value.size {
+        return Err(within(Error::runtime(format!(
+            "expected {len} bytes at offset {from}, but the value has {}; it is truncated or being rewritten",
+            value.size
+        ))));
+    }
+    let begin = value.start + from;
+    // SAFETY: the scheduler reserved the slots, the landing place and the span for this read alone, until it hears of its end.
+    let result = unsafe {
+        match way {
+            PastHost::Slots => {
+                let part = |&(offset, len, slot): &(usize, usize, u64)| (begin + offset as u64, len, slot);
+                storage.read(&value.file, &read.uploads.iter().map(part).collect::<Vec<_>>())
+            }
+            PastHost::Landing(address) => storage
+                .read(&value.file, &[(begin, len, address)])
+                .and_then(|()| storage.copy_back(address, read.to.part(0, len))),
+        }
+    };
+    result.map_err(within)?;
+    shared.stats.read(len);
+    Stats::add(&shared.stats.reads_gds, 1);
     Ok(Some(len))
 }
 

@@ -5,9 +5,9 @@ use super::catalog::Route;
 use super::chunks::{Group, Handle, State};
 use super::scheduler::Scheduler;
 use super::stats::Stats;
-use super::tasks::Outcome;
+use super::tasks::{GroupId, Outcome};
 use super::wave::{Content, Wave, WaveChunk, WaveLimits};
-use crate::memory::arena;
+use crate::memory::{Span, arena};
 
 /// Uncompressed bytes that make a wave worth launching while more is being read.
 const EAGER_WAVE: usize = 16 << 20;
@@ -39,7 +39,8 @@ impl Scheduler {
         let group = self.next_group;
         self.next_group += 1;
         let encoded = chunk.payload.replace((group, to));
-        self.groups.insert(group, Group { staging: bounce, chunks: Vec::new(), to, remaining: 1, remote: false });
+        let bounced = Group { staging: bounce, landing: None, chunks: Vec::new(), to, remaining: 1, remote: false };
+        self.groups.insert(group, bounced);
         if let Some((group, _)) = encoded {
             self.release_group(group, 1);
         }
@@ -74,6 +75,15 @@ impl Scheduler {
                 lanes.launch(lane, wave);
             }
         }
+    }
+
+    /// Where the lane finds the bytes of a read: in host memory, or where they landed on the device.
+    fn source(&self, group: GroupId, span: Span) -> u64 {
+        let landed = self.s.landing.as_ref().and_then(|block| {
+            let group = self.groups.get(&group)?;
+            Some(block.base + group.landing?.offset as u64 + (span.address - group.to.address))
+        });
+        landed.unwrap_or(span.address)
     }
 
     /// The loose jobs, and as many of the chunks that wait as one wave may hold, in order.
@@ -113,6 +123,7 @@ impl Scheduler {
                 id,
                 handle,
                 bytes: span,
+                source: self.source(group, span),
                 content,
                 group,
                 slot: slot.map_or(0, |s| base + s.offset as u64),

@@ -54,6 +54,10 @@ pub(crate) struct Setup {
     pub staging: Block,
     /// Decoded chunks, where batches are assembled; `None`: in `staging`.
     pub slots: Option<Block>,
+    /// Encoded bytes on the device, if files are read to it.
+    pub landing: Option<Block>,
+    /// Whether chunks of files are read to the device.
+    pub past_host: bool,
     /// Buffers for outputs, if batches are delivered to the CPU.
     pub pools: Vec<Arc<Pool>>,
     /// Batches that may be active or waiting to be taken.

@@ -20,6 +20,8 @@ pub struct Stats {
     pub bytes_read: AtomicU64,
     /// Read requests, shard indexes not counted.
     pub reads: AtomicU64,
+    /// Of `reads`: those that went to the device past the host (GPUDirect Storage).
+    pub reads_gds: AtomicU64,
     /// Shard indexes read.
     pub index_reads: AtomicU64,
     /// Chunks decoded by the CPU, also those that it decoded for a GPU.
@@ -90,6 +92,7 @@ impl Stats {
             "chunks_missing": n(&self.chunks_missing),
             "bytes_read": n(&self.bytes_read),
             "reads": n(&self.reads),
+            "reads_gds": n(&self.reads_gds),
             "index_reads": n(&self.index_reads),
             "chunks_decoded_cpu": n(&self.chunks_decoded_cpu),
             "chunks_decoded_gpu": n(&self.chunks_decoded_gpu),

@@ -35,6 +35,17 @@ pub(crate) struct Read {
     pub to: Span,
     /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
+    /// If files are read to the device: where to.
+    pub past_host: Option<PastHost>,
+}
+
+/// Where a read of a file goes on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PastHost {
+    /// To the slots that [`Read::uploads`] names; nothing of it goes to host memory.
+    Slots,
+    /// To this address, and from there to host memory too: what the GPU decodes is checked on the host before.
+    Landing(u64),
 }
 
 impl Read {

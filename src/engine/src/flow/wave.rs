@@ -1,5 +1,7 @@
 //! What a lane of the GPU gets: chunks to be copied and decoded together, and the jobs that follow.
 
+use std::fs::File;
+
 use super::chunks::Handle;
 use super::tasks::{GroupId, Outcome, Served, Work};
 use crate::error::Result;
@@ -21,6 +23,8 @@ pub(crate) struct WaveChunk {
     pub handle: Handle,
     /// In page-locked memory.
     pub bytes: Span,
+    /// Where they are copied from: there, or on the device, if they were read to it.
+    pub source: u64,
     pub content: Content,
     /// The read whose memory `bytes` lies in.
     pub group: GroupId,
@@ -91,6 +95,26 @@ pub(crate) trait Upload: Send {
     fn wait(&self) -> Result<f64>;
 }
 
+/// A fetch thread's way from files to the device, past the host (GPUDirect Storage).
+pub(crate) trait Storage: Send {
+    /// Reads parts of a file, each to a device address: offset in the file, bytes, address. Done when it returns.
+    ///
+    /// # Errors
+    /// If the file ends before, or can't be read.
+    ///
+    /// # Safety
+    /// Each address has room for its part.
+    unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()>;
+    /// Copies what was read to page-locked memory, too. Done when it returns.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    ///
+    /// # Safety
+    /// There are as many bytes at `from`, and nobody else uses `to`.
+    unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()>;
+}
+
 /// The lanes of a GPU, as the scheduler sees them.
 pub(crate) trait Lanes: Send {
     /// How many waves run at a time.
@@ -102,6 +126,11 @@ pub(crate) trait Lanes: Send {
     /// # Errors
     /// If the device has no stream left.
     fn upload(&self) -> Result<Box<dyn Upload>>;
+    /// One fetch thread's way past the host, if this reader uses it.
+    ///
+    /// # Errors
+    /// If the device has no stream left.
+    fn storage(&self) -> Result<Option<Box<dyn Storage>>>;
     /// Starts a wave on an idle lane; [`super::Event::Copied`] and [`super::Event::Wave`] follow.
     fn launch(&self, lane: usize, wave: Wave);
 }

@@ -17,7 +17,7 @@ use super::decoding::Decoder;
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use super::zstd_decoder;
-use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_to_device_async};
+use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
 use crate::error::{Error, Result};
 use crate::flow::budget::DeviceBudget;
 use crate::flow::catalog::Route;
@@ -196,9 +196,7 @@ impl Lane {
             let chunk = &wave.chunks[i];
             // SAFETY: the bytes are kept until they were copied; the slot has room for the decoded chunk, whose length
             // the read was checked against.
-            unsafe {
-                copy_to_device_async(&self.stream, chunk.slot, chunk.bytes.address as *const u8, chunk.bytes.len)?
-            };
+            unsafe { copy_async(&self.stream, chunk.slot, chunk.source, chunk.bytes.len)? };
         }
         for &(from, offset, len) in &sorted.copies {
             if offset + len > self.staging.len() {
@@ -209,7 +207,7 @@ impl Lane {
                 )));
             }
             // SAFETY: as above; the range lies in the staging buffer.
-            unsafe { copy_to_device_async(&self.stream, self.staging.ptr() + offset as u64, from as *const u8, len)? };
+            unsafe { copy_async(&self.stream, self.staging.ptr() + offset as u64, from, len)? };
         }
         for (i, pieces) in sorted.pieces.chunks(self.tables.capacity().streams).enumerate() {
             if i > 0 {

@@ -2,6 +2,7 @@
 
 mod decoding;
 mod lane;
+pub(crate) mod storage;
 mod streams;
 mod tables;
 mod upload;
@@ -14,13 +15,13 @@ use crossbeam_channel::{Sender, bounded};
 use crate::codec::{BloscCodec, Compression, Packed};
 use crate::cuda::decode::temp_bytes;
 use crate::cuda::nvcomp;
-use crate::cuda::{Device, DeviceBuffer, Module, PinnedBuffer};
+use crate::cuda::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::{Error, Result};
 use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
 use crate::flow::catalog::{Catalog, Route};
 use crate::flow::spawn;
 use crate::flow::tasks::Shared;
-use crate::flow::wave::{Lanes, Upload, Wave, WaveLimits};
+use crate::flow::wave::{Lanes, Storage, Upload, Wave, WaveLimits};
 use crate::gpu_codec::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::reader::needs::Limits;
 use crate::spec::Spec;
@@ -31,6 +32,8 @@ pub(crate) struct Gpu {
     pub staging: (u64, usize),
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
+    /// Device memory that files are read to, if they are: address and bytes.
+    pub landing: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
     pub owned: Vec<Box<dyn Send>>,
 }
@@ -90,6 +93,7 @@ pub(crate) fn available(packed: &Packed, decoded: usize) -> Result<()> {
 
 struct RunningLanes {
     device: Arc<Device>,
+    cufile: Option<&'static CuFile>,
     limits: WaveLimits,
     waves: Vec<Sender<Wave>>,
     threads: Vec<JoinHandle<()>>,
@@ -104,6 +108,10 @@ impl Lanes for RunningLanes {
     }
     fn upload(&self) -> Result<Box<dyn Upload>> {
         Ok(Box::new(upload::StreamUpload::new(&self.device)?))
+    }
+    fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
+        let Some(cufile) = self.cufile else { return Ok(None) };
+        Ok(Some(Box::new(storage::CuFileStorage::new(cufile, &self.device)?)))
     }
     fn launch(&self, lane: usize, wave: Wave) {
         // A lane ends only when its sender is dropped; a panic in it is reported as an event.
@@ -207,6 +215,7 @@ pub(crate) fn open(
     h: &HostBudget,
     needs: &Needs,
     shared: &Shared,
+    cufile: Option<&'static CuFile>,
 ) -> Result<Gpu> {
     let staging = PinnedBuffer::alloc(device, h.block)?;
     let slots = DeviceBuffer::alloc(device, b.slots)?;
@@ -216,13 +225,29 @@ pub(crate) fn open(
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
-    let lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
-    Ok(Gpu {
+    let landing = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
+    // First, so that nothing is registered any more when it is freed.
+    let mut owned: Vec<Box<dyn Send>> = Vec::new();
+    if let Some(cufile) = cufile {
+        for buffer in [Some(&slots), landing.as_ref()].into_iter().flatten() {
+            // SAFETY: the buffer is freed after the registration, and that when all threads that read are gone.
+            owned.push(Box::new(unsafe { cufile.register(device, buffer.ptr(), buffer.len()) }));
+        }
+    }
+    let mut lanes = start_lanes(device, b, &module, ops.ptr(), fallback.as_ref(), shared)?;
+    lanes.cufile = cufile;
+    let gpu = Gpu {
         staging: (staging.ptr() as u64, staging.len()),
         slots: (slots.ptr(), slots.len()),
+        landing: landing.as_ref().map(|l| (l.ptr(), l.len())),
         lanes: Box::new(lanes),
-        owned: vec![Box::new(staging), Box::new(slots), Box::new(ops)],
-    })
+        owned: Vec::new(),
+    };
+    owned.push(Box::new(staging));
+    owned.push(Box::new(slots));
+    owned.push(Box::new(ops));
+    owned.push(Box::new(landing));
+    Ok(Gpu { owned, ..gpu })
 }
 
 /// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
@@ -254,6 +279,7 @@ fn start_lanes(
 ) -> Result<RunningLanes> {
     let mut lanes = RunningLanes {
         device: Arc::clone(device),
+        cufile: None,
         limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams },
         waves: Vec::new(),
         threads: Vec::new(),

@@ -71,7 +71,7 @@ pub(super) fn sort(
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
     // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
-    order.sort_unstable_by_key(|&i| wave.chunks[i].bytes.address);
+    order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
     let mut opened = Opened::default();
     for i in order {
@@ -99,7 +99,7 @@ pub(super) fn sort(
                 (start, end - start)
             }
         };
-        let from = chunk.bytes.address + start as u64;
+        let from = chunk.source + start as u64;
         let offset = match sorted.copies.last_mut() {
             // It follows the last one with a gap that padding would have cost anyway.
             Some((source, offset, bytes))

@@ -143,15 +143,16 @@ impl Reader {
         let window = memory.window;
         let io_threads = spec.io_threads();
         let io_concurrency = spec.io_concurrency();
-        let uploads = memory.lanes.as_deref().filter(|_| shared.catalog.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
-            fetch: FetchPool::new(io_threads, io_concurrency, uploads, &shared)?,
+            fetch: FetchPool::new(io_threads, io_concurrency, memory.lanes.as_deref(), &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
             reads: [io_threads, io_concurrency],
             staging: memory.staging,
             slots: memory.slots,
+            landing: memory.landing,
+            past_host: memory.past_host,
             pools: memory.pools,
             window,
             lookahead: lookahead(order.window(), window, spec.batch_size),

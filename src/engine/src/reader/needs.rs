@@ -69,6 +69,8 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         per_thread: 0,
         fallback: 0,
         index: 0,
+        reading: if spec.use_o_direct { spec.io_threads() * crate::store::UNBUFFERED_PER_THREAD } else { 0 },
+        landing: 0,
         working_set: 0,
         shuffled: None,
         smallest: usize::MAX,
@@ -136,6 +138,9 @@ pub(super) struct Memory {
     pub indexes: usize,
     pub staging: Block,
     pub slots: Option<Block>,
+    pub landing: Option<Block>,
+    /// Whether files are read to the device.
+    pub past_host: bool,
     pub pools: Vec<Arc<Pool>>,
     pub lanes: Option<Box<dyn crate::flow::wave::Lanes>>,
     pub owned: Vec<Box<dyn Send>>,
@@ -232,8 +237,12 @@ pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &Catalog, limits: Limi
     }
 }
 
+/// Bytes of device memory that files are best read to: two reads for each thread.
+fn landing(spec: &Spec, needs: &Needs) -> usize {
+    (2 * spec.io_threads()).saturating_mul(needs.encoded)
+}
+
 pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
-    let divided = |free| divide(spec, needs, &shared.catalog, limits(spec, needs, &shared.catalog, free));
     let device = match spec.device {
         Device::Cpu => None,
         Device::Gpu(ordinal) => {
@@ -241,16 +250,24 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
             Some(crate::cuda::Device::open(ordinal)?)
         }
     };
+    let cufile = match &device {
+        Some(device) => gpu::storage::choose(spec, &shared.catalog, device)?,
+        None => None,
+    };
+    let needs = &Needs { landing: cufile.map_or(0, |_| landing(spec, needs)), ..*needs };
+    let divided = |free| divide(spec, needs, &shared.catalog, limits(spec, needs, &shared.catalog, free));
     let free = device.as_ref().map(|d| d.memory_info()).transpose()?.map(|(free, _)| free as u64);
     match (divided(free)?, device) {
         (Division::Gpu(b, h), Some(device)) => {
-            let g = gpu::open(&device, &b, &h, needs, shared)?;
+            let g = gpu::open(&device, &b, &h, needs, shared, cufile)?;
             Ok(Memory {
                 window: b.window,
                 threads: h.threads,
                 indexes: h.indexes,
                 staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
                 slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
+                landing: g.landing.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
+                past_host: cufile.is_some(),
                 pools: Vec::new(),
                 lanes: Some(g.lanes),
                 owned: g.owned,
@@ -266,6 +283,8 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
                 indexes: b.indexes,
                 staging,
                 slots: None,
+                landing: None,
+                past_host: false,
                 pools,
                 lanes: None,
                 owned: vec![Box::new(block)],

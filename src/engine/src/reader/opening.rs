@@ -16,7 +16,7 @@ use crate::geometry::{ArrayShape, Geometry};
 use crate::gpu;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
-use crate::spec::{DecodeDevice, Device, Spec};
+use crate::spec::{DecodeDevice, Device, Io, Spec};
 use crate::state::Identity;
 
 /// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
@@ -48,6 +48,9 @@ impl Opened {
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn new(spec: &Spec) -> Result<Self> {
+        if spec.io == Io::Gds && spec.device == Device::Cpu {
+            return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
+        }
         let dataset = Dataset::open(spec)?;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("more than 65535 arrays or stores; use several readers"));

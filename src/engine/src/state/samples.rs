@@ -90,6 +90,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         decode_device: _,
         device_memory_limit: _,
         host_memory_limit: _,
+        io: _,
+        use_o_direct: _,
         io_threads: _,
         io_concurrency: _,
         decode_threads: _,

@@ -8,21 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::{Found, Part, Store, too_long};
+use super::{Found, InFile, Part, Store, too_long, unbuffered};
 use crate::error::{Error, Result};
 
 /// A store in a local directory.
 pub struct LocalStore {
     location: String,
     root: PathBuf,
+    /// Whether chunks are read past the page cache.
+    unbuffered: bool,
 }
 
 impl LocalStore {
-    /// Opens the directory at `location`, a path or a `file://` URL.
+    /// Opens the directory at `location`, a path or a `file://` URL. If `unbuffered`, values are read past the page cache,
+    /// but for those that [`Store::get`] gives.
     ///
     /// # Errors
-    /// [`Error::value`] if it isn't a directory that can be read.
-    pub fn open(location: &str) -> Result<Self> {
+    /// [`Error::value`] if it isn't a directory that can be read, or its file system has no reads past the page cache.
+    pub fn open(location: &str, unbuffered: bool) -> Result<Self> {
         let wrong = |found: String| Error::value(format!("store {location}: expected a directory, but {found}"));
         if location.is_empty() {
             return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
@@ -44,7 +47,32 @@ impl LocalStore {
         if !meta.is_dir() {
             return Err(wrong("found a file; give the directory that holds zarr.json, .zgroup or .zarray".into()));
         }
-        Ok(Self { location: location.to_owned(), root })
+        let store = Self { location: location.to_owned(), root, unbuffered };
+        if unbuffered {
+            store.probe()?;
+        }
+        Ok(store)
+    }
+
+    /// Whether files can be opened for reads past the page cache is only known once one was: any document will do.
+    fn probe(&self) -> Result<()> {
+        for key in ["zarr.json", ".zgroup", ".zarray", ".zmetadata"] {
+            if let Err(e) = self.open_with(key, libc::O_DIRECT)
+                && e.raw_os_error() == Some(libc::EINVAL)
+            {
+                return Err(Error::value(format!(
+                    "use_o_direct: expected store {} to be on a file system that can be read past the page cache, but \
+                     this one refuses O_DIRECT; leave use_o_direct out",
+                    self.location
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn open_with(&self, key: &str, flags: i32) -> io::Result<File> {
+        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | flags).open(self.path(key))
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -56,9 +84,8 @@ impl LocalStore {
     }
 
     /// The file of `key` and what the system knows of it; `None` if there is none.
-    fn open_key(&self, key: &str) -> Result<Option<(File, Metadata)>> {
-        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
-        let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(key)) {
+    fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
+        let file = match self.open_with(key, flags) {
             Ok(file) => file,
             Err(e) if is_missing(&e) => return Ok(None),
             Err(e) => return Err(self.failed(key, &e)),
@@ -74,10 +101,23 @@ impl LocalStore {
         Ok(Some((file, meta)))
     }
 
-    /// Fills `to` from an open file of `size` bytes.
-    fn fill(&self, key: &str, file: &File, size: u64, offset: u64, to: &mut [u8]) -> Result<()> {
+    /// Refuses a file that isn't the one of which `wanted` told.
+    fn check_version(&self, key: &str, meta: &Metadata, wanted: Option<&Arc<str>>) -> Result<()> {
+        match wanted {
+            Some(wanted) if Version::of(meta).as_str() != &**wanted => Err(Error::runtime(format!(
+                "store {}: key {key:?} can't be read: it was replaced since its index was read",
+                self.location
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills `to` from an open file and its size.
+    fn fill(&self, key: &str, (file, size): (&File, u64), offset: u64, to: &mut [u8], unbuffered: bool) -> Result<()> {
         let place = || format!("store {}: key {key:?}", self.location);
-        file.read_exact_at(to, offset).map_err(|e| match e.kind() {
+        let read =
+            if unbuffered { unbuffered::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
+        read.map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => Error::runtime(format!(
                 "{}: expected {} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
                  opened); it is truncated or being rewritten",
@@ -144,13 +184,11 @@ impl Store for LocalStore {
     }
 
     fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        let Some((file, meta)) = self.open_key(key)? else { return Ok(None) };
+        let flags = if self.unbuffered { libc::O_DIRECT } else { 0 };
+        let Some((file, meta)) = self.open_key(key, flags)? else { return Ok(None) };
         let size = meta.len();
+        self.check_version(key, &meta, version)?;
         let version = match (version, part) {
-            (Some(wanted), _) if Version::of(&meta).as_str() != &**wanted => {
-                let what = format!("{} bytes can't be read: it was replaced since its index was read", to.len());
-                return Err(Error::runtime(format!("store {}: key {key:?}: {what}", self.location)));
-            }
             (Some(wanted), _) => Some(Arc::clone(wanted)),
             // Nobody reads more of what was read as a whole.
             (None, Part::Whole) => None,
@@ -162,16 +200,16 @@ impl Store for LocalStore {
             Part::Last if size >= to.len() as u64 => (size - to.len() as u64, to.len()),
             Part::Whole | Part::Last => (0, 0),
         };
-        self.fill(key, &file, size, offset, &mut to[..len])?;
+        self.fill(key, (&file, size), offset, &mut to[..len], self.unbuffered)?;
         Ok(Some(Found { size, version }))
     }
 
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        let Some((file, meta)) = self.open_key(key)? else { return Ok(None) };
+        let Some((file, meta)) = self.open_key(key, 0)? else { return Ok(None) };
         let size = meta.len();
         let len = usize::try_from(size).ok().filter(|_| size <= most);
         let mut bytes = vec![0; len.ok_or_else(|| too_long(&self.location, key, most, size))?];
-        self.fill(key, &file, size, 0, &mut bytes)?;
+        self.fill(key, (&file, size), 0, &mut bytes, false)?;
         Ok(Some(bytes))
     }
 
@@ -181,6 +219,21 @@ impl Store for LocalStore {
             Err(e) if is_missing(&e) => Ok(false),
             Err(e) => Err(self.failed(key, &e)),
         }
+    }
+
+    fn has_files(&self) -> bool {
+        true
+    }
+
+    fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+        let opened = match self.open_key(key, libc::O_DIRECT) {
+            // A file system that has nothing but its page cache.
+            Err(_) => self.open_key(key, 0)?,
+            opened => opened?,
+        };
+        let Some((file, meta)) = opened else { return Ok(None) };
+        self.check_version(key, &meta, version)?;
+        Ok(Some(InFile { file, start: 0, size: meta.len() }))
     }
 
     fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
@@ -212,7 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("a/c/0")).unwrap();
         fs::write(dir.path().join("a/c/0/1"), b"0123456789").unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
         assert_eq!(store.get("a/c/0/1", 10).unwrap().unwrap(), b"0123456789");
         assert!(store.get("a/c/0/1", 9).unwrap_err().message().contains("at most 9 bytes, but found 10"));
         assert!(store.get("a/c/0/2", 10).unwrap().is_none());
@@ -239,10 +292,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
-        let (file, meta) = store.open_key("k").unwrap().unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
+        let (file, meta) = store.open_key("k", 0).unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
-        let error = store.fill("k", &file, meta.len(), 0, &mut [0; 100]).unwrap_err();
+        let error = store.fill("k", (&file, meta.len()), 0, &mut [0; 100], false).unwrap_err();
         assert!(error.message().contains("it had 100 bytes when it was opened"), "{error}");
     }
 
@@ -251,7 +304,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap()).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
         let version = |part| store.read("k", part, None, &mut [0; 8]).unwrap().unwrap().version;
         let then = version(Part::Last).unwrap();
         assert_eq!(version(Part::From(0)).as_ref(), Some(&then), "nothing has changed");
@@ -289,11 +342,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("a b")).unwrap();
         let path = dir.path().to_str().unwrap();
-        assert!(LocalStore::open(&format!("file://{path}/a%20b")).is_ok());
-        assert!(LocalStore::open(&format!("file://localhost{path}/a b")).is_ok());
+        assert!(LocalStore::open(&format!("file://{path}/a%20b"), false).is_ok());
+        assert!(LocalStore::open(&format!("file://localhost{path}/a b"), false).is_ok());
         fs::write(dir.path().join("file.zip"), b"").unwrap();
         for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "ftp://host/store"] {
-            let error = super::super::open(&[wrong.to_owned()], &[], 1).err().unwrap();
+            let error = super::super::open(&[wrong.to_owned()], &[], 1, false).err().unwrap();
             assert_eq!(error.kind(), Kind::Value, "{error}");
         }
     }

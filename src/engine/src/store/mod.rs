@@ -9,11 +9,15 @@
 mod blocking;
 mod local;
 pub mod remote;
+mod unbuffered;
+
+pub(crate) use unbuffered::PER_THREAD as UNBUFFERED_PER_THREAD;
 
 pub use blocking::Blocking;
 pub use local::LocalStore;
 pub use remote::RemoteStore;
 
+use std::fs::File;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -38,6 +42,17 @@ pub struct Found {
     pub size: u64,
     /// What changes whenever the value does (an ETag, a file's times), if the store has such a thing and was asked for a part.
     pub version: Option<Arc<str>>,
+}
+
+/// A value that is (part of) a file of this machine.
+#[derive(Debug)]
+pub struct InFile {
+    /// Open for reading.
+    pub file: File,
+    /// Where the value begins in it.
+    pub start: u64,
+    /// Its bytes.
+    pub size: u64,
 }
 
 /// A flat set of values with names such as `t2m/c/0/0/0`, below one location.
@@ -76,6 +91,20 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// If listing fails.
     fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
+
+    /// Whether values are (parts of) files of this machine, which [`Self::in_file`] opens.
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    /// The value of `key` as bytes of a file, opened for reads past the page cache if the file system has them; `None` if
+    /// there is no such key. With `version` the value must be the one that [`Found`] told of.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; or if there are no files.
+    fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+        Err(Error::runtime(format!("store {}: key {key:?} isn't in a file of this machine", self.location())))
+    }
 
     /// The same store for asynchronous reads, if it isn't local.
     fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
@@ -134,20 +163,31 @@ pub fn is_remote(location: &str) -> bool {
 }
 
 /// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers.
-/// `options` are those of the remote ones; `threads` drive their requests.
+/// `options` are those of the remote ones; `threads` drive their requests. With `use_o_direct` chunks of local ones are read past
+/// the page cache.
 ///
 /// # Errors
 /// [`Error::value`] if there is no store of a kind that is read, or an option is unknown, wrong or a secret.
-pub fn open(locations: &[String], options: &[(String, String)], threads: usize) -> Result<Vec<Arc<dyn Store>>> {
+pub fn open(
+    locations: &[String],
+    options: &[(String, String)],
+    threads: usize,
+    use_o_direct: bool,
+) -> Result<Vec<Arc<dyn Store>>> {
     let mut io = None;
     if !locations.iter().any(|l| is_remote(l)) && !options.is_empty() {
         return Err(Error::value(
             "storage_options: expected none, since every path is local; leave them out, or give the URL of a remote store",
         ));
     }
+    if use_o_direct && locations.iter().all(|l| is_remote(l)) {
+        return Err(Error::value(
+            "use_o_direct: expected a local path among the stores; servers have page caches of their own",
+        ));
+    }
     let mut open = |location: &String| -> Result<Arc<dyn Store>> {
         if !is_remote(location) {
-            return Ok(Arc::new(LocalStore::open(location)?));
+            return Ok(Arc::new(LocalStore::open(location, use_o_direct)?));
         }
         let io = match &io {
             Some(io) => Arc::clone(io),

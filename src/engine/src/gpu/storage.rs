@@ -1,0 +1,155 @@
+//! GPUDirect Storage: whether a reader uses it, and each fetch thread's way from files to the device.
+//!
+//! One of the places where `unsafe` is allowed: memory of the scheduler is written by address.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cuda::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
+use crate::error::{Error, Result};
+use crate::flow::catalog::{Catalog, Route};
+use crate::flow::wave::Storage;
+use crate::memory::Span;
+use crate::plan::ChunkId;
+use crate::spec::{Io, Spec};
+
+/// Chunks that a trial reads in each way, and the most bytes of one.
+const TRIALS: u64 = 8;
+const TRIAL_BYTES: usize = 16 << 20;
+
+/// Whether there is anything that cuFile could read: chunks of local stores that aren't decoded by the CPU.
+fn applies(catalog: &Catalog) -> bool {
+    of_files(catalog).next().is_some()
+}
+
+/// Arrays and their parts whose chunks are in files, and wanted on the device as they are there.
+fn of_files(catalog: &Catalog) -> impl Iterator<Item = (u16, u16)> + '_ {
+    let parts = |a: usize| (0..catalog.routes[a].len()).map(move |p| (a as u16, p as u16));
+    (0..catalog.routes.len())
+        .flat_map(parts)
+        .filter(|&(a, p)| catalog.routes[a as usize][p as usize] != Route::Cpu && catalog.store(a, p).has_files())
+}
+
+/// cuFile, if the spec asks for it, or if it is worth it.
+///
+/// # Errors
+/// If the spec asks for it, and it isn't there or has nothing to do.
+pub(crate) fn choose(spec: &Spec, catalog: &Catalog, device: &Arc<Device>) -> Result<Option<&'static CuFile>> {
+    match spec.io {
+        Io::Posix => Ok(None),
+        Io::Gds if !applies(catalog) => Err(Error::value(
+            "io=\"gds\": expected chunks in local files that are uncompressed or decoded by the GPU, but found none; use \
+             io=\"auto\"",
+        )),
+        Io::Gds => CuFile::open().map(Some).map_err(|e| e.within("io=\"gds\"")),
+        Io::Auto if !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
+        // A trial that fails says enough.
+        Io::Auto => Ok(CuFile::open().ok().filter(|cufile| is_faster(cufile, catalog, device).unwrap_or(false))),
+    }
+}
+
+/// Reads the first chunks, every other one by cuFile, and compares.
+fn is_faster(cufile: &CuFile, catalog: &Catalog, device: &Arc<Device>) -> Result<bool> {
+    let Some((array, part)) = of_files(catalog).next() else { return Ok(false) };
+    let (memory, host) = (DeviceBuffer::alloc(device, TRIAL_BYTES)?, PinnedBuffer::alloc(device, TRIAL_BYTES)?);
+    let stream = Stream::new(device)?;
+    let mut rates = [(0usize, Duration::ZERO); 2];
+    let grid = &catalog.dataset.arrays[array as usize].parts[part as usize].grid;
+    let chunks = grid.iter().fold(1u64, |n, g| n.saturating_mul(g.count())).min(2 * TRIALS);
+    for index in 0..chunks {
+        let key = catalog.key(ChunkId { array, part, index });
+        let Some(value) = catalog.store(array, part).in_file(&key, None)? else { continue };
+        let len = usize::try_from(value.size).unwrap_or(usize::MAX).min(TRIAL_BYTES);
+        let begin = Instant::now();
+        if index % 2 == 0 {
+            device.bind()?;
+            // SAFETY: the context is bound, and the buffer has room.
+            unsafe { cufile.read(&value.file, &[(value.start, len, memory.ptr())])? };
+        } else {
+            let span = Span { address: host.ptr() as u64, len };
+            // SAFETY: nobody else has the buffer.
+            let bytes = unsafe { span.bytes_mut() };
+            catalog.store(array, part).read(&key, crate::store::Part::From(0), None, bytes)?;
+            // SAFETY: both buffers have room, and the copy is waited for.
+            unsafe { copy_to_device_async(&stream, memory.ptr(), host.ptr(), len)? };
+            stream.synchronize()?;
+        }
+        let (bytes, time) = &mut rates[(index % 2) as usize];
+        (*bytes, *time) = (*bytes + len, *time + begin.elapsed());
+    }
+    let [gds, posix] = rates.map(|(bytes, time)| bytes as f64 / time.as_secs_f64().max(1e-9));
+    Ok(gds > posix)
+}
+
+/// One thread's reads.
+pub(super) struct CuFileStorage {
+    cufile: &'static CuFile,
+    device: Arc<Device>,
+    stream: Stream,
+}
+
+impl CuFileStorage {
+    pub fn new(cufile: &'static CuFile, device: &Arc<Device>) -> Result<Self> {
+        Ok(Self { cufile, device: Arc::clone(device), stream: Stream::new(device)? })
+    }
+}
+
+impl Storage for CuFileStorage {
+    unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()> {
+        self.device.bind()?;
+        // SAFETY: the context is bound; the caller vouches for the memory.
+        unsafe { self.cufile.read(file, parts) }
+    }
+
+    unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()> {
+        // SAFETY: the caller vouches for both ranges, and the copy is waited for.
+        unsafe { copy_to_host_async(&self.stream, to.address as *mut u8, from, to.len)? };
+        self.stream.synchronize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::test_gpu::gpu;
+    use std::io::Write;
+
+    /// In cuFile's compatibility mode too.
+    #[test]
+    fn gpu_reads_any_range_of_a_file() {
+        let Some(gpu) = gpu() else { return };
+        let device = gpu.device;
+        let Ok(cufile) = CuFile::open() else {
+            eprintln!("cuFile isn't there");
+            return;
+        };
+        let bytes: Vec<u8> = (0..5_000_003u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        let file = File::open(file.path()).unwrap();
+        let memory = DeviceBuffer::alloc(&device, bytes.len() + 4096).unwrap();
+        let host = PinnedBuffer::alloc(&device, bytes.len()).unwrap();
+        // SAFETY: the memory lives longer than the registration.
+        let registered = unsafe { cufile.register(&device, memory.ptr(), memory.len()) };
+        let storage = CuFileStorage::new(cufile, &device).unwrap();
+        for (offset, len, shift) in [(0, bytes.len(), 0), (1, 4095, 256), (4096, 8192, 768), (12_345, 3_000_000, 4096)]
+        {
+            let to = memory.ptr() + shift;
+            let span = Span { address: host.ptr() as u64, len };
+            // SAFETY: both buffers have room.
+            let read = unsafe {
+                storage.read(&file, &[(offset, len, to)]).unwrap();
+                storage.copy_back(to, span).unwrap();
+                span.bytes()
+            };
+            assert!(read == &bytes[offset as usize..offset as usize + len], "{offset}, {len}, {shift}");
+        }
+        // SAFETY: as above; nothing is written.
+        let error = unsafe { storage.read(&file, &[(bytes.len() as u64 - 10, 20, memory.ptr())]) }.unwrap_err();
+        assert!(error.message().contains("ends before"), "{error}");
+        drop(registered);
+    }
+}
