@@ -20,7 +20,13 @@ def _dtype_name(dtype: Any) -> str:
     """NumPy's name for one of DALI's types, or for what NumPy takes for a type."""
     from nvidia.dali import types
 
-    return np.dtype(types.to_numpy_type(dtype) if isinstance(dtype, types.DALIDataType) else dtype).name
+    try:
+        return np.dtype(types.to_numpy_type(dtype) if isinstance(dtype, types.DALIDataType) else dtype).name
+    except (TypeError, KeyError) as error:
+        raise TypeError(
+            "zarr_reader: dtype: expected one of DALI's types, such as types.FLOAT, or NumPy's name for one, such as 'float32', "
+            f"found {dtype!r}"
+        ) from error
 
 
 def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
@@ -44,7 +50,9 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
           memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
           ``shuffled``;
         - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs), and ``reads`` of an epoch of
-          this shard in both; ``estimated`` where the epoch is judged by its first
+          this shard in both, while batches are waited for: then a chunk that is read serves all batches in preparation.
+          ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
+          prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
           ``samples_looked_at``. A chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
           that a reader with these limits ends in, or None;

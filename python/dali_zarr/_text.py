@@ -53,6 +53,9 @@ def _reads(e: dict[str, Any]) -> str:
         f"reads per epoch ({e['order'].replace('_', ' ')}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
         f"{_bytes(reads['chunk_bytes_read'])} decoded"
     )
+    unhurried = e["reads"]["unhurried"]
+    if unhurried["reads"] > reads["reads"]:
+        text += f"; {_number(unhurried['reads'])} reads if batches are ready before they are taken"
     return text + (f" (estimated from the first {reads['samples_looked_at']} samples)" if reads["estimated"] else "")
 
 

@@ -71,18 +71,24 @@ impl Memory {
         let needs = &opened.needs;
         let ahead = lookahead(order.window(), self.window, spec.batch_size);
         let spare = if order.window().is_some() { PLANS_TO_SPARE } else { 0 };
-        let (capacity, each, on_cpu) = match &self.division {
-            Division::Cpu(h) => (h.block, self.chunk, true),
-            Division::Gpu(d, _) => (d.slots, rounded(needs.decoded), false),
+        let (capacity, in_flight, on_cpu) = match &self.division {
+            // Encoded bytes lie in the same block.
+            Division::Cpu(h) => (h.block, if needs.encoded == 0 { 0 } else { rounded(needs.encoded) }, true),
+            // Chunks that wait for a wave, or are in one, have their slots; a part of these is for batches to come.
+            Division::Gpu(d, _) => {
+                let reads = self.chunks_in_flight.min(spec.reads_at_a_time());
+                (d.slots, (reads * rounded(needs.decoded)).min(d.slots / 2), false)
+            }
         };
         Lookahead {
             batch: spec.batch_size as u64,
+            active: self.window,
             planned: planned_at_a_time(self.window, ahead + spare, needs.jobs),
             ahead,
             working_set: needs.working_set,
             shuffled: window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size)),
             capacity,
-            in_flight: (self.chunks_in_flight.min(spec.reads_at_a_time()) * each).min(capacity / 2),
+            in_flight,
             on_cpu,
         }
     }

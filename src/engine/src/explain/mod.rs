@@ -5,6 +5,7 @@
 
 mod advice;
 mod arrays;
+mod keeping;
 mod memory;
 pub(crate) mod reads;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
 use memory::Memory;
-use reads::{Reads, reads_per_chunk};
+use reads::{Lookahead, Reads, reads_per_chunk};
 
 /// What [`explain`] found out.
 pub struct Explanation {
@@ -33,6 +34,8 @@ pub struct Explanation {
     memory: Memory,
     in_order: Reads,
     shuffled: Reads,
+    /// In the spec's own order, where batches are ready before they are taken, so that each is prepared alone.
+    unhurried: Reads,
     /// Whether the spec's own order is the shuffled one.
     is_shuffled: bool,
     advice: Vec<String>,
@@ -45,14 +48,15 @@ pub struct Explanation {
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
     let memory = Memory::new(spec, &opened)?;
-    let reads = |random_shuffle| -> Result<Reads> {
+    let reads = |random_shuffle, active: usize| -> Result<Reads> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
-        let model = memory.model(&spec, &opened, &order);
+        let model = Lookahead { active, ..memory.model(&spec, &opened, &order) };
         Ok(reads_per_chunk(&order, &opened.catalog, &opened.ops, model))
     };
-    let (in_order, shuffled) = (reads(false)?, reads(true)?);
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
+    let (in_order, shuffled) = (reads(false, memory.window)?, reads(true, memory.window)?);
+    let unhurried = reads(is_shuffled, 1)?;
     let arrays = facts(spec, &opened);
     let mut explanation = Explanation {
         spec: spec.clone(),
@@ -63,6 +67,7 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
         memory,
         in_order,
         shuffled,
+        unhurried,
         is_shuffled,
         advice: Vec::new(),
     };
@@ -96,7 +101,11 @@ impl Explanation {
             "outputs": self.outputs.iter().map(output).collect::<Vec<_>>(),
             "arrays": arrays,
             "order": if self.is_shuffled { "shuffled" } else { "in_order" },
-            "reads": {"in_order": reads_json(&self.in_order), "shuffled": reads_json(&self.shuffled)},
+            "reads": {
+                "in_order": reads_json(&self.in_order),
+                "shuffled": reads_json(&self.shuffled),
+                "unhurried": reads_json(&self.unhurried),
+            },
             "memory": self.memory.to_json(&self.spec),
             "advice": self.advice,
         })

@@ -1,18 +1,18 @@
-//! How often chunks are read in an epoch: the planner's plans, batch by batch, with a model of what the scheduler keeps.
+//! How often chunks are read in an epoch: the planner's plans, batch by batch, with a model of what memory keeps
+//! ([`super::keeping`]).
 //!
-//! The model keeps a decoded chunk while a batch within the lookahead needs it, unless memory is short: then the chunk that
-//! is needed last goes first. It is exact where memory isn't short, and as near as timing allows where it is. Nothing is
-//! read, so chunks that are missing in the store count as read.
+//! Nothing is read, so chunks that are missing in the store count as read.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
 use dali_zarr_kernels::Op;
 
+use super::keeping::{Keeping, Use};
 use crate::flow::catalog::Catalog;
 use crate::flow::{MAX_PLANNED_JOBS, is_whole_copy};
 use crate::order::{Order, Sample};
-use crate::plan::{ChunkId, ChunkMap, IdHasher};
+use crate::plan::{ChunkId, IdHasher};
 
 /// Samples that are looked at; an epoch with more is judged by its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
@@ -24,7 +24,9 @@ const MAX_USES: usize = 1 << 20;
 pub(crate) struct Lookahead {
     /// Samples per batch.
     pub batch: u64,
-    /// Batches that are planned at a time, the one in preparation included.
+    /// Batches that are in preparation at a time.
+    pub active: usize,
+    /// Batches that are planned at a time, those in preparation included.
     pub planned: usize,
     /// Batches that are planned ahead of those in preparation.
     pub ahead: usize,
@@ -34,7 +36,7 @@ pub(crate) struct Lookahead {
     pub shuffled: Option<usize>,
     /// Bytes of memory that decoded chunks live in.
     pub capacity: usize,
-    /// Of `capacity`: bytes that chunks on their way take.
+    /// Of `capacity`: bytes that chunks on their way take beside the decoded bytes of the one that is read.
     pub in_flight: usize,
     /// Whether batches are delivered to the CPU, where a chunk may be decoded to its place in the batch.
     pub on_cpu: bool,
@@ -80,14 +82,6 @@ impl ArrayReads {
     }
 }
 
-/// What one batch does with one chunk.
-struct Use {
-    chunk: ChunkId,
-    bytes: usize,
-    /// Whether it can be decoded to its place in the batch.
-    direct: bool,
-}
-
 /// Plans an epoch batch by batch.
 struct Planning<'a> {
     order: Order,
@@ -98,103 +92,57 @@ struct Planning<'a> {
     samples: u64,
     next: u64,
     uses: usize,
-    batches: VecDeque<Vec<Use>>,
-    first: u64,
-    /// The batches that will need each chunk.
-    users: ChunkMap<VecDeque<u64>>,
 }
 
 impl Planning<'_> {
-    /// Plans one more batch; false at the end of the epoch, or when enough was looked at.
-    fn plan(&mut self) -> bool {
+    /// What one more batch needs; `None` at the end of the epoch, or when enough was looked at.
+    fn plan(&mut self) -> Option<Vec<Use>> {
         let to = (self.next + self.model.batch).min(self.samples);
         if self.next >= to || self.next >= MAX_SAMPLES || self.uses >= MAX_USES {
-            return false;
+            return None;
         }
         let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
         self.next = to;
         let plan = self.catalog.planner.plan(&samples);
-        let number = self.first + self.batches.len() as u64;
-        let uses: Vec<Use> = plan
-            .uses
-            .iter()
-            .map(|u| {
-                let bytes = self.catalog.decoded_bytes(u.chunk);
-                let jobs = &plan.jobs[u.jobs.clone()];
-                let direct = self.model.on_cpu && is_whole_copy(jobs, self.ops, bytes);
-                self.users.entry(u.chunk).or_default().push_back(number);
-                Use { chunk: u.chunk, bytes, direct }
-            })
-            .collect();
+        let uses = plan.uses.iter().map(|u| {
+            let bytes = self.catalog.decoded_bytes(u.chunk);
+            let jobs = &plan.jobs[u.jobs.clone()];
+            Use { chunk: u.chunk, bytes, direct: self.model.on_cpu && is_whole_copy(jobs, self.ops, bytes) }
+        });
+        let uses: Vec<Use> = uses.collect();
         self.uses += uses.len();
-        self.batches.push_back(uses);
-        true
+        Some(uses)
     }
 }
 
 /// Counts the reads of the first epoch of `order`, whose reader has `catalog` and `ops` and keeps what `model` says.
 pub(crate) fn reads_per_chunk(order: &Order, catalog: &Catalog, ops: &[Op], model: Lookahead) -> Reads {
     let samples = order.epoch_samples();
-    let mut planning = Planning {
-        order: order.clone(),
-        catalog,
-        ops,
-        model,
-        samples,
-        next: 0,
-        uses: 0,
-        batches: VecDeque::new(),
-        first: 0,
-        users: ChunkMap::default(),
-    };
+    let mut planning = Planning { order: order.clone(), catalog, ops, model, samples, next: 0, uses: 0 };
+    let mut keeping = Keeping::new(model);
     let mut arrays = vec![ArrayReads::default(); catalog.dataset.arrays.len()];
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
-    // Decoded chunks, by the batch that needs them next.
-    let mut kept: BTreeSet<(u64, ChunkId)> = BTreeSet::new();
-    let mut held = 0;
-    let room = model.capacity.saturating_sub(model.in_flight);
     // What there was after powers of two of batches: the last one, and the one before, which is in the first half.
     let mut last = (0, arrays.clone());
     let mut earlier = last.clone();
     loop {
-        if planning.first.is_power_of_two() {
-            earlier = std::mem::replace(&mut last, (planning.first, arrays.clone()));
+        if keeping.first().is_power_of_two() {
+            earlier = std::mem::replace(&mut last, (keeping.first(), arrays.clone()));
         }
-        while planning.batches.len() < model.planned && planning.plan() {}
-        let Some(uses) = planning.batches.pop_front() else { break };
-        let now = planning.first;
-        planning.first += 1;
-        for Use { chunk, bytes, direct } in uses {
-            let Some(users) = planning.users.get_mut(&chunk) else { continue };
-            users.pop_front();
-            let next = users.front().copied();
-            if next.is_none() {
-                planning.users.remove(&chunk);
-            }
+        while keeping.planned() < model.planned
+            && let Some(uses) = planning.plan()
+        {
+            keeping.plan(&uses);
+        }
+        if keeping.planned() == 0 {
+            break;
+        }
+        keeping.finish(|chunk, bytes| {
             let array = &mut arrays[chunk.array as usize];
             array.chunks += f64::from(u8::from(seen.insert(chunk)));
-            let there = kept.remove(&(now, chunk));
-            if there {
-                held -= bytes;
-            } else {
-                array.reads += 1.0;
-                array.bytes += bytes as f64;
-            }
-            let Some(next) = next else { continue };
-            let distance = (next - now) as usize;
-            let passed_on = !there && direct && distance > model.ahead / 2;
-            let until = distance.saturating_mul(model.working_set).min(model.shuffled.unwrap_or(usize::MAX));
-            if passed_on || until > model.capacity {
-                continue;
-            }
-            kept.insert((next, chunk));
-            held += bytes;
-            while held > room
-                && let Some((_, dropped)) = kept.pop_last()
-            {
-                held -= catalog.decoded_bytes(dropped);
-            }
-        }
+            array.reads += 1.0;
+            array.bytes += bytes as f64;
+        });
     }
     let looked_at = planning.next;
     if looked_at < samples {

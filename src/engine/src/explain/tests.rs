@@ -93,6 +93,83 @@ fn reads_are_those_of_a_reader() {
     }
 }
 
+/// Fields of 8 KiB in chunks of `chunk`, uncompressed or as zstd frames.
+fn fields(folder: &Path, steps: usize, chunk: usize, compressed: bool) {
+    let compressor = if compressed { serde_json::json!({"id": "zstd", "level": 1}) } else { serde_json::Value::Null };
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [steps, 2048], "chunks": [chunk, 2048], "dtype": "<i4", "fill_value": 0, "order": "C",
+        "filters": null, "compressor": compressor,
+    });
+    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
+    let values: Vec<u8> =
+        (0..chunk as u64 * 2048).flat_map(|i| (crate::random::mix(i) as u32 % 99).to_le_bytes()).collect();
+    let mut encoded = vec![0; zstd_safe::compress_bound(values.len())];
+    let len = zstd_safe::compress(&mut encoded[..], &values, 1).unwrap();
+    for c in 0..steps.div_ceil(chunk) {
+        let bytes = if compressed { &encoded[..len] } else { &values[..] };
+        std::fs::write(folder.join(format!("{c}.0")), bytes).unwrap();
+    }
+}
+
+/// Chunks that a reader reads in an epoch of so many batches when each is waited for: on average over three, after one.
+fn read_in_an_epoch(spec: &Spec, batches: usize) -> f64 {
+    let reader = Reader::open(spec.clone()).unwrap();
+    let mut read = [0; 2];
+    for (count, epochs) in read.iter_mut().zip([1, 3]) {
+        for _ in 0..epochs * batches {
+            reader.next_batch().unwrap();
+        }
+        *count = reader.stats().to_json()["chunks_read"].as_u64().unwrap();
+    }
+    (read[1] - read[0]) as f64 / 3.0
+}
+
+/// With memory for fewer chunks than are shuffled at a time, and batches that are waited for.
+#[test]
+fn reads_are_nearly_those_of_a_reader_without_memory() {
+    let shuffled = |initial_fill| Spec { random_shuffle: true, initial_fill, ..Spec::default() };
+    let mut wrong = Vec::new();
+    // Chunk, zstd, batch, chunks that there is more memory for than for one, the order and the windows.
+    for (chunk, compressed, batch, more, how) in [
+        (8, false, 4, 12, shuffled(240)),
+        (8, true, 4, 12, shuffled(240)),
+        (8, true, 16, 20, shuffled(240)),
+        (8, true, 4, 20, shuffled(1024)),
+        (24, true, 8, 6, shuffled(240)),
+        (24, false, 8, 6, shuffled(120)),
+        (4, true, 16, 40, shuffled(256)),
+        (8, true, 4, 12, Spec { window: vec![4], step: vec![1], ..shuffled(128) }),
+        (8, true, 4, 16, Spec { offsets: vec![0, 3], ..shuffled(240) }),
+        (8, true, 2, 5, Spec { prefetch_queue_depth: Some(2), ..shuffled(64) }),
+        (8, true, 8, 30, shuffled(64)),
+        (24, true, 4, 4, Spec { window: vec![4], step: vec![1], offsets: vec![0, 60], ..Spec::default() }),
+        (8, true, 4, 12, Spec { io_threads: Some(1), decode_threads: Some(1), ..shuffled(240) }),
+        (8, true, 4, 12, Spec { prefetch_queue_depth: Some(1), ..shuffled(240) }),
+        (8, true, 4, 40, shuffled(480)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fields(folder.path(), 480, chunk, compressed);
+        let spec = Spec { paths: vec![folder.path().to_str().unwrap().to_owned()], batch_size: batch, ..how };
+        let smallest = explain(&spec).unwrap().memory.smallest.host;
+        let spec = Spec { host_memory_limit: Some(smallest + (more * chunk * 8192) as u64), ..spec };
+        let e = explain(&spec).unwrap();
+        let (reads, unhurried) = (e.reads().total().reads, e.unhurried.total().reads);
+        let batches = e.reads().samples as usize / batch;
+        // Where threads don't get the processor when they could, batches are prepared one after the other.
+        let found: Vec<f64> = std::iter::repeat_with(|| read_in_an_epoch(&spec, batches))
+            .take(3)
+            .scan(false, |done, n| (!std::mem::replace(done, (n / reads - 1.0).abs() < 0.15)).then_some(n))
+            .collect();
+        let told =
+            format!("{chunk} {compressed} {batch} {more}: {found:.0?}, explained {reads:.0}, unhurried {unhurried:.0}");
+        println!("{told}");
+        if (found[found.len() - 1] / reads - 1.0).abs() >= 0.3 {
+            wrong.push(told);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
     let folder = tempfile::tempdir().unwrap();
