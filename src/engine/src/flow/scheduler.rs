@@ -13,8 +13,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
 use super::admission::Lacking;
@@ -89,6 +90,9 @@ pub(crate) const MAX_PLANNED_JOBS: usize = 1 << 18;
 
 /// With chunk-aware shuffling: batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
 pub(crate) const PLANS_TO_SPARE: usize = 2;
+
+/// If nothing happens for so long while chunks are being copied to the device, it is asked whether they are there.
+const QUIET: Duration = Duration::from_millis(5);
 
 /// See the module.
 pub(crate) struct Scheduler {
@@ -168,7 +172,18 @@ impl Scheduler {
     pub fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.pump();
-            let Ok(event) = events.recv() else { break };
+            let event = match self.uploads_in_flight {
+                0 => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => events.recv_timeout(QUIET),
+            };
+            let event = match event {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.s.fetch.report_copies();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             let mut next = Some(event);
             while let Some(event) = next {
                 if matches!(event, Event::Stop) {
