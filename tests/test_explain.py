@@ -138,6 +138,20 @@ def test_advice_fits(tmp_path):
     assert any("host_memory_limit" in text for text in tight["advice"])
 
 
+def test_reads_depend_on_who_waits_where_memory_is_short(tmp_path, values):
+    """A chunk that is read serves all batches in preparation, or only one at a time if these are ready before they are taken."""
+    args = {"path": write(tmp_path / "s", values, 8), "batch_size": 2, "random_shuffle": True, "initial_fill": 48}
+    smallest = dali_zarr.explain(**args)["memory"]["smallest_host_memory_limit"]
+    e = dali_zarr.explain(**args, host_memory_limit=smallest + 10 * FIELD)
+    waited, unhurried = e["reads"]["shuffled"]["reads"], e["reads"]["unhurried"]["reads"]
+    assert e["memory"]["batches_in_preparation"] > 1
+    assert 6 < waited < unhurried <= 48
+    assert f"{unhurried:.0f} reads if batches are ready before they are taken" in " ".join(str(e).split())
+    alone = dali_zarr.explain(**args, host_memory_limit=smallest + 10 * FIELD, prefetch_queue_depth=1)["reads"]
+    assert alone["shuffled"] == alone["unhurried"], "one batch at a time anyway"
+    assert "if batches are ready" not in str(dali_zarr.explain(**args))
+
+
 class Reader:
     """A reader behind the C ABI, of which it is known what it has done when it rests."""
 
@@ -223,6 +237,48 @@ def test_the_command_line(tmp_path, values):
     status, _, err = run("explain", "--json")
     assert (status, "STORE" in err) == (2, True)
     assert run()[0] == 0
+
+
+def command(monkeypatch, capsys, *words):
+    """The same without a process of its own."""
+    from dali_zarr.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["dali_zarr", *map(str, words)])
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("dtype", ["types.FLOAT16", "float16"])
+def test_the_command_line_takes_types_of_dali(tmp_path, values, monkeypatch, capsys, dtype):
+    status, out, err = command(monkeypatch, capsys, "explain", write(tmp_path / "s", values, 4), "--json", "--dtype", dtype)
+    assert status == 0, err
+    assert json.loads(out)["outputs"][0]["dtype"] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--dtype", "types.FLOTE"], 2, "--dtype: nvidia.dali has no types.FLOTE; give one of its types, such as types.FLOAT"),
+        (["--dtype", "flote"], 1, "dtype: expected one of DALI's types, such as types.FLOAT, or NumPy's name for one"),
+        (["--path", "elsewhere"], 2, "--path: the stores are given already, as STORE before the options"),
+        (["--batch_size"], 2, "--batch_size: expected a value after it"),
+        (["--batch-size", "--random_shuffle"], 2, "--batch_size: expected a value after it"),
+        (["--batch_size", "many"], 1, "batch_size: expected a whole number"),
+        (["--batchsize", 4], 2, "--batchsize: there is no such argument; did you mean --batch_size?"),
+        (["--nonsense=1"], 2, "--nonsense: there is no such argument; see help(fn.zarr_reader)"),
+        (["--preserve"], 2, "--preserve: there is no such argument"),
+        (["--arrays", "a", "--arrays", "b"], 2, "--arrays: given twice; give all its values at once, as --arrays A B"),
+        (["--random_shuffle", "perhaps"], 1, "random_shuffle: expected true or false"),
+    ],
+)
+def test_what_the_command_line_refuses(tmp_path, values, monkeypatch, capsys, words, status, message):
+    found, out, err = command(monkeypatch, capsys, "explain", write(tmp_path / "s", values, 4), *words)
+    assert (found, out) == (status, "")
+    assert message in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("fill", [float("nan"), float("inf"), -2.5])

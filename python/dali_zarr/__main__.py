@@ -1,6 +1,7 @@
 """``python -m dali_zarr``: says what is installed, and what a reader would do."""
 
 import argparse
+import difflib
 import itertools
 import json
 import sys
@@ -13,7 +14,14 @@ _TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_b
 
 
 def _value(name: str, text: str) -> Any:
-    """A number, true, false or anything else that is JSON; else the text itself."""
+    """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
+    if name == "dtype" and text.startswith("types."):
+        from nvidia.dali import types
+
+        found = getattr(types, text.removeprefix("types."), None)
+        if not isinstance(found, types.DALIDataType):
+            raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
+        return found
     if name in _TEXT:
         return text
     try:
@@ -22,17 +30,45 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
+def _arguments() -> dict[str, bool]:
+    """What may be given beside the store, and whether it is true or false."""
+    from nvidia.dali import backend, types
+
+    schema = backend.GetSchema("readers__Zarr")
+    # The first has no place here, and two are for all of DALI's operators.
+    names = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    return {name: schema.GetArgumentType(name) == types.BOOL for name in names} | dict.fromkeys(("batch_size", "device"), False)
+
+
+def _name(word: str, arguments: dict[str, bool]) -> str:
+    """The argument that is meant by ``--word``."""
+    name = word.replace("-", "_")
+    if name == "path":
+        raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
+    if name not in arguments:
+        like = difflib.get_close_matches(name, arguments, 1)
+        hint = f"did you mean --{like[0]}?" if like else "see help(fn.zarr_reader) for the arguments that there are"
+        raise ValueError(f"--{word}: there is no such argument; {hint}")
+    return name
+
+
 def _options(words: list[str]) -> dict[str, Any]:
     """``--name value ...`` as arguments: several values are a list, and none stands for true."""
+    arguments = _arguments()
     options: dict[str, list[Any]] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
+            given, equals, value = word[2:].partition("=")
+            name = _name(given, arguments)
+            if name in options:
+                raise ValueError(f"--{name}: given twice; give all its values at once, as --{name} A B")
             options[name] = [_value(name, value)] if equals else []
         else:
             options[name].append(_value(name, word))
+    for name, values in options.items():
+        if not values and not arguments[name]:
+            raise ValueError(f"--{name}: expected a value after it")
     return {name: True if not values else values[0] if len(values) == 1 else values for name, values in options.items()}
 
 
@@ -64,7 +100,11 @@ def main() -> int:
     if not stores:
         explaining.error("expected a store before the options")
     try:
-        found = explain(path=stores if len(stores) > 1 else stores[0], json=known.json, **_options(words[len(stores) :]))
+        options = _options(words[len(stores) :])
+    except ValueError as error:
+        explaining.error(str(error))
+    try:
+        found = explain(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
         print(f"python -m dali_zarr explain: {error}", file=sys.stderr)
         return 1
