@@ -101,7 +101,7 @@ impl Threads {
         let mut all = Self { work: Some(work), threads: Vec::new(), ways: Vec::new() };
         for i in 0..threads {
             let (work, shared) = (receiver.clone(), shared.clone());
-            let upload = lanes.filter(|_| shared.catalog.uploads()).map(Lanes::upload).transpose()?;
+            let upload = lanes.map(Lanes::upload).transpose()?;
             let storage = lanes.map(Lanes::storage).transpose()?.flatten();
             let way = upload.map(|upload| Arc::new(Mutex::new(Way { upload, copying: None, failed: None })));
             all.ways.extend(way.clone());
@@ -410,6 +410,9 @@ mod tests {
         fn upload(&self) -> Result<Box<dyn Upload>> {
             Ok(Box::new(Self(Arc::clone(&self.0))))
         }
+        fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
+            Ok(None)
+        }
         fn launch(&self, _: usize, _: Wave) {}
     }
 
@@ -438,7 +441,7 @@ mod tests {
             let (allow, allowed) = unbounded();
             let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
             Arc::get_mut(&mut opened.catalog).unwrap().dataset.stores[0] =
-                Arc::new(Hanging(LocalStore::open(path).unwrap(), allowed));
+                Arc::new(Hanging(LocalStore::open(path, false).unwrap(), allowed));
             let (sender, events) = unbounded();
             let shared = Shared {
                 catalog: opened.catalog,
@@ -460,6 +463,7 @@ mod tests {
                     version: None,
                     to: Span { address: memory.address() + 256 * group, len: 16 },
                     uploads: vec![(0, 16, 0)],
+                    past_host: None,
                 });
             }
             assert_eq!(next(&events), "uploading");

@@ -143,9 +143,10 @@ impl Reader {
         let window = memory.window;
         let io_threads = spec.io_threads();
         let io_concurrency = spec.io_concurrency();
+        let ways = memory.lanes.as_deref().filter(|_| memory.past_host || shared.catalog.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
-            fetch: FetchPool::new(io_threads, io_concurrency, memory.lanes.as_deref(), &shared)?,
+            fetch: FetchPool::new(io_threads, io_concurrency, ways, &shared)?,
             decode: DecodePool::new(memory.threads, &shared)?,
             lanes: memory.lanes,
             reads: [io_threads, io_concurrency],
