@@ -9,6 +9,7 @@ import sys
 import types as python_types
 from pathlib import Path
 
+import dali_zarr  # noqa: F401
 import numpy as np
 import pytest
 from support.pipelines import build, run_script
@@ -90,19 +91,25 @@ def test_torch_ragged(torch, path, device, name, tag, executor):
     check(found, name)
 
 
-@pytest.mark.parametrize("name", ["float32", "uint32"])
-def test_torch_proxy(torch, path, device, name):
-    """A pipeline that PyTorch's DataLoader drives: its samples meet those of the store, one batch for each of its own."""
-    import dali_zarr  # noqa: F401
+def proxied(device, path, name):
+    """A pipeline that PyTorch's DataLoader can drive: what is given, doubled, beside an array of the store."""
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
-    from nvidia.dali.plugin.pytorch.experimental import proxy
 
     pipe = Pipeline(batch_size=BATCH, num_threads=2, device_id=0 if device == "gpu" else None, prefetch_queue_depth=2)
     limits = {"host_memory_limit": 128 << 20} | ({"device_memory_limit": 256 << 20} if device == "gpu" else {})
     with pipe:
         given = fn.external_source(name="given", no_copy=True)
         pipe.set_outputs(given * 2, fn.zarr_reader(device=device, path=str(path), arrays=[name], **limits))
+    return pipe
+
+
+@pytest.mark.parametrize("name", ["float32", "uint32"])
+def test_torch_proxy(torch, path, device, name):
+    """A pipeline that PyTorch's DataLoader drives: its samples meet those of the store, one batch for each of its own."""
+    from nvidia.dali.plugin.pytorch.experimental import proxy
+
+    pipe = proxied(device, path, name)
 
     class Numbers(torch.utils.data.Dataset):
         def __init__(self, transform):
@@ -137,7 +144,6 @@ def test_jax_generic(jax, path, device, name):
 
 def test_jax_decorator(jax, path):
     """The form that DALI's documentation shows first."""
-    import dali_zarr  # noqa: F401
     from nvidia.dali import fn
     from nvidia.dali.plugin.jax import data_iterator
 
@@ -162,9 +168,67 @@ def test_jax_cuts_no_integers(jax, path, name):
     assert found[1].dtype == np.int32 and (found[1] == expected(name)[1]).all()
 
 
+@pytest.fixture
+def runs(monkeypatch):
+    """The pipelines that iterators have had run."""
+    from nvidia.dali.pipeline import Pipeline
+
+    ran, schedule_run = [], Pipeline.schedule_run
+    monkeypatch.setattr(Pipeline, "schedule_run", lambda pipe: ran.append(pipe) or schedule_run(pipe))
+    return ran
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_jax_says_so_before_the_pipeline_runs(jax, path, runs, prepare):
+    from nvidia.dali.plugin.jax import DALIGenericIterator
+
+    pipe = build("cpu", BATCH, path=path, arrays=["float32", "int64"], return_index=True)
+    with jax.enable_x64(False), pytest.raises(TypeError, match=r"'y'.*32 bits.*jax_enable_x64.*dtype="):
+        DALIGenericIterator([pipe], ["x", "y", "z"], prepare_first_batch=prepare)
+    assert not runs
+
+
+@pytest.fixture
+def old_torch(torch, monkeypatch):
+    """A PyTorch without unsigned integers of 16 to 64 bits."""
+    import nvidia.dali.plugin.pytorch as plugin
+    from dali_zarr import _iterators
+    from nvidia.dali import types
+
+    unsigned = (types.UINT16, types.UINT32, types.UINT64)
+    table = _iterators._TorchTypes((k, v) for k, v in plugin.to_torch_type.items() if k not in unsigned)
+    monkeypatch.setattr(plugin, "to_torch_type", table)
+    monkeypatch.setattr(plugin.torch_utils, "to_torch_type", table)
+    return torch
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+@pytest.mark.parametrize("kind", ["DALIGenericIterator", "DALIRaggedIterator"])
+def test_an_old_torch_says_so_before_the_pipeline_runs(old_torch, path, runs, kind, prepare):
+    from nvidia.dali.plugin import pytorch
+
+    pipe = build("cpu", BATCH, path=path, arrays=["float32", "uint32"])
+    with pytest.raises(TypeError, match=r"'y'.*UINT32.*dtype=.*PyTorch 2\.3"):
+        getattr(pytorch, kind)([pipe], ["x", "y"], reader_name="reader", prepare_first_batch=prepare)
+    assert not runs
+    pipe = build("cpu", BATCH, path=path, arrays=["uint32"], dtype="int64", pad_last_batch=True)
+    ((first, *_), *_) = getattr(pytorch, kind)([pipe], ["x"], reader_name="reader")
+    assert first["x"].dtype == old_torch.int64 and runs
+
+
+def test_an_old_torch_says_so_before_the_proxy_runs(old_torch, path):
+    from nvidia.dali.plugin.pytorch.experimental import proxy
+
+    server = proxy.DALIServer(proxied("cpu", path, "uint16"), deterministic=True)
+    with pytest.raises(TypeError, match=r"output '1'.*UINT16.*dtype=.*PyTorch 2\.3"), server:
+        pass
+    assert server._thread is None
+    with proxy.DALIServer(proxied("cpu", path, "int16"), deterministic=True) as server:
+        assert server._thread is not None
+
+
 def test_jax_leaves_other_operators_alone(jax):
     """What doesn't come from the reader is converted as without this package."""
-    import dali_zarr  # noqa: F401
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
     from nvidia.dali.plugin.jax import DALIGenericIterator

@@ -90,7 +90,8 @@ def stats(pipe: Any = None) -> Any:
         finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
         ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
-        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``.
+        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Beside them stand the reader's ``path``, ``arrays``,
+        ``device`` and ``dtypes`` (of its outputs).
 
     Raises:
         TypeError: ``pipe`` is neither.

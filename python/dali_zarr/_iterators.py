@@ -6,7 +6,10 @@
 - JAX without ``jax_enable_x64`` takes 64-bit integers for 32-bit ones and drops what doesn't fit: a time in nanoseconds
   becomes a wrong number. For outputs that come from this operator DALI's iterator for JAX raises an error instead.
 
-Both happen when the plugin of DALI is imported, before or after this package; PyTorch and JAX themselves are never
+The errors come when an iterator is made, before the pipeline runs, for outputs that are the operator's own; the types of what
+other operators make of them are known only when batches are there.
+
+All this is set up when a plugin of DALI is imported, before or after this package; PyTorch and JAX themselves are never
 imported here.
 """
 
@@ -47,6 +50,86 @@ def _add_torch_types(module: ModuleType) -> None:
                 parent.to_torch_type = table
 
 
+def _dali_type(name: str) -> Any:
+    from nvidia.dali import types
+
+    return types.FLOAT if name == "float32" else getattr(types, name.upper())
+
+
+def _check_outputs(pipe: Any, names: list[str] | None, check: Callable[[str, Any], None]) -> None:
+    """Calls ``check`` with the name and the type of each of this operator's outputs in a built pipeline. Runs nothing."""
+    from . import _inspect
+
+    # Pipelines that were deserialized have no graph.
+    nodes = [(i, node) for i, node in enumerate(getattr(pipe, "_graph_outputs", None) or ()) if _is_zarr(node)]
+    readers = _inspect.stats(pipe) if nodes else {}
+    for i, node in nodes:
+        dtypes = readers.get(node.source.name, {}).get("dtypes", ())
+        at = next((at for at, output in enumerate(node.source.outputs) if output is node), len(dtypes))
+        if at < len(dtypes):
+            check(names[i] if names and i < len(names) else str(i), _dali_type(dtypes[at]))
+
+
+def _check_torch_type(name: str, dtype: Any) -> None:
+    table = sys.modules["nvidia.dali.plugin.pytorch.torch_utils"].to_torch_type
+    try:
+        table[dtype]
+    except TypeError as error:
+        raise TypeError(f"zarr_reader: output {name!r}: {error}") from None
+
+
+def _check_jax_type(name: str, dtype: Any) -> None:
+    import jax
+    from nvidia.dali import types
+
+    if dtype in (types.INT64, types.UINT64) and not jax.config.jax_enable_x64:
+        raise TypeError(
+            f"zarr_reader: output {name!r} has {dtype}, which JAX would cut to 32 bits: call "
+            'jax.config.update("jax_enable_x64", True) first, or give zarr_reader dtype=, such as types.INT32'
+        )
+
+
+_CHECKS = {"nvidia.dali.plugin.pytorch": _check_torch_type, "nvidia.dali.plugin.jax": _check_jax_type}
+
+
+def _check_when_made(module: ModuleType) -> None:
+    """Wraps the part of all iterators' construction after which their pipelines are built, and before which nothing ran."""
+    iterator = module._DaliBaseIterator
+    method = iterator.__init__
+    if getattr(method, "_dali_zarr", False):
+        return
+
+    @functools.wraps(method)
+    def checked(self, *positional, **arguments):
+        method(self, *positional, **arguments)
+        bases = [base.__module__ for base in type(self).__mro__]
+        for package, check in _CHECKS.items():
+            if any(base == package or base.startswith(package + ".") for base in bases):
+                for pipe in self._pipes:
+                    _check_outputs(pipe, getattr(self, "output_map", None), check)
+
+    checked._dali_zarr = True
+    iterator.__init__ = checked
+
+
+def _check_proxy(module: ModuleType) -> None:
+    """Wraps what starts the thread that runs a pipeline for PyTorch's DataLoader."""
+    method = module.DALIServer.start_thread
+    if getattr(method, "_dali_zarr", False):
+        return
+
+    @functools.wraps(method)
+    def checked(self):
+        # Built only where a type may be missing, else when DALI builds it.
+        if isinstance(sys.modules["nvidia.dali.plugin.pytorch.torch_utils"].to_torch_type, _TorchTypes):
+            self._pipe.build()
+            _check_outputs(self._pipe, None, _check_torch_type)
+        return method(self)
+
+    checked._dali_zarr = True
+    module.DALIServer.start_thread = checked
+
+
 def _is_zarr(node: Any) -> bool:
     """Whether an output of a pipeline is one of this operator's, unchanged."""
     from nvidia.dali import ops
@@ -64,18 +147,11 @@ def _check_jax_types(module: ModuleType) -> None:
 
     @functools.wraps(method)
     def checked(self, outputs, category):
-        import jax
-        from nvidia.dali import types
-
-        wide = (types.INT64, types.UINT64)
+        # Again, since jax_enable_x64 may have changed.
         for pipe, batch in zip(self._pipes, outputs, strict=True):
             nodes = getattr(pipe, "_graph_outputs", None) or ()
-            dtype = batch[category].dtype
-            if dtype in wide and not jax.config.jax_enable_x64 and category < len(nodes) and _is_zarr(nodes[category]):
-                raise TypeError(
-                    f"zarr_reader: output {self.output_map[category]!r} has {dtype}, which JAX would cut to 32 bits: call "
-                    'jax.config.update("jax_enable_x64", True) first, or give zarr_reader dtype=, such as types.INT32'
-                )
+            if category < len(nodes) and _is_zarr(nodes[category]):
+                _check_jax_type(self.output_map[category], batch[category].dtype)
         return method(self, outputs, category)
 
     checked._dali_zarr = True
@@ -83,6 +159,8 @@ def _check_jax_types(module: ModuleType) -> None:
 
 
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
+    "nvidia.dali.plugin.base_iterator": _check_when_made,
+    "nvidia.dali.plugin.pytorch.experimental.proxy": _check_proxy,
     "nvidia.dali.plugin.pytorch.torch_utils": _add_torch_types,
     "nvidia.dali.plugin.jax.iterator": _check_jax_types,
 }

@@ -41,6 +41,7 @@ impl Registered {
             "path": spec.paths,
             "arrays": spec.arrays,
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
+            "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });
         let entry = Entry { about, stats: Arc::clone(reader.stats()) };
         READERS.lock().unwrap_or_else(PoisonError::into_inner).insert(number, entry);
