@@ -12,7 +12,7 @@ from . import _pick
 _PRECISE = ("fill_value", "mean", "stddev")
 _INTEGERS = (
     *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
-    *("breaks", "initial_fill"),
+    *("breaks", "initial_fill", "cache_size", "cache_dir_size"),
     *("prefetch_queue_depth", "device_memory_limit", "host_memory_limit", "io_threads", "io_concurrency", "decode_threads"),
 )
 
@@ -56,6 +56,8 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {path!r}")
     if path is not None:
         arguments["path"] = path
+    if isinstance(arguments.get("cache_dir"), os.PathLike | bytes):
+        arguments["cache_dir"] = os.fsdecode(arguments["cache_dir"])
     if isinstance(arguments.get("storage_options"), dict):
         arguments["storage_options"] = [f"{k}={_option(k, v)}" for k, v in arguments["storage_options"].items()]
     if isinstance(arguments.get("pick"), dict):

@@ -56,6 +56,9 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
           ``samples_looked_at``. A chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
           that a reader with these limits ends in, or None;
+        - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
+          the decoded chunks of an epoch, and their ratios: what fits depends on how well chunks are compressed, which isn't
+          known without reading them. With a ratio below 0.95 they fit in any case;
         - ``advice``: what would make it faster.
 
     Raises:
@@ -84,7 +87,8 @@ def stats(pipe: Any = None) -> Any:
         opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
         processes can't be reached.
 
-        Counters are ``chunks_read``, ``bytes_read`` (encoded), ``reads``, ``index_reads`` (of shards' indexes),
+        Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of stores),
+        ``index_reads`` (of shards' indexes),
         ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
         ``chunks_read_again`` and ``evictions`` (for want of memory), ``batches`` and ``waits`` (batches that weren't
         finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
@@ -92,6 +96,11 @@ def stats(pipe: Any = None) -> Any:
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
         meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Beside them stand the reader's ``path``, ``arrays``,
         ``device`` and ``dtypes`` (of its outputs).
+
+        Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and
+        ``cache_bytes`` that came from it. Of ``cache_dir`` the same (``cache_dir_hits`` ...; misses are of what memory lacked),
+        ``cache_dir_writes``, ``cache_dir_dropped`` (not written, since the disk was too slow or failed), ``cache_dir_errors``
+        (damaged files, failed writes) and ``cache_dir_checks`` (objects whose version the store was asked for).
 
     Raises:
         TypeError: ``pipe`` is neither.

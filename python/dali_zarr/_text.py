@@ -78,6 +78,18 @@ def _memory(m: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _cache(c: dict[str, Any]) -> list[str]:
+    lines = []
+    for where, limit, ratio in (("host memory", "memory", "memory_ratio"), (c["directory"], "disk", "disk_ratio")):
+        if c[limit] is None:
+            continue
+        # Some percent go to what is remembered of each.
+        needed = c[ratio] / 0.95
+        fits = "they fit" if needed <= 1 else f"they fit if encoded they are {_number(needed)} times smaller"
+        lines.append(f"cache: {_bytes(c[limit])} in {where}; an epoch's chunks are {_bytes(c['epoch_bytes'])} decoded: {fits}")
+    return lines
+
+
 def explanation_text(e: dict[str, Any]) -> str:
     """The text of an explanation."""
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
@@ -86,7 +98,7 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines.append(f"output {o['name']}: {_shape(o['shape'])} {o['dtype']}{layout}, {_bytes(o['sample_bytes'])} a sample")
     for a in e["arrays"]:
         lines += _array(a)
-    lines += [_reads(e), *_memory(e["memory"])]
+    lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]
     lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
     return "\n".join(_wrapped(line) for line in lines)
 

@@ -41,6 +41,8 @@ class Server:
         self.close()
 
     def close(self) -> None:
+        # The other process has this end of the pipe too, so that closing it would tell it nothing.
+        self._pipe.send("close")
         self._pipe.close()
         self._process.join(5)
         self._process.kill()
@@ -99,7 +101,13 @@ def _serve(pipe, root: Path, latency: float, fault) -> None:
     pipe.send(f"http://127.0.0.1:{http.server_address[1]}")
     try:
         while True:
-            pipe.send(state.take_log() if pipe.recv() == "log" else state.most)
+            match pipe.recv():
+                case "close":
+                    os._exit(0)
+                case "log":
+                    pipe.send(state.take_log())
+                case _:
+                    pipe.send(state.most)
     except EOFError:
         os._exit(0)
 

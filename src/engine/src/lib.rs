@@ -1,9 +1,11 @@
 //! The engine of dali-zarr: from a spec to finished batches.
 //!
 //! Data flows one way: [`spec`] → [`dataset`] → [`order`] of samples → [`geometry`] and [`plan`] → fetch, decode and
-//! [`assemble`] ([`flow`] on the CPU, [`gpu`] on a GPU) → queue → [`reader`]. It knows nothing of DALI or Python.
+//! [`assemble`] ([`flow`] on the CPU, [`gpu`] on a GPU) → queue → [`reader`]. Fetching looks into a [`cache`] first. It knows
+//! nothing of DALI or Python.
 
 pub mod assemble;
+pub mod cache;
 pub mod codec;
 pub mod cuda;
 pub mod dataset;

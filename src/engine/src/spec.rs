@@ -1,6 +1,8 @@
 //! What the user asked for, as plain values. Names and meanings are the operator's arguments;
 //! nothing here touches storage, a clock or a device.
 
+use std::path::PathBuf;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::store;
@@ -158,6 +160,14 @@ pub struct Spec {
     pub io_concurrency: Option<usize>,
     /// Threads that decode on the CPU; `None`: by the number of cores.
     pub decode_threads: Option<usize>,
+    /// Bytes of host memory for encoded chunks that are kept for later epochs, besides `host_memory_limit`; 0: none.
+    pub cache_size: u64,
+    /// A folder on a local disk in which encoded chunks of remote stores are kept for later epochs and readers.
+    pub cache_dir: Option<PathBuf>,
+    /// Bytes that the folder may hold; `None`: half of what its disk has free.
+    pub cache_dir_size: Option<u64>,
+    /// Ask stores, once for each object and reader, whether what `cache_dir` holds of it is still so.
+    pub cache_validate: bool,
     /// One more output: the sample's start in each of `dims`, int64.
     pub return_index: bool,
 }
@@ -208,6 +218,10 @@ impl Default for Spec {
             io_threads: None,
             io_concurrency: None,
             decode_threads: None,
+            cache_size: 0,
+            cache_dir: None,
+            cache_dir_size: None,
+            cache_validate: true,
             return_index: false,
         }
     }

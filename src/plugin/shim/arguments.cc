@@ -173,6 +173,10 @@ engine::Arguments ReadArguments(const dali::OpSpec &spec) {
   a.maybe_host_memory_limit = MaybeInteger(spec, "host_memory_limit");
   a.io = Text(spec, "io");
   a.use_o_direct = spec.GetArgument<bool>("use_o_direct");
+  a.cache_size = spec.GetArgument<int64_t>("cache_size");
+  a.cache_dir = Text(spec, "cache_dir");
+  a.maybe_cache_dir_size = MaybeInteger(spec, "cache_dir_size");
+  a.cache_validate = spec.GetArgument<bool>("cache_validate");
   a.maybe_io_threads = MaybeInteger(spec, "io_threads");
   a.maybe_io_concurrency = MaybeInteger(spec, "io_concurrency");
   a.maybe_decode_threads = MaybeInteger(spec, "decode_threads");

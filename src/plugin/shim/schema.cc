@@ -217,6 +217,27 @@ have not been handed over yet included.)",
 
 For stores that are larger than memory. It is an error if the file system has no such reads.)",
                       false)
+      .AddOptionalArg<int64_t>("cache_size", R"(Bytes of host memory in which encoded chunks are kept, so that later epochs
+needn't read them again.
+
+They are taken besides `host_memory_limit`, as chunks come. If an epoch's chunks don't fit, about as large a part of them is
+found in each epoch as fits. Chunks are taken to stay what they were when they were read. The default ``0`` keeps none.)",
+                               int64_t{0})
+      .AddOptionalArg("cache_dir", R"(A folder on a local disk in which encoded chunks of remote stores are kept for later
+epochs, and for later pipelines with the same `path`.
+
+Processes of one machine share it. Chunks are written behind, up to 64 MiB of host memory hold what waits to be written, and
+what a disk is too slow for isn't kept. The folder must be trusted as the store is.)",
+                      "")
+      .AddOptionalArg<int64_t>("cache_dir_size", R"(Bytes that the files in `cache_dir` may take, of all processes together.
+
+By default half of what its disk has free when the pipeline is built, with what is kept already counted as free.)",
+                               nullptr)
+      .AddOptionalArg("cache_validate", R"(Whether a store is asked, once for each object and pipeline, if what `cache_dir`
+holds of it is still the same.
+
+Without it chunks are served as they were kept, for stores that never change: no request is sent for them.)",
+                      true)
       .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read local stores, or drive the requests to remote
 ones.
 

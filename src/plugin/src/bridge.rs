@@ -8,7 +8,9 @@ use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
-use crate::parse::{parse_decode_device, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{
+    parse_decode_device, parse_folder, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive, size,
+};
 use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
 
@@ -89,6 +91,10 @@ mod ffi {
         maybe_host_memory_limit: Vec<i64>,
         io: String,
         use_o_direct: bool,
+        cache_size: i64,
+        cache_dir: String,
+        maybe_cache_dir_size: Vec<i64>,
+        cache_validate: bool,
         maybe_io_threads: Vec<i64>,
         maybe_io_concurrency: Vec<i64>,
         maybe_decode_threads: Vec<i64>,
@@ -385,6 +391,10 @@ fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
         host_memory_limit: optional_count("host_memory_limit", &a.maybe_host_memory_limit)?.map(|n| n as u64),
         io: parse_io(&a.io)?,
         use_o_direct: a.use_o_direct,
+        cache_size: size("cache_size", a.cache_size)?,
+        cache_dir: parse_folder(&a.cache_dir),
+        cache_dir_size: optional_count("cache_dir_size", &a.maybe_cache_dir_size)?.map(|n| n as u64),
+        cache_validate: a.cache_validate,
         io_threads: optional_count("io_threads", &a.maybe_io_threads)?,
         io_concurrency: optional_count("io_concurrency", &a.maybe_io_concurrency)?,
         decode_threads: optional_count("decode_threads", &a.maybe_decode_threads)?,

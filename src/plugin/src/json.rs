@@ -6,7 +6,9 @@ use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 use serde_json::Value;
 
-use crate::parse::{parse_decode_device, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive};
+use crate::parse::{
+    parse_decode_device, parse_folder, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive, size,
+};
 
 /// Reads a spec.
 ///
@@ -63,6 +65,10 @@ pub fn parse_spec(text: &str) -> Result<Spec> {
             "host_memory_limit" => spec.host_memory_limit = Some(at.count()? as u64),
             "io" => spec.io = parse_io(&at.string()?)?,
             "use_o_direct" => spec.use_o_direct = at.bool()?,
+            "cache_size" => spec.cache_size = size(at.key, at.integer()?)?,
+            "cache_dir" => spec.cache_dir = parse_folder(&at.string()?),
+            "cache_dir_size" => spec.cache_dir_size = Some(at.count()? as u64),
+            "cache_validate" => spec.cache_validate = at.bool()?,
             "io_threads" => spec.io_threads = Some(at.count()?),
             "io_concurrency" => spec.io_concurrency = Some(at.count()?),
             "decode_threads" => spec.decode_threads = Some(at.count()?),
@@ -198,7 +204,8 @@ mod tests {
             r#"{"path": "a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
                 "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
                 "pick": "level=0,5", "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
-                "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300,
+                "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300, "cache_size": 5000000,
+                "cache_dir": "/scratch", "cache_dir_size": 7, "cache_validate": false,
                 "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
         )
         .unwrap();
@@ -216,6 +223,8 @@ mod tests {
         assert_eq!(spec.decode_device, DecodeDevice::Cpu);
         assert_eq!(spec.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
         assert_eq!(spec.io_concurrency, Some(300));
+        assert_eq!((spec.cache_size, spec.cache_dir_size, spec.cache_validate), (5_000_000, Some(7), false));
+        assert_eq!(spec.cache_dir, Some("/scratch".into()));
         assert_eq!(spec.batch_size, 4);
         assert_eq!(spec.device, Device::Gpu(1));
         assert_eq!(spec.io_threads, None);
@@ -236,6 +245,7 @@ mod tests {
                 "batch_size: expected a whole number of at least 1",
             ),
             (r#"{"path": "a", "storage_options": ["region"]}"#, ErrorKind::Value, "expected \"NAME=VALUE\""),
+            (r#"{"path": "a", "cache_size": -1}"#, ErrorKind::Value, "cache_size: expected a number of bytes, or 0"),
             (r#"{"path": "a", "dtype": "complex64"}"#, ErrorKind::Type, "but found \"complex64\""),
             (r#"{"path": "a", "device_id": 99999999999}"#, ErrorKind::Value, "number of a CUDA device"),
             (r#"{"path": "a", "seed": 99999999999999999999}"#, ErrorKind::Type, "seed: expected a whole number"),

@@ -1,5 +1,7 @@
 //! Readings of single arguments that both doors of the library share.
 
+use std::path::PathBuf;
+
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::{DecodeDevice, Io, OutOfBounds, Pick, Spec};
 
@@ -32,6 +34,17 @@ pub fn positive(name: &str, value: i64) -> Result<usize> {
         .ok()
         .filter(|&v| v > 0)
         .ok_or_else(|| Error::value(format!("{name}: expected a whole number of at least 1, but found {value}")))
+}
+
+/// Bytes, perhaps none.
+pub fn size(name: &str, value: i64) -> Result<u64> {
+    u64::try_from(value)
+        .map_err(|_| Error::value(format!("{name}: expected a number of bytes, or 0, but found {value}")))
+}
+
+/// `cache_dir`; empty: none.
+pub fn parse_folder(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| text.into())
 }
 
 /// `out_of_bounds_policy` as it is spelled by the user.

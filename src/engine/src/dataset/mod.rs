@@ -25,7 +25,7 @@ pub use sharding::Sharding;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::spec::Spec;
-use crate::store::{self, Store};
+use crate::store::{self, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
 
@@ -64,7 +64,8 @@ impl Dataset {
         if spec.paths.is_empty() {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
-        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), spec.use_o_direct)?;
+        let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
+        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             for (position, (name, described)) in described?.into_iter().enumerate() {

@@ -78,7 +78,7 @@ impl Store for Watched {
 }
 
 fn watched(root: &Path) -> Watched {
-    Watched { inner: LocalStore::open(root.to_str().unwrap(), false).unwrap(), opened: Mutex::default() }
+    Watched { inner: LocalStore::open(root.to_str().unwrap(), ReadFiles::default()).unwrap(), opened: Mutex::default() }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod tests;
 
 use serde_json::{Value, json};
 
+use crate::cache;
 use crate::error::Result;
 use crate::order::Order;
 use crate::reader::opening::Opened;
@@ -38,6 +39,8 @@ pub struct Explanation {
     unhurried: Reads,
     /// Whether the spec's own order is the shuffled one.
     is_shuffled: bool,
+    /// Bytes that the folder of the cache may hold.
+    disk_limit: Option<u64>,
     advice: Vec<String>,
 }
 
@@ -69,6 +72,7 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
         shuffled,
         unhurried,
         is_shuffled,
+        disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
     };
     explanation.advice = advice::advice(&explanation, opened.needs.working_set);
@@ -107,7 +111,26 @@ impl Explanation {
                 "unhurried": reads_json(&self.unhurried),
             },
             "memory": self.memory.to_json(&self.spec),
+            "cache": self.cache_json(),
             "advice": self.advice,
+        })
+    }
+
+    /// The caches, and how an epoch's chunks compare with them: what they take encoded isn't known without reading them.
+    fn cache_json(&self) -> Value {
+        let (memory, disk) = (self.spec.cache_size, self.disk_limit);
+        if memory == 0 && self.spec.cache_dir.is_none() {
+            return Value::Null;
+        }
+        let epoch: f64 = self.reads().arrays.iter().map(reads::ArrayReads::distinct_bytes).sum();
+        let ratio = |limit: Option<u64>| limit.map(|limit| epoch / limit.max(1) as f64);
+        json!({
+            "memory": (memory > 0).then_some(memory),
+            "disk": disk,
+            "directory": self.spec.cache_dir,
+            "epoch_bytes": epoch.round(),
+            "memory_ratio": ratio((memory > 0).then_some(memory)),
+            "disk_ratio": ratio(disk),
         })
     }
 

@@ -80,6 +80,11 @@ impl ArrayReads {
     pub fn per_chunk(&self) -> f64 {
         if self.chunks > 0.0 { self.reads / self.chunks } else { 0.0 }
     }
+
+    /// Decoded bytes of the chunks, each counted once.
+    pub fn distinct_bytes(&self) -> f64 {
+        if self.reads > 0.0 { self.bytes * self.chunks / self.reads } else { 0.0 }
+    }
 }
 
 /// Plans an epoch batch by batch.

@@ -15,22 +15,29 @@ use crate::memory::{Span, arena};
 use crate::plan::ChunkId;
 
 /// When ranges of one shard are read together.
-struct Merge {
+pub(super) struct Merge {
     /// They are nearer than this.
-    gap: u64,
+    pub gap: u64,
     /// The read is no longer than this, so that several share the reading of a large shard.
-    limit: u64,
+    pub limit: u64,
     /// Not more than this many bytes for nothing, beyond as many as are wanted.
-    waste: u64,
+    pub waste: u64,
+}
+
+impl Merge {
+    /// Whether a read may go on over a gap, having so many bytes that are wanted, and that are not.
+    pub fn spans(&self, gap: u64, wanted: u64, wasted: u64) -> bool {
+        gap <= self.gap && wasted + gap <= self.waste.saturating_add(wanted)
+    }
 }
 
 /// From a disk, what another read costs: a call, and what the system reads ahead anyway.
-const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, waste: u64::MAX };
+pub(super) const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, waste: u64::MAX };
 
 /// From a server: one connection gives 50 to 100 MB/s, and an answer takes 5 to 30 ms to begin; in the time that another
 /// request costs about half a megabyte comes through. Servers count and limit requests, so less isn't worth one; much
 /// more would cost memory, and bandwidth where that is short.
-const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
+pub(super) const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
 
 /// Chunks that are looked at when neighbours in a shard are looked for.
 const MERGE_SEARCH: usize = 4096;
@@ -294,6 +301,10 @@ impl Scheduler {
                 uploads.push((offset, self.chunks[handle].place.decoded, self.slots().base + slot.offset as u64));
             }
         }
+        let pieces = match &self.s.shared.cache {
+            Some(_) => chunks.iter().filter_map(|&(_, offset, len)| Some((offset, len?))).collect(),
+            None => Vec::new(),
+        };
         let group = self.next_group;
         self.next_group += 1;
         let remote = chunks.first().is_some_and(|&(handle, ..)| self.chunks[handle].place.remote);
@@ -306,7 +317,18 @@ impl Scheduler {
         self.groups.insert(group, Group { staging, landing, remaining: chunks.len() as u32, chunks, to, remote });
         self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read { group, array: of.array, part: of.part, key, range, version, to, uploads, past_host });
+        self.s.fetch.read(Read {
+            group,
+            array: of.array,
+            part: of.part,
+            key,
+            range,
+            version,
+            to,
+            uploads,
+            pieces,
+            past_host,
+        });
     }
 
     /// Whether a chunk's store is one of files.
@@ -407,7 +429,7 @@ impl Scheduler {
         // Bytes that are wanted, and those between them.
         let (mut wanted, mut wasted) = (inner.len, 0u64);
         let mut near = |gap: u64, len: u64| {
-            let fits = gap <= merge.gap && wasted + gap <= merge.waste.saturating_add(wanted);
+            let fits = merge.spans(gap, wanted, wasted);
             if fits {
                 (wanted, wasted) = (wanted + len, wasted + gap);
             }

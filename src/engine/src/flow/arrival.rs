@@ -12,6 +12,7 @@ use super::stats::Stats;
 use super::tasks::{GroupId, Item, Outcome, Served, Task};
 use crate::error::{Error, Result};
 use crate::memory::arena;
+use crate::store::Part;
 
 /// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
 const TASK_BYTES: usize = 256 << 10;
@@ -171,6 +172,7 @@ impl Scheduler {
             match result {
                 Ok(layout) => chunk.layout = layout,
                 Err(e) => {
+                    self.forget(handle);
                     self.settle(handle, State::Failed(e));
                     continue;
                 }
@@ -190,6 +192,21 @@ impl Scheduler {
                 None => self.requeue(handle),
             }
         }
+    }
+
+    /// A chunk that can't be decoded isn't kept for later: it may have been damaged on its way.
+    fn forget(&self, handle: Handle) {
+        let (catalog, Some(cache)) = (&self.s.shared.catalog, &self.s.shared.cache) else { return };
+        let chunk = &self.chunks[handle];
+        let (part, len) = match chunk.place.location {
+            Location::Key => (Part::Whole, 0),
+            Location::Shard(shard, slot) => match self.shards.range(shard, slot) {
+                Some((offset, len)) => (Part::From(offset), len as usize),
+                None => return,
+            },
+        };
+        let number = catalog.store_number(chunk.id.array, chunk.id.part);
+        cache.forget(&cache.name(number, &catalog.key(chunk.id), part, len));
     }
 
     /// A chunk's fate is known before it was decoded: it is missing, or failed.

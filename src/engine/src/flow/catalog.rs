@@ -116,7 +116,12 @@ impl Catalog {
     }
 
     pub fn store(&self, array: u16, part: u16) -> &Arc<dyn Store> {
-        &self.dataset.stores[self.dataset.arrays[array as usize].parts[part as usize].store]
+        &self.dataset.stores[self.store_number(array, part)]
+    }
+
+    /// The number of the store in which a part of an array lies.
+    pub fn store_number(&self, array: u16, part: u16) -> usize {
+        self.dataset.arrays[array as usize].parts[part as usize].store
     }
 
     fn is_remote(&self, array: u16, part: u16) -> bool {
@@ -210,9 +215,13 @@ impl Catalog {
         ))
     }
 
+    /// How the shards of a part of an array are divided, if it has any.
+    pub fn sharded(&self, array: u16, part: u16) -> Option<&Sharding> {
+        self.dataset.arrays[array as usize].parts[part as usize].sharding.as_ref()
+    }
+
     /// How a shard is divided.
     pub fn sharding(&self, shard: ShardId) -> &Sharding {
-        let part = &self.dataset.arrays[shard.array as usize].parts[shard.part as usize];
-        part.sharding.as_ref().expect("only shards have an index")
+        self.sharded(shard.array, shard.part).expect("only shards have an index")
     }
 }

@@ -13,18 +13,21 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
+use super::admission::MERGE_LOCAL;
 use super::catalog::{Catalog, Location};
+use super::pieces::{Pieces, same_version, whole};
 use super::requests::Requests;
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{GroupId, PastHost, Read, Shared};
+use super::tasks::{GroupId, PastHost, Read, ReadRange, Shared};
 use super::wave::{Lanes, Storage, Upload};
 use super::{Event, spawn};
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::nvtx;
 use crate::plan::ChunkId;
-use crate::store::Part;
+use crate::store::{Found, Part};
 
 enum Work {
     Read(Read),
@@ -260,14 +263,26 @@ fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end.
     let to = unsafe { read.to.bytes_mut() };
-    let store = shared.catalog.store(read.array, read.part);
-    let found = store.read(&read.key, read.part(), read.version.as_ref(), to).map_err(within)?;
-    let Some(found) = found else {
+    if let (ReadRange::From(from), Some(cache), Some(_)) = (read.range, &shared.cache, &read.version) {
+        let found = pieces(cache, read, from, shared, to);
+        if !matches!(found, Ok(true)) {
+            forget_index(shared, cache, read);
+        }
+        if found.map_err(within)? {
+            return Ok(Some(read.to.len));
+        }
+        shared.catalog.confirm_missing(read.array, read.part)?;
+        return Ok(None);
+    }
+    let Some((found, from_store)) = piece(shared, read.array, read.part, &read.key, read.part(), to).map_err(within)?
+    else {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
     let len = read.fits(found.size).map_err(within)?;
-    shared.stats.read(len);
+    if from_store {
+        shared.stats.read(len);
+    }
     Ok(Some(len))
 }
 
@@ -309,17 +324,73 @@ fn fetch_past_host(read: &Read, way: PastHost, shared: &Shared, storage: &dyn St
     Ok(Some(len))
 }
 
+/// One piece, and whether the store was asked for it.
+fn piece(
+    shared: &Shared,
+    array: u16,
+    part: u16,
+    key: &str,
+    which: Part,
+    to: &mut [u8],
+) -> Result<Option<(Found, bool)>> {
+    let store = shared.catalog.store(array, part);
+    let Some(cache) = &shared.cache else { return Ok(store.read(key, which, None, to)?.map(|found| (found, true))) };
+    let name = cache.name(shared.catalog.store_number(array, part), key, which, to.len());
+    if let Some(found) = cache.remembered(&name, None, to) {
+        return Ok(Some((found, false)));
+    }
+    let Some(found) = store.read(key, which, None, to)? else { return Ok(None) };
+    if let Some(len) = whole(which, &found, to.len()) {
+        cache.keep(&name, &found, &to[..len]);
+    }
+    Ok(Some((found, true)))
+}
+
+/// The pieces of a range, of which those that the cache lacks are read; false if there is no such key.
+fn pieces(cache: &Cache, read: &Read, from: u64, shared: &Shared, to: &mut [u8]) -> Result<bool> {
+    let store = shared.catalog.store(read.array, read.part);
+    let mut pieces = Pieces::new(cache, shared.catalog.store_number(read.array, read.part), read, from);
+    pieces.remembered(to);
+    let mut came = Vec::new();
+    for run in pieces.lacking(&MERGE_LOCAL) {
+        let found =
+            store.read(&read.key, Part::From(from + run.start as u64), read.version.as_ref(), &mut to[run.clone()])?;
+        let Some(found) = found else { return Ok(false) };
+        same_version(read, &found)?;
+        shared.stats.read(run.len());
+        came.push((run, found));
+    }
+    pieces.keep(&came, to);
+    Ok(true)
+}
+
+/// The index that told of a range is of no use any more.
+pub(super) fn forget_index(shared: &Shared, cache: &Cache, read: &Read) {
+    let catalog = &shared.catalog;
+    if let Some(sharding) = catalog.sharded(read.array, read.part) {
+        let number = catalog.store_number(read.array, read.part);
+        cache.forget(&cache.name(number, &read.key, sharding.index_part(), sharding.index_bytes));
+    }
+}
+
 fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>>> {
     let within = |e: Error| e.within(place(shared, shard.array, shard.part, key));
     let sharding = shared.catalog.sharding(shard);
     let mut bytes = vec![0; sharding.index_bytes];
-    let store = shared.catalog.store(shard.array, shard.part);
-    let Some(found) = store.read(key, sharding.index_part(), None, &mut bytes).map_err(within)? else {
+    let part = sharding.index_part();
+    let Some((found, from_store)) = piece(shared, shard.array, shard.part, key, part, &mut bytes).map_err(within)?
+    else {
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
-    let entries = sharding.decode_index(&bytes, found.size).map_err(within)?;
-    Stats::add(&shared.stats.index_reads, 1);
+    let entries = sharding.decode_index(&bytes, found.size).map_err(|e| {
+        if let Some(cache) = &shared.cache {
+            let number = shared.catalog.store_number(shard.array, shard.part);
+            cache.forget(&cache.name(number, key, part, sharding.index_bytes));
+        }
+        within(e)
+    })?;
+    Stats::add(&shared.stats.index_reads, u64::from(from_store));
     Ok(Some(Arc::new(Index { entries, version: found.version })))
 }
 
@@ -355,7 +426,7 @@ mod tests {
     use crate::memory::HostBlock;
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
-    use crate::store::{Found, LocalStore, Store};
+    use crate::store::{Found, LocalStore, ReadFiles, Store};
 
     /// A store in which reads of the key `1` take until they are allowed.
     struct Hanging(LocalStore, Receiver<()>);
@@ -441,9 +512,10 @@ mod tests {
             let (allow, allowed) = unbounded();
             let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
             Arc::get_mut(&mut opened.catalog).unwrap().dataset.stores[0] =
-                Arc::new(Hanging(LocalStore::open(path, false).unwrap(), allowed));
+                Arc::new(Hanging(LocalStore::open(path, ReadFiles::default()).unwrap(), allowed));
             let (sender, events) = unbounded();
             let shared = Shared {
+                cache: None,
                 catalog: opened.catalog,
                 ops: Arc::new(opened.ops),
                 stats: Arc::new(Stats::default()),
@@ -463,6 +535,7 @@ mod tests {
                     version: None,
                     to: Span { address: memory.address() + 256 * group, len: 16 },
                     uploads: vec![(0, 16, 0)],
+                    pieces: Vec::new(),
                     past_host: None,
                 });
             }

@@ -19,6 +19,7 @@ pub(crate) mod chunks;
 mod decode;
 mod fetch;
 mod launch;
+mod pieces;
 mod queue;
 mod requests;
 mod scheduler;

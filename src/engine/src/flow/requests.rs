@@ -1,7 +1,7 @@
 //! Reads of remote stores: a task for each, of which many wait for servers at the same time.
 //!
 //! Whoever comes first is served first: the scheduler asks in the order of need, and so many reads as may be under way
-//! begin in that order ([`Turns`]). All bytes of chunks and indexes come through [`bytes`].
+//! begin in that order ([`Turns`]). All bytes of chunks and indexes come through [`Source`]; what a cache has waits for no turn.
 //!
 //! One of the places where `unsafe` is allowed: a read's span belongs to its task until the event is sent.
 
@@ -12,14 +12,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
+use futures_util::future::try_join_all;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::Event;
-use super::fetch::place;
+use super::admission::MERGE_REMOTE;
+use super::fetch::{forget_index, place};
+use super::pieces::{Pieces, whole};
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{Read, Shared};
+use super::tasks::{Read, ReadRange, Shared};
+use crate::cache::{Cache, blocking};
 use crate::error::{Error, Result, panic_text};
 use crate::store::remote::Io;
 use crate::store::{AsyncStore, Found, Part};
@@ -119,21 +123,76 @@ impl Drop for Requests {
     }
 }
 
-/// Bytes of a value, when it is their turn: the one way from a remote store to memory, and where a cache would stand.
-async fn bytes(
-    store: &dyn AsyncStore,
-    turns: &Turns,
-    shared: &Shared,
-    key: &str,
-    part: Part,
-    version: Option<&Arc<str>>,
-    to: &mut [u8],
-) -> Result<Option<Found>> {
-    let _turn = turns.take(to.len()).await;
-    let start = Instant::now();
-    let found = store.read(key, part, version, to).await;
-    Stats::time(&shared.stats.read_ns, start.elapsed());
-    found
+/// Where bytes come from: the one way from a remote store to memory, with a cache before it.
+struct Source<'a> {
+    store: &'a dyn AsyncStore,
+    number: usize,
+    key: &'a str,
+    cache: Option<&'a Cache>,
+    turns: &'a Turns,
+    stats: &'a Stats,
+}
+
+/// What was found, and whether the store was asked for it.
+struct Came {
+    found: Found,
+    read: bool,
+}
+
+impl Source<'_> {
+    /// Bytes of the store, when it is their turn.
+    async fn read(&self, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        let _turn = self.turns.take(to.len()).await;
+        let start = Instant::now();
+        let found = self.store.read(self.key, part, version, to).await;
+        Stats::time(&self.stats.read_ns, start.elapsed());
+        found
+    }
+
+    /// One piece.
+    async fn piece(&self, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Came>> {
+        let Some(cache) = self.cache else {
+            return Ok(self.read(part, version, to).await?.map(|found| Came { found, read: true }));
+        };
+        let name = cache.name(self.number, self.key, part, to.len());
+        if let Some(found) = cache.remembered(&name, version, to) {
+            return Ok(Some(Came { found, read: false }));
+        }
+        if let Some(found) = cache.stored_now(&name, self.key, self.store, &self.turns.requests, to).await? {
+            return Ok(Some(Came { found, read: false }));
+        }
+        let Some(found) = self.read(part, version, to).await? else { return Ok(None) };
+        if let Some(len) = whole(part, &found, to.len()) {
+            cache.keep(&name, &found, &to[..len]);
+        }
+        Ok(Some(Came { found, read: true }))
+    }
+
+    /// The pieces of a range, of which those that the cache lacks are read: so many bytes in so many reads.
+    async fn pieces(&self, cache: &Cache, read: &Read, from: u64, to: &mut [u8]) -> Result<Option<Vec<usize>>> {
+        let mut pieces = Pieces::new(cache, self.number, read, from);
+        pieces.remembered(to);
+        if !pieces.complete()
+            && let Some(_turn) = cache.turn_of_disk().await
+        {
+            blocking(|| pieces.stored(to));
+        }
+        let lacking = pieces.lacking(&MERGE_REMOTE);
+        let (mut rest, mut at) = (&mut *to, 0);
+        let reads = lacking.into_iter().map(|run| {
+            let (_, after) = std::mem::take(&mut rest).split_at_mut(run.start - at);
+            let (here, after) = after.split_at_mut(run.len());
+            (rest, at) = (after, run.end);
+            async move {
+                let found = self.read(Part::From(from + run.start as u64), read.version.as_ref(), here).await?;
+                Ok::<_, Error>(found.map(|found| (run, found)))
+            }
+        });
+        let reads: Vec<_> = reads.collect();
+        let Some(came) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        pieces.keep(&came, to);
+        Ok(Some(came.into_iter().map(|(run, _)| run.len()).collect()))
+    }
 }
 
 async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Turns) -> Result<Option<usize>> {
@@ -141,13 +200,29 @@ async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Turn
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end; and it frees no memory before
     // this task has ended (`Requests::drop`).
     let to = unsafe { read.to.bytes_mut() };
-    let found = bytes(store, turns, shared, &read.key, read.part(), read.version.as_ref(), to).await.map_err(within)?;
-    let Some(found) = found else {
+    let number = shared.catalog.store_number(read.array, read.part);
+    let source = Source { store, number, key: &read.key, cache: shared.cache.as_deref(), turns, stats: &shared.stats };
+    if let (ReadRange::From(from), Some(cache), Some(_)) = (read.range, &shared.cache, &read.version) {
+        let reads = source.pieces(cache, &read, from, to).await;
+        if !matches!(reads, Ok(Some(_))) {
+            forget_index(shared, cache, &read);
+        }
+        let Some(reads) = reads.map_err(within)? else {
+            confirm_missing(store, read.array, read.part, shared).await?;
+            return Ok(None);
+        };
+        reads.into_iter().for_each(|len| shared.stats.read(len));
+        return Ok(Some(read.to.len));
+    }
+    let came = source.piece(read.part(), read.version.as_ref(), to).await.map_err(within)?;
+    let Some(came) = came else {
         confirm_missing(store, read.array, read.part, shared).await?;
         return Ok(None);
     };
-    let len = read.fits(found.size).map_err(within)?;
-    shared.stats.read(len);
+    let len = read.fits(came.found.size).map_err(within)?;
+    if came.read {
+        shared.stats.read(len);
+    }
     Ok(Some(len))
 }
 
@@ -161,14 +236,21 @@ async fn index(
     let within = |e: Error| e.within(place(shared, shard.array, shard.part, key));
     let sharding = shared.catalog.sharding(shard);
     let mut encoded = vec![0; sharding.index_bytes];
-    let found = bytes(store, turns, shared, key, sharding.index_part(), None, &mut encoded).await.map_err(within)?;
-    let Some(found) = found else {
+    let number = shared.catalog.store_number(shard.array, shard.part);
+    let source = Source { store, number, key, cache: shared.cache.as_deref(), turns, stats: &shared.stats };
+    let came = source.piece(sharding.index_part(), None, &mut encoded).await.map_err(within)?;
+    let Some(came) = came else {
         confirm_missing(store, shard.array, shard.part, shared).await?;
         return Ok(None);
     };
-    let entries = sharding.decode_index(&encoded, found.size).map_err(within)?;
-    Stats::add(&shared.stats.index_reads, 1);
-    Ok(Some(Arc::new(Index { entries, version: found.version })))
+    let entries = sharding.decode_index(&encoded, came.found.size).map_err(|e| {
+        if let Some(cache) = &shared.cache {
+            cache.forget(&cache.name(number, key, sharding.index_part(), sharding.index_bytes));
+        }
+        within(e)
+    })?;
+    Stats::add(&shared.stats.index_reads, u64::from(came.read));
+    Ok(Some(Arc::new(Index { entries, version: came.found.version })))
 }
 
 async fn confirm_missing(store: &dyn AsyncStore, array: u16, part: u16, shared: &Shared) -> Result<()> {

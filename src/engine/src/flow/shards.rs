@@ -105,6 +105,17 @@ impl Shards {
         }
     }
 
+    /// The place of a slot's chunk, if the shard's index is known.
+    pub fn range(&self, shard: ShardId, slot: usize) -> Option<(u64, u64)> {
+        match self.states.get(&shard)? {
+            State::Known { known, .. } => match &**known {
+                Known::Index(index) => index.entries.get(slot).copied().flatten(),
+                Known::Missing => None,
+            },
+            State::Reading(_) => None,
+        }
+    }
+
     /// Whether the index of a shard is to be read ahead, for chunks that will ask for it.
     pub fn expect(&mut self, shard: ShardId) -> bool {
         // Half of the room stays for those that are in use.

@@ -12,17 +12,17 @@ use crate::store::remote::Counters;
 /// See [`Stats::to_json`] for what each means.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Chunks (inner chunks of shards count each) whose bytes were fetched.
+    /// Chunks (inner chunks of shards count each) whose encoded bytes came, from a store or a cache.
     pub chunks_read: AtomicU64,
     /// Chunks that don't exist and give the fill value.
     pub chunks_missing: AtomicU64,
-    /// Encoded bytes fetched, shard indexes not counted.
+    /// Encoded bytes read from stores, shard indexes not counted.
     pub bytes_read: AtomicU64,
-    /// Read requests, shard indexes not counted.
+    /// Reads of stores, shard indexes not counted.
     pub reads: AtomicU64,
     /// Of `reads`: those that went to the device past the host (GPUDirect Storage).
     pub reads_gds: AtomicU64,
-    /// Shard indexes read.
+    /// Shard indexes read from stores.
     pub index_reads: AtomicU64,
     /// Chunks decoded by the CPU, also those that it decoded for a GPU.
     pub chunks_decoded_cpu: AtomicU64,
@@ -57,6 +57,8 @@ pub struct Stats {
     pub assemble_ns: AtomicU64,
     /// Nanoseconds that the host waited for batches.
     pub wait_ns: AtomicU64,
+    /// Of the cache, if there is one.
+    pub cache: Arc<crate::cache::Counters>,
     /// Of the requests to remote stores, those for metadata and indexes included.
     pub remote: Arc<Counters>,
 }
@@ -110,6 +112,18 @@ impl Stats {
             "decode_seconds": s(&self.decode_ns),
             "assemble_seconds": s(&self.assemble_ns),
             "wait_seconds": s(&self.wait_ns),
+            "cache_hits": n(&self.cache.hits),
+            "cache_misses": n(&self.cache.misses),
+            "cache_bytes": n(&self.cache.bytes),
+            "cache_evictions": n(&self.cache.evictions),
+            "cache_dir_hits": n(&self.cache.disk_hits),
+            "cache_dir_misses": n(&self.cache.disk_misses),
+            "cache_dir_bytes": n(&self.cache.disk_bytes),
+            "cache_dir_writes": n(&self.cache.disk_writes),
+            "cache_dir_dropped": n(&self.cache.disk_dropped),
+            "cache_dir_evictions": n(&self.cache.disk_evictions),
+            "cache_dir_errors": n(&self.cache.disk_errors),
+            "cache_dir_checks": n(&self.cache.disk_checks),
             "requests": n(&self.remote.requests),
             "requests_retried": n(&self.remote.retries),
             "requests_hedged": n(&self.remote.hedges),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{Job, Layout};
 
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::plan::ChunkId;
@@ -35,6 +36,8 @@ pub(crate) struct Read {
     pub to: Span,
     /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
+    /// The inner chunks that a range is read for, in order: offset in `to`, bytes. Only if there is a cache.
+    pub pieces: Vec<(usize, usize)>,
     /// If files are read to the device: where to.
     pub past_host: Option<PastHost>,
 }
@@ -143,6 +146,7 @@ pub(crate) struct Shared {
     pub catalog: Arc<Catalog>,
     pub ops: Arc<Vec<dali_zarr_kernels::Op>>,
     pub stats: Arc<super::stats::Stats>,
+    pub cache: Option<Arc<Cache>>,
     pub events: crossbeam_channel::Sender<super::Event>,
     /// Set when the reader is dropped: work that is still queued is skipped.
     pub stop: Arc<std::sync::atomic::AtomicBool>,

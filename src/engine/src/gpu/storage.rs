@@ -40,12 +40,15 @@ fn of_files(catalog: &Catalog) -> impl Iterator<Item = (u16, u16)> + '_ {
 pub(crate) fn choose(spec: &Spec, catalog: &Catalog, device: &Arc<Device>) -> Result<Option<&'static CuFile>> {
     match spec.io {
         Io::Posix => Ok(None),
+        Io::Gds if spec.cache_size > 0 => Err(Error::value(
+            "io=\"gds\": expected no cache_size, since nothing comes by host memory where chunks are kept; leave one of them out",
+        )),
         Io::Gds if !applies(catalog) => Err(Error::value(
             "io=\"gds\": expected chunks in local files that are uncompressed or decoded by the GPU, but found none; use \
              io=\"auto\"",
         )),
         Io::Gds => CuFile::open().map(Some).map_err(|e| e.within("io=\"gds\"")),
-        Io::Auto if !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
+        Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
         // A trial that fails says enough.
         Io::Auto => Ok(CuFile::open().ok().filter(|cufile| is_faster(cufile, catalog, device).unwrap_or(false))),
     }

@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::cache::Cache;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::flow::stats::Stats;
@@ -130,12 +131,15 @@ impl Reader {
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
         let io = catalog.dataset.stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(&s.io().counters));
-        let stats = Arc::new(Stats { remote: io.unwrap_or_default(), ..Stats::default() });
+        let cache = Cache::open(spec, &catalog.dataset.stores)?;
+        let counters = cache.as_ref().map(|c| Arc::clone(&c.counters)).unwrap_or_default();
+        let stats = Arc::new(Stats { cache: counters, remote: io.unwrap_or_default(), ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             catalog,
             ops: Arc::new(ops),
             stats: Arc::clone(&stats),
+            cache,
             events: events.clone(),
             stop: Arc::clone(&stop),
         };

@@ -7,6 +7,7 @@ use dali_zarr_kernels::Op;
 use super::needs::{bound_chunks, needs};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble;
+use crate::cache;
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset, Part};
 use crate::error::{Error, Result};
@@ -51,6 +52,7 @@ impl Opened {
         if spec.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
+        cache::check(spec)?;
         let dataset = Dataset::open(spec)?;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("more than 65535 arrays or stores; use several readers"));

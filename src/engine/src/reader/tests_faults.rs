@@ -62,6 +62,7 @@ fn schedule(seed: u64) -> (usize, usize) {
     let mut random = Random(seed);
     let server = server();
     let options = [("timeout", "30ms"), ("retry_timeout", "1s"), ("max_retries", "4")];
+    let dir = tempfile::tempdir().unwrap();
     let reader = Reader::open(Spec {
         paths: vec![publish(&server)],
         storage_options: options.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
@@ -77,6 +78,9 @@ fn schedule(seed: u64) -> (usize, usize) {
         io_threads: Some(1),
         decode_threads: Some(1),
         host_memory_limit: Some(1 << 20),
+        cache_size: if seed % 3 == 1 { 1 << 20 } else { 0 },
+        cache_dir: (seed % 5 < 2).then(|| dir.path().to_owned()),
+        cache_validate: seed.is_multiple_of(5),
         ..Spec::default()
     })
     .unwrap();

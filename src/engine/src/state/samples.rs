@@ -95,6 +95,10 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         io_threads: _,
         io_concurrency: _,
         decode_threads: _,
+        cache_size: _,
+        cache_dir: _,
+        cache_dir_size: _,
+        cache_validate: _,
     } = spec;
     let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
     let axes = &geometry.axes;

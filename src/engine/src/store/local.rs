@@ -8,24 +8,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::{Found, InFile, Part, Store, too_long, unbuffered};
+use super::{Found, InFile, Part, ReadFiles, Store, too_long, unbuffered};
 use crate::error::{Error, Result};
 
 /// A store in a local directory.
 pub struct LocalStore {
     location: String,
     root: PathBuf,
-    /// Whether chunks are read past the page cache.
-    unbuffered: bool,
+    how: ReadFiles,
 }
 
 impl LocalStore {
-    /// Opens the directory at `location`, a path or a `file://` URL. If `unbuffered`, values are read past the page cache,
-    /// but for those that [`Store::get`] gives.
+    /// Opens the directory at `location`, a path or a `file://` URL.
     ///
     /// # Errors
     /// [`Error::value`] if it isn't a directory that can be read, or its file system has no reads past the page cache.
-    pub fn open(location: &str, unbuffered: bool) -> Result<Self> {
+    pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
         let wrong = |found: String| Error::value(format!("store {location}: expected a directory, but {found}"));
         if location.is_empty() {
             return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
@@ -47,8 +45,8 @@ impl LocalStore {
         if !meta.is_dir() {
             return Err(wrong("found a file; give the directory that holds zarr.json, .zgroup or .zarray".into()));
         }
-        let store = Self { location: location.to_owned(), root, unbuffered };
-        if unbuffered {
+        let store = Self { location: location.to_owned(), root, how };
+        if how.unbuffered {
             store.probe()?;
         }
         Ok(store)
@@ -184,14 +182,14 @@ impl Store for LocalStore {
     }
 
     fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        let flags = if self.unbuffered { libc::O_DIRECT } else { 0 };
+        let flags = if self.how.unbuffered { libc::O_DIRECT } else { 0 };
         let Some((file, meta)) = self.open_key(key, flags)? else { return Ok(None) };
         let size = meta.len();
         self.check_version(key, &meta, version)?;
         let version = match (version, part) {
             (Some(wanted), _) => Some(Arc::clone(wanted)),
             // Nobody reads more of what was read as a whole.
-            (None, Part::Whole) => None,
+            (None, Part::Whole) if !self.how.versions => None,
             (None, _) => Some(Version::of(&meta).as_str().into()),
         };
         let (offset, len) = match part {
@@ -200,7 +198,7 @@ impl Store for LocalStore {
             Part::Last if size >= to.len() as u64 => (size - to.len() as u64, to.len()),
             Part::Whole | Part::Last => (0, 0),
         };
-        self.fill(key, (&file, size), offset, &mut to[..len], self.unbuffered)?;
+        self.fill(key, (&file, size), offset, &mut to[..len], self.how.unbuffered)?;
         Ok(Some(Found { size, version }))
     }
 
@@ -265,7 +263,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("a/c/0")).unwrap();
         fs::write(dir.path().join("a/c/0/1"), b"0123456789").unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
         assert_eq!(store.get("a/c/0/1", 10).unwrap().unwrap(), b"0123456789");
         assert!(store.get("a/c/0/1", 9).unwrap_err().message().contains("at most 9 bytes, but found 10"));
         assert!(store.get("a/c/0/2", 10).unwrap().is_none());
@@ -292,7 +290,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
         let (file, meta) = store.open_key("k", 0).unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
         let error = store.fill("k", (&file, meta.len()), 0, &mut [0; 100], false).unwrap_err();
@@ -304,7 +302,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), false).unwrap();
+        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
         let version = |part| store.read("k", part, None, &mut [0; 8]).unwrap().unwrap().version;
         let then = version(Part::Last).unwrap();
         assert_eq!(version(Part::From(0)).as_ref(), Some(&then), "nothing has changed");
@@ -342,11 +340,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("a b")).unwrap();
         let path = dir.path().to_str().unwrap();
-        assert!(LocalStore::open(&format!("file://{path}/a%20b"), false).is_ok());
-        assert!(LocalStore::open(&format!("file://localhost{path}/a b"), false).is_ok());
+        assert!(LocalStore::open(&format!("file://{path}/a%20b"), ReadFiles::default()).is_ok());
+        assert!(LocalStore::open(&format!("file://localhost{path}/a b"), ReadFiles::default()).is_ok());
         fs::write(dir.path().join("file.zip"), b"").unwrap();
         for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "ftp://host/store"] {
-            let error = super::super::open(&[wrong.to_owned()], &[], 1, false).err().unwrap();
+            let error = super::super::open(&[wrong.to_owned()], &[], 1, ReadFiles::default()).err().unwrap();
             assert_eq!(error.kind(), Kind::Value, "{error}");
         }
     }

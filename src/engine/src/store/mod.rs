@@ -40,7 +40,7 @@ pub enum Part {
 pub struct Found {
     /// Bytes of the whole value.
     pub size: u64,
-    /// What changes whenever the value does (an ETag, a file's times), if the store has such a thing and was asked for a part.
+    /// What changes whenever the value does (an ETag, a file's times), if the store has such a thing and tells.
     pub version: Option<Arc<str>>,
 }
 
@@ -133,6 +133,12 @@ pub trait AsyncStore: Send + Sync {
     /// As there.
     async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>>;
 
+    /// What there is of the value of `key`; `None` if there is none. Asks, but reads nothing.
+    ///
+    /// # Errors
+    /// If that can't be found out.
+    async fn head(&self, key: &str) -> Result<Option<Found>>;
+
     /// As [`Store::exists`].
     ///
     /// # Errors
@@ -162,9 +168,17 @@ pub fn is_remote(location: &str) -> bool {
     location.split_once("://").is_some_and(|(scheme, _)| scheme != "file")
 }
 
+/// How files of local stores are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadFiles {
+    /// Past the page cache, but for those that [`Store::get`] gives.
+    pub unbuffered: bool,
+    /// Telling versions apart also of those that are read whole, which takes time.
+    pub versions: bool,
+}
+
 /// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers.
-/// `options` are those of the remote ones; `threads` drive their requests. With `use_o_direct` chunks of local ones are read past
-/// the page cache.
+/// `options` are those of the remote ones; `threads` drive their requests.
 ///
 /// # Errors
 /// [`Error::value`] if there is no store of a kind that is read, or an option is unknown, wrong or a secret.
@@ -172,7 +186,7 @@ pub fn open(
     locations: &[String],
     options: &[(String, String)],
     threads: usize,
-    use_o_direct: bool,
+    how: ReadFiles,
 ) -> Result<Vec<Arc<dyn Store>>> {
     let mut io = None;
     if !locations.iter().any(|l| is_remote(l)) && !options.is_empty() {
@@ -180,14 +194,14 @@ pub fn open(
             "storage_options: expected none, since every path is local; leave them out, or give the URL of a remote store",
         ));
     }
-    if use_o_direct && locations.iter().all(|l| is_remote(l)) {
+    if how.unbuffered && locations.iter().all(|l| is_remote(l)) {
         return Err(Error::value(
             "use_o_direct: expected a local path among the stores; servers have page caches of their own",
         ));
     }
     let mut open = |location: &String| -> Result<Arc<dyn Store>> {
         if !is_remote(location) {
-            return Ok(Arc::new(LocalStore::open(location, use_o_direct)?));
+            return Ok(Arc::new(LocalStore::open(location, how)?));
         }
         let io = match &io {
             Some(io) => Arc::clone(io),

@@ -16,6 +16,7 @@ pub(crate) mod tests;
 mod transfer;
 
 pub use io::{Counters, Io};
+pub(crate) use transfer::is_dated_or_tagged;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ impl RemoteStore {
         })
     }
 
-    async fn head(&self, path: &Path) -> std::result::Result<Found, Fault> {
+    async fn ask(&self, path: &Path) -> std::result::Result<Found, Fault> {
         let note = Note::default();
         let mut options = GetOptions { head: true, ..GetOptions::default() };
         options.extensions.insert(note.clone());
@@ -160,12 +161,16 @@ impl AsyncStore for RemoteStore {
     }
 
     async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.head(key).await?.is_some())
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
         let path = self.path(key)?;
         let mut patience = Patience::new(&self.policy);
         loop {
-            match self.timed(self.head(&path)).await {
-                Ok(_) => return Ok(true),
-                Err(Fault::Missing) => return Ok(false),
+            match self.timed(self.ask(&path)).await {
+                Ok(found) => return Ok(Some(found)),
+                Err(Fault::Missing) => return Ok(None),
                 Err(fault) => self.pause(&mut patience, fault, 0).await.map_err(|e| self.within(key, &e))?,
             }
         }

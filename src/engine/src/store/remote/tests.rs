@@ -59,6 +59,16 @@ impl Server {
         self.values.lock().unwrap().insert(path.to_owned(), [value, other]);
     }
 
+    /// One that tells nothing of versions.
+    pub fn anonymous() -> Self {
+        Self { anonymous: true, ..Self::default() }
+    }
+
+    /// Puts the other version in a value's place.
+    pub fn replace(&self, path: &str) {
+        *self.versions.lock().unwrap().entry(path.to_owned()).or_default() ^= 1;
+    }
+
     fn taken_log(&self) -> Vec<String> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }

@@ -98,6 +98,11 @@ pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
     }
 }
 
+/// Whether a version changes with the value: there is a tag, or a date.
+pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
+    version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
+}
+
 /// Whether an answer is of another version. A server that sends tags only now and then is believed.
 fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
     meta.e_tag.is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
@@ -149,7 +154,7 @@ impl Transfer<'_> {
     async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
         let mut patience = Patience::new(policy);
         loop {
-            match self.store.timed(self.store.head(&self.path)).await {
+            match self.store.timed(self.store.ask(&self.path)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) => return Ok(None),
                 Err(fault) => self.store.pause(&mut patience, fault, 0).await.map_err(|e| self.failed(&e, 0))?,
@@ -176,7 +181,7 @@ impl Transfer<'_> {
             (None, Part::From(offset)) => (Some(GetRange::Bounded(offset..offset + to.len() as u64)), wanted),
             (None, Part::Last) if self.store.suffixes => (Some(GetRange::Suffix(to.len() as u64)), wanted),
             (None, Part::Last) => {
-                let head = self.store.head(&self.path).await?;
+                let head = self.store.ask(&self.path).await?;
                 let Some(offset) = head.size.checked_sub(to.len() as u64) else { return Ok(head) };
                 let options = options(Some(GetRange::Bounded(offset..head.size)), head.version.as_deref());
                 let answer = self.answer(options).await?;

@@ -1,0 +1,297 @@
+//! Pieces on a local disk, as a reader sees it: looked up by whoever reads, written behind by a thread.
+//!
+//! What waits to be written is bounded, and more is dropped: a disk that is slower than the network must not hold up batches.
+//! Whatever fails here is a miss, and counted.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use tokio::sync::Semaphore;
+
+use super::file::{Look, Opened};
+use super::folder::{ADMITTED, Folder, Put, Room, charge};
+use super::{Counters, Name, Piece, add};
+use crate::error::{Error, Result};
+use crate::random::{below, mix};
+use crate::spec::Spec;
+
+/// Bytes that wait to be written at most, but always one piece.
+const QUEUE: u64 = 64 << 20;
+
+/// How long a reader that ends waits for what is still to be written.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// After a write that failed no other is tried for so long.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Objects whose versions are remembered at most: what a table of 18 MB holds. Of more, some are asked for again.
+const REMEMBERED: usize = (1 << 20) / 8 * 7;
+
+/// What a reader hasn't used is taken to be unused when it has looked for so many times as many pieces as there is room for.
+const EPOCHS: u64 = 3;
+
+/// How often a running reader looks for what others left behind.
+const TIDY: Duration = Duration::from_secs(1800);
+
+/// See the module.
+pub(super) struct Disk {
+    folder: Arc<Folder>,
+    pub limit: u64,
+    queue: Option<Sender<Work>>,
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    /// Reads of the disk at a time: each keeps a thread.
+    pub turns: Semaphore,
+    /// The versions that objects are known to have in this process, by hashes of both.
+    seen: Mutex<HashMap<u64, u64>>,
+    began: SystemTime,
+    counters: Arc<Counters>,
+}
+
+enum Work {
+    Keep(Piece),
+    Forget(Name),
+}
+
+/// What readers and the writer tell each other.
+#[derive(Default)]
+struct Shared {
+    /// Bytes that wait to be written.
+    waiting: AtomicU64,
+    /// Whether the folder was full when a piece was written last.
+    full: AtomicBool,
+    /// Whether there was something that nobody uses.
+    unused: AtomicBool,
+    /// Pieces that were looked for.
+    lookups: AtomicU64,
+    dice: AtomicU64,
+    /// Set when the reader ends: what isn't written by then won't be.
+    until: Mutex<Option<Instant>>,
+}
+
+impl Disk {
+    /// Opens the folder of `spec`, if it names one.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it can't be made or written.
+    pub fn open(spec: &Spec, counters: &Arc<Counters>) -> Result<Option<Self>> {
+        let Some(root) = &spec.cache_dir else { return Ok(None) };
+        let folder = Arc::new(Folder::open(root)?);
+        let limit = match spec.cache_dir_size {
+            Some(limit) => limit,
+            None => default_limit(free(root)?, folder.bytes()),
+        };
+        let (queue, works) = unbounded();
+        let began = SystemTime::now();
+        let shared = Arc::<Shared>::default();
+        let writer = {
+            let (folder, shared, counters) = (Arc::clone(&folder), Arc::clone(&shared), Arc::clone(counters));
+            let write = move || write(&folder, limit, began, &works, &shared, &counters);
+            std::thread::Builder::new().name("dali-zarr-cache".into()).spawn(write)
+        };
+        let writer =
+            writer.map_err(|e| Error::runtime(format!("the system refuses to start a thread (cache): {e}")))?;
+        Ok(Some(Self {
+            folder,
+            limit,
+            queue: Some(queue),
+            shared,
+            writer: Some(writer),
+            turns: Semaphore::new(spec.io_threads().min(Semaphore::MAX_PERMITS)),
+            seen: Mutex::default(),
+            began,
+            counters: Arc::clone(counters),
+        }))
+    }
+
+    /// The piece of this name, if there is one.
+    pub fn look(&self, name: &Name) -> Option<Opened> {
+        self.shared.lookups.fetch_add(1, Relaxed);
+        match self.folder.look(name) {
+            Look::Piece(piece) => return Some(piece),
+            Look::Nothing => {}
+            Look::Damaged => self.damaged(name),
+        }
+        add(&self.counters.disk_misses, 1);
+        None
+    }
+
+    /// Reads a piece to the front of `to`; false if it can't be had.
+    pub fn fill(&self, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+        let len = piece.len;
+        let filled = len <= to.len() && {
+            let filled = piece.fill(&mut to[..len]);
+            if !filled {
+                self.damaged(name);
+            }
+            filled
+        };
+        if filled {
+            // Once for each reader: nothing is written for later uses.
+            if piece.used < self.began {
+                piece.touch();
+            }
+            add(&self.counters.disk_hits, 1);
+            add(&self.counters.disk_bytes, len as u64);
+        } else {
+            add(&self.counters.disk_misses, 1);
+        }
+        filled
+    }
+
+    fn damaged(&self, name: &Name) {
+        add(&self.counters.disk_errors, 1);
+        self.folder.discard(name);
+    }
+
+    /// A piece that was found is of another version than is read now.
+    pub fn outdated(&self) {
+        add(&self.counters.disk_misses, 1);
+    }
+
+    /// Has a piece removed.
+    pub fn forget(&self, name: &Name) {
+        // What finds no room in the queue is forgotten by the next who can't use it.
+        if self.reserve(cost(name, 0)) {
+            self.send(Work::Forget(name.clone()));
+        }
+    }
+
+    /// Has a piece written, if there is room in the queue and in the folder, or chance makes some.
+    pub fn keep(&self, name: &Name, version: &Arc<str>, size: u64, bytes: &[u8]) {
+        let len = bytes.len() as u64;
+        if len > self.limit {
+            return;
+        }
+        let full = self.shared.full.load(Relaxed);
+        let chosen = || below(mix(self.shared.dice.fetch_add(crate::random::GOLDEN, Relaxed)), ADMITTED) == 0;
+        // What is unused makes room for everything, else chance for a few: chosen here, so that only these are copied.
+        let admitted = full && !self.shared.unused.load(Relaxed);
+        if admitted && !chosen() {
+            return;
+        }
+        if !self.reserve(cost(name, bytes.len())) {
+            add(&self.counters.disk_dropped, 1);
+            return;
+        }
+        let (name, version) = (name.clone(), Some(Arc::clone(version)));
+        self.send(Work::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
+    }
+
+    /// Room in the queue, if there is some.
+    fn reserve(&self, cost: u64) -> bool {
+        let waiting = self.shared.waiting.fetch_add(cost, Relaxed);
+        let fits = waiting == 0 || waiting + cost <= QUEUE;
+        if !fits {
+            self.shared.waiting.fetch_sub(cost, Relaxed);
+        }
+        fits
+    }
+
+    fn send(&self, work: Work) {
+        if let Some(queue) = &self.queue {
+            // Should the thread have died, all that would be written is lost.
+            let _ = queue.send(work);
+        }
+    }
+
+    /// The object of this hash has that version.
+    pub fn saw(&self, object: u64, version: &str) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= REMEMBERED && !seen.contains_key(&object) {
+            seen.clear();
+        }
+        seen.insert(object, super::hash(version));
+    }
+
+    /// Whether the object is known to have that version; `None` if nothing is known of it.
+    pub fn knows(&self, object: u64, version: &str) -> Option<bool> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&object).map(|known| *known == super::hash(version))
+    }
+}
+
+/// What a piece takes while it waits.
+fn cost(name: &Name, bytes: usize) -> u64 {
+    (size_of::<Work>() + name.bytes.len() + bytes) as u64 + 64
+}
+
+/// Half of what the disk has free, counting what the folder holds already.
+pub(super) fn default_limit(free: u64, held: u64) -> u64 {
+    free.saturating_add(held) / 2
+}
+
+fn free(root: &Path) -> Result<u64> {
+    super::folder::free(root).map_err(|e| {
+        Error::value(format!(
+            "cache_dir: the disk of {} doesn't tell how much is free: {e}; give cache_dir_size",
+            root.display()
+        ))
+    })
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        *self.shared.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LAST_WORDS);
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+/// The writer's thread.
+fn write(folder: &Folder, limit: u64, began: SystemTime, works: &Receiver<Work>, shared: &Shared, counters: &Counters) {
+    folder.tidy();
+    let mut tidied = Instant::now();
+    let mut failed: Option<Instant> = None;
+    for work in works {
+        let piece = match work {
+            Work::Keep(piece) => piece,
+            Work::Forget(name) => {
+                folder.remove(&name);
+                shared.waiting.fetch_sub(cost(&name, 0), Relaxed);
+                continue;
+            }
+        };
+        let len = piece.bytes.len() as u64;
+        let late = |at: &Instant| *at < Instant::now();
+        let over = shared.until.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(late);
+        if over || failed.is_some_and(|at| at.elapsed() < PAUSE) {
+            add(&counters.disk_dropped, 1);
+        } else {
+            if tidied.elapsed() > TIDY {
+                folder.tidy();
+                tidied = Instant::now();
+            }
+            // After so many look-ups this reader has seen its own pieces, or more than there is room for.
+            let seen = shared.lookups.load(Relaxed) > EPOCHS * (limit / charge(len).max(1));
+            let mut room = Room { admitted: piece.admitted, unused_since: seen.then_some(began), ..Room::default() };
+            let put = folder.put(&piece, limit, &mut room);
+            add(&counters.disk_evictions, room.evicted);
+            shared.unused.store(room.unused, Relaxed);
+            failed = None;
+            match put {
+                Ok(Put::Kept(full)) => {
+                    add(&counters.disk_writes, 1);
+                    shared.full.store(full, Relaxed);
+                }
+                Ok(Put::Full) => shared.full.store(true, Relaxed),
+                Ok(Put::There) => {}
+                Err(_) => {
+                    add(&counters.disk_errors, 1);
+                    add(&counters.disk_dropped, 1);
+                    failed = Some(Instant::now());
+                    // The usage may be what is wrong.
+                    folder.tidy();
+                }
+            }
+        }
+        shared.waiting.fetch_sub(cost(&piece.name, piece.bytes.len()), Relaxed);
+    }
+}

@@ -1,0 +1,137 @@
+//! A piece as a file: a head that says what it is, and its bytes, both under checksums.
+//!
+//! Whatever a file holds, no wrong bytes come out of it: its name, its length and both checksums must be right. It can be
+//! replaced or cut while it is read, since what is checked are the bytes that were read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::Name;
+
+/// Changes whenever the format does.
+const MAGIC: &[u8; 8] = b"dzpiece1";
+
+/// The numbers of a head: magic, length of the head, of name and version (plus one; 0: it has none), checksum of the bytes,
+/// their number, and that of the whole value.
+const NUMBERS: usize = 8 + 4 * 4 + 2 * 8;
+
+/// The longest head: more isn't kept.
+const LONGEST: usize = 4096;
+
+/// What there is in the place of a piece.
+pub(super) enum Look {
+    Nothing,
+    /// Something that is no piece, or a damaged one.
+    Damaged,
+    Piece(Opened),
+}
+
+/// A piece of which the head was read.
+pub(super) struct Opened {
+    file: File,
+    at: u64,
+    crc: u32,
+    /// Bytes of the piece.
+    pub len: usize,
+    /// Bytes of the value that it is a part of.
+    pub size: u64,
+    pub version: Option<Arc<str>>,
+    /// When it was written, or a reader marked it as used.
+    pub used: SystemTime,
+}
+
+/// The head of a file for these bytes; `None` if it would be too long.
+pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    let version_len = version.map_or(0, |v| v.len() + 1);
+    let len = NUMBERS + name.bytes.len() + version.map_or(0, str::len) + 4;
+    if len > LONGEST {
+        return None;
+    }
+    let mut head = Vec::with_capacity(len);
+    head.extend(MAGIC);
+    for number in [len as u32, name.bytes.len() as u32, version_len as u32, crc32c::crc32c(bytes)] {
+        head.extend(number.to_le_bytes());
+    }
+    head.extend((bytes.len() as u64).to_le_bytes());
+    head.extend(size.to_le_bytes());
+    head.extend(&name.bytes);
+    head.extend(version.unwrap_or_default().as_bytes());
+    head.extend(crc32c::crc32c(&head).to_le_bytes());
+    Some(head)
+}
+
+/// Makes the file `path`, which must not be there.
+///
+/// # Errors
+/// If it can't be written; what there is of it stays.
+pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    // So that whoever adds up lengths meanwhile sees the last one.
+    file.set_len((head.len() + bytes.len()) as u64)?;
+    file.write_all(head)?;
+    file.write_all(bytes)
+}
+
+/// Opens the file of a piece.
+pub(super) fn look(path: &Path, name: &Name) -> Look {
+    // No links: what they lead to isn't ours. Nonblocking, so that a pipe isn't waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Look::Nothing,
+        Err(_) => return Look::Damaged,
+    };
+    match opened(file, name) {
+        Ok(Some(opened)) => Look::Piece(opened),
+        _ => Look::Damaged,
+    }
+}
+
+fn opened(file: File, name: &Name) -> io::Result<Option<Opened>> {
+    let meta = file.metadata()?;
+    let mut start = [0; LONGEST];
+    let have = usize::try_from(meta.len()).unwrap_or(LONGEST).min(LONGEST);
+    if !meta.is_file() || have < NUMBERS {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut start[..have], 0)?;
+    let short = |at: usize| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
+    let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
+    let (head, name_len, version_len) = (short(8) as usize, short(12) as usize, short(16) as usize);
+    let (crc, len, size) = (short(20), long(24), long(32));
+    let version_at = NUMBERS.saturating_add(name_len);
+    let crc_at = version_at.saturating_add(version_len.saturating_sub(1));
+    let right = start[..8] == *MAGIC && crc_at.checked_add(4) == Some(head) && head <= have;
+    if !right || short(crc_at) != crc32c::crc32c(&start[..crc_at]) {
+        return Ok(None);
+    }
+    if start[NUMBERS..version_at] != name.bytes || len.checked_add(head as u64) != Some(meta.len()) {
+        return Ok(None);
+    }
+    let version = match version_len {
+        0 => None,
+        _ => match std::str::from_utf8(&start[version_at..crc_at]) {
+            Ok(version) => Some(version.into()),
+            Err(_) => return Ok(None),
+        },
+    };
+    let used = meta.modified()?;
+    Ok(usize::try_from(len).ok().map(|len| Opened { file, at: head as u64, crc, len, size, version, used }))
+}
+
+impl Opened {
+    /// Marks it as used now.
+    pub fn touch(&self) {
+        // A folder of somebody else, who may not be able to do without: nothing is lost.
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
+    /// Reads the piece to `to`, which must be as long. False if it isn't what its head says: then `to` holds anything.
+    pub fn fill(&self, to: &mut [u8]) -> bool {
+        self.file.read_exact_at(to, self.at).is_ok() && crc32c::crc32c(to) == self.crc
+    }
+}

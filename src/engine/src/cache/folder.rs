@@ -1,0 +1,364 @@
+//! A folder of pieces, shared by all processes that were given it, within a limit of bytes.
+//!
+//! ```text
+//! CACHE_DIR/dali-zarr-1/3f/3f…  a piece, by the hash of its name
+//!                       tmp/…   pieces that are being written
+//!                       usage   how many bytes there are (`usage.rs`)
+//! ```
+//!
+//! A piece gets its name when it is complete, so readers see all of it or nothing. Its bytes are added to the usage before
+//! they are written, and taken away after they are gone: so whatever dies when, the folder holds no more than the usage says.
+//! Nothing outside of `dali-zarr-1`, and nothing in it that has another name than a piece has, is touched.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use super::file::{self, Look};
+use super::usage::Usage;
+use super::{Name, Piece};
+use crate::error::{Error, Result};
+use crate::random::{below, mix};
+
+/// Changes whenever what is in it does.
+const BASE: &str = "dali-zarr-1";
+
+/// Folders for pieces, so that none of them gets too large to be listed.
+const FOLDERS: u64 = 256;
+
+/// What a file takes of a disk is a multiple of this.
+const BLOCK: u64 = 4096;
+
+/// When the folder is full of what is used, one piece in so many is kept, and others, at random, go for it. More would write
+/// the disk without end, and drop what is as useful.
+pub(super) const ADMITTED: u64 = 16;
+
+/// Folders, and files in each, that are looked at for an unused piece.
+const LOOKS: (usize, usize) = (4, 8);
+
+/// A file that was being written for so long never will be complete: whoever wrote it is gone.
+const STALE: Duration = Duration::from_secs(600);
+
+/// Pieces that are looked at to find some that go.
+const LISTED: usize = 1 << 16;
+
+/// See the module.
+pub(super) struct Folder {
+    base: PathBuf,
+    usage: Usage,
+    random: AtomicU64,
+    written: AtomicU64,
+    #[cfg(test)]
+    pub dies_at: AtomicU64,
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// It is there; and whether the folder was full.
+    Kept(bool),
+    /// Nothing was to go for it.
+    Full,
+    /// It was there already.
+    There,
+}
+
+/// What may go for a piece, and what went.
+#[derive(Default)]
+pub(super) struct Room {
+    /// Anything.
+    pub admitted: bool,
+    /// Pieces that nobody has used since.
+    pub unused_since: Option<SystemTime>,
+    /// Pieces that went.
+    pub evicted: u64,
+    /// Whether unused ones were among them.
+    pub unused: bool,
+}
+
+/// Bytes of a file of `len` on the disk.
+pub(super) fn charge(len: u64) -> u64 {
+    len.saturating_add(BLOCK - 1) / BLOCK * BLOCK
+}
+
+/// Bytes that the folder below `root` is known to hold.
+pub(super) fn held(root: &Path) -> u64 {
+    super::usage::peek(&root.join(BASE).join("usage")).map_or(0, |count| count.bytes)
+}
+
+/// Bytes that the disk of `path` has free, for those who aren't its administrator.
+pub(super) fn free(path: &Path) -> io::Result<u64> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: statvfs is plain numbers, for which zeros are valid.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and the structure is there to be written.
+    if unsafe { libc::statvfs(path.as_ptr(), &raw mut about) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+impl Folder {
+    /// Makes what isn't there of the folder below `root`, and tries to write to it.
+    ///
+    /// # Errors
+    /// [`Error::value`] if that can't be done.
+    pub fn open(root: &Path) -> Result<Self> {
+        let base = root.join(BASE);
+        let wrong = |e: io::Error| {
+            Error::value(format!(
+                "cache_dir: expected a folder on a local disk that can be made and written, but {}: {e}",
+                root.display()
+            ))
+        };
+        let folder = Self {
+            usage: Usage::new(base.join("usage")),
+            base,
+            random: AtomicU64::new(RandomState::new().build_hasher().finish()),
+            written: AtomicU64::new(0),
+            #[cfg(test)]
+            dies_at: AtomicU64::new(0),
+        };
+        fs::create_dir_all(folder.base.join("tmp")).map_err(wrong)?;
+        let probe = folder.temporary();
+        file::write(&probe, b"?", b"").and_then(|()| fs::remove_file(&probe)).map_err(wrong)?;
+        folder.usage.get().map_err(wrong)?;
+        Ok(folder)
+    }
+
+    /// Bytes that the folder is known to hold.
+    pub fn bytes(&self) -> u64 {
+        self.usage.get().ok().flatten().map_or(0, |count| count.bytes)
+    }
+
+    /// Removes what was left by processes that died, and counts the bytes, if that wasn't done lately.
+    pub fn tidy(&self) {
+        let stale = self.remove_stale();
+        if stale || self.usage.get().ok().flatten().is_none_or(super::usage::Count::is_old) {
+            // If it can't be written, nothing will be.
+            let _ = self.usage.recount(|| self.count());
+        }
+    }
+
+    /// What there is of a piece.
+    pub fn look(&self, name: &Name) -> Look {
+        file::look(&self.path(name), name)
+    }
+
+    /// Writes a piece, if the folder then holds no more than `limit` bytes: with others removed for it as `room` allows, or
+    /// chance does.
+    ///
+    /// # Errors
+    /// If it can't be written; nothing of it is left then.
+    pub fn put(&self, piece: &Piece, limit: u64, room: &mut Room) -> io::Result<Put> {
+        let version = piece.version.as_deref();
+        let there = self.look(&piece.name);
+        let damaged = matches!(there, Look::Damaged);
+        if let Look::Piece(there) = there
+            && there.version.as_deref() == version
+            && there.len == piece.bytes.len()
+        {
+            return Ok(Put::There);
+        }
+        let Some(head) = file::head(&piece.name, version, piece.size, &piece.bytes) else { return Ok(Put::Full) };
+        let bytes = charge((head.len() + piece.bytes.len()) as u64);
+        if bytes > limit {
+            return Ok(Put::Full);
+        }
+        let total = self.usage.change(bytes as i64)?;
+        self.step(1)?;
+        let full = total > limit;
+        if full && !self.drop_unused(limit, room)? {
+            let admitted = room.admitted || self.random(ADMITTED) == 0;
+            if !admitted || !self.make_room(limit, &mut room.evicted)? {
+                self.usage.change(-(bytes as i64))?;
+                return Ok(Put::Full);
+            }
+        }
+        self.step(2)?;
+        let temporary = self.temporary();
+        let result = self.place(&temporary, &self.path(&piece.name), &head, &piece.bytes);
+        match result {
+            Ok(Some(_)) if damaged => self.usage.distrust()?,
+            Ok(Some(replaced)) => drop(self.usage.change(-(charge(replaced) as i64))?),
+            Ok(None) => {}
+            Err(e) if died(&e) => return Err(e),
+            Err(e) => {
+                let _ = fs::remove_file(&temporary);
+                self.usage.change(-(bytes as i64))?;
+                return Err(e);
+            }
+        }
+        Ok(Put::Kept(full))
+    }
+
+    /// Writes a file and gives it its name; the length of one that had it.
+    fn place(&self, temporary: &Path, path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<Option<u64>> {
+        match file::write(temporary, head, bytes) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // Somebody removed the folder.
+                fs::create_dir_all(self.base.join("tmp"))?;
+                file::write(temporary, head, bytes)?;
+            }
+            other => other?,
+        }
+        self.step(3)?;
+        let replaced = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|m| m.len());
+        match fs::rename(temporary, path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path.parent().unwrap_or(&self.base))?;
+                fs::rename(temporary, path)?;
+            }
+            other => other?,
+        }
+        self.step(4)?;
+        Ok(replaced)
+    }
+
+    /// Removes a piece that is of no use.
+    pub fn remove(&self, name: &Name) {
+        match self.look(name) {
+            Look::Piece(_) => drop(self.remove_file(&self.path(name))),
+            Look::Damaged => self.discard(name),
+            Look::Nothing => {}
+        }
+    }
+
+    /// Removes the file of a piece that is damaged, whose length says nothing of what it was.
+    pub fn discard(&self, name: &Name) {
+        let path = self.path(name);
+        if fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).is_ok() {
+            // Should that fail, it is counted in its time.
+            let _ = self.usage.distrust();
+        }
+    }
+
+    /// Removes a file, and its bytes from the usage; false if it couldn't be removed, or another process did.
+    fn remove_file(&self, path: &Path) -> bool {
+        let Ok(meta) = fs::symlink_metadata(path) else { return false };
+        if fs::remove_file(path).is_err() {
+            return false;
+        }
+        // Should that fail, the number is too large until it is counted again.
+        !meta.is_file() || self.usage.change(-(charge(meta.len()) as i64)).is_ok()
+    }
+
+    /// Looks for pieces that nobody uses, and removes them until the folder holds no more than `limit` bytes. False if it
+    /// doesn't come to that.
+    fn drop_unused(&self, limit: u64, room: &mut Room) -> io::Result<bool> {
+        let Some(since) = room.unused_since else { return Ok(false) };
+        for _ in 0..LOOKS.0 {
+            let mut all = self.pieces(self.random(FOLDERS));
+            for _ in 0..LOOKS.1.min(all.len()) {
+                let path = all.swap_remove(self.random(all.len() as u64) as usize);
+                let used = fs::symlink_metadata(&path).and_then(|meta| meta.modified());
+                if used.is_ok_and(|used| used < since) && self.remove_file(&path) {
+                    room.evicted += 1;
+                    room.unused = true;
+                    if self.usage.change(0)? <= limit {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes pieces at random until the folder holds no more than `limit` bytes. False if it can't.
+    fn make_room(&self, limit: u64, evicted: &mut u64) -> io::Result<bool> {
+        let first = self.random(FOLDERS);
+        for number in 0..FOLDERS {
+            let mut all = self.pieces((first + number) % FOLDERS);
+            while !all.is_empty() {
+                if self.usage.change(0)? <= limit {
+                    return Ok(true);
+                }
+                let victim = all.swap_remove(self.random(all.len() as u64) as usize);
+                *evicted += u64::from(self.remove_file(&victim));
+            }
+        }
+        Ok(self.usage.change(0)? <= limit)
+    }
+
+    /// The files of pieces in one of the folders.
+    fn pieces(&self, folder: u64) -> Vec<PathBuf> {
+        let folder = self.base.join(format!("{folder:02x}"));
+        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+        let is_piece = |name: &[u8]| name.len() == 32 && name.iter().all(u8::is_ascii_hexdigit);
+        entries
+            .filter_map(|e| e.ok().filter(|e| is_piece(e.file_name().as_bytes())).map(|e| e.path()))
+            .take(LISTED)
+            .collect()
+    }
+
+    /// Bytes of all files. Those that are being written first: they may get their names meanwhile, but none gets lost.
+    fn count(&self) -> u64 {
+        let bytes = |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |m| m.len());
+        let written: u64 = self.temporaries().iter().map(|path| charge(bytes(path))).sum();
+        let pieces = (0..FOLDERS).flat_map(|folder| self.pieces(folder));
+        written + pieces.map(|path| charge(bytes(&path))).sum::<u64>()
+    }
+
+    fn temporaries(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.base.join("tmp"))
+            .map_or_else(|_| Vec::new(), |entries| entries.filter_map(|e| e.ok().map(|e| e.path())).collect())
+    }
+
+    /// Removes files that never will be complete; true if there were some.
+    fn remove_stale(&self) -> bool {
+        let is_stale = |path: &Path| {
+            let meta = fs::symlink_metadata(path).ok()?;
+            let age = SystemTime::now().duration_since(meta.modified().ok()?).ok()?;
+            Some(meta.is_file() && age > STALE)
+        };
+        let stale = self.temporaries().into_iter().filter(|path| is_stale(path) == Some(true));
+        stale.filter(|path| fs::remove_file(path).is_ok()).count() > 0
+    }
+
+    fn temporary(&self) -> PathBuf {
+        let number = self.written.fetch_add(1, Relaxed);
+        // Threads of several readers, and of processes that have the same number in their own worlds, share the folder.
+        self.base.join("tmp").join(format!("{}-{:016x}-{number}", std::process::id(), self.random.load(Relaxed)))
+    }
+
+    fn path(&self, name: &Name) -> PathBuf {
+        let half = |seed: u8| {
+            let mut hasher = DefaultHasher::new();
+            (seed, &name.bytes).hash(&mut hasher);
+            hasher.finish()
+        };
+        let text = format!("{:016x}{:016x}", half(1), half(2));
+        self.base.join(&text[..2]).join(text)
+    }
+
+    fn random(&self, n: u64) -> u64 {
+        below(mix(self.random.fetch_add(crate::random::GOLDEN, Relaxed)), n)
+    }
+
+    /// Where tests have a process die.
+    #[cfg(test)]
+    fn step(&self, number: u64) -> io::Result<()> {
+        if self.dies_at.load(Relaxed) == number { Err(io::Error::other("died")) } else { Ok(()) }
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests have them die here")]
+    fn step(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a test let the process die: then nothing is put in order.
+fn died(e: &io::Error) -> bool {
+    cfg!(test) && e.to_string() == "died"
+}
+
+#[cfg(test)]
+#[path = "tests_folder.rs"]
+mod tests;

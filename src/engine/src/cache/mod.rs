@@ -1,0 +1,324 @@
+//! Encoded chunks, and indexes of shards, that are kept so that the next epoch needn't read them again: in host memory
+//! ([`memory`]) and, of remote stores, on a local disk ([`disk`]).
+//!
+//! What is kept are pieces of values as chunks need them: whole values, ranges of shards that are one inner chunk each, and
+//! indexes. How ranges were merged into reads plays no part, so an epoch in another order finds the same pieces.
+//!
+//! Each piece is kept with the version of its value, and served only if that is the one which would be read. Memory belongs to
+//! one reader, and what it found is taken to stay. A disk outlives readers: there the store is asked once for each object
+//! and process, unless its version is known already from something else that was read of it.
+//!
+//! It isn't a store that wraps a store: what is found here must not wait for its turn among the requests, and which pieces a
+//! read is made of is known only where reads are made ([`crate::flow`]).
+
+mod disk;
+mod file;
+mod folder;
+mod memory;
+#[cfg(test)]
+mod tests_disk;
+mod usage;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::error::{Error, Result};
+use crate::spec::Spec;
+use crate::store::remote::is_dated_or_tagged;
+use crate::store::{self, AsyncStore, Found, Part, Store};
+use disk::Disk;
+use memory::Memory;
+
+/// The least that a cache may be given: less is a mistake in the unit.
+const LEAST: u64 = 1 << 20;
+
+/// What caches did.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Pieces that memory had.
+    pub hits: AtomicU64,
+    /// Pieces that it lacked.
+    pub misses: AtomicU64,
+    /// Bytes that came from memory.
+    pub bytes: AtomicU64,
+    /// Pieces that were dropped from memory to make room.
+    pub evictions: AtomicU64,
+    /// Pieces that came from the disk.
+    pub disk_hits: AtomicU64,
+    /// Pieces that it lacked, or that were of another version.
+    pub disk_misses: AtomicU64,
+    /// Bytes that came from the disk.
+    pub disk_bytes: AtomicU64,
+    /// Pieces that were written.
+    pub disk_writes: AtomicU64,
+    /// Pieces that weren't written because the disk was too slow, or failed.
+    pub disk_dropped: AtomicU64,
+    /// Pieces that this reader removed to make room.
+    pub disk_evictions: AtomicU64,
+    /// Files that were damaged, and writes that failed.
+    pub disk_errors: AtomicU64,
+    /// Objects whose version the store was asked for.
+    pub disk_checks: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+fn hash(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Names a piece: the store, the key, and which bytes of its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    hash: u64,
+    /// The same for all pieces of a value.
+    object: u64,
+    bytes: Vec<u8>,
+    /// Whether the piece may be on the disk.
+    remote: bool,
+}
+
+/// A piece that is to be written.
+struct Piece {
+    name: Name,
+    version: Option<Arc<str>>,
+    /// Bytes of the value that it is a part of.
+    size: u64,
+    bytes: Vec<u8>,
+    /// Whether others may be removed for it.
+    admitted: bool,
+}
+
+/// A store as names have it.
+struct Origin {
+    identity: String,
+    remote: bool,
+}
+
+/// The caches of a reader.
+pub(crate) struct Cache {
+    memory: Option<Memory>,
+    disk: Option<Disk>,
+    /// Whether stores are asked if what the disk has is still so.
+    validate: bool,
+    origins: Vec<Origin>,
+    pub counters: Arc<Counters>,
+}
+
+impl Cache {
+    /// What `spec` asks for; `None` if that is nothing.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it can't be had.
+    pub fn open(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Arc<Self>>> {
+        let counters = Arc::<Counters>::default();
+        let memory = (spec.cache_size > 0).then(|| Memory::new(spec.cache_size, &counters)).transpose()?;
+        let disk = Disk::open(spec, &counters)?;
+        if memory.is_none() && disk.is_none() {
+            return Ok(None);
+        }
+        let how = hash(access(spec));
+        let origin = |store: &Arc<dyn Store>| match store.remote() {
+            Some(store) => Origin { identity: format!("{}\0{how:016x}", store.location()), remote: true },
+            None => Origin { identity: store.location().to_owned(), remote: false },
+        };
+        let origins = stores.iter().map(origin).collect();
+        Ok(Some(Arc::new(Self { memory, disk, validate: spec.cache_validate, origins, counters })))
+    }
+
+    /// The name of a piece of `len` bytes (of a whole value: of any length).
+    pub fn name(&self, store: usize, key: &str, part: Part, len: usize) -> Name {
+        let (tag, offset, len) = match part {
+            Part::Whole => (0u8, 0, 0),
+            Part::From(offset) => (1, offset, len as u64),
+            Part::Last => (2, 0, len as u64),
+        };
+        let Origin { identity, remote } = &self.origins[store];
+        let mut bytes = Vec::with_capacity(18 + identity.len() + key.len());
+        bytes.push(tag);
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        let object = bytes.len();
+        bytes.extend(identity.as_bytes());
+        bytes.push(0);
+        bytes.extend(key.as_bytes());
+        Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote }
+    }
+
+    /// Copies a piece to the front of `to`, if memory has it: of the given version, or of any if none is given.
+    pub fn remembered(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
+        let memory = self.memory.as_ref()?;
+        let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
+        let Some(held) = memory.get(name, accept, to) else {
+            add(&self.counters.misses, 1);
+            return None;
+        };
+        add(&self.counters.hits, 1);
+        add(&self.counters.bytes, held.len as u64);
+        Some(Found { size: held.size, version: held.version })
+    }
+
+    /// The turn of whoever reads the disk; `None` if there is none.
+    pub async fn turn_of_disk(&self) -> Option<SemaphorePermit<'_>> {
+        self.disk.as_ref()?.turns.acquire().await.ok()
+    }
+
+    /// Copies a piece of this version to `to`, if the disk has it. Blocks.
+    pub fn stored(&self, name: &Name, version: &Arc<str>, to: &mut [u8]) -> bool {
+        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return false };
+        let Some(piece) = disk.look(name) else { return false };
+        if piece.version.as_ref() != Some(version) {
+            disk.outdated();
+            return false;
+        }
+        let filled = piece.len == to.len() && disk.fill(name, &piece, to);
+        if filled {
+            self.remember(name, Some(version), piece.size, to);
+        }
+        filled
+    }
+
+    /// Copies a piece of the version that the object has now to the front of `to`, if the disk has it. If that can't be known
+    /// otherwise, the store is asked for it, in one of `turns`.
+    ///
+    /// # Errors
+    /// If the store doesn't answer.
+    pub async fn stored_now(
+        &self,
+        name: &Name,
+        key: &str,
+        store: &dyn AsyncStore,
+        turns: &Semaphore,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return Ok(None) };
+        let looked = {
+            let _turn = disk.turns.acquire().await;
+            blocking(|| disk.look(name))
+        };
+        let Some(piece) = looked else { return Ok(None) };
+        let current = match &piece.version {
+            None => false,
+            Some(_) if !self.validate => true,
+            Some(held) => match disk.knows(name.object, held) {
+                Some(known) => known,
+                None => {
+                    add(&self.counters.disk_checks, 1);
+                    let _turn = turns.acquire().await;
+                    let version = store.head(key).await?.and_then(|found| found.version);
+                    version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
+                }
+            },
+        };
+        if !current {
+            disk.outdated();
+            return Ok(None);
+        }
+        let filled = {
+            let _turn = disk.turns.acquire().await;
+            blocking(|| disk.fill(name, &piece, to))
+        };
+        if !filled {
+            return Ok(None);
+        }
+        self.remember(name, piece.version.as_ref(), piece.size, &to[..piece.len]);
+        Ok(Some(Found { size: piece.size, version: piece.version }))
+    }
+
+    fn remember(&self, name: &Name, version: Option<&Arc<str>>, size: u64, bytes: &[u8]) {
+        if let Some(memory) = &self.memory {
+            memory.put(name, version.map(|v| &**v), size, bytes);
+        }
+    }
+
+    /// Keeps a piece that was read.
+    pub fn keep(&self, name: &Name, found: &Found, bytes: &[u8]) {
+        self.remember(name, found.version.as_ref(), found.size, bytes);
+        if let (Some(disk), Some(version)) = (&self.disk, &found.version)
+            && name.remote
+            && is_dated_or_tagged(version)
+        {
+            disk.saw(name.object, version);
+            disk.keep(name, version, found.size, bytes);
+        }
+    }
+
+    /// Drops a piece that turned out to be of no use.
+    pub fn forget(&self, name: &Name) {
+        if let Some(memory) = &self.memory {
+            memory.forget(name);
+        }
+        if let Some(disk) = self.disk.as_ref().filter(|_| name.remote) {
+            disk.forget(name);
+        }
+    }
+}
+
+/// Calls what blocks, from a task, whose other tasks go on elsewhere meanwhile. The task can't be broken off in the middle.
+pub(crate) fn blocking<T>(act: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|h| h.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
+        _ => act(),
+    }
+}
+
+/// What besides a URL says which store it is: options, and what the environment says of servers and accounts.
+fn access(spec: &Spec) -> Vec<(String, String)> {
+    let ours = ["max_retries", "retry_timeout", "hedge", "timeout"];
+    let options = spec.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+    let mut all: Vec<_> = options.filter(|(name, _)| !ours.contains(&name.as_str())).collect();
+    all.extend(std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let cloud = ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|p| name.starts_with(p));
+        let which = name.contains("ENDPOINT") || name.ends_with("ACCOUNT_NAME") || name.ends_with("_PROFILE");
+        (cloud && which).then(|| (name, value.to_string_lossy().into_owned()))
+    }));
+    all.sort();
+    all
+}
+
+/// Refuses arguments that make no sense.
+///
+/// # Errors
+/// [`Error::value`], which says so.
+pub(crate) fn check(spec: &Spec) -> Result<()> {
+    if spec.cache_size > 0 && spec.cache_size < LEAST {
+        return Err(Error::value(format!(
+            "cache_size: expected 0, or at least {LEAST} bytes, but found {}",
+            spec.cache_size
+        )));
+    }
+    if let Some(limit) = spec.cache_dir_size {
+        if spec.cache_dir.is_none() {
+            return Err(Error::value("cache_dir_size: expected none without cache_dir; give cache_dir too"));
+        }
+        if limit < LEAST {
+            return Err(Error::value(format!("cache_dir_size: expected at least {LEAST} bytes, but found {limit}")));
+        }
+    }
+    if spec.cache_dir.is_some() && !spec.paths.iter().any(|p| store::is_remote(p)) {
+        return Err(Error::value(
+            "cache_dir: expected none, since every path is local; leave it out, or use cache_size if reading is slow",
+        ));
+    }
+    Ok(())
+}
+
+/// The limit of the folder of `spec`, as a reader would have it. Makes nothing; `None` if it can't be known.
+pub(crate) fn disk_limit(spec: &Spec) -> Option<u64> {
+    let root: &Path = spec.cache_dir.as_ref()?;
+    spec.cache_dir_size.or_else(|| {
+        let free = root.ancestors().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
+        let free = free.filter_map(|p| folder::free(p).ok()).next()?;
+        Some(disk::default_limit(free, folder::held(root)))
+    })
+}

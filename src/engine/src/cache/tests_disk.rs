@@ -1,0 +1,123 @@
+//! The disk as a reader sees it: what is written behind, and what is asked of the store.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::store::remote::tests::{Server, publish};
+
+fn spec(dir: &Path, url: &str) -> Spec {
+    Spec {
+        paths: vec![url.to_owned()],
+        cache_dir: Some(dir.to_owned()),
+        cache_dir_size: Some(100 << 20),
+        ..Spec::default()
+    }
+}
+
+fn open(spec: &Spec) -> (Arc<Cache>, Vec<Arc<dyn Store>>) {
+    let stores = store::open(&spec.paths, &spec.storage_options, 1, store::ReadFiles::default()).unwrap();
+    (Cache::open(spec, &stores).unwrap().unwrap(), stores)
+}
+
+/// What a reader gets of a whole value, and which requests it made for it.
+fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) -> (Vec<u8>, Vec<String>) {
+    let store = stores[0].remote().unwrap();
+    let turns = Semaphore::new(1);
+    let name = cache.name(0, "k", Part::Whole, len);
+    let mut to = vec![0; len];
+    server.log.lock().unwrap().clear();
+    store.io().block_on(async {
+        if cache.stored_now(&name, "k", &**store, &turns, &mut to).await.unwrap().is_none() {
+            let found = store.read("k", Part::Whole, None, &mut to).await.unwrap().unwrap();
+            cache.keep(&name, &found, &to);
+        }
+    });
+    (to, server.log.lock().unwrap().clone())
+}
+
+#[test]
+fn the_next_process_asks_once_for_each_object() {
+    let server = Arc::new(Server::default());
+    server.put("/store/k", vec![5; 3000]);
+    let url = publish(&server);
+    let dir = tempfile::tempdir().unwrap();
+    let spec = spec(dir.path(), &url);
+    let (cache, stores) = open(&spec);
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec!["GET /store/k".to_owned()]));
+    drop((cache, stores));
+
+    let (cache, stores) = open(&spec);
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec!["HEAD /store/k".to_owned()]));
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec![]), "once");
+    assert_eq!(cache.counters.disk_checks.load(Relaxed), 1);
+    drop((cache, stores));
+
+    let trusting = Spec { cache_validate: false, ..spec.clone() };
+    let (cache, stores) = open(&trusting);
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec![]));
+    drop((cache, stores));
+
+    server.replace("/store/k");
+    let (cache, stores) = open(&spec);
+    let both = vec!["HEAD /store/k".to_owned(), "GET /store/k".to_owned()];
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![!5; 3000], both), "replaced");
+    drop((cache, stores));
+    let (cache, stores) = open(&spec);
+    assert_eq!(get(&server, &cache, &stores, 3000), (vec![!5; 3000], vec!["HEAD /store/k".to_owned()]));
+    drop((cache, stores));
+
+    // Another way to the same URL is another store.
+    let other = Spec { storage_options: vec![("user_agent".into(), "x".into())], ..spec };
+    let (cache, stores) = open(&other);
+    assert_eq!(get(&server, &cache, &stores, 3000).1, ["GET /store/k"]);
+}
+
+#[test]
+fn pieces_of_versions_that_cannot_be_told_apart_are_not_kept() {
+    let server = Arc::new(Server::anonymous());
+    server.put("/store/k", vec![5; 3000]);
+    let dir = tempfile::tempdir().unwrap();
+    let spec = spec(dir.path(), &publish(&server));
+    for _ in 0..2 {
+        let (cache, stores) = open(&spec);
+        assert_eq!(get(&server, &cache, &stores, 3000).1, ["GET /store/k"]);
+    }
+}
+
+#[test]
+fn what_waits_is_bounded_and_written_before_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Arc::new(Server::default());
+    let spec = Spec { cache_dir_size: Some(1 << 30), ..spec(dir.path(), &publish(&server)) };
+    let (cache, _stores) = open(&spec);
+    let found = Found { size: 1, version: Some("\"v\"".into()) };
+    let bytes = vec![1; 16 << 20];
+    for number in 0..12 {
+        cache.keep(&cache.name(0, &number.to_string(), Part::Whole, 0), &found, &bytes);
+    }
+    let counters = Arc::clone(&cache.counters);
+    drop(cache);
+    let (written, dropped) = (counters.disk_writes.load(Relaxed), counters.disk_dropped.load(Relaxed));
+    assert!(written >= 1 && written + dropped == 12, "{written} {dropped}");
+    let (cache, _stores) = open(&spec);
+    let mut to = vec![0; 16 << 20];
+    let there = (0..12).filter(|number: &i32| {
+        let name = cache.name(0, &number.to_string(), Part::Whole, 0);
+        cache.stored(&name, &"\"v\"".into(), &mut to)
+    });
+    assert_eq!(there.count() as u64, written);
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = spec(dir.path(), "http://localhost:1/s");
+    let message = |spec: &Spec| check(spec).unwrap_err().message().to_owned();
+    assert!(check(&good).is_ok() && check(&Spec { cache_size: 1 << 20, ..good.clone() }).is_ok());
+    assert!(message(&Spec { cache_size: 64, ..good.clone() }).starts_with("cache_size: expected 0, or at least"));
+    assert!(
+        message(&Spec { cache_dir_size: Some(9), ..good.clone() }).starts_with("cache_dir_size: expected at least")
+    );
+    assert!(message(&Spec { cache_dir: None, ..good.clone() }).contains("give cache_dir too"));
+    assert!(message(&Spec { paths: vec!["/data".into()], ..good }).contains("every path is local"));
+}

@@ -1,0 +1,149 @@
+//! How many bytes a folder holds, in a file that all processes share.
+//!
+//! A lock on it is held while the number is changed, and for nothing else. A process that dies between changing the number and
+//! changing the folder leaves a number that is too large, never one that is too small; so the folder is counted now and then.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+const MAGIC: &[u8; 8] = b"dzusage1";
+const LEN: usize = 28;
+
+/// How often a lock is tried that others hold for microseconds, and the pause between.
+const TRIES: usize = 200;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A number that wasn't counted for so long may be wrong.
+pub(super) const RECOUNT: Duration = Duration::from_secs(3600);
+
+/// See the module.
+pub(super) struct Usage {
+    path: PathBuf,
+    file: Mutex<Option<File>>,
+}
+
+/// What the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    pub bytes: u64,
+    /// When the folder was counted, in seconds.
+    pub counted: u64,
+}
+
+impl Count {
+    /// Whether the folder should be counted again.
+    pub fn is_old(self) -> bool {
+        now().abs_diff(self.counted) > RECOUNT.as_secs()
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+impl Usage {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, file: Mutex::new(None) }
+    }
+
+    /// What is known; `None` if the file is missing or damaged.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn get(&self) -> io::Result<Option<Count>> {
+        self.locked(|file| Ok(read(file)))
+    }
+
+    /// Adds to the number (or takes away), and gives the new one.
+    ///
+    /// # Errors
+    /// If the file can't be written, or its number isn't known: the folder must be counted then.
+    pub fn change(&self, by: i64) -> io::Result<u64> {
+        self.locked(|file| {
+            let count = read(file).ok_or(ErrorKind::InvalidData)?;
+            let bytes = count.bytes.saturating_add_signed(by);
+            // Somebody else's doing: files have grown.
+            let wrong = by < 0 && count.bytes < by.unsigned_abs();
+            write(file, Count { bytes, counted: if wrong { 0 } else { count.counted } })?;
+            Ok(bytes)
+        })
+    }
+
+    /// Has the folder counted when somebody looks next.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn distrust(&self) -> io::Result<()> {
+        self.locked(|file| read(file).map_or(Ok(()), |count| write(file, Count { counted: 0, ..count })))
+    }
+
+    /// Has the folder counted, while others may go on to change it.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn recount(&self, count: impl FnOnce() -> u64) -> io::Result<u64> {
+        let before = self.get()?;
+        let found = count();
+        self.locked(|file| {
+            // What others have added meanwhile may have been counted or not; what they took away is counted again later.
+            let added = read(file).zip(before).map_or(0, |(now, before)| now.bytes.saturating_sub(before.bytes));
+            let bytes = found.saturating_add(added);
+            write(file, Count { bytes, counted: now() })?;
+            Ok(bytes)
+        })
+    }
+
+    fn locked<T>(&self, act: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // The folder may have been emptied by somebody since.
+        let open = match slot.take() {
+            Some(file) if file.metadata()?.nlink() > 0 => file,
+            _ => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(false);
+                options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&self.path)?
+            }
+        };
+        let file = slot.insert(open);
+        for _ in 0..TRIES {
+            match file.try_lock() {
+                Ok(()) => {
+                    let result = act(file);
+                    file.unlock()?;
+                    return result;
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::Error(e)) => return Err(e),
+            }
+        }
+        Err(ErrorKind::WouldBlock.into())
+    }
+}
+
+/// What the file at `path` says, if there is one.
+pub(super) fn peek(path: &Path) -> Option<Count> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    read(&OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?)
+}
+
+fn read(file: &File) -> Option<Count> {
+    let mut bytes = [0; LEN];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let crc = u32::from_le_bytes(bytes[24..].try_into().ok()?);
+    let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    let right = bytes[..8] == *MAGIC && crc == crc32c::crc32c(&bytes[..24]);
+    if right { Some(Count { bytes: number(8)?, counted: number(16)? }) } else { None }
+}
+
+fn write(file: &File, count: Count) -> io::Result<()> {
+    let mut bytes = Vec::with_capacity(LEN);
+    bytes.extend(MAGIC);
+    bytes.extend(count.bytes.to_le_bytes());
+    bytes.extend(count.counted.to_le_bytes());
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    file.write_all_at(&bytes, 0)
+}

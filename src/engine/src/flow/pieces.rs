@@ -1,0 +1,152 @@
+//! A read of several inner chunks of a shard, of which the cache has some: what is lacking, and in how many reads it comes.
+
+use std::ops::Range;
+
+use super::admission::Merge;
+use super::tasks::Read;
+use crate::cache::{Cache, Name};
+use crate::error::{Error, Result};
+use crate::store::{Found, Part};
+
+/// The pieces of one read, in the order of their places.
+pub(super) struct Pieces<'a> {
+    cache: &'a Cache,
+    read: &'a Read,
+    names: Vec<Name>,
+    there: Vec<bool>,
+}
+
+impl<'a> Pieces<'a> {
+    /// Those of a read from `from` on, of the store of this number.
+    pub fn new(cache: &'a Cache, store: usize, read: &'a Read, from: u64) -> Self {
+        let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, Part::From(from + at as u64), len);
+        let names: Vec<Name> = read.pieces.iter().map(name).collect();
+        let there = vec![false; names.len()];
+        Self { cache, read, names, there }
+    }
+
+    /// Copies to their places those that memory has.
+    pub fn remembered(&mut self, to: &mut [u8]) {
+        let version = self.read.version.as_ref();
+        for (i, &(at, len)) in self.read.pieces.iter().enumerate() {
+            self.there[i] = self.cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
+        }
+    }
+
+    /// Whether nothing has to be read.
+    pub fn complete(&self) -> bool {
+        self.there.iter().all(|&there| there)
+    }
+
+    /// Copies to their places those of the others that the disk has. Blocks.
+    pub fn stored(&mut self, to: &mut [u8]) {
+        let Some(version) = &self.read.version else { return };
+        for (i, &(at, len)) in self.read.pieces.iter().enumerate() {
+            self.there[i] = self.there[i] || self.cache.stored(&self.names[i], version, &mut to[at..at + len]);
+        }
+    }
+
+    /// What has to be read, as ranges of the whole read, which don't touch each other.
+    pub fn lacking(&self, merge: &Merge) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let (mut wanted, mut wasted) = (0u64, 0u64);
+        for (&(at, len), _) in self.read.pieces.iter().zip(&self.there).filter(|&(_, &there)| !there) {
+            match runs.last_mut() {
+                Some(run) if at <= run.end || merge.spans((at - run.end) as u64, wanted, wasted) => {
+                    wasted += at.saturating_sub(run.end) as u64;
+                    run.end = run.end.max(at + len);
+                }
+                _ => {
+                    (wanted, wasted) = (0, 0);
+                    runs.push(at..at + len);
+                }
+            }
+            wanted += len as u64;
+        }
+        runs
+    }
+
+    /// Keeps the pieces that were lacking, which came with these ranges.
+    pub fn keep(&self, came: &[(Range<usize>, Found)], to: &[u8]) {
+        for (i, &(at, len)) in self.read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
+            let run = came.partition_point(|(run, _)| run.end < at + len);
+            if let Some((_, found)) = came.get(run) {
+                self.cache.keep(&self.names[i], found, &to[at..at + len]);
+            }
+        }
+    }
+}
+
+/// Checks that a range is of the version whose index told its place.
+///
+/// # Errors
+/// If it is of another one.
+pub(super) fn same_version(read: &Read, found: &Found) -> Result<()> {
+    match (&read.version, &found.version) {
+        (Some(wanted), Some(found)) if wanted != found => {
+            Err(Error::runtime("it was replaced since its index was read"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which bytes of `to` are the piece that was asked for, if it came as a whole.
+pub(super) fn whole(part: Part, found: &Found, to: usize) -> Option<usize> {
+    match part {
+        Part::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
+        Part::Last => (found.size >= to as u64).then_some(to),
+        Part::From(_) => Some(to),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Span;
+    use crate::spec::Spec;
+    use crate::store::{LocalStore, ReadFiles, Store};
+    use std::sync::Arc;
+
+    const MERGE: Merge = Merge { gap: 10, limit: 1000, waste: 5 };
+
+    #[test]
+    fn what_is_lacking_is_merged_over_small_gaps() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap());
+        let cache = Cache::open(&Spec { cache_size: 1 << 20, ..Spec::default() }, &[store]).unwrap().unwrap();
+        let pieces = vec![(0, 10), (10, 10), (25, 5), (30, 2), (32, 4), (60, 5), (62, 10)];
+        let read = Read {
+            group: 0,
+            array: 0,
+            part: 0,
+            key: "k".into(),
+            range: super::super::tasks::ReadRange::From(100),
+            version: Some("v".into()),
+            to: Span { address: 0, len: 72 },
+            uploads: Vec::new(),
+            pieces,
+            past_host: None,
+        };
+        let bytes: Vec<u8> = (0..72).collect();
+        let found = Found { size: 500, version: Some("v".into()) };
+        let all = Pieces::new(&cache, 0, &read, 100);
+        assert_eq!(all.lacking(&MERGE), [0..36, 60..72]);
+        // The second, third and fifth come to be known.
+        let mut some = Pieces::new(&cache, 0, &read, 100);
+        some.there = [true, false, false, true, false, true, true].to_vec();
+        let lacking = some.lacking(&MERGE);
+        assert!(lacking.len() == 1 && lacking[0] == (10..36), "{lacking:?}");
+        some.keep(&[(10..36, found)], &bytes);
+        let mut to = [0; 72];
+        let mut next = Pieces::new(&cache, 0, &read, 100);
+        next.remembered(&mut to);
+        assert_eq!(next.there, [false, true, true, false, true, false, false]);
+        assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
+        assert_eq!(next.lacking(&MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
+        let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
+        let mut other = Pieces::new(&cache, 0, &other, 100);
+        other.remembered(&mut to);
+        assert_eq!(other.there, [false], "of another version");
+    }
+}

@@ -1,0 +1,358 @@
+"""Caches of encoded chunks: which requests a second epoch and a second process send, and what is never served."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dali_zarr
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import build, same, to_numpy
+from support.server import Server
+from support.stores import Layout, chunk_files, write_array
+
+DIMS = ("time", "lat", "lon")
+SHAPE = (48, 8, 16)
+MIB = 1 << 20
+STORES = {
+    "chunks": {"codec": "zstd", "layout": Layout((1, 8, 16))},
+    "none": {"codec": "none", "layout": Layout((1, 8, 16))},
+    "shards": {"codec": "zstd", "layout": Layout((1, 4, 16), shards=(8, 8, 16))},
+}
+OBJECTS = {"chunks": 48, "none": 48, "shards": 6}
+# Chunks are forgotten by the reader itself as soon as may be, so that every epoch reads them.
+TIGHT = {"prefetch_queue_depth": 1, "dali_queue": 1, "random_shuffle": True, "initial_fill": 1}
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
+
+
+def run(url, values, batches, device="cpu", **args):
+    """Compares so many batches of four with the values at their indices, and gives the reader's counters."""
+    pipe = build(device, 4, path=url, arrays=["a"], return_index=True, **args)
+    for number in range(batches):
+        out, index = (to_numpy(o) for o in pipe.run())
+        same(out, values[index[:, 0]], f"batch {number}")
+    return settled(pipe)
+
+
+def settled(pipe):
+    """The counters once they stand still."""
+    last = None
+    for _ in range(200):
+        now = dali_zarr.stats(pipe)["reader"]
+        if now == last:
+            return now
+        last = now
+        time.sleep(0.05)
+    raise AssertionError(f"the counters don't come to rest: {last}")
+
+
+def chunk_requests(server):
+    """Requests by method and path, those for metadata left out."""
+    return {key: n for key, n in server.counts().items() if "/c/" in key[1]}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_second_epoch_from_memory_sends_no_request(tmp_path, device, values, kind):
+    write_array(tmp_path, "a", values, dims=DIMS, **STORES[kind])
+    with Server(tmp_path) as server:
+        counters = run(server.url, values, 36, device, cache_size=64 * MIB, **TIGHT)
+        requests = chunk_requests(server)
+    if kind == "shards":
+        # An index each, and ranges as they came to be needed together: fewer than chunks, none of them twice.
+        assert counters["requests"] <= 2 + 6 + 96, counters
+        assert counters["bytes_read"] < 2 * sum(f.stat().st_size for f in chunk_files(tmp_path, "a"))
+    else:
+        assert set(requests.values()) == {1} and len(requests) == 48
+    assert counters["cache_hits"] > 48 and counters["cache_bytes"] > 0 and counters["cache_evictions"] == 0
+
+
+def test_local_stores_are_kept_too(tmp_path, device, values):
+    write_array(tmp_path, "a", values, dims=DIMS, **STORES["shards"])
+    counters = run(tmp_path, values, 36, device, cache_size=64 * MIB, **TIGHT)
+    assert counters["cache_hits"] > 96
+    assert counters["bytes_read"] < 2 * sum(f.stat().st_size for f in chunk_files(tmp_path, "a"))
+
+
+def test_a_cache_of_half_the_size_serves_nearly_half(tmp_path):
+    values = np.random.default_rng(0).standard_normal((96, 64, 128)).astype("float32")
+    write_array(tmp_path, "a", values, dims=DIMS, codec="none", layout=Layout((1, 64, 128)))
+    half = values.nbytes // 2 * 105 // 100 + 65536
+    with Server(tmp_path) as server:
+        for shuffled in (False, True):
+            counters = run(server.url, values, 24 * 6, cache_size=half, **TIGHT | {"random_shuffle": shuffled})
+            rate = counters["cache_hits"] / (counters["cache_hits"] + counters["cache_misses"])
+            assert 0.33 < rate < 0.5, "five sixths of 0.4 to 0.5"
+            assert counters["cache_evictions"] > 0
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_second_process_asks_once_for_each_object(tmp_path, device, values, kind):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES[kind])
+    with Server(tmp_path / "s") as server:
+        first = run(server.url, values, 24, device, cache_dir=tmp_path / "cache", **TIGHT)
+        assert first["cache_dir_writes"] > 0 and first["cache_dir_errors"] == first["cache_dir_dropped"] == 0
+        settle(tmp_path / "cache")
+        server.take_log()
+        counters = run(server.url, values, 24, device, cache_dir=tmp_path / "cache", **TIGHT)
+        requests = chunk_requests(server)
+        assert {method for method, _ in requests} == {"HEAD"}
+        assert set(requests.values()) == {1} and len(requests) == OBJECTS[kind] == counters["cache_dir_checks"]
+        assert counters["reads"] == counters["index_reads"] == counters["bytes_read"] == 0
+        assert counters["cache_dir_bytes"] > 0 and counters["cache_dir_misses"] == 0
+
+        run(server.url, values, 24, device, cache_dir=tmp_path / "cache", cache_validate=False, **TIGHT)
+        assert chunk_requests(server) == {}
+
+
+def settle(folder):
+    """Waits until nothing is being written."""
+    last = None
+    for _ in range(200):
+        now = sorted(p.name for p in folder.rglob("*"))
+        if now == last:
+            return
+        last = now
+        time.sleep(0.1)
+
+
+def pieces(folder):
+    return [p for p in (folder / "dali-zarr-1").glob("??/*") if p.is_file()]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_replaced_objects_are_noticed(tmp_path, device, values, kind):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES[kind])
+    with Server(tmp_path / "s") as server:
+        run(server.url, values, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
+        settle(tmp_path / "cache")
+        time.sleep(0.05)
+        zarr.open(tmp_path / "s", mode="r+")["a"][:] = values + 1
+        server.take_log()
+        run(server.url, values + 1, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
+        assert any(method == "GET" for method, _ in chunk_requests(server))
+        settle(tmp_path / "cache")
+        server.take_log()
+        run(server.url, values + 1, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
+        assert {method for method, _ in chunk_requests(server)} == {"HEAD"}, "and kept anew"
+
+
+def test_an_old_index_never_meets_a_new_shard(tmp_path, values):
+    """Unasked, an index that is kept is believed; but not to lie in another version of its shard."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["shards"])
+    how = {"arrays": ["a"], "cache_dir": tmp_path / "cache", "cache_validate": False}
+    with Server(tmp_path / "s") as server:
+        pipe = build("cpu", 4, path=server.url, roi_end=[4], **how)
+        same(to_numpy(pipe.run()[0]), values[:4], "kept")
+        del pipe
+        settle(tmp_path / "cache")
+        zarr.open(tmp_path / "s", mode="r+")["a"][:] = values + 1
+        pipe = build("cpu", 4, path=server.url, roi_end=[4], **how)
+        same(to_numpy(pipe.run()[0]), values[:4], "as it was")
+        pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
+        with pytest.raises(RuntimeError, match="it was replaced since its index was read"):
+            pipe.run()
+        del pipe
+        settle(tmp_path / "cache")
+        pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
+        same(to_numpy(pipe.run()[0]), values[4:8] + 1, "the index is read again")
+
+
+def test_missing_chunks_are_not_kept(tmp_path, values):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    gone = chunk_files(tmp_path / "s", "a")[7]
+    kept = gone.read_bytes()
+    gone.unlink()
+    args = TIGHT | {"cache_dir": tmp_path / "cache", "cache_size": 4 * MIB}
+    with Server(tmp_path / "s") as server:
+        run(server.url, zarr.open(tmp_path / "s", mode="r")["a"][:], 24, **args)
+        gone.write_bytes(kept)
+        run(server.url, values, 24, **args)
+
+
+def test_a_damaged_object_is_not_kept(tmp_path, values):
+    """What can't be decoded is read again by the next process."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, codec="gzip", layout=Layout((1, 8, 16)))
+    chunk = chunk_files(tmp_path / "s", "a")[0]
+    good, stat = chunk.read_bytes(), chunk.stat()
+    chunk.write_bytes(good[:30] + bytes(len(good) - 30))
+    os.utime(chunk, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    args = {"path": None, "arrays": ["a"], "cache_dir": tmp_path / "cache", "cache_size": 4 * MIB}
+    with Server(tmp_path / "s") as server:
+        args["path"] = server.url
+        pipe = build("cpu", 48, **args)
+        with pytest.raises(RuntimeError, match="/c/"):
+            pipe.run()
+        del pipe
+        settle(tmp_path / "cache")
+        # The same length and date: the server can't tell them apart.
+        chunk.write_bytes(good)
+        os.utime(chunk, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        same(to_numpy(build("cpu", 48, **args).run()[0]), values, "read again")
+
+
+@pytest.mark.parametrize("kind", ["chunks", "shards"])
+def test_damaged_files_are_misses(tmp_path, values, kind):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES[kind])
+    dice = random.Random(1)
+    with Server(tmp_path / "s") as server:
+        run(server.url, values, 12, cache_dir=tmp_path / "cache", **TIGHT)
+        settle(tmp_path / "cache")
+        files = pieces(tmp_path / "cache")
+        assert len(files) >= 48
+        for number, file in enumerate(sorted(files)):
+            data = bytearray(file.read_bytes())
+            match number % 5:
+                case 0:
+                    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+                    file.write_bytes(data)
+                case 1:
+                    file.write_bytes(data[: dice.randrange(len(data))])
+                case 2:
+                    file.write_bytes(dice.randbytes(100))
+                case 3:
+                    file.unlink()
+                    file.symlink_to("/etc/passwd")
+                case _:
+                    file.unlink()
+                    file.mkdir()
+        counters = run(server.url, values, 24, cache_dir=tmp_path / "cache", **TIGHT)
+        assert counters["cache_dir_errors"] > len(files) // 2
+        assert counters["cache_dir_hits"] > 0, "those that could be written again"
+
+
+def folder_bytes(folder):
+    return sum(-(-p.lstat().st_size // 4096) * 4096 for p in folder.rglob("*") if p.is_file() and p.name != "usage")
+
+
+READER = """
+import sys, json
+import numpy as np
+from support.pipelines import build, to_numpy
+url, cache, limit, epochs, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+values = np.load(sys.argv[6])
+pipe = build("cpu", 8, path=url, arrays=["a"], cache_dir=cache, cache_dir_size=limit, random_shuffle=True, seed=seed,
+             return_index=True, initial_fill=1, prefetch_queue_depth=2)
+print("ready", flush=True)
+for _ in range(epochs * len(values) // 8):
+    out, index = pipe.run()
+    assert to_numpy(out).tobytes() == values[to_numpy(index)[:, 0]].tobytes()
+import dali_zarr
+print(json.dumps(dali_zarr.stats(pipe)["reader"]))
+"""
+
+
+def start(*argv):
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", READER, *map(str, argv)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+
+
+@pytest.fixture
+def large(tmp_path):
+    values = np.random.default_rng(0).standard_normal((64, 64, 128)).astype("float32")
+    write_array(tmp_path / "s", "a", values, dims=DIMS, codec="none", layout=Layout((1, 64, 128)))
+    np.save(tmp_path / "values.npy", values)
+    return tmp_path
+
+
+def test_processes_share_a_folder_and_its_limit(large):
+    """Two at a time, on a folder that holds half of the store; the limit holds at every moment, but for a chunk each."""
+    limit = MIB
+    with Server(large / "s") as server:
+        both = [start(server.url, large / "cache", limit, 6, seed, large / "values.npy") for seed in (1, 2)]
+        most = 0
+        while any(p.poll() is None for p in both):
+            try:
+                most = max(most, folder_bytes(large / "cache"))
+            except FileNotFoundError:
+                pass
+            time.sleep(0.02)
+        counters = []
+        for process in both:
+            out, err = process.communicate()
+            assert process.returncode == 0, err
+            counters.append(json.loads(out.splitlines()[-1]))
+    assert limit // 2 < most <= limit + 2 * 36864, most
+    assert all(c["cache_dir_hits"] > 0 and c["cache_dir_errors"] == 0 for c in counters), counters
+    assert sum(c["cache_dir_evictions"] for c in counters) > 0
+
+
+def test_killed_while_writing(large):
+    """Whatever a killed process left, the next ones get right values, and the folder keeps its limit."""
+    with Server(large / "s") as server:
+        for seed in range(4):
+            process = start(server.url, large / "cache", 1 << 30, 50, seed, large / "values.npy")
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.02 + 0.05 * seed)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        process = start(server.url, large / "cache", 1 << 30, 2, 9, large / "values.npy")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        counters = json.loads(out.splitlines()[-1])
+        assert counters["cache_dir_errors"] == 0 and counters["cache_dir_hits"] > 0
+    left = list((large / "cache/dali-zarr-1/tmp").iterdir())
+    assert len(left) <= 4, "one for each that was killed, until they are old"
+    for file in left:
+        os.utime(file, (0, 0))
+    with Server(large / "s") as server:
+        build("cpu", 8, path=server.url, arrays=["a"], cache_dir=large / "cache").run()
+        for _ in range(100):
+            if not [f for f in left if f.exists()]:
+                break
+            time.sleep(0.05)
+    assert not [f for f in left if f.exists()]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, values):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    (tmp_path / "file").write_bytes(b"")
+    with Server(tmp_path / "s") as server:
+        for folder in (tmp_path / "file", tmp_path / "file/below", Path("/proc/none")):
+            with pytest.raises(ValueError, match="cache_dir: expected a folder on a local disk"):
+                build("cpu", 4, path=server.url, arrays=["a"], cache_dir=str(folder))
+
+
+def test_a_folder_that_fails_later_only_costs_requests(tmp_path, values):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    with Server(tmp_path / "s") as server:
+        how = TIGHT | {"random_shuffle": False, "cache_dir": tmp_path / "cache"}
+        pipe = build("cpu", 4, path=server.url, arrays=["a"], **how)
+        base = tmp_path / "cache/dali-zarr-1"
+        (tmp_path / "cache").rename(tmp_path / "away")
+        (tmp_path / "cache").write_bytes(b"no folder")
+        for number in range(24):
+            same(to_numpy(pipe.run()[0]), values[number * 4 % 48 :][:4], f"batch {number}")
+        counters = settled(pipe)
+    assert not base.exists() and counters["cache_dir_errors"] > 0 and counters["cache_dir_dropped"] > 0
+
+
+def test_explain_says_what_fits(tmp_path, values):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    with Server(tmp_path / "s") as server:
+        args = {"path": server.url, "arrays": ["a"], "batch_size": 4}
+        assert dali_zarr.explain(**args)["cache"] is None
+        e = dali_zarr.explain(**args, cache_size=MIB, cache_dir=tmp_path / "cache", cache_dir_size=2 * MIB)
+        assert e["cache"]["epoch_bytes"] == values.nbytes
+        assert (e["cache"]["memory"], e["cache"]["disk"]) == (MIB, 2 * MIB)
+        assert e["cache"]["memory_ratio"] < 1 and e["cache"]["disk_ratio"] < 1
+        assert "cache: 1.0 MiB in host memory; an epoch's chunks are 24.0 KiB decoded: they fit" in str(e)
+        assert not (tmp_path / "cache").exists()
+        free = os.statvfs(tmp_path)
+        e = dali_zarr.explain(**args, cache_dir=tmp_path / "cache")
+        assert e["cache"]["disk"] == pytest.approx(free.f_bavail * free.f_frsize / 2, rel=0.05)
+        with pytest.raises(ValueError, match="cache_size: expected 0, or at least"):
+            dali_zarr.explain(**args, cache_size=5)
