@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -402,7 +403,7 @@ def put(url, data=b""):
 def upload(url, root, prefix):
     for file in root.rglob("*"):
         if file.is_file():
-            put(f"{url}/bucket/{prefix}/{file.relative_to(root)}", file.read_bytes())
+            put(f"{url}/bucket/{prefix}/{quote(str(file.relative_to(root)))}", file.read_bytes())
 
 
 @pytest.fixture

@@ -99,6 +99,10 @@ def take_described() -> int:
     return _loaded().dali_zarr_take_described()
 
 
+# Options that choose what is read of an Icechunk repository, wherever it is.
+_VERSIONS = ("branch", "tag", "snapshot_id", "virtual_chunks")
+
+
 def read_vector(path: str, array: str, options: str | Sequence[str] | None = None) -> np.ndarray:
     """All of a one-dimensional array of numbers, e.g. the coordinates of a dimension.
 
@@ -106,7 +110,11 @@ def read_vector(path: str, array: str, options: str | Sequence[str] | None = Non
         ValueError, TypeError, RuntimeError: as the reader does.
     """
     spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
-    spec["storage_options"] = options if "://" in path and not path.startswith("file://") else None
+    options = [options] if isinstance(options, str) else list(options or [])
+    if "://" not in path or path.startswith("file://"):
+        # Those of remote stores beside it are none of its business.
+        options = [o for o in options if o.partition("=")[0].strip().lower() in _VERSIONS]
+    spec["storage_options"] = options or None
     library, reader, batch = _loaded(), ctypes.c_void_p(), ctypes.c_void_p()
     _check(library.dali_zarr_open(_json(spec), ctypes.byref(reader)))
     try:

@@ -29,7 +29,7 @@ class Server:
     def __init__(self, root: Path, latency: float = 0.0, fault: Callable[[int, str, str], object] | None = None) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, child = context.Pipe()
-        self._process = context.Process(target=_serve, args=(child, Path(root), latency, fault), daemon=True)
+        self._process = context.Process(target=_serve, args=(child, self._pipe, Path(root), latency, fault), daemon=True)
         self._process.start()
         child.close()
         self.url: str = self._pipe.recv()
@@ -90,7 +90,9 @@ class _State:
         return log
 
 
-def _serve(pipe, root: Path, latency: float, fault) -> None:
+def _serve(pipe, other_end, root: Path, latency: float, fault) -> None:
+    # The fork has it too; only without it the pipe ends when the tests close theirs.
+    other_end.close()
     state = _State(root, latency, fault)
 
     class Handler(_Handler):

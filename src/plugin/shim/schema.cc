@@ -34,7 +34,8 @@ what the shards had not delivered of their epoch is then divided anew.)";
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
-begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``.
+begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``; or zip archives in any of these
+(``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories.
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
@@ -44,7 +45,8 @@ Arrays that don't have that dimension are read from the first store.)",
 ``"aws_region=eu-central-1"``. The function ``fn.zarr_reader`` also takes a dictionary.
 
 The names are those of the Rust crate object_store, and ``max_retries`` (in a row, ``10``), ``retry_timeout`` (``"180s"``)
-and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one). Keys, passwords and
+and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one); and for Icechunk repositories
+one of ``branch`` (``"main"``), ``tag`` and ``snapshot_id``, and ``virtual_chunks`` (URLs below which virtual chunks may be). Keys, passwords and
 tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.

@@ -128,7 +128,11 @@ impl Cache {
         }
         let how = hash(access(spec));
         let origin = |store: &Arc<dyn Store>| match store.remote() {
-            Some(store) => Origin { identity: format!("{}\0{how:016x}", store.location()), remote: true },
+            Some(remote) => {
+                // Without asking, what a branch pointed to at another time would be taken for what it points to now.
+                let snapshot = store.snapshot().filter(|_| !spec.cache_validate).unwrap_or_default();
+                Origin { identity: format!("{}\0{how:016x}{snapshot}", remote.location()), remote: true }
+            }
             None => Origin { identity: store.location().to_owned(), remote: false },
         };
         let origins = stores.iter().map(origin).collect();

@@ -40,8 +40,8 @@ pub(super) struct Node {
 }
 
 impl<'a> Hierarchy<'a> {
-    /// Reads the top of `store`.
-    pub fn open(store: &'a dyn Store) -> Result<Self> {
+    /// Reads the top of `store`; `None` if there is nothing of Zarr.
+    pub fn open(store: &'a dyn Store) -> Result<Option<Self>> {
         let place = |key: &str| format!("store {}, {key}", store.location());
         if let Some(root) = json::read(store, "zarr.json")? {
             let is_array = match root.get("node_type").and_then(Value::as_str) {
@@ -60,7 +60,7 @@ impl<'a> Hierarchy<'a> {
             let consolidated = consolidated.map(|documents| {
                 documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
             });
-            return Ok(Self {
+            return Ok(Some(Self {
                 store,
                 version: 3,
                 root,
@@ -68,7 +68,7 @@ impl<'a> Hierarchy<'a> {
                 consolidated,
                 consolidated_key: "zarr.json",
                 ahead: HashMap::new(),
-            });
+            }));
         }
         let v2 = |root, is_array, consolidated| Self {
             store,
@@ -86,19 +86,15 @@ impl<'a> Hierarchy<'a> {
                     place(".zmetadata")
                 )));
             };
-            return Ok(v2(Value::Null, documents.contains_key(".zarray"), Some(documents)));
+            return Ok(Some(v2(Value::Null, documents.contains_key(".zarray"), Some(documents))));
         }
         if let Some(root) = json::read(store, ".zarray")? {
-            return Ok(v2(root, true, None));
+            return Ok(Some(v2(root, true, None)));
         }
         if json::read(store, ".zgroup")?.is_some() {
-            return Ok(v2(Value::Null, false, None));
+            return Ok(Some(v2(Value::Null, false, None)));
         }
-        Err(Error::value(format!(
-            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup; \
-             check the path",
-            store.location()
-        )))
+        Ok(None)
     }
 
     /// Reads the documents of these arrays that aren't known yet, all together: from a server that takes as long as one.

@@ -65,10 +65,12 @@ impl Dataset {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
         let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
-        let stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
+        let mut stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
-            for (position, (name, described)) in described?.into_iter().enumerate() {
+            let (store, described) = described?;
+            stores[i] = store;
+            for (position, (name, described)) in described.into_iter().enumerate() {
                 if i == 0 {
                     let name = if name.is_empty() { base_name(stores[0].location()) } else { name };
                     arrays.push(ArrayInfo::new(name, described));
@@ -81,14 +83,14 @@ impl Dataset {
     }
 }
 
-/// The arrays of one store, with their names.
-type Arrays = Vec<(String, Described)>;
+/// A store, and its arrays with their names.
+type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
 
 /// Stores whose metadata are read at the same time, if that means to wait for servers.
 const TOGETHER: usize = 16;
 
 fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
-    let describe = |i: usize| describe(spec, i, stores[i].as_ref());
+    let describe = |i: usize| describe(spec, i, &stores[i]);
     if stores.len() == 1 || stores.iter().all(|s| s.remote().is_none()) {
         return (0..stores.len()).map(describe).collect();
     }
@@ -105,9 +107,34 @@ fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
     all.chunks(TOGETHER).flat_map(together).collect()
 }
 
-/// The arrays of the store number `i`.
-fn describe(spec: &Spec, i: usize, store: &dyn Store) -> Result<Arrays> {
-    let mut hierarchy = metadata_error(Hierarchy::open(store))?;
+/// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
+fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
+    if let Some(hierarchy) = metadata_error(Hierarchy::open(&**store))? {
+        return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
+    }
+    let none = || {
+        Error::value(format!(
+            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, and no \
+             Icechunk repository; check the path",
+            store.location()
+        ))
+    };
+    let repository = match store.snapshot() {
+        Some(_) => None,
+        None => metadata_error(store::repository(store))?,
+    };
+    let repository = repository.ok_or_else(none)?;
+    let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
+    let arrays = describe_in(spec, i, &*repository, hierarchy)?;
+    Ok((repository, arrays))
+}
+
+fn describe_in(
+    spec: &Spec,
+    i: usize,
+    store: &dyn Store,
+    mut hierarchy: Hierarchy<'_>,
+) -> Result<Vec<(String, Described)>> {
     let names = if spec.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.arrays.clone() };
     hierarchy.read_ahead(&names);
     let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.mask_and_scale)?));
@@ -203,6 +230,7 @@ fn listed(names: &[String]) -> String {
 
 fn base_name(location: &str) -> String {
     let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let name = name.strip_suffix(".zip").unwrap_or(name);
     name.strip_suffix(".zarr").unwrap_or(name).to_owned()
 }
 

@@ -92,7 +92,7 @@ fn consolidated_metadata_are_read_once() {
     write(dir.path(), "zarr.json", &root);
     write(dir.path(), "late/zarr.json", &v3(&[4], json!(["x"])));
     let store = watched(dir.path());
-    let hierarchy = Hierarchy::open(&store).unwrap();
+    let hierarchy = Hierarchy::open(&store).unwrap().unwrap();
     assert_eq!(hierarchy.names().unwrap().unwrap(), ["a", "g/b"]);
     for name in ["a", "g/b"] {
         assert!(hierarchy.array(name).unwrap().is_some());
@@ -112,7 +112,7 @@ fn consolidated_metadata_of_v2_are_read_once() {
     let documents = json!({".zgroup": {"zarr_format": 2}, "a/.zarray": v2(), "a/.zattrs": attributes});
     write(dir.path(), ".zmetadata", &json!({"zarr_consolidated_format": 1, "metadata": documents}));
     let store = watched(dir.path());
-    let hierarchy = Hierarchy::open(&store).unwrap();
+    let hierarchy = Hierarchy::open(&store).unwrap().unwrap();
     let node = hierarchy.array("a").unwrap().unwrap();
     assert_eq!(*store.opened.lock().unwrap(), ["zarr.json", ".zmetadata"]);
     assert_eq!(node.key, ".zmetadata", "this array is only described there");

@@ -36,7 +36,7 @@ impl Samples {
             .iter()
             .zip(names)
             .enumerate()
-            .map(|(i, (array, name))| described(array, name, i, spec.mask_and_scale, geometry))
+            .map(|(i, (_, name))| described(dataset, name, i, spec.mask_and_scale, geometry))
             .collect();
         if arrays.len() > MAX_ARRAYS {
             let others = json!(arrays.split_off(MAX_ARRAYS));
@@ -172,7 +172,8 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
 }
 
 /// An array, and what is done to it.
-fn described(array: &ArrayInfo, name: String, at: usize, decoded: bool, geometry: &Geometry) -> Map<String, Value> {
+fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry: &Geometry) -> Map<String, Value> {
+    let array = &dataset.arrays[at];
     let norms: Vec<_> = geometry.norms.iter().filter(|norm| norm.array == at).collect();
     let per_channel = |of: fn((f64, f64)) -> f64| {
         let mut all: Vec<Option<f64>> = norms.iter().map(|norm| norm.mean_stddev.map(of)).collect();
@@ -190,6 +191,9 @@ fn described(array: &ArrayInfo, name: String, at: usize, decoded: bool, geometry
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),
         })
     });
+    // What a branch points to may be another snapshot by now: of other values, if not of another shape.
+    let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
+    let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
     let all = [
         ("name", json!(name)),
         ("dims", shortened(json!(array.dims))),
@@ -200,7 +204,7 @@ fn described(array: &ArrayInfo, name: String, at: usize, decoded: bool, geometry
         ("mean", per_channel(|(mean, _)| mean)),
         ("stddev", per_channel(|(_, stddev)| stddev)),
     ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().chain(snapshot).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),

@@ -50,6 +50,10 @@ impl Store for Blocking {
         self.wait(self.0.children(prefix))
     }
 
+    fn snapshot(&self) -> Option<String> {
+        self.0.snapshot()
+    }
+
     fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
         Some(&self.0)
     }

@@ -24,26 +24,14 @@ impl LocalStore {
     /// # Errors
     /// [`Error::value`] if it isn't a directory that can be read, or its file system has no reads past the page cache.
     pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
-        let wrong = |found: String| Error::value(format!("store {location}: expected a directory, but {found}"));
-        if location.is_empty() {
-            return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
-        }
-        let root = match location.strip_prefix("file://") {
-            None => PathBuf::from(location),
-            Some(rest) => {
-                let path = rest.strip_prefix("localhost").unwrap_or(rest);
-                if !path.starts_with('/') {
-                    return Err(wrong("found a file:// URL without an absolute path; write file:///PATH".into()));
-                }
-                PathBuf::from(percent_decoded(path))
-            }
-        };
+        let root = root(location)?;
+        let wrong = |found: &str| wrong(location, found);
         let meta = fs::metadata(&root).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => wrong("there is nothing; check the path".into()),
-            _ => wrong(format!("it can't be opened: {e}")),
+            ErrorKind::NotFound => wrong("there is nothing; check the path"),
+            _ => wrong(&format!("it can't be opened: {e}")),
         })?;
         if !meta.is_dir() {
-            return Err(wrong("found a file; give the directory that holds zarr.json, .zgroup or .zarray".into()));
+            return Err(wrong("found a special file; give the directory that holds zarr.json, .zgroup or .zarray"));
         }
         let store = Self { location: location.to_owned(), root, how };
         if how.unbuffered {
@@ -151,12 +139,32 @@ impl Version {
     }
 }
 
+fn wrong(location: &str, found: &str) -> Error {
+    Error::value(format!("store {location}: expected a directory or a zip archive, but {found}"))
+}
+
+/// The path of `location`, which is one or a `file://` URL.
+///
+/// # Errors
+/// [`Error::value`] if it is neither.
+pub(super) fn root(location: &str) -> Result<PathBuf> {
+    if location.is_empty() {
+        return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
+    }
+    let Some(rest) = location.strip_prefix("file://") else { return Ok(PathBuf::from(location)) };
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    if !path.starts_with('/') {
+        return Err(wrong(location, "found a file:// URL without an absolute path; write file:///PATH"));
+    }
+    Ok(PathBuf::from(percent_decoded(path)))
+}
+
 /// A key below a file (`ENOTDIR`) is as missing as one in no directory.
 fn is_missing(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-fn percent_decoded(text: &str) -> std::ffi::OsString {
+pub(super) fn percent_decoded(text: &str) -> std::ffi::OsString {
     let bytes = text.as_bytes();
     let hex = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
     let mut out = Vec::with_capacity(bytes.len());

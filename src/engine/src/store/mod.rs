@@ -7,17 +7,22 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod icechunk;
 mod local;
 pub mod remote;
 mod unbuffered;
 
 pub(crate) use unbuffered::PER_THREAD as UNBUFFERED_PER_THREAD;
+mod zip;
 
 pub use blocking::Blocking;
+pub use icechunk::{Choice, Version};
 pub use local::LocalStore;
 pub use remote::RemoteStore;
+pub use zip::{LocalZip, RemoteZip};
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -53,6 +58,18 @@ pub struct InFile {
     pub start: u64,
     /// Its bytes.
     pub size: u64,
+}
+
+/// Takes bytes as they come.
+pub trait Sink: Send {
+    /// Bytes come from the first one on, perhaps once more.
+    fn begin(&mut self);
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// If they can't be right: none are sent any more.
+    fn put(&mut self, bytes: &[u8]) -> Result<()>;
 }
 
 /// A flat set of values with names such as `t2m/c/0/0/0`, below one location.
@@ -106,6 +123,11 @@ pub trait Store: Send + Sync {
         Err(Error::runtime(format!("store {}: key {key:?} isn't in a file of this machine", self.location())))
     }
 
+    /// Names the snapshot that is read, if the store has such things.
+    fn snapshot(&self) -> Option<String> {
+        None
+    }
+
     /// The same store for asynchronous reads, if it isn't local.
     fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
         None
@@ -126,6 +148,43 @@ pub trait AsyncStore: Send + Sync {
     /// # Errors
     /// As there, after as many tries as the options allow.
     async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
+
+    /// [`Self::read`] while a pipeline is built: with less patience.
+    ///
+    /// # Errors
+    /// As there.
+    async fn read_opening(
+        &self,
+        key: &str,
+        part: Part,
+        version: Option<&Arc<str>>,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        self.read(key, part, version, to).await
+    }
+
+    /// Bytes of a value, for `sink` as they come; a store that can doesn't have them in memory all together.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and what `sink` says.
+    async fn stream(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        version: Option<&Arc<str>>,
+        opening: bool,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Found>> {
+        let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
+        let part = Part::From(range.start);
+        let found = match opening {
+            true => self.read_opening(key, part, version, &mut bytes).await?,
+            false => self.read(key, part, version, &mut bytes).await?,
+        };
+        sink.begin();
+        sink.put(&bytes)?;
+        Ok(found)
+    }
 
     /// As [`Store::get`].
     ///
@@ -156,6 +215,27 @@ pub trait AsyncStore: Send + Sync {
     /// # Errors
     /// As there.
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
+
+    /// As [`Store::snapshot`].
+    fn snapshot(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The bytes of a value of `size` bytes that go to a buffer of `len`: offset and number. `None` if nothing is read.
+///
+/// # Errors
+/// If the value ends before them.
+fn window(part: Part, size: u64, len: usize) -> Result<Option<(u64, usize)>> {
+    let wanted = len as u64;
+    match part {
+        Part::Whole => Ok((size <= wanted).then_some((0, size as usize))),
+        Part::Last => Ok(size.checked_sub(wanted).map(|offset| (offset, len))),
+        Part::From(offset) if offset.checked_add(wanted).is_some_and(|end| end <= size) => Ok(Some((offset, len))),
+        Part::From(offset) => Err(Error::runtime(format!(
+            "expected {len} bytes at offset {offset}, but the value ends before: it has {size} bytes"
+        ))),
+    }
 }
 
 /// The error for a value of which more bytes would have to be read than is sensible.
@@ -177,8 +257,9 @@ pub struct ReadFiles {
     pub versions: bool,
 }
 
-/// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers.
-/// `options` are those of the remote ones; `threads` drive their requests.
+/// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers; and
+/// zip archives in any of these. `options` are those of the remote ones, or choose what is read of Icechunk repositories, which all of
+/// them are then; `threads` drive requests.
 ///
 /// # Errors
 /// [`Error::value`] if there is no store of a kind that is read, or an option is unknown, wrong or a secret.
@@ -189,9 +270,12 @@ pub fn open(
     how: ReadFiles,
 ) -> Result<Vec<Arc<dyn Store>>> {
     let mut io = None;
-    if !locations.iter().any(|l| is_remote(l)) && !options.is_empty() {
+    let (choice, options) = Choice::take(options)?;
+    let outside = choice.iter().flat_map(|c| &c.outside);
+    if !locations.iter().chain(outside).any(|l| is_remote(l)) && !options.is_empty() {
         return Err(Error::value(
-            "storage_options: expected none, since every path is local; leave them out, or give the URL of a remote store",
+            "storage_options: expected none but branch, tag, snapshot_id or virtual_chunks, since every path is local; leave others out, or give \
+             the URL of a remote store",
         ));
     }
     if how.unbuffered && locations.iter().all(|l| is_remote(l)) {
@@ -201,13 +285,56 @@ pub fn open(
     }
     let mut open = |location: &String| -> Result<Arc<dyn Store>> {
         if !is_remote(location) {
-            return Ok(Arc::new(LocalStore::open(location, how)?));
+            return open_local(location, how);
         }
         let io = match &io {
             Some(io) => Arc::clone(io),
             None => Arc::clone(io.insert(remote::Io::new(threads)?)),
         };
-        Ok(Arc::new(Blocking::new(Arc::new(RemoteStore::open(location, options, io)?))))
+        open_remote(location, &options, io)
     };
-    locations.iter().map(&mut open).collect()
+    let stores = locations.iter().map(&mut open).collect::<Result<Vec<_>>>()?;
+    let Some(choice) = choice else { return Ok(stores) };
+    let mut repositories = Vec::new();
+    for (store, location) in stores.iter().zip(locations) {
+        let source = |prefix: &String| icechunk::Source::new(prefix.clone(), open(prefix)?);
+        let sources = choice.outside.iter().map(source).collect::<Result<_>>()?;
+        repositories.push(icechunk::open(store, &choice.version, sources)?.ok_or_else(|| {
+            Error::value(format!(
+                "store {location}: expected an Icechunk repository, since storage_options choose its {}, but found none with it; check \
+                 the path and the name",
+                choice.version
+            ))
+        })?);
+    }
+    Ok(repositories)
+}
+
+/// The main branch of the Icechunk repository that `store` holds; `None` if it holds none. Costs requests: for stores in which no
+/// metadata of Zarr were found.
+///
+/// # Errors
+/// If there is one that can't be read.
+pub fn repository(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
+    icechunk::open(store, &Version::default(), Vec::new())
+}
+
+fn open_local(location: &str, how: ReadFiles) -> Result<Arc<dyn Store>> {
+    let root = local::root(location)?;
+    match zip::split_path(&root) {
+        Some(_) if how.unbuffered => Err(Error::value(format!(
+            "use_o_direct: expected directories, but store {location} is a zip archive, which is read through the page cache; leave \
+             use_o_direct out"
+        ))),
+        Some((file, inner)) => Ok(Arc::new(LocalZip::open(location, &file, &inner)?)),
+        None => Ok(Arc::new(LocalStore::open(location, how)?)),
+    }
+}
+
+fn open_remote(location: &str, options: &[(String, String)], io: Arc<remote::Io>) -> Result<Arc<dyn Store>> {
+    let Some((archive, inner)) = zip::split_url(location) else {
+        return Ok(Arc::new(Blocking::new(Arc::new(RemoteStore::open(location, options, io)?))));
+    };
+    let base = Arc::new(RemoteStore::open(archive, options, Arc::clone(&io))?);
+    Ok(Arc::new(Blocking::new(Arc::new(io.block_on(RemoteZip::open(base, &inner))?))))
 }

@@ -17,8 +17,10 @@ mod transfer;
 
 pub use io::{Counters, Io};
 pub(crate) use transfer::is_dated_or_tagged;
+pub(super) use transfer::not_after;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore};
 use tokio::time::Instant;
 
-use super::{AsyncStore, Found, Part};
+use super::{AsyncStore, Found, Part, Sink};
 use crate::error::{Error, Result};
 use client::{Connector, Note};
 use options::Policy;
@@ -121,7 +123,11 @@ impl RemoteStore {
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        e.within(format!("store {}: key {key:?}", self.location))
+        match key {
+            // The URL is a value's own.
+            "" => e.within(format!("store {}", self.location)),
+            _ => e.within(format!("store {}: key {key:?}", self.location)),
+        }
     }
 }
 
@@ -138,6 +144,31 @@ impl AsyncStore for RemoteStore {
     async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
         let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
         transfer.run(&self.policy, Target::Slice(to)).await
+    }
+
+    async fn read_opening(
+        &self,
+        key: &str,
+        part: Part,
+        version: Option<&Arc<str>>,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
+        transfer.run(&self.policy.opening(), Target::Slice(to)).await
+    }
+
+    async fn stream(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        version: Option<&Arc<str>>,
+        opening: bool,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Found>> {
+        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::From(range.start), version };
+        let hasty = opening.then(|| self.policy.opening());
+        transfer.run(hasty.as_ref().unwrap_or(&self.policy), Target::Sink(sink, len)).await
     }
 
     async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {

@@ -43,7 +43,7 @@ pub(crate) enum Act {
 #[derive(Debug, Default)]
 pub(crate) struct Server {
     values: Mutex<BTreeMap<String, [Vec<u8>; 2]>>,
-    versions: Mutex<HashMap<String, usize>>,
+    pub versions: Mutex<HashMap<String, usize>>,
     /// What is done to the next requests; [`Act::Answer`] after that.
     pub acts: Mutex<VecDeque<Act>>,
     pub log: Mutex<Vec<String>>,
@@ -69,7 +69,7 @@ impl Server {
         *self.versions.lock().unwrap().entry(path.to_owned()).or_default() ^= 1;
     }
 
-    fn taken_log(&self) -> Vec<String> {
+    pub fn taken_log(&self) -> Vec<String> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 
@@ -226,12 +226,12 @@ fn open(server: &Arc<Server>, location: &str, options: &[(String, String)], io: 
     RemoteStore::open_with(location, options, io, connector)
 }
 
-fn store_of(server: &Arc<Server>, io: &Arc<Io>) -> RemoteStore {
+pub(crate) fn store_of(server: &Arc<Server>, io: &Arc<Io>) -> RemoteStore {
     open(server, "http://fake/store", &[], Arc::clone(io)).unwrap()
 }
 
 /// Runs with a clock that jumps to the next thing that happens.
-fn without_waiting<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn without_waiting<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(future)
 }

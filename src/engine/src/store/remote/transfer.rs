@@ -17,7 +17,7 @@ use super::options::Policy;
 use super::patience::{Fault, Patience, judge, text};
 use super::{Found, Part, RemoteStore};
 use crate::error::{Error, Result};
-use crate::store::too_long;
+use crate::store::{Sink, too_long};
 
 /// Where bytes go.
 pub(super) enum Target<'a> {
@@ -25,6 +25,8 @@ pub(super) enum Target<'a> {
     Slice(&'a mut [u8]),
     /// To memory that grows up to so many bytes.
     Grow(&'a mut Vec<u8>, u64),
+    /// To where so many are taken as they come.
+    Sink(&'a mut dyn Sink, usize),
 }
 
 impl Target<'_> {
@@ -32,18 +34,26 @@ impl Target<'_> {
         match self {
             Self::Slice(to) => to.len(),
             Self::Grow(to, _) => to.len(),
+            Self::Sink(_, len) => *len,
         }
     }
 
     /// Writes `bytes` behind the `at` bytes that count.
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn put(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
         match self {
             Self::Slice(to) => to[at..at + bytes.len()].copy_from_slice(bytes),
             Self::Grow(to, _) => {
                 to.truncate(at);
                 to.extend_from_slice(bytes);
             }
+            Self::Sink(to, _) => {
+                if at == 0 {
+                    to.begin();
+                }
+                return to.put(bytes).map_err(|e| Fault::Lasting(e.message().to_owned()));
+            }
         }
+        Ok(())
     }
 }
 
@@ -103,8 +113,19 @@ pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
     version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
 }
 
+/// How a version begins that is anything up to a date: what else tells of a value may know no more than when it was read.
+const NOT_AFTER: &str = "W/not after ";
+
+/// Whatever a value was until a date, in seconds since 1970.
+pub fn not_after(seconds: i64) -> Arc<str> {
+    format!("{NOT_AFTER}{seconds}").into()
+}
+
 /// Whether an answer is of another version. A server that sends tags only now and then is believed.
 fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
+    if let Some(seconds) = wanted.strip_prefix(NOT_AFTER) {
+        return seconds.parse().is_ok_and(|s: i64| meta.last_modified.timestamp() > s);
+    }
     meta.e_tag.is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
 }
 
@@ -267,7 +288,7 @@ impl Transfer<'_> {
                 *progress = None;
                 return Err(Fault::Passing(format!("more bytes than the {announced} that were announced"), None));
             }
-            to.put(p.have, &bytes);
+            to.put(p.have, &bytes)?;
             p.have += bytes.len();
         }
         if p.have < p.len {

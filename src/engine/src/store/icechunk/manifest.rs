@@ -1,0 +1,200 @@
+//! A manifest: where chunks are. Turned into tables that are sorted by coordinates, of 32 bytes a chunk and four for each
+//! dimension, beside what lies in the manifest itself.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::file::{self, Id, Kind, MOST};
+use super::flat::Table;
+use super::outside::Check;
+use super::snapshot::damaged;
+use crate::error::Result;
+
+/// Dimensions that an array may have: those of NumPy.
+const MAX_DIMS: usize = 64;
+/// A reference takes at least so many bytes of the file, unless the file claims more than it holds.
+const LEAST: usize = 16;
+/// The longest location of a virtual chunk.
+const LOCATION: usize = 64 << 10;
+
+/// Numbers of locations.
+type Known = HashMap<(Box<str>, Check), u32>;
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunk<'a> {
+    /// In the manifest.
+    Inline(&'a [u8]),
+    /// In an object of the repository.
+    Native { object: Id, offset: u64, len: u64 },
+    /// In something that isn't the repository's.
+    Virtual { url: &'a str, check: &'a Check, offset: u64, len: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Inline,
+    Native(Id),
+    Virtual(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ref {
+    kept: Kept,
+    offset: u64,
+    len: u64,
+}
+
+#[derive(Debug)]
+struct Array {
+    node: [u8; 8],
+    dims: usize,
+    /// Where its coordinates begin.
+    coords: usize,
+    refs: Range<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Manifest {
+    /// Sorted by node.
+    arrays: Vec<Array>,
+    coords: Vec<u32>,
+    refs: Vec<Ref>,
+    inline: Vec<u8>,
+    /// Of virtual chunks, each once.
+    locations: Vec<(Box<str>, Check)>,
+    location_bytes: u64,
+}
+
+impl Manifest {
+    /// Reads the file of the manifest `id`.
+    ///
+    /// # Errors
+    /// If it isn't that, or damaged.
+    pub fn parse(file: &[u8], id: &Id) -> Result<Self> {
+        let (_, bytes) = file::open(file, Kind::Manifest)?;
+        let root = Table::root(&bytes)?;
+        if root.fixed(0)? != Some(*id) {
+            return Err(damaged("expected the manifest of the file's name, but found another one"));
+        }
+        let dictionary = root.bytes(2)?.unwrap_or_default();
+        let mut manifest = Self::default();
+        let mut known = Known::new();
+        for array in root.tables(1)? {
+            let array = array?;
+            let node = array.fixed(0)?.ok_or_else(|| damaged("an array has no number"))?;
+            let (coords, first) = (manifest.coords.len(), manifest.refs.len());
+            let mut dims = 0;
+            for (i, chunk) in array.tables(1)?.enumerate() {
+                let chunk = chunk?;
+                let index = chunk.numbers(0)?.ok_or_else(|| damaged("a chunk has no coordinates"))?;
+                if i == 0 {
+                    dims = index.len();
+                }
+                if index.len() != dims || dims > MAX_DIMS {
+                    return Err(damaged("expected equally many coordinates of all chunks of an array"));
+                }
+                manifest.coords.extend(index);
+                let kept = manifest.kept(&chunk, dictionary, &mut known)?;
+                manifest.refs.push(kept);
+                let claimed = manifest.refs.len() * LEAST + manifest.inline.len() + manifest.coords.len() * 4;
+                if claimed > bytes.len() {
+                    return Err(damaged("expected chunks that take their share of the file"));
+                }
+            }
+            let of_array = &manifest.coords[coords..];
+            if dims > 0 && !of_array.chunks(dims).is_sorted_by(|a, b| a < b)
+                || dims == 0 && manifest.refs.len() > first + 1
+            {
+                return Err(damaged("expected chunks in the order of their coordinates"));
+            }
+            manifest.arrays.push(Array { node, dims, coords, refs: first..manifest.refs.len() });
+        }
+        manifest.arrays.sort_by_key(|a| a.node);
+        manifest.coords.shrink_to_fit();
+        manifest.refs.shrink_to_fit();
+        manifest.inline.shrink_to_fit();
+        Ok(manifest)
+    }
+
+    fn kept(&mut self, chunk: &Table<'_>, dictionary: &[u8], known: &mut Known) -> Result<Ref> {
+        let (offset, len) = (chunk.u64(2)?, chunk.u64(3)?);
+        if offset.checked_add(len).is_none() {
+            return Err(damaged("a chunk ends beyond the largest number"));
+        }
+        if let Some(inline) = chunk.bytes(1)? {
+            let offset = self.inline.len() as u64;
+            self.inline.extend_from_slice(inline);
+            return Ok(Ref { kept: Kept::Inline, offset, len: inline.len() as u64 });
+        }
+        if let Some(object) = chunk.fixed(4)? {
+            return Ok(Ref { kept: Kept::Native(object), offset, len });
+        }
+        let location: Box<str> = match (chunk.text(5)?, chunk.bytes(8)?) {
+            (Some(location), _) => location.into(),
+            (None, Some(compressed)) => {
+                let mut text = Vec::with_capacity(LOCATION);
+                zstd_safe::DCtx::create().decompress_using_dict(&mut text, compressed, dictionary).map_err(|e| {
+                    damaged(&format!("a chunk's location isn't zstd data: {}", zstd_safe::get_error_name(e)))
+                })?;
+                String::from_utf8(text).map_err(|_| damaged("a chunk's location isn't UTF-8"))?.into()
+            }
+            (None, None) => return Err(damaged("a chunk is nowhere")),
+        };
+        let check = Check { tag: chunk.text(6)?.map(Into::into), not_after: chunk.u32(7)? };
+        let location = (location, check);
+        let number = match known.get(&location) {
+            Some(&number) => number,
+            None => {
+                let len = location.0.len() + location.1.tag.as_ref().map_or(0, |t| t.len());
+                self.location_bytes += len as u64;
+                if len > LOCATION || self.location_bytes > MOST {
+                    return Err(damaged("expected shorter locations of chunks"));
+                }
+                let number = self.locations.len() as u32;
+                self.locations.push(location.clone());
+                known.insert(location, number);
+                number
+            }
+        };
+        Ok(Ref { kept: Kept::Virtual(number), offset, len })
+    }
+
+    /// Where a chunk is; `None` if nowhere.
+    pub fn find(&self, node: &[u8; 8], coords: &[u32]) -> Option<Chunk<'_>> {
+        let array = &self.arrays[self.arrays.binary_search_by_key(node, |a| a.node).ok()?];
+        if array.dims != coords.len() {
+            return None;
+        }
+        let of = |i: usize| &self.coords[array.coords + i * array.dims..][..array.dims];
+        let (mut from, mut to) = (0, array.refs.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match of(middle).cmp(coords) {
+                std::cmp::Ordering::Less => from = middle + 1,
+                std::cmp::Ordering::Greater => to = middle,
+                std::cmp::Ordering::Equal => return Some(self.chunk(&self.refs[array.refs.start + middle])),
+            }
+        }
+        None
+    }
+
+    fn chunk(&self, found: &Ref) -> Chunk<'_> {
+        let Ref { kept, offset, len } = *found;
+        match kept {
+            Kept::Inline => Chunk::Inline(&self.inline[offset as usize..(offset + len) as usize]),
+            Kept::Native(object) => Chunk::Native { object, offset, len },
+            Kept::Virtual(number) => {
+                let (url, check) = &self.locations[number as usize];
+                Chunk::Virtual { url, check, offset, len }
+            }
+        }
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        let refs = self.refs.len() * size_of::<Ref>() + self.coords.len() * 4;
+        let locations = self.locations.len() * size_of::<(Box<str>, Check)>();
+        (refs + self.inline.len() + self.arrays.len() * size_of::<Array>() + locations) as u64 + self.location_bytes
+    }
+}

@@ -1,0 +1,368 @@
+//! Icechunk repositories as stores: one snapshot of a branch, a tag or by its name, which stays what it is.
+//!
+//! The format is read by this project's own code: a checked reader of [`flat`] buffers and what the files hold (specification 1, which
+//! Icechunk 1 writes, and 2). The crate icechunk would bring its own object stores, retries and caches, and three times as much to
+//! build; here bytes come from the [`Store`] that the repository lies in, as all others do.
+//!
+//! From [`refs`] to the [`snapshot`] is done when the store is opened. A [`manifest`] is read when the first chunk in it is asked for,
+//! and stays. After that a chunk is one read.
+
+mod file;
+mod flat;
+mod manifest;
+mod outside;
+mod refs;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use outside::Source;
+pub use refs::{Choice, Version};
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::OnceCell;
+
+use super::remote::Io;
+use super::{AsyncStore, Blocking, Found, Part, Store, too_long, window};
+use crate::error::{Error, Result};
+use file::{Id, MOST};
+use manifest::{Chunk, Manifest};
+use outside::Check;
+use snapshot::{Coords, Node, Snapshot};
+
+/// All manifests of a store together, in memory.
+const MOST_MANIFESTS: u64 = 4 << 30;
+
+/// What local and remote repositories have in common.
+struct Repository {
+    location: String,
+    id: Id,
+    snapshot: Snapshot,
+    /// By their places in [`Snapshot::files`].
+    manifests: Vec<OnceCell<Manifest>>,
+    bytes: AtomicU64,
+    /// Where virtual chunks may be.
+    sources: Vec<Source>,
+}
+
+/// What a key names.
+enum Named<'a> {
+    Document(&'a [u8]),
+    /// A chunk, if the manifest has it.
+    Chunk(&'a Node, Coords, usize),
+}
+
+/// What is to be read of a chunk.
+struct Object<'a> {
+    key: String,
+    /// Offset in it.
+    from: u64,
+    /// If it isn't the repository's: where it is, and what it must be.
+    outside: Option<(&'a Source, &'a Check)>,
+}
+
+/// Opens the repository that `base` holds; `None` if it holds none.
+///
+/// # Errors
+/// [`Error::value`] if it can't be read, or has no such version.
+pub fn open(base: &Arc<dyn Store>, version: &Version, sources: Vec<Source>) -> Result<Option<Arc<dyn Store>>> {
+    let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
+    let Some(id) = refs::resolve(&**base, version).map_err(within)? else { return Ok(None) };
+    let key = format!("snapshots/{}", file::name(&id));
+    let file =
+        base.get(&key, MOST).and_then(|f| f.ok_or_else(|| Error::value("expected a snapshot, but found nothing")));
+    let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
+    let manifests = snapshot.files.iter().map(|_| OnceCell::new()).collect();
+    let location = base.location().to_owned();
+    let repository = Repository { location, id, snapshot, manifests, bytes: AtomicU64::new(0), sources };
+    Ok(Some(match base.remote() {
+        Some(base) => Arc::new(Blocking::new(Arc::new(RemoteRepository { repository, base: Arc::clone(base) }))),
+        None => Arc::new(LocalRepository { repository, base: Arc::clone(base), loading: Mutex::new(()) }),
+    }))
+}
+
+impl Repository {
+    fn find(&self, key: &str) -> Option<Named<'_>> {
+        if let Some(document) = self.snapshot.document(key) {
+            return Some(Named::Document(document));
+        }
+        let (node, coords) = self.snapshot.chunk(key)?;
+        let file = self.snapshot.manifest(node, &coords)?;
+        Some(Named::Chunk(node, coords, file))
+    }
+
+    fn manifest_key(&self, file: usize) -> String {
+        format!("manifests/{}", file::name(&self.snapshot.files[file]))
+    }
+
+    fn manifest(&self, file: usize, bytes: Result<Option<Vec<u8>>>) -> Result<Manifest> {
+        let parse = || {
+            let bytes = bytes?.ok_or_else(|| {
+                Error::runtime(
+                    "expected a manifest, but found nothing; the snapshot expired and was collected as garbage",
+                )
+            })?;
+            Manifest::parse(&bytes, &self.snapshot.files[file])
+        };
+        let manifest = parse().map_err(|e| e.within(self.manifest_key(file)))?;
+        let bytes = manifest.bytes() + self.bytes.fetch_add(manifest.bytes(), Relaxed);
+        if bytes > MOST_MANIFESTS {
+            return Err(Error::runtime(format!(
+                "expected manifests of at most {MOST_MANIFESTS} bytes in memory, but found {bytes}; write larger chunks, or shards"
+            )));
+        }
+        Ok(manifest)
+    }
+
+    /// What of `part` of a chunk must still be read, to how many bytes of `to`, and what was found. What needs no reading is there
+    /// afterwards.
+    fn take<'a>(&'a self, chunk: Chunk<'a>, part: Part, to: &mut [u8]) -> Result<(Found, Option<(Object<'a>, usize)>)> {
+        let found = |size: u64| Found { size, version: None };
+        match chunk {
+            Chunk::Inline(bytes) => {
+                let size = bytes.len() as u64;
+                if let Some((offset, len)) = window(part, size, to.len())? {
+                    to[..len].copy_from_slice(&bytes[offset as usize..][..len]);
+                }
+                Ok((found(size), None))
+            }
+            Chunk::Native { object, offset, len: size } => {
+                let Some((within, len)) = window(part, size, to.len())?.filter(|(_, len)| *len > 0) else {
+                    return Ok((found(size), None));
+                };
+                let key = format!("chunks/{}", file::name(&object));
+                Ok((found(size), Some((Object { key, from: offset + within, outside: None }, len))))
+            }
+            Chunk::Virtual { url, check, offset, len: size } => {
+                let (source, key) = outside::find(&self.sources, url)?;
+                let Some((within, len)) = window(part, size, to.len())?.filter(|(_, len)| *len > 0) else {
+                    return Ok((found(size), None));
+                };
+                Ok((found(size), Some((Object { key, from: offset + within, outside: Some((source, check)) }, len))))
+            }
+        }
+    }
+
+    fn within(&self, key: &str, e: &Error) -> Error {
+        e.within(format!("store {}: key {key:?}", self.location))
+    }
+
+    fn document(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        match self.snapshot.document(key) {
+            Some(document) if document.len() as u64 > most => {
+                Err(too_long(&self.location, key, most, document.len() as u64))
+            }
+            document => Ok(document.map(<[u8]>::to_vec)),
+        }
+    }
+}
+
+fn gone(object: &Object<'_>) -> Error {
+    let why = match object.outside {
+        None => "the snapshot expired and was collected as garbage",
+        Some(_) => "virtual chunks of the repository lie in it",
+    };
+    Error::runtime(format!("expected the object {}, but found nothing; {why}", object.key))
+}
+
+/// Where all of a chunk would go, if it isn't longer than `most`.
+fn whole(location: &str, key: &str, chunk: Chunk<'_>, most: u64) -> Result<Vec<u8>> {
+    let size = match chunk {
+        Chunk::Inline(bytes) => bytes.len() as u64,
+        Chunk::Native { len, .. } | Chunk::Virtual { len, .. } => len,
+    };
+    if size > most { Err(too_long(location, key, most, size)) } else { Ok(vec![0; size as usize]) }
+}
+
+/// A repository on a file system.
+struct LocalRepository {
+    repository: Repository,
+    base: Arc<dyn Store>,
+    /// One manifest at a time: whoever needs the same one waits for it.
+    loading: Mutex<()>,
+}
+
+impl LocalRepository {
+    fn chunk(&self, node: &Node, coords: &Coords, file: usize) -> Result<Option<Chunk<'_>>> {
+        let cell = &self.repository.manifests[file];
+        if cell.get().is_none() {
+            let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            if cell.get().is_none() {
+                let bytes = self.base.get(&self.repository.manifest_key(file), MOST);
+                // Nobody else sets it.
+                let _ = cell.set(self.repository.manifest(file, bytes)?);
+            }
+        }
+        Ok(cell.get().and_then(|manifest| manifest.find(&node.id, coords)))
+    }
+
+    fn fetch(&self, chunk: Chunk<'_>, part: Part, to: &mut [u8]) -> Result<Found> {
+        let (found, object) = self.repository.take(chunk, part, to)?;
+        if let Some((object, len)) = object {
+            let to = &mut to[..len];
+            let read = match object.outside {
+                None => self.base.read(&object.key, Part::From(object.from), None, to)?,
+                Some((source, check)) => source.read(&object.key, object.from, check, to)?,
+            };
+            read.ok_or_else(|| gone(&object))?;
+        }
+        Ok(found)
+    }
+}
+
+impl Store for LocalRepository {
+    fn location(&self) -> &str {
+        &self.repository.location
+    }
+
+    fn read(&self, key: &str, part: Part, _: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        let read = |to: &mut [u8]| match self.repository.find(key) {
+            None => Ok(None),
+            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, to).map(Some),
+            Some(Named::Chunk(node, coords, file)) => {
+                self.chunk(node, &coords, file)?.map(|chunk| self.fetch(chunk, part, to)).transpose()
+            }
+        };
+        read(to).map_err(|e| self.repository.within(key, &e))
+    }
+
+    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        if let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) {
+            let get = || {
+                let Some(chunk) = self.chunk(node, &coords, file)? else { return Ok(None) };
+                let mut bytes = whole(self.location(), key, chunk, most)?;
+                self.fetch(chunk, Part::Whole, &mut bytes).map(|_| Some(bytes))
+            };
+            return get().map_err(|e: Error| self.repository.within(key, &e));
+        }
+        self.repository.document(key, most)
+    }
+
+    fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.repository.snapshot.document(key).is_some())
+    }
+
+    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        Ok(Some(self.repository.snapshot.children(prefix)))
+    }
+
+    fn snapshot(&self) -> Option<String> {
+        Some(file::name(&self.repository.id))
+    }
+}
+
+/// A repository on a server.
+struct RemoteRepository {
+    repository: Repository,
+    base: Arc<dyn AsyncStore>,
+}
+
+impl RemoteRepository {
+    async fn chunk(&self, node: &Node, coords: &Coords, file: usize) -> Result<Option<Chunk<'_>>> {
+        // Whoever needs it at the same time waits for the same request.
+        let load =
+            || async { self.repository.manifest(file, self.base.get(&self.repository.manifest_key(file), MOST).await) };
+        let manifest = self.repository.manifests[file].get_or_try_init(load).await?;
+        Ok(manifest.find(&node.id, coords))
+    }
+
+    async fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
+        let (found, object) = self.repository.take(chunk, part, to)?;
+        let Some((object, len)) = object else { return Ok(found) };
+        let to = &mut to[..len];
+        let read = match object.outside {
+            None => self.base.read(&object.key, Part::From(object.from), version, to).await?,
+            Some((source, check)) => {
+                // The manifest tells the version, for each part alike.
+                let read = source.read_async(&object.key, object.from, check, to).await?;
+                return read.map(|_| found).ok_or_else(|| gone(&object));
+            }
+        };
+        Ok(Found { version: read.ok_or_else(|| gone(&object))?.version, ..found })
+    }
+
+    async fn read_chunk(
+        &self,
+        key: &str,
+        part: Part,
+        version: Option<&Arc<str>>,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        match self.repository.find(key) {
+            None => Ok(None),
+            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, to).await.map(Some),
+            Some(Named::Chunk(node, coords, file)) => match self.chunk(node, &coords, file).await? {
+                Some(chunk) => self.fetch(chunk, part, version, to).await.map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    async fn get_chunk(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) else {
+            return self.repository.document(key, most);
+        };
+        let Some(chunk) = self.chunk(node, &coords, file).await? else { return Ok(None) };
+        let mut bytes = whole(&self.repository.location, key, chunk, most)?;
+        self.fetch(chunk, Part::Whole, None, &mut bytes).await.map(|_| Some(bytes))
+    }
+}
+
+#[async_trait]
+impl AsyncStore for RemoteRepository {
+    fn location(&self) -> &str {
+        &self.repository.location
+    }
+
+    fn io(&self) -> &Arc<Io> {
+        self.base.io()
+    }
+
+    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        self.read_chunk(key, part, version, to).await.map_err(|e| self.repository.within(key, &e))
+    }
+
+    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        self.get_chunk(key, most).await.map_err(|e| self.repository.within(key, &e))
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        let head = async {
+            let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) else {
+                let document = self.repository.snapshot.document(key);
+                return Ok(document.map(|d| Found { size: d.len() as u64, version: None }));
+            };
+            match self.chunk(node, &coords, file).await? {
+                None => Ok(None),
+                Some(Chunk::Native { object, len, .. }) => {
+                    let found = self.base.head(&format!("chunks/{}", file::name(&object))).await?;
+                    Ok(found.map(|found| Found { size: len, ..found }))
+                }
+                // What these are is known only by reading them.
+                Some(Chunk::Inline(bytes)) => Ok(Some(Found { size: bytes.len() as u64, version: None })),
+                Some(Chunk::Virtual { len, .. }) => Ok(Some(Found { size: len, version: None })),
+            }
+        };
+        head.await.map_err(|e: Error| self.repository.within(key, &e))
+    }
+
+    async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.repository.snapshot.document(key).is_some())
+    }
+
+    async fn confirm(&self, key: &str) -> Result<bool> {
+        self.exists(key).await
+    }
+
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        Ok(Some(self.repository.snapshot.children(prefix)))
+    }
+
+    fn snapshot(&self) -> Option<String> {
+        Some(file::name(&self.repository.id))
+    }
+}

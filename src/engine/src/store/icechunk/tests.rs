@@ -1,0 +1,240 @@
+//! Repositories that Icechunk 1.1 and 2.3 wrote (`tests/corpus/icechunk`), on disk and on a server; and damage.
+//!
+//! In both `a` has 8x4x8 float32 in chunks of 1x4x8, numbered from 0; a second commit made its rows 2 and 3 -1, which compress so well
+//! that they are inline, and deleted `t`. `deep/b` is the same numbers, as int32 in shards. Manifests end after three chunks.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::reader::Reader;
+use crate::spec::{DimKey, Spec};
+use crate::store::LocalStore;
+use crate::store::remote::tests::{Random, Server, publish};
+
+fn corpus(version: usize) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/corpus/icechunk/v{version}"))
+}
+
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let key = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+                found.push((key, std::fs::read(path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn served(version: usize) -> (Arc<Server>, String) {
+    let server = Arc::new(Server::default());
+    for (key, bytes) in files(&corpus(version)) {
+        server.put(&format!("/store/{key}"), bytes);
+    }
+    let url = publish(&server);
+    (server, url)
+}
+
+/// All of an array, as the numbers of four bytes that it has.
+fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 4]>> {
+    let reader = Reader::open(Spec {
+        paths: vec![path.to_owned()],
+        storage_options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        arrays: vec![array.to_owned()],
+        dims: vec![DimKey::parse("time")],
+        window: vec![8],
+        batch_size: 1,
+        prefetch_queue_depth: Some(1),
+        io_threads: Some(2),
+        host_memory_limit: Some(4 << 20),
+        ..Spec::default()
+    })?;
+    Ok(reader.next_batch()?.host[0].as_slice().as_chunks::<4>().0.to_vec())
+}
+
+fn numbers() -> Vec<[u8; 4]> {
+    (0..256).map(|i| (i as f32).to_le_bytes()).collect()
+}
+
+fn rewritten() -> Vec<[u8; 4]> {
+    let mut values = numbers();
+    values[64..128].fill((-1f32).to_le_bytes());
+    values
+}
+
+#[test]
+fn versions_are_read_as_they_were_committed() {
+    for version in [1, 2] {
+        let (server, url) = served(version);
+        let folder = corpus(version).to_str().unwrap().to_owned();
+        let main = LocalStore::open(&folder, crate::store::ReadFiles::default()).unwrap();
+        let tagged = refs::resolve(&main, &Version::Tag("v1".into())).unwrap().unwrap();
+        let old = file::name(&tagged);
+        for path in [&folder, &url] {
+            for (options, expected) in [
+                (&[][..], rewritten()),
+                (&[("branch", "main")], rewritten()),
+                (&[("branch", "dev")], rewritten()),
+                (&[("tag", "v1")], numbers()),
+                (&[("snapshot_id", old.as_str())], numbers()),
+            ] {
+                assert_eq!(values(path, "a", options).unwrap(), expected, "{version}, {path}, {options:?}");
+            }
+            let shards: Vec<[u8; 4]> = (0..256i32).map(i32::to_le_bytes).collect();
+            assert_eq!(values(path, "deep/b", &[]).unwrap(), shards, "{version}, {path}");
+            let inline = values(path, "t", &[("tag", "v1")]).unwrap();
+            assert_eq!(inline, (0..8).flat_map(|i| [[i, 0, 0, 0], [0; 4]]).collect::<Vec<_>>());
+            for (array, options, words) in [
+                ("t", &[][..], "expected an array 't', but found the arrays 'a', 'deep/b'"),
+                ("a", &[("branch", "nothing")], "expected the branch \"nothing\", but found only"),
+                ("a", &[("tag", "v2")], "the tag \"v2\""),
+                ("a", &[("snapshot_id", "x")], "expected the name of a snapshot"),
+                ("a", &[("snapshot_id", "00000000000000000000")], "00000000000000000000"),
+                ("a", &[("tag", "v1"), ("branch", "dev")], "expected one of branch, tag and snapshot_id"),
+            ] {
+                let error = values(path, array, options).unwrap_err();
+                let listed = server.taken_log();
+                // What a server doesn't list can't be named.
+                let unlisted =
+                    version == 1 && path == &url && error.message().contains("expected an Icechunk repository");
+                assert!(error.message().contains(words) || unlisted, "{words}: {error}, {listed:?}");
+                assert_eq!(error.kind(), crate::error::ErrorKind::Value);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_is_one_request_and_a_manifest_too() {
+    for version in [1, 2] {
+        let (server, url) = served(version);
+        values(&url, "a", &[("branch", "main")]).unwrap();
+        let log = server.taken_log();
+        let count = |what: &str| log.iter().filter(|l| l.contains(what)).count();
+        assert_eq!(
+            (count("snapshots/"), count("/repo") + count("refs/branch.main/")),
+            (1, if version == 1 { 2 } else { 1 })
+        );
+        // Eight chunks in three manifests, two of them inline; perhaps again for the next epoch, the chunks.
+        assert_eq!(count("manifests/"), 3);
+        assert!((6..=12).contains(&count("chunks/")), "{log:?}");
+        assert!(log.iter().all(|l| l.starts_with("GET")) && count("zarr.json") == 0);
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_small() {
+    let base: Arc<dyn Store> =
+        Arc::new(LocalStore::open(corpus(2).to_str().unwrap(), crate::store::ReadFiles::default()).unwrap());
+    let store = open(&base, &Version::default(), Vec::new()).unwrap().unwrap();
+    assert_eq!(store.children("").unwrap().unwrap(), ["a", "deep"]);
+    assert_eq!(store.children("deep").unwrap().unwrap(), ["b"]);
+    assert!(store.exists("a/zarr.json").unwrap() && !store.exists("t/zarr.json").unwrap());
+    assert!(store.get("a/c/0/0/9", 100).unwrap().is_none() && store.get("a/c/0/0", 100).unwrap().is_none());
+    assert!(store.get("a/c/7/0/0", 10).unwrap_err().message().contains("expected at most 10 bytes"));
+    assert_eq!(store.snapshot().unwrap().len(), 20);
+    for (key, bytes) in files(&corpus(2)).iter().filter(|(k, _)| k.starts_with("manifests/")) {
+        let manifest = Manifest::parse(bytes, &file::id(&key[10..]).unwrap()).unwrap();
+        assert!(manifest.bytes() < 1000);
+    }
+}
+
+#[test]
+fn objects_that_are_gone_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = || {
+        for (key, bytes) in files(&corpus(2)) {
+            std::fs::create_dir_all(folder.path().join(&key).parent().unwrap()).unwrap();
+            std::fs::write(folder.path().join(key), bytes).unwrap();
+        }
+    };
+    for (what, words) in
+        [("chunks", "expected the object chunks/"), ("manifests", "expected a manifest, but found nothing")]
+    {
+        copy();
+        std::fs::remove_dir_all(folder.path().join(what)).unwrap();
+        let error = values(folder.path().to_str().unwrap(), "a", &[]).unwrap_err();
+        assert!(error.message().contains(words) && error.message().contains("a/c/"), "{error}");
+    }
+    copy();
+    std::fs::remove_dir_all(folder.path().join("snapshots")).unwrap();
+    let error = values(folder.path().to_str().unwrap(), "a", &[]).unwrap_err();
+    assert!(error.message().contains("expected a snapshot, but found nothing"), "{error}");
+}
+
+/// A file of the same content that isn't compressed, so that damage goes to its structure.
+fn uncompressed(bytes: &[u8], kind: file::Kind) -> Vec<u8> {
+    let (_, inner) = file::open(bytes, kind).unwrap();
+    let mut out = bytes[..39].to_vec();
+    out[38] = 0;
+    out.extend(inner);
+    out
+}
+
+#[test]
+fn thousands_of_damaged_files_are_errors_or_something_of_their_size() {
+    let (mut good, mut bad) = (0, 0);
+    for version in [1, 2] {
+        let all: Vec<(String, Vec<u8>, file::Kind)> = files(&corpus(version))
+            .into_iter()
+            .filter_map(|(key, bytes)| {
+                let kind = match key.split('/').next()? {
+                    "repo" => file::Kind::Repository,
+                    "snapshots" => file::Kind::Snapshot,
+                    "manifests" => file::Kind::Manifest,
+                    _ => return None,
+                };
+                Some((key, uncompressed(&bytes, kind), kind))
+            })
+            .collect();
+        for seed in 0..3000 {
+            let mut random = Random(seed);
+            let (key, bytes, kind) = &all[random.below(all.len() as u64) as usize];
+            let mut bytes = bytes.clone();
+            for _ in 0..=random.below(4) {
+                let at = 39 + random.below(bytes.len() as u64 - 39) as usize;
+                match random.below(3) {
+                    0 => bytes[at] = 255,
+                    1 => bytes[at] = 0,
+                    _ => bytes[at] ^= 1 << random.below(8),
+                }
+            }
+            if random.below(8) == 0 {
+                bytes.truncate(random.below(bytes.len() as u64) as usize);
+            }
+            let id = key.split_once('/').and_then(|(_, name)| file::id(name));
+            let result = match kind {
+                file::Kind::Manifest => Manifest::parse(&bytes, &id.unwrap()).map(|manifest| {
+                    assert!(manifest.bytes() < 40 * bytes.len() as u64 + 1000, "seed {seed}");
+                    for array in [[0; 8], [255; 8]] {
+                        assert!(manifest.find(&array, &[0, 0, 0]).is_none());
+                    }
+                }),
+                file::Kind::Snapshot => Snapshot::parse(&bytes, &id.unwrap()).map(|snapshot| {
+                    for key in ["a/c/0/0/0", "deep/b/c/1/0/0", "t/c/0", "c"] {
+                        if let Some((node, coords)) = snapshot.chunk(key) {
+                            let file = snapshot.manifest(node, &coords);
+                            assert!(file.is_none_or(|f| f < snapshot.files.len()));
+                        }
+                    }
+                    assert!(snapshot.document("a/zarr.json").is_none_or(|d| d.len() < bytes.len()));
+                    snapshot.children("");
+                }),
+                file::Kind::Repository => refs::of_repo(&bytes, &Version::Tag("v1".into()), None).map(|_| ()),
+            };
+            match result {
+                Ok(()) => good += 1,
+                Err(_) => bad += 1,
+            }
+        }
+    }
+    println!("{good} could be read, {bad} were errors");
+    assert!(good > 500 && bad > 500);
+}
