@@ -153,7 +153,7 @@ def test_other_shards_and_other_data(make):
     assert numpy(next(batches)[0]).tolist() == list(range(7)), "the next epoch"
     other = make(random_shuffle=True, pad_last_batch=True)
     other.set_state(state)
-    with pytest.raises(ValueError, match="random_shuffle: the default in the checkpoint, true here"):
+    with pytest.raises(ValueError, match="random_shuffle: false in the checkpoint, true here"):
         next(other.next_epoch(batch_size=2))
 
 

@@ -274,8 +274,8 @@ fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     }
-    let Some((found, from_store)) = piece(shared, read.array, read.part, &read.key, read.part(), to).map_err(within)?
-    else {
+    let came = piece(shared, read.array, read.part, &read.key, read.part(), read.version.as_ref(), to);
+    let Some((found, from_store)) = came.map_err(within)? else {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
@@ -331,15 +331,16 @@ fn piece(
     part: u16,
     key: &str,
     which: Part,
+    version: Option<&Arc<str>>,
     to: &mut [u8],
 ) -> Result<Option<(Found, bool)>> {
     let store = shared.catalog.store(array, part);
-    let Some(cache) = &shared.cache else { return Ok(store.read(key, which, None, to)?.map(|found| (found, true))) };
+    let Some(cache) = &shared.cache else { return Ok(store.read(key, which, version, to)?.map(|found| (found, true))) };
     let name = cache.name(shared.catalog.store_number(array, part), key, which, to.len());
-    if let Some(found) = cache.remembered(&name, None, to) {
+    if let Some(found) = cache.remembered(&name, version, to) {
         return Ok(Some((found, false)));
     }
-    let Some(found) = store.read(key, which, None, to)? else { return Ok(None) };
+    let Some(found) = store.read(key, which, version, to)? else { return Ok(None) };
     if let Some(len) = whole(which, &found, to.len()) {
         cache.keep(&name, &found, &to[..len]);
     }
@@ -378,7 +379,8 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
     let sharding = shared.catalog.sharding(shard);
     let mut bytes = vec![0; sharding.index_bytes];
     let part = sharding.index_part();
-    let Some((found, from_store)) = piece(shared, shard.array, shard.part, key, part, &mut bytes).map_err(within)?
+    let Some((found, from_store)) =
+        piece(shared, shard.array, shard.part, key, part, None, &mut bytes).map_err(within)?
     else {
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
