@@ -2,13 +2,15 @@
 
 A server on the loopback (``src/engine/examples/remote_bench.rs``) waits before each answer. The downloader, of the same file,
 gets the same objects whole, with as many requests at a time, and throws them away: what it reaches is what the connection
-gives. Readers and downloader read the same part of an epoch, once, in order. Every measurement is a process of its own; server
-and client share the cores, so ``taskset -c 0,1`` makes it a measurement on two.
+gives. Readers and downloader read the epoch in order, again and again for some seconds; a reader's rate is counted from a second after
+its first batch on. Every measurement is a process of its own; server and client share the cores, so ``taskset -c 0,1`` makes it a
+measurement on two.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -64,7 +66,7 @@ def by_index(args: argparse.Namespace, read, ahead: int) -> Iterator[Any]:
         from support.cuda import PinnedCopy
     waiting: list[Any] = []
     target = None
-    for start in range(0, args.epoch, args.batch_size):
+    for start in itertools.cycle(range(0, args.epoch, args.batch_size)):
         waiting.append(read(slice(start, start + args.batch_size)))
         if len(waiting) < ahead:
             continue
@@ -124,36 +126,38 @@ def one(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str,
     before, begin = memory("VmRSS"), time.perf_counter()
     stream, counters = READERS[reader](url, args)
     opened = counters()["requests"] if counters else 0
-    batches, first = timed(args), 0.0
-    for _ in range(batches):
-        batch = next(stream)
-        first = first or time.perf_counter() - begin
+    next(stream)
+    first = time.perf_counter() - begin
+    number, counted = 1, None
+    while (now := time.perf_counter() - begin) < first + 1 + args.seconds:
+        if counted is None and now > first + 1:
+            counted = (now, number)
+        next(stream)
+        number += 1
     if args.device == "gpu":
         cuda.synchronize()
-    result = {"seconds": time.perf_counter() - begin, "first": first, "memory": memory("VmHWM") - before}
+    if counted is None:
+        raise ValueError("a batch took longer than a second")
+    seconds, batches = time.perf_counter() - begin - counted[0], number - counted[1]
+    result = {"rate": batches * args.batch_size / seconds, "first": first, "memory": memory("VmHWM") - before}
     if counters:
         c = counters()
         # Those under way belong to chunks that aren't counted either.
         ended = opened + c["reads"] + c["index_reads"] + c["requests_retried"] + c["requests_hedged"]
         result |= {"requests": ended / c["chunks_read"], "chunks": c["chunks_read"]}
-    for number in range(batches, min(batches + 4, args.epoch // args.batch_size)):
+    for later in range(number, number + 4):
         batch = next(stream)
         values = batch.numpy() if hasattr(batch, "numpy") else to_numpy(batch) if reader == "dali_zarr" else np.asarray(batch)
         seen = tuple(checksum(field) for field in values)
-        at = number * args.batch_size
+        at = later * args.batch_size % args.epoch
         if seen != store.checksums[at : at + args.batch_size]:
-            raise ValueError(f"wrong values in batch {number}")
+            raise ValueError(f"wrong values in batch {later}")
     return result
-
-
-def timed(args: argparse.Namespace) -> int:
-    """Batches that are timed: what readers read ahead of them lies in the same epoch."""
-    return args.epoch * 3 // 4 // args.batch_size
 
 
 def measure(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, str(HERE), "--one", name, reader, url]
-    for option in ("device", "fields", "epoch", "batch_size", "concurrency", "host_memory_limit", "data"):
+    for option in ("device", "fields", "epoch", "batch_size", "concurrency", "host_memory_limit", "seconds", "data"):
         command += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=args.timeout)
@@ -167,11 +171,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--fields", type=int, default=64, help="different fields")
-    parser.add_argument("--epoch", type=int, default=768, help="fields in all, of which three quarters are timed")
+    parser.add_argument("--epoch", type=int, default=768, help="fields in all")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--latency", type=int, nargs="+", default=[20, 100], help="milliseconds")
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--host-memory-limit", type=int, default=1 << 30)
+    parser.add_argument("--seconds", type=float, default=5, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--stores", nargs="+", default=DEFAULT, choices=list(STORES))
     parser.add_argument("--readers", nargs="+", default=list(READERS), choices=list(READERS))
@@ -194,8 +199,8 @@ def main() -> int:
         program = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target")) / "release/examples/remote_bench"
     stores = prepare(args.data, args.stores, args.fields, args.epoch, 2)
     print(
-        f"{len(os.sched_getaffinity(0))} cores, device {args.device}, {timed(args) * args.batch_size} fields of {args.epoch}, "
-        f"batches of {args.batch_size}, {args.concurrency} requests at a time, medians of {args.repeats}"
+        f"{len(os.sched_getaffinity(0))} cores, device {args.device}, batches of {args.batch_size}, "
+        f"{args.concurrency} requests at a time, medians of {args.repeats} times {args.seconds} s"
     )
     failed = False
     for latency in args.latency:
@@ -206,45 +211,45 @@ def main() -> int:
 
 def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> bool:
     """One store at one latency; whether the reader failed."""
-    fields = timed(args) * args.batch_size
     chunks = store.path / "field" / "c"
-    objects = [f.relative_to(store.path.parent) for t in range(fields) for f in (chunks / str(t)).rglob("*") if f.is_file()]
+    objects = [f.relative_to(store.path.parent) for t in range(args.epoch) for f in (chunks / str(t)).rglob("*") if f.is_file()]
+    sizes = [(store.path.parent / f).stat().st_size for f in objects]
     server = subprocess.Popen(
         [program, "serve", store.path.parent, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         url = server.stdout.readline().strip()
-        plain = []
+        rates = []
         # Once more than is measured, so that the server has the files in memory.
-        for _ in range(args.repeats + 1):
+        for number in range(args.repeats + 1):
             done = subprocess.run(
-                [program, "download", url, str(args.concurrency)],
+                [program, "download", url, str(args.concurrency), str(args.seconds if number else 1)],
                 input="\n".join(map(str, objects)), capture_output=True, text=True, check=True,
             )
-            plain.append(json.loads(done.stdout))
-        seconds = statistics.median(p["seconds"] for p in plain[1:])
-        stored = plain[0]["bytes"]
-        print(f"{store.name}, {latency} ms: plain downloader {stored / seconds / 1e9:.2f} GB/s of stored bytes", flush=True)
-        found: dict[str, list[dict[str, Any]]] = {}
+            found = json.loads(done.stdout)
+            rates.append(found["bytes"] / found["seconds"])
+        plain = statistics.median(rates[1:])
+        print(f"{store.name}, {latency} ms: plain downloader {plain / 1e9:.2f} GB/s of stored bytes", flush=True)
+        results_of: dict[str, list[dict[str, Any]]] = {}
         for _ in range(args.repeats):
             for reader in args.readers:
-                found.setdefault(reader, []).append(measure(store.name, reader, f"{url}/{store.path.name}", args))
+                results_of.setdefault(reader, []).append(measure(store.name, reader, f"{url}/{store.path.name}", args))
     finally:
         server.stdin.close()
         server.wait()
-    for reader, results in found.items():
+    for reader, results in results_of.items():
         errors = [r["failed"] for r in results if "failed" in r]
         if errors:
             print(f"  {reader:24} failed: {errors[0]}")
             continue
         middle = {k: statistics.median(r[k] for r in results) for k in results[0]}
-        decoded = fields * store.step_bytes / middle["seconds"] / 1e9
-        text = f"  {reader:24} {seconds / middle['seconds']:5.0%}  {decoded:5.2f} GB/s decoded"
+        stored = middle["rate"] * sum(sizes) / args.epoch
+        text = f"  {reader:24} {stored / plain:5.0%}  {middle['rate'] * store.step_bytes / 1e9:5.2f} GB/s decoded"
         text += f"  first batch {middle['first']:.2f} s  memory {middle['memory'] / 1e6:.0f} MB"
         if "requests" in middle:
             text += f"  requests per chunk {middle['requests']:.3f}"
         print(text, flush=True)
-    return any("failed" in r for r in found.get("dali_zarr", []))
+    return any("failed" in r for r in results_of.get("dali_zarr", []))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 //! plain downloader.
 //!
 //! `remote_bench serve ROOT LATENCY_MS` serves the files below ROOT, prints its URL, and ends with its standard input.
-//! `remote_bench download URL CONCURRENCY` reads lines `KEY` or `KEY FIRST END` from the standard input, gets all of them, and
-//! prints bytes, requests and seconds as JSON.
+//! `remote_bench download URL CONCURRENCY SECONDS` reads lines `KEY` or `KEY FIRST END` from the standard input, gets them one after the
+//! other, again and again for so long, and prints bytes, requests and seconds as JSON.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -33,12 +33,13 @@ fn main() {
             });
             for _ in std::io::stdin().lock().lines() {}
         }
-        ["download", url, concurrency] => {
+        ["download", url, concurrency, seconds] => {
+            let limit = Duration::from_secs_f64(seconds.parse().expect("seconds"));
             let lines: Vec<String> = std::io::stdin().lock().lines().map_while(Result::ok).collect();
-            runtime.block_on(download(url, concurrency.parse().expect("a number"), &lines));
+            runtime.block_on(download(url, concurrency.parse().expect("a number"), limit, &lines));
         }
         _ => {
-            eprintln!("expected serve ROOT LATENCY_MS or download URL CONCURRENCY");
+            eprintln!("expected serve ROOT LATENCY_MS or download URL CONCURRENCY SECONDS");
             std::process::exit(2);
         }
     }
@@ -108,12 +109,12 @@ async fn serve(stream: TcpStream, files: Arc<Files>, latency: Duration) -> Optio
     }
 }
 
-async fn download(url: &str, concurrency: usize, lines: &[String]) {
+async fn download(url: &str, concurrency: usize, limit: Duration, lines: &[String]) {
     let http = HttpBuilder::new().with_url(url).with_config(ClientConfigKey::AllowHttp, "true").build();
     let store = http.expect("a URL");
     let start = Instant::now();
     let store = &store;
-    let gets = lines.iter().map(|line| async move {
+    let gets = lines.iter().cycle().take_while(|_| start.elapsed() < limit).map(|line| async move {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |i: usize| words[i].parse::<u64>().expect("a number");
         let range = (words.len() == 3).then(|| GetRange::Bounded(number(1)..number(2)));
@@ -121,6 +122,7 @@ async fn download(url: &str, concurrency: usize, lines: &[String]) {
         let found = store.get_opts(&Path::from(words[0]), options).await.expect("an answer");
         found.bytes().await.expect("a body").len()
     });
-    let bytes: usize = futures_util::stream::iter(gets).buffer_unordered(concurrency).fold(0, async |a, b| a + b).await;
-    println!("{{\"bytes\": {bytes}, \"requests\": {}, \"seconds\": {}}}", lines.len(), start.elapsed().as_secs_f64());
+    let all = futures_util::stream::iter(gets).buffer_unordered(concurrency);
+    let (bytes, requests) = all.fold((0, 0), async |(bytes, n), more| (bytes + more, n + 1)).await;
+    println!("{{\"bytes\": {bytes}, \"requests\": {requests}, \"seconds\": {}}}", start.elapsed().as_secs_f64());
 }

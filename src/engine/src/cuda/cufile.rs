@@ -86,7 +86,7 @@ impl CuFile {
                 Err(e) => tried.push(format!("{}: {e}", name.display())),
             }
         }
-        Err(Error::value(format!("cuFile could not be loaded; {ADVICE}. Tried: {}", tried.join("; "))))
+        Err(Error::value(format!("io=\"gds\": cuFile could not be loaded; {ADVICE}. Tried: {}", tried.join("; "))))
     }
 
     /// # Safety
@@ -179,11 +179,7 @@ fn check(call: &str, status: Status) -> Result<()> {
     if status.code == 0 {
         return Ok(());
     }
-    Err(Error::runtime(format!(
-        "{call} failed with cuFile's error {} (CUDA's {}); cufile.log in the working folder may tell more, and \
-         io=\"posix\" does without",
-        status.code, status.driver
-    )))
+    Err(Error::runtime(format!("{call} failed with cuFile's error {} (CUDA's {})", status.code, status.driver)))
 }
 
 /// Device memory that cuFile knows. Dropping it ends that.

@@ -47,11 +47,33 @@ pub(crate) fn choose(spec: &Spec, catalog: &Catalog, device: &Arc<Device>) -> Re
             "io=\"gds\": expected chunks in local files that are uncompressed or decoded by the GPU, but found none; use \
              io=\"auto\"",
         )),
-        Io::Gds => CuFile::open().map(Some).map_err(|e| e.within("io=\"gds\"")),
+        Io::Gds => {
+            let cufile = CuFile::open()?;
+            takes_files(cufile, catalog)?;
+            Ok(Some(cufile))
+        }
         Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
         // A trial that fails says enough.
         Io::Auto => Ok(CuFile::open().ok().filter(|cufile| is_faster(cufile, catalog, device).unwrap_or(false))),
     }
+}
+
+/// Has cuFile look at a file of each store: it doesn't take those of every file system.
+fn takes_files(cufile: &CuFile, catalog: &Catalog) -> Result<()> {
+    for (array, part) in of_files(catalog) {
+        let store = catalog.store(array, part);
+        if let Some(value) = store.in_file(catalog.metadata_key(array, part), None)? {
+            // SAFETY: nothing is read.
+            unsafe { cufile.read(&value.file, &[]) }.map_err(|e| {
+                Error::value(format!(
+                    "io=\"gds\": cuFile doesn't take the files of store {}: {e}. It has to know the file system, from the udev database \
+                     (in a container, mount /run/udev); cufile.log in the working folder may tell more; io=\"posix\" does without",
+                    store.location()
+                ))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads the first chunks, every other one by cuFile, and compares.
@@ -125,14 +147,15 @@ mod tests {
     fn gpu_reads_any_range_of_a_file() {
         let Some(gpu) = gpu() else { return };
         let device = gpu.device;
-        let Ok(cufile) = CuFile::open() else {
-            eprintln!("cuFile isn't there");
-            return;
-        };
         let bytes: Vec<u8> = (0..5_000_003u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
         let file = File::open(file.path()).unwrap();
+        // SAFETY: nothing is read.
+        let Ok(cufile) = CuFile::open().and_then(|cufile| unsafe { cufile.read(&file, &[]) }.map(|()| cufile)) else {
+            println!("skipped: cuFile isn't there, or doesn't take files of this file system");
+            return;
+        };
         let memory = DeviceBuffer::alloc(&device, bytes.len() + 4096).unwrap();
         let host = PinnedBuffer::alloc(&device, bytes.len()).unwrap();
         // SAFETY: the memory lives longer than the registration.

@@ -232,12 +232,13 @@ impl Store for LocalStore {
     }
 
     fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
-        let opened = match self.open_key(key, libc::O_DIRECT) {
-            // A file system that has nothing but its page cache.
-            Err(_) => self.open_key(key, 0)?,
-            opened => opened?,
-        };
-        let Some((file, meta)) = opened else { return Ok(None) };
+        // cuFile refuses files that were opened nonblocking, so whether it is a regular one is asked before.
+        let Some((_, meta)) = self.open_key(key, 0)? else { return Ok(None) };
+        self.check_version(key, &meta, version)?;
+        let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(self.path(key));
+        // Some file systems have nothing but their page cache.
+        let file = open(libc::O_DIRECT).or_else(|_| open(0)).map_err(|e| self.failed(key, &e))?;
+        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_version(key, &meta, version)?;
         Ok(Some(InFile { file, start: 0, size: meta.len() }))
     }
