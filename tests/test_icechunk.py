@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -282,3 +284,61 @@ def test_damage_is_an_error(tmp_path, values):
         manifest.write_bytes(manifest.read_bytes()[:50])
     with pytest.raises(RuntimeError, match=r"a/c/.*manifests/.*the file is damaged"):
         build("cpu", 2, path=tmp_path / "r", arrays=["a"]).run()
+
+
+def test_a_cache_never_gives_another_snapshots_chunks(tmp_path, values):
+    """Though a server's tags may be the same for different objects: here all have one date and one size."""
+    repo = create(tmp_path / "r")
+    others = values + 1
+    snapshots = [commit(repo, write(values)), commit(repo, lambda group: group["raw"].__setitem__(..., others))]
+    for file in (tmp_path / "r").rglob("*"):
+        os.utime(file, (1e9, 1e9))
+    cache = {"cache_dir": str(tmp_path / "cache"), "cache_dir_size": 1 << 24}
+    with Server(tmp_path) as server:
+        for snapshot, expected in zip(snapshots * 2, [values, others] * 2, strict=True):
+            repo.reset_branch("main", snapshot)
+            compare("cpu", f"{server.url}/r", expected, "raw", **cache)
+            compare("cpu", f"{server.url}/r", expected, "raw", cache_validate=False, **cache)
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+def test_a_virtual_shard_that_is_replaced_is_never_mixed(tmp_path, remote):
+    """One of which the repository tells no version: the index and the chunks are of one file all the same."""
+    values = np.arange(8 * 16 * 64, dtype="int32").reshape(8, 16, 64)
+    how = {"chunks": (1, 16, 64), "shards": (8, 16, 64), "compressors": None, "dimension_names": ("time", "y", "x")}
+    for name in ("old", "new"):
+        array = zarr.create_array(tmp_path / name, shape=values.shape, dtype="int32", **how)
+        array[:] = values
+    (tmp_path / "data").mkdir()
+    old, file = tmp_path / "old/c/0/0/0", tmp_path / "data/shard"
+    file.write_bytes(old.read_bytes())
+    base = f"file://{tmp_path}/data/"
+    config = icechunk.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icechunk.VirtualChunkContainer(base, icechunk.local_filesystem_store(str(tmp_path / "data")))
+    )
+    repo = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")), config=config)
+    session = repo.writable_session("main")
+    zarr.open_group(session.store, mode="a").create_array("a", shape=values.shape, dtype="int32", **how)
+    size = file.stat().st_size
+    spec = icechunk.VirtualChunkSpec(index=[0, 0, 0], location=f"{base}shard", offset=0, length=size)
+    session.store.set_virtual_refs("a", [spec], validate_containers=False)
+    session.commit("virtual")
+    with Server(tmp_path) as server:
+        path = f"{server.url}/r" if remote else tmp_path / "r"
+        pipe = build(
+            "cpu", 1, path=path, arrays=["a"], storage_options={"virtual_chunks": base}, dali_queue=1,
+            prefetch_queue_depth=1, host_memory_limit=200_000, io_threads=1, decode_threads=1,
+        )
+        same(to_numpy(pipe.run()[0]), values[:1], "before")
+        # The inner chunks in the opposite order, with an index that says so.
+        raw, n = file.read_bytes(), 16 * 64 * 4
+        index = np.frombuffer(raw, "<u8", 16, size - 4 - 128).reshape(8, 2).copy()
+        body = b"".join(raw[int(start) : int(start + length)] for start, length in index[::-1])
+        index[:, 0] = np.arange(7, -1, -1) * n
+        encoded = index.tobytes()
+        (tmp_path / "data/new").write_bytes(body + encoded + google_crc32c.value(encoded).to_bytes(4, "little"))
+        os.replace(tmp_path / "data/new", file)
+        with pytest.raises(RuntimeError, match="replaced since its index was read"):
+            for i in range(1, 24):
+                same(to_numpy(pipe.run()[0]), values[i % 8 : i % 8 + 1], f"batch {i}")

@@ -18,7 +18,8 @@ from support.oracle import Oracle
 
 # The operator's arguments that change how it works but not what it delivers: the oracle doesn't take them.
 _HOW = {
-    "decode_device", "device_memory_limit", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency", "decode_threads",
+    "decode_device", "device_memory_limit", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency",
+    "decode_threads",
     "prefetch_queue_depth", "storage_options", "initial_fill", "cache_size", "cache_dir", "cache_dir_size", "cache_validate",
 }
 

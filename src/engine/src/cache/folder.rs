@@ -127,8 +127,17 @@ impl Folder {
         };
         fs::create_dir_all(folder.base.join("tmp")).map_err(wrong)?;
         let probe = folder.temporary();
-        file::write(&probe, b"?", b"").and_then(|()| fs::remove_file(&probe)).map_err(wrong)?;
-        folder.usage.get().map_err(wrong)?;
+        let written = file::write(&probe, b"?", b"").and_then(|()| fs::remove_file(&probe));
+        let counted = folder.usage.get().map(|_| ());
+        for result in [written, counted] {
+            match result.map_err(|e| (e.kind(), e)) {
+                // It is the right place, with nothing to be had at the moment: a cache that keeps nothing more for now.
+                Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WouldBlock, _)) => {
+                    let _ = fs::remove_file(&probe);
+                }
+                other => other.map_err(|(_, e)| wrong(e))?,
+            }
+        }
         Ok(folder)
     }
 

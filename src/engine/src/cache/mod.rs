@@ -218,7 +218,8 @@ impl Cache {
                 None => {
                     add(&self.counters.disk_checks, 1);
                     let _turn = turns.acquire().await;
-                    let version = store.head(key).await?.and_then(|found| found.version);
+                    // Some servers answer no such questions: then nothing is known to be current.
+                    let version = store.head(key).await.ok().flatten().and_then(|found| found.version);
                     version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
                 }
             },
@@ -308,6 +309,12 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
         if limit < LEAST {
             return Err(Error::value(format!("cache_dir_size: expected at least {LEAST} bytes, but found {limit}")));
         }
+    }
+    if let Some(folder) = spec.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {
+        return Err(Error::value(format!(
+            "cache_dir: expected the path of a folder on a local disk, but found the URL {}",
+            folder.display()
+        )));
     }
     if spec.cache_dir.is_some() && !spec.paths.iter().any(|p| store::is_remote(p)) {
         return Err(Error::value(

@@ -56,6 +56,16 @@ enum Named<'a> {
     Chunk(&'a Node, Coords, usize),
 }
 
+/// Tells chunks apart that are different: the repository's objects never change, so where a chunk lies says what it is.
+fn native(object: &Id, offset: u64, len: u64) -> Arc<str> {
+    format!("{} {offset} {len}", file::name(object)).into()
+}
+
+/// The same for a virtual chunk, in front of its file's version.
+fn place(url: &str, offset: u64, len: u64) -> String {
+    format!("{url} {offset} {len}\n")
+}
+
 /// What is to be read of a chunk.
 struct Object<'a> {
     key: String,
@@ -200,17 +210,17 @@ impl LocalRepository {
         Ok(cell.get().and_then(|manifest| manifest.find(&node.id, coords)))
     }
 
-    fn fetch(&self, chunk: Chunk<'_>, part: Part, to: &mut [u8]) -> Result<Found> {
+    fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
         let (found, object) = self.repository.take(chunk, part, to)?;
-        if let Some((object, len)) = object {
-            let to = &mut to[..len];
-            let read = match object.outside {
-                None => self.base.read(&object.key, Part::From(object.from), None, to)?,
-                Some((source, check)) => source.read(&object.key, object.from, check, to)?,
-            };
-            read.ok_or_else(|| gone(&object))?;
-        }
-        Ok(found)
+        let Some((object, len)) = object else { return Ok(found) };
+        let to = &mut to[..len];
+        // The repository's own objects never change.
+        let (read, changes) = match object.outside {
+            None => (self.base.read(&object.key, Part::From(object.from), None, to)?, false),
+            Some((source, check)) => (source.read(&object.key, object.from, (check, version), to)?, true),
+        };
+        let read = read.ok_or_else(|| gone(&object))?;
+        Ok(Found { version: read.version.filter(|_| changes), ..found })
     }
 }
 
@@ -219,12 +229,12 @@ impl Store for LocalRepository {
         &self.repository.location
     }
 
-    fn read(&self, key: &str, part: Part, _: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
         let read = |to: &mut [u8]| match self.repository.find(key) {
             None => Ok(None),
-            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, to).map(Some),
+            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, to).map(Some),
             Some(Named::Chunk(node, coords, file)) => {
-                self.chunk(node, &coords, file)?.map(|chunk| self.fetch(chunk, part, to)).transpose()
+                self.chunk(node, &coords, file)?.map(|chunk| self.fetch(chunk, part, version, to)).transpose()
             }
         };
         read(to).map_err(|e| self.repository.within(key, &e))
@@ -235,7 +245,7 @@ impl Store for LocalRepository {
             let get = || {
                 let Some(chunk) = self.chunk(node, &coords, file)? else { return Ok(None) };
                 let mut bytes = whole(self.location(), key, chunk, most)?;
-                self.fetch(chunk, Part::Whole, &mut bytes).map(|_| Some(bytes))
+                self.fetch(chunk, Part::Whole, None, &mut bytes).map(|_| Some(bytes))
             };
             return get().map_err(|e: Error| self.repository.within(key, &e));
         }
@@ -271,18 +281,26 @@ impl RemoteRepository {
     }
 
     async fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
-        let (found, object) = self.repository.take(chunk, part, to)?;
-        let Some((object, len)) = object else { return Ok(found) };
-        let to = &mut to[..len];
-        let read = match object.outside {
-            None => self.base.read(&object.key, Part::From(object.from), version, to).await?,
-            Some((source, check)) => {
-                // The manifest tells the version, for each part alike.
-                let read = source.read_async(&object.key, object.from, check, to).await?;
-                return read.map(|_| found).ok_or_else(|| gone(&object));
-            }
+        let place = match chunk {
+            Chunk::Virtual { url, offset, len, .. } => place(url, offset, len),
+            _ => String::new(),
         };
-        Ok(Found { version: read.ok_or_else(|| gone(&object))?.version, ..found })
+        let native = match chunk {
+            Chunk::Native { object, offset, len } => Some(native(&object, offset, len)),
+            _ => None,
+        };
+        let (found, object) = self.repository.take(chunk, part, to)?;
+        let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
+        let to = &mut to[..len];
+        let Some((source, check)) = object.outside else {
+            let read = self.base.read(&object.key, Part::From(object.from), None, to).await?;
+            read.ok_or_else(|| gone(&object))?;
+            return Ok(Found { version: native, ..found });
+        };
+        let of_file = version.and_then(|v| v.strip_prefix(place.as_str())).map(Arc::from);
+        let read = source.read_async(&object.key, object.from, (check, of_file.as_ref()), to).await?;
+        let version = read.ok_or_else(|| gone(&object))?.version.map(|v| format!("{place}{v}").into());
+        Ok(Found { version, ..found })
     }
 
     async fn read_chunk(
@@ -338,13 +356,17 @@ impl AsyncStore for RemoteRepository {
             };
             match self.chunk(node, &coords, file).await? {
                 None => Ok(None),
-                Some(Chunk::Native { object, len, .. }) => {
-                    let found = self.base.head(&format!("chunks/{}", file::name(&object))).await?;
-                    Ok(found.map(|found| Found { size: len, ..found }))
+                Some(Chunk::Native { object, offset, len }) => {
+                    Ok(Some(Found { size: len, version: Some(native(&object, offset, len)) }))
                 }
-                // What these are is known only by reading them.
+                // It is in the manifest: no cache is better.
                 Some(Chunk::Inline(bytes)) => Ok(Some(Found { size: bytes.len() as u64, version: None })),
-                Some(Chunk::Virtual { len, .. }) => Ok(Some(Found { size: len, version: None })),
+                Some(Chunk::Virtual { url, offset, len, .. }) => {
+                    let (source, key) = outside::find(&self.repository.sources, url)?;
+                    let version = source.head_async(&key).await?.and_then(|found| found.version);
+                    let version = version.map(|v| format!("{}{v}", place(url, offset, len)).into());
+                    Ok(Some(Found { size: len, version }))
+                }
             }
         };
         head.await.map_err(|e: Error| self.repository.within(key, &e))

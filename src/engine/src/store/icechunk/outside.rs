@@ -33,6 +33,9 @@ impl Check {
     }
 }
 
+/// What a file must be: what the manifest tells of it, and the version that was found before.
+pub(super) type Wanted<'a> = (&'a Check, Option<&'a Arc<str>>);
+
 /// A place where virtual chunks may be.
 pub struct Source {
     /// A URL that ends with a slash.
@@ -52,27 +55,42 @@ impl Source {
     /// Bytes from `from` on.
     ///
     /// # Errors
-    /// If they can't be read, or are of another version than `check` tells.
-    pub(super) fn read(&self, key: &str, from: u64, check: &Check, to: &mut [u8]) -> Result<Option<Found>> {
+    /// If they can't be read, or are of another version than was found before or else `check` tells.
+    pub(super) fn read(&self, key: &str, from: u64, what: Wanted<'_>, to: &mut [u8]) -> Result<Option<Found>> {
         match self.store.remote() {
-            Some(remote) => {
-                let version = check.version();
-                remote.io().block_on(remote.read(key, Part::From(from), version.as_ref(), to))
-            }
-            None => self.read_local(key, from, check, to),
+            Some(remote) => remote.io().block_on(self.read_async(key, from, what, to)),
+            None => self.read_local(key, from, what, to),
         }
     }
 
     /// [`Self::read`] in a task.
-    pub(super) async fn read_async(&self, key: &str, from: u64, check: &Check, to: &mut [u8]) -> Result<Option<Found>> {
+    pub(super) async fn read_async(
+        &self,
+        key: &str,
+        from: u64,
+        (check, version): Wanted<'_>,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
         match self.store.remote() {
-            Some(remote) => remote.read(key, Part::From(from), check.version().as_ref(), to).await,
-            None => self.read_local(key, from, check, to),
+            Some(remote) => {
+                // Who tells of a version found it in keeping with the check.
+                let version = version.cloned().or_else(|| check.version());
+                remote.read(key, Part::From(from), version.as_ref(), to).await
+            }
+            None => self.read_local(key, from, (check, version), to),
         }
     }
 
-    fn read_local(&self, key: &str, from: u64, check: &Check, to: &mut [u8]) -> Result<Option<Found>> {
-        let found = self.store.read(key, Part::From(from), None, to)?;
+    /// What there is now, in a task.
+    pub(super) async fn head_async(&self, key: &str) -> Result<Option<Found>> {
+        match self.store.remote() {
+            Some(remote) => remote.head(key).await,
+            None => self.store.read(key, Part::From(0), None, &mut []),
+        }
+    }
+
+    fn read_local(&self, key: &str, from: u64, (check, version): Wanted<'_>, to: &mut [u8]) -> Result<Option<Found>> {
+        let found = self.store.read(key, Part::From(from), version, to)?;
         let path = self.root.iter().map(|r| r.join(key)).next().unwrap_or_default();
         if let (Some(_), Ok(meta)) = (&found, fs::metadata(path)) {
             // As the crate object_store makes tags of files.

@@ -71,7 +71,7 @@ impl Snapshot {
         for node in root.tables(2)? {
             let node = node?;
             let path = node.range(1)?.ok_or_else(|| damaged("a node has no path"))?;
-            if bytes.get(path.start) != Some(&b'/') || std::str::from_utf8(&bytes[path.clone()]).is_err() {
+            if !bytes[path.clone()].starts_with(b"/") || std::str::from_utf8(&bytes[path.clone()]).is_err() {
                 return Err(damaged("expected paths that begin with a slash"));
             }
             let first = self.manifests.len();

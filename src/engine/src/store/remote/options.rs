@@ -89,7 +89,9 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
              environment (as AWS_SECRET_ACCESS_KEY, for example), or use a profile or a role"
         )));
     }
-    if url::Url::parse(value).is_ok_and(|url| url.password().is_some() || !url.username().is_empty()) {
+    let has_user = url::Url::parse(value).is_ok_and(|url| url.password().is_some() || !url.username().is_empty());
+    // URLs are also taken without their scheme.
+    if has_user || (lower.ends_with("url") && value.contains('@')) {
         return Err(Error::value(format!(
             "storage_options: {name}: expected a URL without user and password, since arguments are serialised with \
              the pipeline; set it in the environment"
