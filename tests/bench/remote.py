@@ -3,8 +3,8 @@
 A server on the loopback (``src/engine/examples/remote_bench.rs``) waits before each answer. The downloader, of the same file,
 gets the same objects whole, with as many requests at a time, and throws them away: what it reaches is what the connection
 gives. Readers and downloader read the epoch in order, again and again for some seconds; a reader's rate is counted from a second
-after its first batch on. Every measurement is a process of its own; server and client share the cores, so ``taskset -c 0,1`` makes it a
-measurement on two.
+after its first batch on. Every measurement is a process of its own; server and client share the cores, so ``taskset -c 0,1``
+makes it a measurement on two.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 use super::shards::Sharding;
 use crate::error::{Error, Result};
 
-/// Legs that a course has at most: how often the shards may change within one epoch.
-pub(super) const MAX_LEGS: usize = 16;
+/// How often the shards may change within one epoch: a course has at most so many legs before the last.
+pub(super) const MAX_CHANGES: usize = 16;
 /// Shards that a leg has at most if it was left in mid-epoch; each takes 16 bytes.
 pub(super) const MAX_OLD_SHARDS: u64 = 1 << 20;
 
@@ -116,16 +116,17 @@ impl Course {
     /// is left of its epoch is divided by that.
     ///
     /// # Errors
-    /// If the readers of a leg were in different epochs, or the legs contradict each other.
+    /// If the readers of a leg were in different epochs, the legs contradict each other, or one more would be too many.
     pub fn resume(sharding: Sharding, samples: u64, legs: &[Leg]) -> Result<(Self, u64)> {
         let Some((first, later)) = legs.split_first() else {
             return Ok((Self::new(sharding, samples), 0));
         };
-        if legs.len() > MAX_LEGS {
+        // No reader writes more.
+        if later.len() > MAX_CHANGES {
             return Err(Error::value(format!(
-                "the shards changed {} times within one epoch, and at most {MAX_LEGS} changes can be followed; finish the \
-                 epoch with the shards of the checkpoint",
-                legs.len()
+                "the state contradicts itself: the shards changed {} times within one epoch, but no more than {MAX_CHANGES} \
+                 changes are possible",
+                later.len()
             )));
         }
         let mut course = Self { samples, before: Vec::new(), leg: *first };
@@ -147,6 +148,12 @@ impl Course {
             return Ok((Self { leg, ..course }, delivered));
         }
         let mut next = course.left()?;
+        if next.before.len() > MAX_CHANGES {
+            return Err(Error::value(format!(
+                "the shards changed {MAX_CHANGES} times within one epoch, and no more changes can be followed; finish the \
+                 epoch with the shards of the checkpoint",
+            )));
+        }
         next.leg.sharding = sharding;
         Ok((next, 0))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::course::MAX_LEGS;
+use super::course::MAX_CHANGES;
 use super::{Blocks, Leg, Order, Run};
 use crate::error::Result;
 use crate::spec::Spec;
@@ -200,17 +200,27 @@ fn shards_in_different_epochs_cannot_change() {
 #[test]
 fn changes_within_one_epoch_are_bounded() {
     let mut legs = vec![];
-    let refused =
-        (0..2 * MAX_LEGS as u64).find_map(|i| match resume(&spec(1 + i % 2, 0, 1, 0, false, true), 10_000, &legs) {
-            Ok((order, next)) => {
-                legs = order.legs(next + 3);
-                None
-            }
-            Err(error) => Some((i, error)),
-        });
+    let of = |i: u64| spec(1 + i % 2, 0, 1, 0, false, true);
+    let refused = (0..2 * MAX_CHANGES as u64).find_map(|i| match resume(&of(i), 10_000, &legs) {
+        Ok((order, next)) => {
+            legs = order.legs(next + 3);
+            None
+        }
+        Err(error) => Some((i, error)),
+    });
     let (i, error) = refused.unwrap();
-    assert_eq!(i, MAX_LEGS as u64 + 1);
+    assert_eq!(i, MAX_CHANGES as u64 + 1);
     assert!(error.message().contains("finish the epoch"), "{error}");
+    // As the message says: the shards of the checkpoint go on, and in the next epoch they may change again.
+    let (order, next) = resume(&of(i - 1), 10_000, &legs).unwrap();
+    let end = (next..).find(|&k| order.locate(k).0 == 1).unwrap();
+    assert!(resume(&of(i), 10_000, &order.legs(end - 1)).is_err());
+    for delivered in [end, end + 3] {
+        assert!(resume(&of(i), 10_000, &order.legs(delivered)).is_ok(), "{delivered}");
+    }
+    // More legs than any reader writes.
+    let many = vec![legs[0]; MAX_CHANGES + 2];
+    assert!(resume(&of(0), 10_000, &many).unwrap_err().message().contains("contradicts itself"));
 }
 
 #[test]

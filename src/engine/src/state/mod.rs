@@ -3,10 +3,10 @@
 //! It is a JSON object of a few kilobytes, whatever the data set:
 //!
 //! - `format`, `version`: what it is. A reader refuses versions that it doesn't know.
-//! - `epoch`, `position`, `shard_id`, `package`: for people; a reader doesn't look at them.
+//! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the legs lead there.
 //! - `legs`: how the samples were divided and how many each shard delivered (see [`crate::order::Leg`]).
-//! - `samples`, `cut`, `folder`, `arrays`: what the order and the values of samples depend on ([`samples`]). They must be the
-//!   same when the state is restored. Long lists are represented by a hash.
+//! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples depend
+//!   on ([`samples`]). They must be the same when the state is restored. Long lists are represented by a hash.
 //!
 //! What neither changes the order nor the values (where the store lies, devices, threads, memory) isn't in it.
 
@@ -47,21 +47,24 @@ impl Identity {
     pub fn write(&self, order: &Order, shard_id: i64, delivered: u64) -> String {
         let (epoch, position) = order.locate(delivered);
         let legs: Vec<Value> = order.legs(delivered).iter().map(leg_to_json).collect();
-        json!({
+        let mut state = json!({
             "format": FORMAT, "version": VERSION, "package": env!("CARGO_PKG_VERSION"),
             "epoch": epoch, "position": position, "shard_id": shard_id,
             "legs": legs, "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
-        })
-        .to_string()
+        });
+        if let Some(stores) = &self.0.stores {
+            state["stores"] = stores.clone();
+        }
+        state.to_string()
     }
 
     /// The legs of a state.
     ///
     /// # Errors
-    /// If it isn't a state, is of another version, or belongs to other samples; then it says what differs.
+    /// If it isn't a state, is of another version, contradicts itself, or belongs to other samples; then it says what differs.
     pub fn read(&self, text: &str) -> Result<Vec<Leg>> {
         let state = parse(text)?;
-        let Samples { count, cut, folder, arrays } = &self.0;
+        let Samples { count, cut, folder, arrays, stores } = &self.0;
         let mut differences = Vec::new();
         let mut differ = |what: String, then: &Value, now: &Value| {
             if then != now {
@@ -76,12 +79,20 @@ impl Identity {
             Some(Value::String(folder)) => Some(folder),
             _ => return Err(broken("folder")),
         };
-        if let (Some(then), Some(now)) = (folder_then, folder)
-            && !is_end_of(then, now)
-            && !is_end_of(now, then)
-        {
+        if let (Some(then), Some(now)) = (folder_then, folder) {
             differ("the arrays' group".into(), &json!(then), &json!(now));
         }
+        let stores_then = state.get("stores");
+        if let (Some(then), Some(now)) = (stores_then, stores) {
+            differ("stores".into(), then, now);
+        }
+        let same_name = |then: &Value, now: &Value| match (folder_then, folder) {
+            (Some(_), Some(_)) => then == now,
+            // Arrays that are stores may lie anywhere, but by that name. Those of several stores have several.
+            (None, None) => stores_then.is_some() || stores.is_some() || then == now,
+            // Only one side knows the folders above the array.
+            _ => last_part(then) == last_part(now),
+        };
         let Some(Value::Array(arrays_then)) = state.get("arrays") else { return Err(broken("arrays")) };
         if arrays_then.len() != arrays.len() {
             differ("arrays".into(), &json!(arrays_then.len()), &json!(arrays.len()));
@@ -89,10 +100,8 @@ impl Identity {
         for (i, (then, now)) in arrays_then.iter().zip(arrays).enumerate() {
             let Value::Object(then) = then else { return Err(broken("arrays")) };
             let name = now.get("name").and_then(Value::as_str).map_or(format!("array {i}"), |n| format!("array '{n}'"));
-            // Arrays that are stores may lie anywhere.
-            let is_named = folder_then.is_some() || folder.is_some();
             differ_in(then, now, |field, then, now| {
-                if field != "name" || (is_named && bare(then) != bare(now)) {
+                if field != "name" || !same_name(then, now) {
                     differ(format!("{name}: {field}"), then, now);
                 }
             });
@@ -106,10 +115,10 @@ impl Identity {
             )));
         }
         let Some(Value::Array(legs)) = state.get("legs") else { return Err(broken("legs")) };
-        if legs.is_empty() {
-            return Err(broken("legs"));
-        }
-        legs.iter().map(|leg| leg_from_json(leg, *count).ok_or_else(|| broken("legs"))).collect()
+        let read = |leg| leg_from_json(leg, *count).ok_or_else(|| broken("legs"));
+        let legs: Vec<Leg> = legs.iter().map(read).collect::<Result<_>>()?;
+        check_place(&state, &legs, *count)?;
+        Ok(legs)
     }
 }
 
@@ -143,6 +152,30 @@ fn parse(text: &str) -> Result<Map<String, Value>> {
 
 fn broken(field: &str) -> Error {
     Error::value(format!("the checkpoint is damaged: its field {field:?} isn't what a zarr_reader writes"))
+}
+
+/// That a state's epoch and position are those to which its legs lead.
+fn check_place(state: &Map<String, Value>, legs: &[Leg], samples: u64) -> Result<()> {
+    let Some(Leg { sharding, .. }) = legs.last() else { return Err(broken("legs")) };
+    let num_shards = sharding.num_shards as i64;
+    let shard_id = state.get("shard_id").and_then(Value::as_i64).filter(|shard| (0..num_shards).contains(shard));
+    let spec = Spec {
+        shard_id: shard_id.ok_or_else(|| broken("shard_id"))?,
+        num_shards,
+        batch_size: sharding.batch_size as usize,
+        pad_last_batch: sharding.pad_last_batch,
+        stick_to_shard: sharding.stick_to_shard,
+        ..Spec::default()
+    };
+    // Places don't depend on the shuffle.
+    let (order, delivered) = Order::new(&spec, samples)?.resume(legs)?;
+    let (epoch, position) = order.locate(delivered);
+    for (field, expected) in [("epoch", epoch), ("position", position)] {
+        if state.get(field).and_then(Value::as_u64) != Some(expected) {
+            return Err(broken(field));
+        }
+    }
+    Ok(())
 }
 
 fn leg_to_json(leg: &Leg) -> Value {
@@ -193,14 +226,10 @@ fn differ_in(then: &Map<String, Value>, now: &Map<String, Value>, mut differ: im
     }
 }
 
-/// Whether a folder is the end of another one's path, so that they are the same for stores of which one lies in the other.
-fn is_end_of(short: &str, long: &str) -> bool {
-    short.is_empty() || short == long || long.strip_suffix(short).is_some_and(|rest| rest.ends_with('/'))
-}
-
-/// An array's name without the ending that folders of stores have.
-fn bare(name: &Value) -> Option<&str> {
-    name.as_str().map(|name| name.strip_suffix(".zarr").unwrap_or(name))
+/// An array's name without the folders before it, and without the ending that folders of stores have.
+fn last_part(name: &Value) -> Option<&str> {
+    let last = name.as_str()?.rsplit('/').next()?;
+    Some(last.strip_suffix(".zarr").unwrap_or(last))
 }
 
 /// A value in an error: short, and the default seed by that name.

@@ -26,6 +26,8 @@ pub(super) struct Samples {
     pub folder: Option<String>,
     /// The arrays and what is done to their values, one by one.
     pub arrays: Vec<Map<String, Value>>,
+    /// The names of the stores in the order in which they are joined; `None` if there is one.
+    pub stores: Option<Value>,
 }
 
 impl Samples {
@@ -42,7 +44,9 @@ impl Samples {
             let others = json!(arrays.split_off(MAX_ARRAYS));
             arrays.push(Map::from_iter([("further arrays".into(), hashed(&others))]));
         }
-        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays }
+        let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
+        let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
+        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays, stores }
     }
 }
 
@@ -158,6 +162,11 @@ fn shared(runs: &[Run]) -> Value {
     runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
 }
 
+/// The last part of a store's location, which stays when the stores are moved together.
+fn store_name(location: &str) -> &str {
+    location.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+}
+
 /// The folder that all arrays lie in, and their names in it; `None` if the store is the array, whose name is the store's.
 fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     let parts = |array: &ArrayInfo| -> Vec<String> {
@@ -176,16 +185,16 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
     let array = &dataset.arrays[at];
     let norms: Vec<_> = geometry.norms.iter().filter(|norm| norm.array == at).collect();
     let per_channel = |of: fn((f64, f64)) -> f64| {
-        let mut all: Vec<Option<f64>> = norms.iter().map(|norm| norm.mean_stddev.map(of)).collect();
-        all.dedup();
-        if let [one] = all[..] {
-            json!(one)
-        } else {
-            shortened(norms.iter().map(|norm| json!(norm.mean_stddev.map(of))).collect())
+        let all: Vec<Value> = norms.iter().map(|norm| json!(norm.mean_stddev.map(|both| number(of(both))))).collect();
+        match all.first() {
+            Some(one) if all.iter().all(|other| other == one) => one.clone(),
+            _ => shortened(Value::Array(all)),
         }
     };
     let cf = &array.cf;
-    let decoding = (decoded && !cf.is_identity()).then(|| {
+    // Values that are unsigned may be reinterpreted only.
+    let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
+    let decoding = (decoded && !is_identity).then(|| {
         json!({
             "missing": cf.missing, "scale_factor": cf.scale.map(number), "add_offset": cf.offset.map(number),
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),
@@ -222,7 +231,8 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
     view.dims.iter().map(dim).collect()
 }
 
-/// A number, or the name of what JSON has no number for.
+/// A number, or the name of what JSON has no number for. Negative zero is a text, since it would equal zero.
 fn number(value: f64) -> Value {
-    if value.is_finite() { json!(value) } else { json!(value.to_string()) }
+    let is_negative_zero = value.to_bits() == (-0.0_f64).to_bits();
+    if value.is_finite() && !is_negative_zero { json!(value) } else { json!(format!("{value:?}")) }
 }

@@ -62,7 +62,7 @@ fn a_state_comes_back_as_it_went() {
     let folder = store();
     let spec = Spec { arrays: named(&["g/a"]), seed: 3, mean: vec![0.1], stddev: vec![1e300], ..at(folder.path()) };
     let it = identity(&spec);
-    let text = it.write(&order(), 1, 64);
+    let text = it.write(&order(), 0, 64);
     assert_eq!(it.read(&text).unwrap(), order().legs(64));
     let state: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&state["epoch"], &state["position"]), (&json!(1), &json!(58)), "for people");
@@ -92,7 +92,6 @@ fn arguments_that_mean_the_same_are_the_same() {
             Spec { mask_and_scale: true, seed: 9, initial_fill: 3, cross_stores: false, ..base.clone() },
             Spec { dtype: Some(DType::I16), pick: pick(&[0, 1, -1]), ..base.clone() },
             // The same array from elsewhere.
-            Spec { arrays: named(&["a"]), ..at(&folder.path().join("g")) },
             at(&folder.path().join("g/a")),
         ],
         vec![
@@ -110,8 +109,14 @@ fn arguments_that_mean_the_same_are_the_same() {
         vec![
             Spec { mean: vec![1.5], ..stacked.clone() },
             Spec { mean: vec![1.5; 2], stddev: vec![1.0], dtype: Some(DType::F32), ..stacked.clone() },
-            Spec { arrays: named(&["a", "b"]), paths: at(&folder.path().join("g")).paths, mean: vec![1.5], ..stacked },
         ],
+        // Of a store that begins at another group.
+        vec![Spec {
+            arrays: named(&["a", "b"]),
+            paths: at(&folder.path().join("g")).paths,
+            mean: vec![1.5],
+            ..stacked
+        }],
     ];
     for (i, group) in same.iter().enumerate() {
         for then in group {
@@ -144,6 +149,10 @@ fn stores_that_are_joined_are_as_good_as_one() {
         ..Spec::default()
     };
     identity(&of(&["all"])).read(&state(&of(&["one", "two"]))).unwrap();
+    identity(&of(&["one", "two"])).read(&state(&of(&["all"]))).unwrap();
+    identity(&of(&["one", "two"])).read(&state(&of(&["one", "two"]))).unwrap();
+    let message = refusal(&of(&["one", "two"]), &of(&["two", "one"]));
+    assert!(message.contains(r#"stores: ["one","two"] in the checkpoint, ["two","one"] here"#), "{message}");
     // Unless no sample may reach from one to the next.
     let apart = |names: &[&str]| Spec { cross_stores: false, ..of(names) };
     let message = refusal(&apart(&["one", "two"]), &apart(&["all"]));
@@ -153,6 +162,55 @@ fn stores_that_are_joined_are_as_good_as_one() {
     );
     let with = Spec { breaks: vec![70], ..of(&["all"]) };
     identity(&with).read(&state(&apart(&["one", "two"]))).unwrap();
+}
+
+#[test]
+fn arrays_are_told_apart_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for group in ["", "g", "h", "h/g"] {
+        std::fs::create_dir_all(folder.path().join(group)).unwrap();
+        std::fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    }
+    for name in ["a", "a.zarr", "g/a", "g/b", "h/g/a"] {
+        array(&folder.path().join(name), [100, 3, 5], 7, &json!({}));
+    }
+    let inside = |name: &str| Spec { arrays: named(&[name]), ..at(folder.path()) };
+    let root = |path: &str| at(&folder.path().join(path));
+    for (then, now) in [
+        (inside("a"), inside("g/a")),
+        (inside("g/a"), inside("h/g/a")),
+        (inside("a"), inside("a.zarr")),
+        (root("g/a"), root("g/b")),
+        (inside("g/b"), root("g/a")),
+        (inside("g/a"), Spec { arrays: named(&["a"]), ..root("g") }),
+    ] {
+        refusal(&then, &now);
+        refusal(&now, &then);
+    }
+    for (then, now) in
+        [(inside("h/g/a"), root("h/g/a")), (inside("a.zarr"), root("a.zarr")), (root("a.zarr"), root("g/a"))]
+    {
+        identity(&now).read(&state(&then)).unwrap();
+        identity(&then).read(&state(&now)).unwrap();
+    }
+}
+
+#[test]
+fn zeros_have_signs() {
+    let folder = store();
+    let base = Spec { arrays: named(&["g/a"]), dtype: Some(DType::F32), ..at(folder.path()) };
+    let padded = |fill: f64| Spec {
+        window: vec![3],
+        out_of_bounds_policy: OutOfBounds::Pad,
+        fill_value: Some(fill),
+        ..base.clone()
+    };
+    let message = refusal(&padded(-0.0), &padded(0.0));
+    assert!(message.contains("fill_value: \"-0.0\" in the checkpoint, 0.0 here"), "{message}");
+    let centred = |mean: f64| Spec { mean: vec![mean], ..base.clone() };
+    let message = refusal(&centred(0.0), &centred(-0.0));
+    assert!(message.contains("mean: 0.0 in the checkpoint, \"-0.0\" here"), "{message}");
+    identity(&centred(-0.0)).read(&state(&centred(-0.0))).unwrap();
 }
 
 #[test]
@@ -253,20 +311,28 @@ fn what_differs_is_named() {
 #[test]
 fn decoding_counts_where_there_is_something_to_decode() {
     let folder = tempfile::tempdir().unwrap();
-    array(&folder.path().join("plain"), [9, 3, 5], 7, &json!({}));
-    array(&folder.path().join("packed"), [9, 3, 5], 7, &json!({"scale_factor": 0.5}));
+    array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));
+    array(&folder.path().join("packed"), [100, 3, 5], 7, &json!({"scale_factor": 0.5}));
+    array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
     let of = |name: &str, mask_and_scale| Spec { mask_and_scale, ..at(&folder.path().join(name)) };
     identity(&of("plain", true)).read(&state(&of("plain", false))).unwrap();
     let message = refusal(&of("packed", true), &of("packed", false));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
+    // Bits that are only read as another type.
+    let cast = |mask_and_scale| Spec { dtype: Some(DType::F32), ..of("unsigned", mask_and_scale) };
+    let message = refusal(&cast(true), &cast(false));
+    assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
 }
 
 #[test]
 fn chunks_count_where_the_order_depends_on_them() {
     let folder = tempfile::tempdir().unwrap();
-    array(&folder.path().join("old"), [100, 3, 5], 7, &json!({}));
-    array(&folder.path().join("new"), [100, 3, 5], 8, &json!({}));
-    let of = |name: &str, random_shuffle| Spec { random_shuffle, initial_fill: 20, ..at(&folder.path().join(name)) };
+    array(&folder.path().join("old/a"), [100, 3, 5], 7, &json!({}));
+    array(&folder.path().join("new/a"), [100, 3, 5], 8, &json!({}));
+    let of = |name: &str, random_shuffle| {
+        let path = folder.path().join(name).join("a");
+        Spec { random_shuffle, initial_fill: 20, ..at(&path) }
+    };
     identity(&of("new", false)).read(&state(&of("old", false))).unwrap();
     let message = refusal(&of("old", true), &of("new", true));
     assert!(
@@ -308,6 +374,12 @@ fn what_is_no_state_is_refused() {
         ("/legs/0/batch_size", json!(0)),
         ("/legs/0/delivered", json!(u64::MAX)),
         ("/legs/0/delivered", json!(-1)),
+        ("/legs/0/delivered", json!(16)),
+        ("/epoch", json!(1)),
+        ("/position", json!(9)),
+        ("/position", json!("8")),
+        ("/shard_id", json!(1)),
+        ("/shard_id", json!(2)),
         ("/legs/0/epoch", json!(1.5)),
         ("/legs/0/pad_last_batch", json!(1)),
         ("/cut", json!([])),
@@ -346,8 +418,8 @@ fn golden() {
 fn readers_of_a_store_that_moved_agree() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let readers = folders.each_ref().map(|folder| {
-        array(folder.path(), [100, 3, 5], 7, &json!({}));
-        Reader::open(at(folder.path())).unwrap()
+        array(&folder.path().join("a"), [100, 3, 5], 7, &json!({}));
+        Reader::open(at(&folder.path().join("a"))).unwrap()
     });
-    identity(&at(folders[1].path())).read(&readers[0].state()).unwrap();
+    identity(&at(&folders[1].path().join("a"))).read(&readers[0].state()).unwrap();
 }
