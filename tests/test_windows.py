@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.oracle import Oracle
-from support.pipelines import batches, build, check, same
+from support.pipelines import batches, build, check, same, to_numpy
 from support.stores import Layout, write_array, write_era5
 
 ERA5 = ["t2m", "z", "lsm", "time"]
@@ -105,6 +105,17 @@ def test_crops_are_drawn_anew_and_evenly(era5, device):
     assert places == 120 and len(counts) > 110 and counts.max() < 25
     assert take(seed=1, prefetch_queue_depth=1, io_threads=1) == starts
     assert take(seed=2) != starts
+
+
+def test_crops_and_their_order_stay_what_they_are(tmp_path, device):
+    """The same on every platform, and in every later version: a run that goes on must go on with these."""
+    write_array(tmp_path, "a", np.zeros((6, 40, 50), "int32"), dims=("time", "y", "x"), layout=Layout((1, 40, 50)))
+    crop = {"dims": ["time", "y", "x"], "window": [1, 8, 16], "random_crop": ["y", "x"], "random_shuffle": True, "seed": 7}
+    pipe = build(device, 6, path=tmp_path, arrays=["a"], return_index=True, **crop)
+    assert [to_numpy(pipe.run()[1]).tolist() for _ in range(2)] == [
+        [[5, 0, 16], [4, 23, 12], [3, 0, 3], [0, 16, 11], [1, 25, 34], [2, 13, 1]],
+        [[5, 28, 9], [2, 18, 29], [1, 0, 33], [0, 10, 17], [3, 15, 32], [4, 25, 23]],
+    ]
 
 
 def test_crops_depend_on_seed_epoch_and_sample_alone(era5, device):
