@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import re
 
 import numpy as np
@@ -31,7 +32,7 @@ def store(tmp_path_factory):
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
 @pytest.mark.parametrize("array", ["a", "raw", "sharded"])
 def test_nothing_grows(store, device, array, order):
-    """After two epochs, twelve more change neither resident memory nor the number of threads and descriptors."""
+    """After two epochs, fifteen more change neither resident memory nor the number of threads and descriptors."""
     me = psutil.Process()
     pipe = build(device, 4, path=store, arrays=[array], dims=["time"], window=[2], step=[1], **order)
 
@@ -45,10 +46,12 @@ def test_nothing_grows(store, device, array, order):
         return most
 
     peak(2)
-    memory, threads, files = peak(2), me.num_threads(), me.num_fds()
+    peaks, threads, files = [peak(3)], me.num_threads(), me.num_fds()
     on_device = memory_used() if device == "gpu" else 0
-    peak(8)
-    assert peak(2) - memory < 8 * MIB, "resident memory grew"
+    peaks += [peak(3) for _ in range(4)]
+    # On a busy machine one peak is 15 MiB above another now and then; a leak shows each time.
+    growth = [later - earlier for earlier, later in itertools.pairwise(peaks)]
+    assert min(growth) < 2 * MIB and sum(growth) < 48 * MIB, f"resident memory grew: {growth}"
     assert me.num_threads() <= threads, "threads were added"
     assert me.num_fds() <= files, "descriptors were left open"
     if device == "gpu":
