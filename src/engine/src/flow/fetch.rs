@@ -266,7 +266,7 @@ fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
     if let (ReadRange::From(from), Some(cache), Some(_)) = (read.range, &shared.cache, &read.version) {
         let found = pieces(cache, read, from, shared, to);
         if !matches!(found, Ok(true)) {
-            forget_index(shared, cache, read);
+            forget_index(shared, read.array, read.part, &read.key);
         }
         if found.map_err(within)? {
             return Ok(Some(read.to.len));
@@ -366,11 +366,11 @@ fn pieces(cache: &Cache, read: &Read, from: u64, shared: &Shared, to: &mut [u8])
 }
 
 /// The index that told of a range is of no use any more.
-pub(super) fn forget_index(shared: &Shared, cache: &Cache, read: &Read) {
+pub(super) fn forget_index(shared: &Shared, array: u16, part: u16, key: &str) {
     let catalog = &shared.catalog;
-    if let Some(sharding) = catalog.sharded(read.array, read.part) {
-        let number = catalog.store_number(read.array, read.part);
-        cache.forget(&cache.name(number, &read.key, sharding.index_part(), sharding.index_bytes));
+    if let (Some(cache), Some(sharding)) = (&shared.cache, catalog.sharded(array, part)) {
+        let number = catalog.store_number(array, part);
+        cache.forget(&cache.name(number, key, sharding.index_part(), sharding.index_bytes));
     }
 }
 
@@ -386,10 +386,7 @@ fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option<Arc<Index>
         return Ok(None);
     };
     let entries = sharding.decode_index(&bytes, found.size).map_err(|e| {
-        if let Some(cache) = &shared.cache {
-            let number = shared.catalog.store_number(shard.array, shard.part);
-            cache.forget(&cache.name(number, key, part, sharding.index_bytes));
-        }
+        forget_index(shared, shard.array, shard.part, key);
         within(e)
     })?;
     Stats::add(&shared.stats.index_reads, u64::from(from_store));

@@ -205,7 +205,7 @@ async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Turn
     if let (ReadRange::From(from), Some(cache), Some(_)) = (read.range, &shared.cache, &read.version) {
         let reads = source.pieces(cache, &read, from, to).await;
         if !matches!(reads, Ok(Some(_))) {
-            forget_index(shared, cache, &read);
+            forget_index(shared, read.array, read.part, &read.key);
         }
         let Some(reads) = reads.map_err(within)? else {
             confirm_missing(store, read.array, read.part, shared).await?;
@@ -244,9 +244,7 @@ async fn index(
         return Ok(None);
     };
     let entries = sharding.decode_index(&encoded, came.found.size).map_err(|e| {
-        if let Some(cache) = &shared.cache {
-            cache.forget(&cache.name(number, key, sharding.index_part(), sharding.index_bytes));
-        }
+        forget_index(shared, shard.array, shard.part, key);
         within(e)
     })?;
     Stats::add(&shared.stats.index_reads, u64::from(came.read));
