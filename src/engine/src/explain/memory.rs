@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::reads::{Lookahead, planned_at_a_time};
 use crate::error::Result;
-use crate::flow::PLANS_TO_SPARE;
+use crate::flow::budget::Needs;
+use crate::flow::rehearsal::{Cast, CastGpu};
+use crate::flow::wave::WaveLimits;
 use crate::memory::arena::rounded;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, divide, limits, lookahead, smallest, window_bytes};
+use crate::reader::needs::{Division, Limits, divide, limits, rules, smallest, window_bytes};
 use crate::reader::opening::Opened;
 use crate::spec::Spec;
 
@@ -58,7 +59,7 @@ impl Memory {
             refused,
             division,
             window,
-            lookahead: lookahead(opened.order.window(), window, spec.batch_size),
+            lookahead: rules(spec, needs, &opened.order, window, 0).lookahead,
             chunks_in_flight: chunks_in_flight.max(1),
             io_threads,
             decode_threads: threads,
@@ -66,31 +67,17 @@ impl Memory {
         })
     }
 
-    /// What the scheduler can keep with it for samples in this order.
-    pub fn model(&self, spec: &Spec, opened: &Opened, order: &Order) -> Lookahead {
+    /// A reader that has it, for samples in this order.
+    pub fn cast(&self, spec: &Spec, opened: &Opened, order: &Order) -> Cast {
         let needs = &opened.needs;
-        let ahead = lookahead(order.window(), self.window, spec.batch_size);
-        let spare = if order.window().is_some() { PLANS_TO_SPARE } else { 0 };
-        let (capacity, in_flight, on_cpu) = match &self.division {
-            // Encoded bytes lie in the same block.
-            Division::Cpu(h) => (h.block, if needs.encoded == 0 { 0 } else { rounded(needs.encoded) }, true),
-            // Chunks that wait for a wave, or are in one, have their slots; a part of these is for batches to come.
-            Division::Gpu(d, _) => {
-                let reads = self.chunks_in_flight.min(spec.reads_at_a_time());
-                (d.slots, (reads * rounded(needs.decoded)).min(d.slots / 2), false)
-            }
+        let shuffled = window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size));
+        let needs = &Needs { shuffled, ..*needs };
+        let (host, gpu) = match &self.division {
+            Division::Cpu(h) => (h, None),
+            Division::Gpu(d, h) => (h, Some(CastGpu { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
         };
-        Lookahead {
-            batch: spec.batch_size as u64,
-            active: self.window,
-            planned: planned_at_a_time(self.window, ahead + spare, needs.jobs),
-            ahead,
-            working_set: needs.working_set,
-            shuffled: window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size)),
-            capacity,
-            in_flight,
-            on_cpu,
-        }
+        let rules = rules(spec, needs, order, self.window, host.indexes);
+        Cast { rules, staging: host.block, threads: self.decode_threads, gpu }
     }
 
     /// As `memory` of the explanation.

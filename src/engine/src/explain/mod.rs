@@ -5,7 +5,6 @@
 
 mod advice;
 mod arrays;
-mod keeping;
 mod memory;
 pub(crate) mod reads;
 #[cfg(test)]
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cache;
 use crate::error::Result;
+use crate::flow::rehearsal::Taking;
 use crate::order::Order;
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
@@ -22,7 +22,7 @@ use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
 use memory::Memory;
-use reads::{Lookahead, Reads, reads_per_chunk};
+use reads::{Reads, reads_per_chunk};
 
 /// What [`explain`] found out.
 pub struct Explanation {
@@ -51,15 +51,14 @@ pub struct Explanation {
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
     let memory = Memory::new(spec, &opened)?;
-    let reads = |random_shuffle, active: usize| -> Result<Reads> {
+    let reads = |random_shuffle, taking| -> Result<Reads> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
-        let model = Lookahead { active, ..memory.model(&spec, &opened, &order) };
-        Ok(reads_per_chunk(&order, &opened.catalog, &opened.ops, model))
+        reads_per_chunk(&opened, &order, spec.batch_size as u64, memory.cast(&spec, &opened, &order), taking)
     };
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
-    let (in_order, shuffled) = (reads(false, memory.window)?, reads(true, memory.window)?);
-    let unhurried = reads(is_shuffled, 1)?;
+    let (in_order, shuffled) = (reads(false, Taking::AtOnce)?, reads(true, Taking::AtOnce)?);
+    let unhurried = reads(is_shuffled, Taking::Late)?;
     let arrays = facts(spec, &opened);
     let mut explanation = Explanation {
         spec: spec.clone(),

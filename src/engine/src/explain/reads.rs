@@ -1,46 +1,27 @@
-//! How often chunks are read in an epoch: the planner's plans, batch by batch, with a model of what memory keeps
-//! ([`super::keeping`]).
+//! How often chunks are read in an epoch: the scheduler at work on the planner's plans, with nothing behind it
+//! ([`crate::flow::rehearsal`]).
 //!
 //! Nothing is read, so chunks that are missing in the store count as read.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use dali_zarr_kernels::Op;
-
-use super::keeping::{Keeping, Use};
+use crate::error::Result;
+use crate::flow::Plan;
 use crate::flow::catalog::Catalog;
-use crate::flow::{MAX_PLANNED_JOBS, is_whole_copy};
+use crate::flow::rehearsal::{Cast, Rehearsal, Taking};
+use crate::flow::stats::Stats;
+use crate::flow::tasks::Shared;
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, IdHasher};
+use crate::reader::opening::Opened;
 
 /// Samples that are looked at; an epoch with more is judged by its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
 /// Uses of chunks by batches that are looked at.
-const MAX_USES: usize = 1 << 20;
-
-/// What the scheduler can keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lookahead {
-    /// Samples per batch.
-    pub batch: u64,
-    /// Batches that are in preparation at a time.
-    pub active: usize,
-    /// Batches that are planned at a time, those in preparation included.
-    pub planned: usize,
-    /// Batches that are planned ahead of those in preparation.
-    pub ahead: usize,
-    /// Bytes of all decoded chunks that a typical batch needs.
-    pub working_set: usize,
-    /// With chunk-aware shuffling: bytes of all decoded chunks that samples are drawn from at a time.
-    pub shuffled: Option<usize>,
-    /// Bytes of memory that decoded chunks live in.
-    pub capacity: usize,
-    /// Of `capacity`: bytes that chunks on their way take beside the decoded bytes of the one that is read.
-    pub in_flight: usize,
-    /// Whether batches are delivered to the CPU, where a chunk may be decoded to its place in the batch.
-    pub on_cpu: bool,
-}
+const MAX_USES: usize = 1 << 19;
 
 /// Reads of one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -87,74 +68,90 @@ impl ArrayReads {
     }
 }
 
-/// Plans an epoch batch by batch.
+/// Plans batch by batch: those of the first epoch, the last of which may be short, and then those of the next ones.
 struct Planning<'a> {
     order: Order,
     catalog: &'a Catalog,
-    ops: &'a [Op],
-    model: Lookahead,
-    /// Of the epoch.
+    batch: u64,
+    /// Of the first epoch.
     samples: u64,
     next: u64,
+    /// Uses of chunks by the batches that were planned.
     uses: usize,
 }
 
 impl Planning<'_> {
-    /// What one more batch needs; `None` at the end of the epoch, or when enough was looked at.
-    fn plan(&mut self) -> Option<Vec<Use>> {
-        let to = (self.next + self.model.batch).min(self.samples);
-        if self.next >= to || self.next >= MAX_SAMPLES || self.uses >= MAX_USES {
-            return None;
+    fn plan(&mut self) -> Plan {
+        let mut to = self.next + self.batch;
+        if self.next < self.samples {
+            to = to.min(self.samples);
         }
         let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
         self.next = to;
-        let plan = self.catalog.planner.plan(&samples);
-        let uses = plan.uses.iter().map(|u| {
-            let bytes = self.catalog.decoded_bytes(u.chunk);
-            let jobs = &plan.jobs[u.jobs.clone()];
-            Use { chunk: u.chunk, bytes, direct: self.model.on_cpu && is_whole_copy(jobs, self.ops, bytes) }
-        });
-        let uses: Vec<Use> = uses.collect();
-        self.uses += uses.len();
-        Some(uses)
+        let plan = self.catalog.plan(&samples);
+        self.uses += plan.batch.uses.len();
+        plan
     }
 }
 
-/// Counts the reads of the first epoch of `order`, whose reader has `catalog` and `ops` and keeps what `model` says.
-pub(crate) fn reads_per_chunk(order: &Order, catalog: &Catalog, ops: &[Op], model: Lookahead) -> Reads {
+/// A chunk that was read.
+struct ReadOf {
+    /// The first batch that waited for it.
+    batch: u64,
+    array: u16,
+    bytes: u64,
+    /// Whether it had not been read before.
+    new: bool,
+}
+
+/// The reads for the first `batches` batches.
+fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
+    let mut sums = vec![ArrayReads::default(); arrays];
+    for read in reads.iter().filter(|read| read.batch < batches) {
+        let sum = &mut sums[read.array as usize];
+        sum.chunks += f64::from(u8::from(read.new));
+        sum.reads += 1.0;
+        sum.bytes += read.bytes as f64;
+    }
+    sums
+}
+
+/// Counts the reads for the first epoch of `order` by a reader of `opened` that is cast like this.
+///
+/// # Errors
+/// If the scheduler stands still, which it never should.
+pub(crate) fn reads_per_chunk(opened: &Opened, order: &Order, batch: u64, cast: Cast, taking: Taking) -> Result<Reads> {
+    let catalog = &opened.catalog;
+    let shared = Shared {
+        catalog: Arc::clone(catalog),
+        ops: Arc::new(opened.ops.clone()),
+        stats: Arc::new(Stats::default()),
+        cache: None,
+        events: crossbeam_channel::unbounded().0,
+        stop: Arc::new(AtomicBool::new(false)),
+    };
+    let mut rehearsal = Rehearsal::new(&shared, cast);
     let samples = order.epoch_samples();
-    let mut planning = Planning { order: order.clone(), catalog, ops, model, samples, next: 0, uses: 0 };
-    let mut keeping = Keeping::new(model);
-    let mut arrays = vec![ArrayReads::default(); catalog.dataset.arrays.len()];
+    let mut planning = Planning { order: order.clone(), catalog, batch, samples, next: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
-    // What there was after powers of two of batches: the last one, and the one before, which is in the first half.
-    let mut last = (0, arrays.clone());
-    let mut earlier = last.clone();
-    loop {
-        if keeping.first().is_power_of_two() {
-            earlier = std::mem::replace(&mut last, (keeping.first(), arrays.clone()));
-        }
-        while keeping.planned() < model.planned
-            && let Some(uses) = planning.plan()
-        {
-            keeping.plan(&uses);
-        }
-        if keeping.planned() == 0 {
-            break;
-        }
-        keeping.finish(|chunk, bytes| {
-            let array = &mut arrays[chunk.array as usize];
-            array.chunks += f64::from(u8::from(seen.insert(chunk)));
-            array.reads += 1.0;
-            array.bytes += bytes as f64;
-        });
+    let mut reads = Vec::new();
+    let mut batches = 0;
+    while batches * batch < samples.min(MAX_SAMPLES) && (batches == 0 || planning.uses < MAX_USES) {
+        rehearsal.next_batch(taking, &mut || planning.plan(), &mut |batch, chunk, bytes| {
+            reads.push(ReadOf { batch, array: chunk.array, bytes: bytes as u64, new: seen.insert(chunk) });
+        })?;
+        batches += 1;
     }
-    let looked_at = planning.next;
+    let n = catalog.dataset.arrays.len();
+    let mut arrays = sum(&reads, batches, n);
+    let looked_at = samples.min(batches * batch);
     if looked_at < samples {
-        let later = (looked_at - (earlier.0 * model.batch).min(looked_at)).max(1);
-        extrapolate(&mut arrays, &earlier.1, catalog, (samples - looked_at) as f64 / later as f64);
+        // The later half, or more than that.
+        let early = batches.checked_ilog2().map_or(0, |log| (1 << log) / 2);
+        let later = looked_at - early * batch;
+        extrapolate(&mut arrays, &sum(&reads, early, n), catalog, (samples - looked_at) as f64 / later as f64);
     }
-    Reads { samples, looked_at, arrays }
+    Ok(Reads { samples, looked_at, arrays })
 }
 
 /// Takes an epoch for one that goes on, after the batches that were looked at, as in the later half of them. `early` is what
@@ -166,10 +163,4 @@ fn extrapolate(arrays: &mut [ArrayReads], early: &[ArrayReads], catalog: &Catalo
         array.reads += (array.reads - early.reads) * times;
         array.bytes += (array.bytes - early.bytes) * times;
     }
-}
-
-/// The model for a reader that plans `window` batches and those ahead of it.
-pub(crate) fn planned_at_a_time(window: usize, ahead: usize, jobs: usize) -> usize {
-    // As the scheduler asks for plans: two always, and no more than a number of jobs.
-    (window + ahead).min((MAX_PLANNED_JOBS / jobs.max(1)).max(2))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::explain;
 use super::memory::Memory;
 use super::reads::reads_per_chunk;
+use crate::flow::rehearsal::Taking;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
 use crate::spec::{Device, DimKey, Spec};
@@ -75,8 +76,8 @@ fn reads_are_those_of_a_reader() {
         store(folder.path(), steps, chunk);
         let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
         let opened = Opened::new(&spec).unwrap();
-        let model = Memory::new(&spec, &opened).unwrap().model(&spec, &opened, &opened.order);
-        let reads = reads_per_chunk(&opened.order, &opened.catalog, &opened.ops, model);
+        let cast = Memory::new(&spec, &opened).unwrap().cast(&spec, &opened, &opened.order);
+        let reads = reads_per_chunk(&opened, &opened.order, batch as u64, cast, Taking::Late).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
         let expected = reads.total().reads as u64;
@@ -124,7 +125,8 @@ fn read_in_an_epoch(spec: &Spec, batches: usize) -> f64 {
     (read[1] - read[0]) as f64 / 3.0
 }
 
-/// With memory for fewer chunks than are shuffled at a time, and batches that are waited for.
+/// With memory for fewer chunks than are shuffled at a time. The explained reads are the scheduler's own for one order of events
+/// and its opposite; a reader whose threads get the processor now and then is somewhere between.
 #[test]
 fn reads_are_nearly_those_of_a_reader_without_memory() {
     let shuffled = |initial_fill| Spec { random_shuffle: true, initial_fill, ..Spec::default() };
@@ -146,6 +148,11 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         (8, true, 4, 12, Spec { io_threads: Some(1), decode_threads: Some(1), ..shuffled(240) }),
         (8, true, 4, 12, Spec { prefetch_queue_depth: Some(1), ..shuffled(240) }),
         (8, true, 4, 40, shuffled(480)),
+        // Hardly more than one chunk and one batch.
+        (60, true, 8, 0, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
+        (60, true, 8, 1, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
+        (60, true, 2, 2, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
+        (60, false, 2, 1, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
     ] {
         let folder = tempfile::tempdir().unwrap();
         fields(folder.path(), 480, chunk, compressed);
@@ -155,15 +162,15 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         let e = explain(&spec).unwrap();
         let (reads, unhurried) = (e.reads().total().reads, e.unhurried.total().reads);
         let batches = e.reads().samples as usize / batch;
-        // Where threads don't get the processor when they could, batches are prepared one after the other.
+        let near = |n: f64, by: f64| n / reads.min(unhurried) > 1.0 - by && n / reads.max(unhurried) < 1.0 + by;
         let found: Vec<f64> = std::iter::repeat_with(|| read_in_an_epoch(&spec, batches))
             .take(3)
-            .scan(false, |done, n| (!std::mem::replace(done, (n / reads - 1.0).abs() < 0.15)).then_some(n))
+            .scan(false, |done, n| (!std::mem::replace(done, near(n, 0.15))).then_some(n))
             .collect();
         let told =
             format!("{chunk} {compressed} {batch} {more}: {found:.0?}, explained {reads:.0}, unhurried {unhurried:.0}");
         println!("{told}");
-        if (found[found.len() - 1] / reads - 1.0).abs() >= 0.3 {
+        if !near(found[found.len() - 1], 0.3) {
             wrong.push(told);
         }
     }

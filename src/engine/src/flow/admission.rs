@@ -145,7 +145,7 @@ impl Scheduler {
 
     /// Whether another read may begin, of a remote store or a local one.
     fn may_read(&self, remote: bool) -> bool {
-        self.reads_in_flight[usize::from(remote)] < self.s.reads[usize::from(remote)]
+        self.reads_in_flight[usize::from(remote)] < self.s.rules.reads[usize::from(remote)]
     }
 
     /// Whether nothing is in flight that would give memory back.
@@ -167,7 +167,7 @@ impl Scheduler {
         let decoded = chunk.place.decoded;
         let &(number, i) = chunk.users.first()?;
         // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
-        let soon = self.s.lookahead as u64 / 2;
+        let soon = self.s.rules.lookahead as u64 / 2;
         if chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }

@@ -289,7 +289,8 @@ impl Scheduler {
                 let until = batch.saturating_sub(self.batches.first) as usize;
                 let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
                 // Shuffled batches need the same chunks again and again.
-                let ahead = until.saturating_mul(self.s.working_set).min(self.s.shuffled.unwrap_or(usize::MAX));
+                let ahead =
+                    until.saturating_mul(self.s.rules.working_set).min(self.s.rules.shuffled.unwrap_or(usize::MAX));
                 if ahead <= block.arena.capacity() {
                     self.kept.insert((batch, handle));
                 } else {

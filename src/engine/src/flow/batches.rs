@@ -135,7 +135,7 @@ pub(super) fn resolved(job: &Job, outputs: &[u64], from: From) -> Job {
 
 /// Whether these jobs, all that a batch does with a chunk of `decoded` bytes, are one that copies the whole chunk as it is
 /// to one place: then the CPU may decode it there.
-pub(crate) fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
+pub(super) fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
     let [job] = jobs else { return false };
     let op = &ops[job.op as usize];
     let size = DType::ALL[op.dst_dtype as usize].size();

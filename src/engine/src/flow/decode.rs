@@ -12,7 +12,7 @@ use dali_zarr_kernels::Layout;
 
 use super::catalog::Route;
 use super::stats::Stats;
-use super::tasks::{Item, Outcome, Shared, Task};
+use super::tasks::{Decode, Item, Outcome, Shared, Task};
 use super::{Event, spawn};
 use crate::assemble;
 use crate::error::Result;
@@ -35,8 +35,10 @@ impl DecodePool {
             .collect::<Result<_>>()?;
         Ok(Self { work: Some(work), threads })
     }
+}
 
-    pub fn run(&self, task: Task) {
+impl Decode for DecodePool {
+    fn run(&self, task: Task) {
         // As for the fetch threads: the receivers outlive this sender.
         let _ = self.work.as_ref().expect("until dropped").send(task);
     }

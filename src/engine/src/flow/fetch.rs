@@ -19,7 +19,7 @@ use super::pieces::{Pieces, same_version, whole};
 use super::requests::Requests;
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{GroupId, PastHost, Read, ReadRange, Shared};
+use super::tasks::{Fetch, GroupId, PastHost, Read, ReadRange, Shared};
 use super::wave::{Lanes, Storage, Upload};
 use super::{Event, spawn};
 use crate::cache::Cache;
@@ -42,12 +42,12 @@ pub(crate) struct FetchPool {
 }
 
 impl FetchPool {
-    /// `threads` for local stores (none are started if there are none), each with a way to the device of `lanes`, and
-    /// `requests` at a time for remote ones.
+    /// As many threads for local stores (none are started if there are none), each with a way to the device of `lanes`, and as
+    /// many requests at a time for remote ones, as reads may be under way.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
-    pub fn new(threads: usize, requests: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+    pub fn new([threads, requests]: [usize; 2], lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
         let stores = &shared.catalog.dataset.stores;
         let local = stores.iter().any(|s| s.remote().is_none());
         let io = stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(s.io()));
@@ -57,26 +57,24 @@ impl FetchPool {
             shared: shared.clone(),
         })
     }
+}
 
-    /// Starts a read; its end is an event.
-    pub fn read(&mut self, read: Read) {
+impl Fetch for FetchPool {
+    fn read(&mut self, read: Read) {
         match (self.shared.catalog.store(read.array, read.part).remote(), &mut self.requests) {
             (Some(store), Some(requests)) => requests.read(Arc::clone(store), read),
             _ => self.threads.send(Work::Read(read)),
         }
     }
 
-    /// Starts to read the index of a shard; its end is an event.
-    pub fn index(&mut self, shard: ShardId, key: String) {
+    fn index(&mut self, shard: ShardId, key: String) {
         match (self.shared.catalog.store(shard.array, shard.part).remote(), &mut self.requests) {
             (Some(store), Some(requests)) => requests.index(Arc::clone(store), shard, key),
             _ => self.threads.send(Work::Index(shard, key)),
         }
     }
 
-    /// Reports copies to the device that are done while their threads are busy. They report them themselves after their next
-    /// reads; but on a file system that hangs these may take for ever, and what is there needn't wait for them.
-    pub fn report_copies(&self) {
+    fn report_copies(&self) {
         for way in &self.threads.ways {
             // A thread that has it is about to report, or to start a copy.
             if let Ok(mut way) = way.try_lock()
@@ -523,7 +521,7 @@ mod tests {
             };
             let memory = HostBlock::map(512).unwrap();
             let done = Arc::new(AtomicBool::new(before));
-            let mut pool = FetchPool::new(1, 1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            let mut pool = FetchPool::new([1, 1], Some(&Told(Arc::clone(&done))), &shared).unwrap();
             for group in [0, 1] {
                 pool.read(Read {
                     group,

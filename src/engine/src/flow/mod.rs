@@ -9,6 +9,8 @@
 //!                      │  └────── waves ─> lanes ──────────┤  (GPU: copy, decode, assemble)
 //!                      └─────────────── events ────────────┘
 //! ```
+//!
+//! In a [`rehearsal`] the same scheduler works with nothing behind it.
 
 mod admission;
 mod arrival;
@@ -21,6 +23,7 @@ mod fetch;
 mod launch;
 mod pieces;
 mod queue;
+pub(crate) mod rehearsal;
 mod requests;
 mod scheduler;
 mod shards;
@@ -28,10 +31,9 @@ pub mod stats;
 pub(crate) mod tasks;
 pub(crate) mod wave;
 
-pub(crate) use batches::is_whole_copy;
 pub(crate) use decode::DecodePool;
 pub(crate) use fetch::{FetchPool, reread};
-pub(crate) use scheduler::{Block, Finished, MAX_PLANNED_JOBS, PLANS_TO_SPARE, Scheduler, Setup};
+pub(crate) use scheduler::{Block, Finished, Rules, Scheduler, Setup};
 
 use std::sync::Arc;
 

@@ -24,12 +24,12 @@ use super::chunks::{Group, Handle, State, Table};
 use super::queue::{Queue, Wanted};
 use super::shards::{Known, Shards};
 use super::stats::Stats;
-use super::tasks::{GroupId, Shared};
+use super::tasks::{Decode, Fetch, GroupId, Shared};
 use super::wave::{Lanes, Wave, WaveDone};
-use super::{DecodePool, Event, FetchPool, Plan};
+use super::{Event, Plan};
 use crate::error::{Error, Result};
 use crate::memory::{Pool, arena::Arena};
-use crate::plan::IdHasher;
+use crate::plan::{ChunkId, IdHasher};
 use crate::reader::{Batch, DeviceBuffers};
 
 /// What the consumer receives.
@@ -41,26 +41,12 @@ pub(crate) struct Block {
     pub base: u64,
 }
 
-/// Everything that the scheduler works with.
-pub(crate) struct Setup {
-    pub shared: Shared,
-    pub fetch: FetchPool,
-    pub decode: DecodePool,
-    /// `Some` if batches are delivered to a GPU.
-    pub lanes: Option<Box<dyn Lanes>>,
+/// What the scheduler goes by: fixed when its reader is built.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
     /// Reads under way at a time, of local stores and of remote ones. Of local ones more than the threads can do would only
     /// spread over more memory what caches hold of less; of remote ones many wait for servers.
     pub reads: [usize; 2],
-    /// Encoded bytes, in host memory (page-locked for a GPU).
-    pub staging: Block,
-    /// Decoded chunks, where batches are assembled; `None`: in `staging`.
-    pub slots: Option<Block>,
-    /// Encoded bytes on the device, if files are read to it.
-    pub landing: Option<Block>,
-    /// Whether chunks of files are read to the device.
-    pub past_host: bool,
-    /// Buffers for outputs, if batches are delivered to the CPU.
-    pub pools: Vec<Arc<Pool>>,
     /// Batches that may be active or waiting to be taken.
     pub window: usize,
     /// Batches that are planned ahead of the active ones, so that chunks are kept for them.
@@ -77,6 +63,26 @@ pub(crate) struct Setup {
     pub shuffled: Option<usize>,
     /// Whether the last output is the samples' index.
     pub index_output: bool,
+}
+
+/// Everything that the scheduler works with.
+pub(crate) struct Setup {
+    pub shared: Shared,
+    pub rules: Rules,
+    pub fetch: Box<dyn Fetch>,
+    pub decode: Box<dyn Decode>,
+    /// `Some` if batches are delivered to a GPU.
+    pub lanes: Option<Box<dyn Lanes>>,
+    /// Encoded bytes, in host memory (page-locked for a GPU).
+    pub staging: Block,
+    /// Decoded chunks, where batches are assembled; `None`: in `staging`.
+    pub slots: Option<Block>,
+    /// Encoded bytes on the device, if files are read to it.
+    pub landing: Option<Block>,
+    /// Whether chunks of files are read to the device.
+    pub past_host: bool,
+    /// Buffers for outputs, if batches are delivered to the CPU.
+    pub pools: Vec<Arc<Pool>>,
     /// Asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
@@ -86,10 +92,10 @@ pub(crate) struct Setup {
 }
 
 /// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
-pub(crate) const MAX_PLANNED_JOBS: usize = 1 << 18;
+const MAX_PLANNED_JOBS: usize = 1 << 18;
 
 /// With chunk-aware shuffling: batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
-pub(crate) const PLANS_TO_SPARE: usize = 2;
+const PLANS_TO_SPARE: usize = 2;
 
 /// If nothing happens for so long while chunks are being copied to the device, it is asked whether they are there.
 const QUIET: Duration = Duration::from_millis(5);
@@ -138,7 +144,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let lanes = setup.lanes.as_ref().map_or(0, |l| l.count());
-        let (index_limit, largest_index) = (setup.index_limit, setup.largest_index);
+        let Rules { index_limit, largest_index, .. } = setup.rules;
         Self {
             s: setup,
             batches: Batches::default(),
@@ -196,7 +202,17 @@ impl Scheduler {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    /// The chunks that a read under way is for, each with its decoded bytes and the number of the first batch that waits for it.
+    pub fn chunks_of(&self, group: GroupId) -> impl Iterator<Item = (ChunkId, usize, u64)> + '_ {
+        let members = self.groups.get(&group).map_or(&[][..], |g| &g.chunks);
+        members.iter().filter_map(|&(handle, ..)| {
+            let chunk = &self.chunks[handle];
+            Some((chunk.id, chunk.place.decoded, chunk.users.first()?.0))
+        })
+    }
+
+    /// Takes note of what happened.
+    pub(super) fn handle(&mut self, event: Event) {
         match event {
             Event::Planned(plan) => self.planned(*plan),
             Event::Fetched(group, result) => {
@@ -251,7 +267,7 @@ impl Scheduler {
     }
 
     /// Does all that can be done now.
-    fn pump(&mut self) {
+    pub(super) fn pump(&mut self) {
         loop {
             self.ask_for_plans();
             self.activate();
@@ -267,9 +283,10 @@ impl Scheduler {
     fn ask_for_plans(&mut self) {
         loop {
             let plans = self.batches.list.len() + self.plans_asked;
-            let jobs = self.planned_jobs + self.plans_asked * self.s.batch_jobs;
-            let spare = if self.s.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
-            if plans >= self.s.window + self.s.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS) {
+            let jobs = self.planned_jobs + self.plans_asked * self.s.rules.batch_jobs;
+            let spare = if self.s.rules.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
+            if plans >= self.s.rules.window + self.s.rules.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS)
+            {
                 return;
             }
             self.plans_asked += 1;
@@ -301,7 +318,7 @@ impl Scheduler {
             handles.push(handle);
         }
         self.planned_jobs += plan.jobs.len();
-        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.s.index_output && self.s.lanes.is_some());
+        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.s.rules.index_output && self.s.lanes.is_some());
         let remaining = plan.uses.len() as u32 + extra;
         self.batches.list.push_back(Planned {
             plan,
@@ -317,16 +334,16 @@ impl Scheduler {
     /// Whether as many batches are planned as the next one to become active should have behind it. Chunks that many batches
     /// need in no order are dropped too early if the planner is late; otherwise it needn't be waited for.
     fn planned_ahead(&self) -> bool {
-        self.s.shuffled.is_none()
+        self.s.rules.shuffled.is_none()
             || self.plans_asked == 0
-            || self.batches.list.len() > self.batches.active + self.s.lookahead
+            || self.batches.list.len() > self.batches.active + self.s.rules.lookahead
     }
 
     /// Gives outputs to batches while there are any, and serves them with what is there already.
     fn activate(&mut self) {
         while self.broken.is_none()
             && self.batches.active < self.batches.list.len()
-            && self.batches.active + self.untaken < self.s.window
+            && self.batches.active + self.untaken < self.s.rules.window
             && self.planned_ahead()
         {
             let at = self.batches.active;
@@ -356,7 +373,7 @@ impl Scheduler {
     fn start(&mut self, at: usize) {
         let number = self.batches.first + at as u64;
         let batch = &mut self.batches.list[at];
-        if self.s.index_output {
+        if self.s.rules.index_output {
             let bytes: Vec<u8> = batch.plan.starts.iter().flat_map(|s| s.to_ne_bytes()).collect();
             let to = *batch.outputs.last().expect("the index is an output");
             if self.s.lanes.is_some() {
@@ -387,7 +404,7 @@ impl Scheduler {
         let mut any = false;
         while let Some(batch) = self.batches.list.front() {
             let done = batch.remaining == 0 && batch.active();
-            if !done && (self.broken.is_none() || self.untaken >= self.s.window) {
+            if !done && (self.broken.is_none() || self.untaken >= self.s.rules.window) {
                 break;
             }
             let Some(mut batch) = self.batches.list.pop_front() else { break };

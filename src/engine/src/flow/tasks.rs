@@ -12,9 +12,27 @@ use crate::store::Part;
 
 use super::catalog::Catalog;
 use super::chunks::Handle;
+use super::shards::ShardId;
 
 /// Names a read, and the chunks that wait for it.
 pub(crate) type GroupId = u64;
+
+/// Who reads for the scheduler.
+pub(crate) trait Fetch: Send {
+    /// Starts a read; [`super::Event::Fetched`] follows, or [`super::Event::Uploading`] and [`super::Event::Uploaded`].
+    fn read(&mut self, read: Read);
+    /// Starts to read the index of the shard at `key`; [`super::Event::Index`] follows.
+    fn index(&mut self, shard: ShardId, key: String);
+    /// Reports copies to the device that are done while their threads are busy. They report them themselves after their next
+    /// reads; but on a file system that hangs these may take for ever, and what is there needn't wait for them.
+    fn report_copies(&self);
+}
+
+/// Who decodes on the CPU for the scheduler, and assembles there what is delivered there.
+pub(crate) trait Decode: Send {
+    /// Starts a task; [`super::Event::Decoded`] follows.
+    fn run(&self, task: Task);
+}
 
 /// One use of a chunk by a batch (its number in the reader's sequence), whose jobs have been handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

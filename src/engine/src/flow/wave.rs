@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use super::budget::DeviceBudget;
 use super::chunks::Handle;
 use super::tasks::{GroupId, Outcome, Served, Work};
 use crate::error::Result;
@@ -48,6 +49,20 @@ pub(crate) struct Wave {
     pub pinned: Vec<Handle>,
 }
 
+impl Wave {
+    /// The reads whose memory its chunks lie in, and how many chunks of each.
+    pub fn groups(&self) -> Vec<(GroupId, u32)> {
+        let mut groups: Vec<(GroupId, u32)> = Vec::new();
+        for chunk in &self.chunks {
+            match groups.last_mut() {
+                Some((group, n)) if *group == chunk.group => *n += 1,
+                _ => groups.push((chunk.group, 1)),
+            }
+        }
+        groups
+    }
+}
+
 /// What became of a wave.
 pub(crate) struct WaveDone {
     pub lane: usize,
@@ -67,6 +82,12 @@ pub(crate) struct WaveLimits {
     pub decoded: usize,
     /// Chunks.
     pub chunks: usize,
+}
+
+impl From<&DeviceBudget> for WaveLimits {
+    fn from(b: &DeviceBudget) -> Self {
+        Self { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams }
+    }
 }
 
 /// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.

@@ -109,7 +109,7 @@ impl Lane {
 
     /// Takes a wave from beginning to end.
     pub fn run(&mut self, mut wave: Wave) -> WaveDone {
-        let mut groups = groups_of(&wave);
+        let mut groups = wave.groups();
         let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
         let _range = nvtx::range(c"dali_zarr wave");
         self.fell_back = 0;
@@ -337,18 +337,6 @@ impl Lane {
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
         self.decode_on_cpu(&again)
     }
-}
-
-/// The reads whose memory a wave's chunks lie in, and how many chunks of each.
-fn groups_of(wave: &Wave) -> Vec<(GroupId, u32)> {
-    let mut groups: Vec<(GroupId, u32)> = Vec::new();
-    for chunk in &wave.chunks {
-        match groups.last_mut() {
-            Some((group, n)) if *group == chunk.group => *n += 1,
-            _ => groups.push((chunk.group, 1)),
-        }
-    }
-    groups
 }
 
 /// Tells a chunk's jobs in what order its bytes lie in its slot.

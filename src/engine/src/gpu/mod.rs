@@ -280,7 +280,7 @@ fn start_lanes(
     let mut lanes = RunningLanes {
         device: Arc::clone(device),
         cufile: None,
-        limits: WaveLimits { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams },
+        limits: WaveLimits::from(b),
         waves: Vec::new(),
         threads: Vec::new(),
     };

@@ -27,7 +27,7 @@ pub use crate::memory::HostBuffer;
 use crate::nvtx;
 use crate::order::Sample;
 use crate::spec::{Device, Spec};
-use needs::{lookahead, reserve};
+use needs::{reserve, rules};
 use opening::Opened;
 use progress::{Progress, Start};
 
@@ -145,28 +145,19 @@ impl Reader {
         };
         let memory = reserve(spec, &needs, &outputs, &shared)?;
         let window = memory.window;
-        let io_threads = spec.io_threads();
-        let io_concurrency = spec.io_concurrency();
+        let rules = rules(spec, &needs, &order, window, memory.indexes);
         let ways = memory.lanes.as_deref().filter(|_| memory.past_host || shared.catalog.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
-            fetch: FetchPool::new(io_threads, io_concurrency, ways, &shared)?,
-            decode: DecodePool::new(memory.threads, &shared)?,
+            rules,
+            fetch: Box::new(FetchPool::new(rules.reads, ways, &shared)?),
+            decode: Box::new(DecodePool::new(memory.threads, &shared)?),
             lanes: memory.lanes,
-            reads: [io_threads, io_concurrency],
             staging: memory.staging,
             slots: memory.slots,
             landing: memory.landing,
             past_host: memory.past_host,
             pools: memory.pools,
-            window,
-            lookahead: lookahead(order.window(), window, spec.batch_size),
-            index_limit: memory.indexes,
-            largest_index: needs.index,
-            batch_jobs: needs.jobs,
-            working_set: needs.working_set,
-            shuffled: needs.shuffled,
-            index_output: spec.return_index,
             plan,
             finished: finished_sender,
             memory: memory.owned,

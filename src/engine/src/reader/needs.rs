@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::OutputInfo;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::flow::Block;
 use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
 use crate::flow::catalog::{Catalog, Route};
 use crate::flow::tasks::Shared;
+use crate::flow::{Block, Rules};
 use crate::geometry::Geometry;
 use crate::gpu;
 use crate::memory::arena::Arena;
@@ -164,13 +164,28 @@ pub(crate) struct Limits {
 ///
 /// With a window they must reach so far that chunks are kept for its samples. A sample comes from any of the window's `blocks`, so after `blocks * ln(100 b)` samples all `b` samples of a block have come
 /// with hardly an exception, and after the whole window without any.
-pub(crate) fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
+fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
     let least = active.max(8);
     let Some((samples, blocks)) = window else { return least };
     let each = samples as f64 / blocks.max(1) as f64;
     let reach = (blocks as f64 * (100.0 * each).ln()).min(samples as f64);
     // The first batches of the next window need its chunks before the last ones have used theirs.
     least.max((reach / batch as f64).ceil().min(MOST_LOOKAHEAD) as usize + 1)
+}
+
+/// What the scheduler goes by for samples in this order, with room for `window` batches and `indexes` bytes of shard indexes.
+pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, indexes: usize) -> Rules {
+    Rules {
+        reads: [spec.io_threads(), spec.io_concurrency()],
+        window,
+        lookahead: lookahead(order.window(), window, spec.batch_size),
+        index_limit: indexes,
+        largest_index: needs.index,
+        batch_jobs: needs.jobs,
+        working_set: needs.working_set,
+        shuffled: needs.shuffled,
+        index_output: spec.return_index,
+    }
 }
 
 fn cores() -> usize {
