@@ -286,7 +286,7 @@ impl Scheduler {
         }
         match (chunk.users.first(), chunk.slot) {
             (Some(&(batch, _)), Some(slot)) => {
-                let until = batch.saturating_sub(self.batches.first) as usize;
+                let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
                 let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
                 // Shuffled batches need the same chunks again and again.
                 let ahead =
