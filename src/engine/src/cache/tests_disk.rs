@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::store::Phase;
 use crate::store::remote::tests::{Server, publish};
 
 fn spec(dir: &Path, url: &str) -> Spec {
@@ -28,7 +29,7 @@ fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) ->
     server.log.lock().unwrap().clear();
     store.io().block_on(async {
         if cache.stored_now(&name, "k", &**store, &turns, &mut to).await.unwrap().is_none() {
-            let found = store.read("k", Part::Whole, None, &mut to).await.unwrap().unwrap();
+            let found = store.read("k", Part::Whole, None, Phase::Running, &mut to).await.unwrap().unwrap();
             cache.keep(&name, &found, &to);
         }
     });

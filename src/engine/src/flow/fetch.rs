@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::nvtx;
 use crate::plan::ChunkId;
-use crate::store::{Found, Part};
+use crate::store::{Found, Part, Phase};
 
 enum Work {
     Read(Read),
@@ -400,7 +400,11 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
     let (key, store) = (catalog.key(id), catalog.store(id.array, id.part));
     let most = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id)) as u64;
     let (Location::Shard(_, slot), Some(sharding)) = (catalog.location(id), &catalog.part(id).sharding) else {
-        return store.get(&key, most)?.ok_or_else(gone);
+        let whole = match store.remote() {
+            Some(remote) => remote.io().block_on(remote.get(&key, most, Phase::Running))?,
+            None => store.get(&key, most)?,
+        };
+        return whole.ok_or_else(gone);
     };
     let mut index = vec![0; sharding.index_bytes];
     let found = store.read(&key, sharding.index_part(), None, &mut index)?.ok_or_else(gone)?;

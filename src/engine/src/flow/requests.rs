@@ -26,7 +26,7 @@ use super::tasks::{Read, ReadRange, Shared};
 use crate::cache::{Cache, blocking};
 use crate::error::{Error, Result, panic_text};
 use crate::store::remote::Io;
-use crate::store::{AsyncStore, Found, Part};
+use crate::store::{AsyncStore, Found, Part, Phase};
 
 /// What the first requests may bring together. All requests share the way to the server, so that the first batch would come
 /// as late as all that is asked for with it.
@@ -144,7 +144,7 @@ impl Source<'_> {
     async fn read(&self, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
         let _turn = self.turns.take(to.len()).await;
         let start = Instant::now();
-        let found = self.store.read(self.key, part, version, to).await;
+        let found = self.store.read(self.key, part, version, Phase::Running, to).await;
         Stats::time(&self.stats.read_ns, start.elapsed());
         found
     }

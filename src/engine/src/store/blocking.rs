@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 
-use super::{AsyncStore, Found, Part, Store};
+use super::{AsyncStore, Found, Part, Phase, Store};
 use crate::error::Result;
 
 /// Documents that are asked for at the same time.
@@ -30,20 +30,20 @@ impl Store for Blocking {
     }
 
     fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        self.wait(self.0.read(key, part, version, to))
+        self.wait(self.0.read(key, part, version, Phase::Running, to))
     }
 
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        self.wait(self.0.get(key, most))
+        self.wait(self.0.get(key, most, Phase::Building))
     }
 
     fn get_many(&self, keys: &[String], most: u64) -> Vec<Result<Option<Vec<u8>>>> {
-        let gets = keys.iter().map(|key| self.0.get(key, most));
+        let gets = keys.iter().map(|key| self.0.get(key, most, Phase::Building));
         self.wait(futures_util::stream::iter(gets).buffered(TOGETHER).collect())
     }
 
     fn exists(&self, key: &str) -> Result<bool> {
-        self.wait(self.0.exists(key))
+        self.wait(self.0.confirm(key))
     }
 
     fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {

@@ -40,6 +40,15 @@ pub enum Part {
     Last,
 }
 
+/// When something is read: how patiently, if that takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// While a pipeline is built. Somebody waits, and what fails is more often a wrong URL than a busy server.
+    Building,
+    /// While it runs: as many tries as the options allow.
+    Running,
+}
+
 /// What a read came upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -82,10 +91,11 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// If that can't be found out, if what is there isn't a value, ends before the bytes that [`Part::From`] asks for, or was
-    /// replaced.
+    /// replaced. A store that isn't local reads as in [`Phase::Running`].
     fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
 
-    /// The whole value of `key`, of at most `most` bytes; `None` if there is none.
+    /// The whole value of `key`, of at most `most` bytes; `None` if there is none. For metadata: a store that isn't local reads as
+    /// in [`Phase::Building`].
     ///
     /// # Errors
     /// As [`Self::read`], and if the value is longer.
@@ -143,25 +153,18 @@ pub trait AsyncStore: Send + Sync {
     /// The threads that drive its requests.
     fn io(&self) -> &Arc<remote::Io>;
 
-    /// As [`Store::read`].
+    /// As [`Store::read`], but as patiently as `phase` says; so are all requests that it takes.
     ///
     /// # Errors
-    /// As there, after as many tries as the options allow.
-    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
-
-    /// [`Self::read`] while a pipeline is built: with less patience.
-    ///
-    /// # Errors
-    /// As there.
-    async fn read_opening(
+    /// As there, after the last try.
+    async fn read(
         &self,
         key: &str,
         part: Part,
         version: Option<&Arc<str>>,
+        phase: Phase,
         to: &mut [u8],
-    ) -> Result<Option<Found>> {
-        self.read(key, part, version, to).await
-    }
+    ) -> Result<Option<Found>>;
 
     /// Bytes of a value, for `sink` as they come; a store that can doesn't have them in memory all together.
     ///
@@ -172,45 +175,35 @@ pub trait AsyncStore: Send + Sync {
         key: &str,
         range: Range<u64>,
         version: Option<&Arc<str>>,
-        opening: bool,
+        phase: Phase,
         sink: &mut dyn Sink,
     ) -> Result<Option<Found>> {
         let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
-        let part = Part::From(range.start);
-        let found = match opening {
-            true => self.read_opening(key, part, version, &mut bytes).await?,
-            false => self.read(key, part, version, &mut bytes).await?,
-        };
+        let found = self.read(key, Part::From(range.start), version, phase, &mut bytes).await?;
         sink.begin();
         sink.put(&bytes)?;
         Ok(found)
     }
 
-    /// As [`Store::get`].
+    /// As [`Store::get`], but as patiently as `phase` says; so are all requests that it takes.
     ///
     /// # Errors
-    /// As there.
-    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>>;
+    /// As there, after the last try.
+    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>>;
 
-    /// What there is of the value of `key`; `None` if there is none. Asks, but reads nothing.
+    /// What there is of the value of `key`; `None` if there is none. Asks, but reads nothing. In [`Phase::Running`].
     ///
     /// # Errors
     /// If that can't be found out.
     async fn head(&self, key: &str) -> Result<Option<Found>>;
 
-    /// As [`Store::exists`].
-    ///
-    /// # Errors
-    /// As there.
-    async fn exists(&self, key: &str) -> Result<bool>;
-
-    /// Whether `key` is there, or was a moment ago.
+    /// Whether `key` is there, or was a moment ago. In [`Phase::Running`].
     ///
     /// # Errors
     /// If that can't be found out.
     async fn confirm(&self, key: &str) -> Result<bool>;
 
-    /// As [`Store::children`].
+    /// As [`Store::children`], in [`Phase::Building`].
     ///
     /// # Errors
     /// As there.

@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use super::remote::Io;
-use super::{AsyncStore, Blocking, Found, Part, Store, too_long, window};
+use super::{AsyncStore, Blocking, Found, Part, Phase, Store, too_long, window};
 use crate::error::{Error, Result};
 use file::{Id, MOST};
 use manifest::{Chunk, Manifest};
@@ -272,15 +272,24 @@ struct RemoteRepository {
 }
 
 impl RemoteRepository {
-    async fn chunk(&self, node: &Node, coords: &Coords, file: usize) -> Result<Option<Chunk<'_>>> {
+    async fn chunk(&self, node: &Node, coords: &Coords, file: usize, phase: Phase) -> Result<Option<Chunk<'_>>> {
+        let load = async || {
+            let bytes = self.base.get(&self.repository.manifest_key(file), MOST, phase).await;
+            self.repository.manifest(file, bytes)
+        };
         // Whoever needs it at the same time waits for the same request.
-        let load =
-            || async { self.repository.manifest(file, self.base.get(&self.repository.manifest_key(file), MOST).await) };
         let manifest = self.repository.manifests[file].get_or_try_init(load).await?;
         Ok(manifest.find(&node.id, coords))
     }
 
-    async fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
+    async fn fetch(
+        &self,
+        chunk: Chunk<'_>,
+        part: Part,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Found> {
         let place = match chunk {
             Chunk::Virtual { url, offset, len, .. } => place(url, offset, len),
             _ => String::new(),
@@ -293,12 +302,12 @@ impl RemoteRepository {
         let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
         let to = &mut to[..len];
         let Some((source, check)) = object.outside else {
-            let read = self.base.read(&object.key, Part::From(object.from), None, to).await?;
+            let read = self.base.read(&object.key, Part::From(object.from), None, phase, to).await?;
             read.ok_or_else(|| gone(&object))?;
             return Ok(Found { version: native, ..found });
         };
         let of_file = version.and_then(|v| v.strip_prefix(place.as_str())).map(Arc::from);
-        let read = source.read_async(&object.key, object.from, (check, of_file.as_ref()), to).await?;
+        let read = source.read_async(&object.key, object.from, (check, of_file.as_ref()), phase, to).await?;
         let version = read.ok_or_else(|| gone(&object))?.version.map(|v| format!("{place}{v}").into());
         Ok(Found { version, ..found })
     }
@@ -308,25 +317,26 @@ impl RemoteRepository {
         key: &str,
         part: Part,
         version: Option<&Arc<str>>,
+        phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
         match self.repository.find(key) {
             None => Ok(None),
-            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, to).await.map(Some),
-            Some(Named::Chunk(node, coords, file)) => match self.chunk(node, &coords, file).await? {
-                Some(chunk) => self.fetch(chunk, part, version, to).await.map(Some),
+            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, phase, to).await.map(Some),
+            Some(Named::Chunk(node, coords, file)) => match self.chunk(node, &coords, file, phase).await? {
+                Some(chunk) => self.fetch(chunk, part, version, phase, to).await.map(Some),
                 None => Ok(None),
             },
         }
     }
 
-    async fn get_chunk(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get_chunk(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) else {
             return self.repository.document(key, most);
         };
-        let Some(chunk) = self.chunk(node, &coords, file).await? else { return Ok(None) };
+        let Some(chunk) = self.chunk(node, &coords, file, phase).await? else { return Ok(None) };
         let mut bytes = whole(&self.repository.location, key, chunk, most)?;
-        self.fetch(chunk, Part::Whole, None, &mut bytes).await.map(|_| Some(bytes))
+        self.fetch(chunk, Part::Whole, None, phase, &mut bytes).await.map(|_| Some(bytes))
     }
 }
 
@@ -340,12 +350,19 @@ impl AsyncStore for RemoteRepository {
         self.base.io()
     }
 
-    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        self.read_chunk(key, part, version, to).await.map_err(|e| self.repository.within(key, &e))
+    async fn read(
+        &self,
+        key: &str,
+        part: Part,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        self.read_chunk(key, part, version, phase, to).await.map_err(|e| self.repository.within(key, &e))
     }
 
-    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        self.get_chunk(key, most).await.map_err(|e| self.repository.within(key, &e))
+    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        self.get_chunk(key, most, phase).await.map_err(|e| self.repository.within(key, &e))
     }
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
@@ -354,7 +371,7 @@ impl AsyncStore for RemoteRepository {
                 let document = self.repository.snapshot.document(key);
                 return Ok(document.map(|d| Found { size: d.len() as u64, version: None }));
             };
-            match self.chunk(node, &coords, file).await? {
+            match self.chunk(node, &coords, file, Phase::Running).await? {
                 None => Ok(None),
                 Some(Chunk::Native { object, offset, len }) => {
                     Ok(Some(Found { size: len, version: Some(native(&object, offset, len)) }))
@@ -372,12 +389,8 @@ impl AsyncStore for RemoteRepository {
         head.await.map_err(|e: Error| self.repository.within(key, &e))
     }
 
-    async fn exists(&self, key: &str) -> Result<bool> {
-        Ok(self.repository.snapshot.document(key).is_some())
-    }
-
     async fn confirm(&self, key: &str) -> Result<bool> {
-        self.exists(key).await
+        Ok(self.repository.snapshot.document(key).is_some())
     }
 
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::store::local::{percent_decoded, root};
 use crate::store::remote::not_after;
-use crate::store::{Found, Part, Store};
+use crate::store::{Found, Part, Phase, Store};
 
 /// What a file must be, as the manifest tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ impl Source {
     /// If they can't be read, or are of another version than was found before or else `check` tells.
     pub(super) fn read(&self, key: &str, from: u64, what: Wanted<'_>, to: &mut [u8]) -> Result<Option<Found>> {
         match self.store.remote() {
-            Some(remote) => remote.io().block_on(self.read_async(key, from, what, to)),
+            Some(remote) => remote.io().block_on(self.read_async(key, from, what, Phase::Running, to)),
             None => self.read_local(key, from, what, to),
         }
     }
@@ -69,13 +69,14 @@ impl Source {
         key: &str,
         from: u64,
         (check, version): Wanted<'_>,
+        phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
         match self.store.remote() {
             Some(remote) => {
                 // Who tells of a version found it in keeping with the check.
                 let version = version.cloned().or_else(|| check.version());
-                remote.read(key, Part::From(from), version.as_ref(), to).await
+                remote.read(key, Part::From(from), version.as_ref(), phase, to).await
             }
             None => self.read_local(key, from, (check, version), to),
         }

@@ -9,7 +9,7 @@ use super::*;
 use crate::reader::Reader;
 use crate::spec::{DimKey, Spec};
 use crate::store::LocalStore;
-use crate::store::remote::tests::{Random, Server, publish};
+use crate::store::remote::tests::{Act, Random, Server, publish};
 
 fn corpus(version: usize) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/corpus/icechunk/v{version}"))
@@ -126,6 +126,41 @@ fn a_chunk_is_one_request_and_a_manifest_too() {
         assert_eq!(count("manifests/"), 3);
         assert!((6..=12).contains(&count("chunks/")), "{log:?}");
         assert!(log.iter().all(|l| l.starts_with("GET")) && count("zarr.json") == 0);
+    }
+}
+
+/// Has the next six requests for each manifest fail.
+fn fail_manifests(server: &Server, version: usize) {
+    for (key, _) in files(&corpus(version)).into_iter().filter(|(key, _)| key.starts_with("manifests/")) {
+        server.acts_at.lock().unwrap().insert(format!("/store/{key}"), [Act::Status(503); 6].into());
+    }
+}
+
+#[test]
+fn manifests_are_read_as_patiently_as_what_needs_them() {
+    for version in [1, 2] {
+        let (server, url) = served(version);
+        fail_manifests(&server, version);
+        assert_eq!(values(&url, "a", &[]).unwrap(), rewritten(), "while the pipeline runs");
+        assert_eq!(server.taken_log().iter().filter(|l| l.contains("manifests/")).count(), 3 * 7);
+
+        let options = [("branch".to_owned(), "main".to_owned())];
+        let store = crate::store::open(&[url], &options, 1, crate::store::ReadFiles::default()).unwrap().remove(0);
+        fail_manifests(&server, version);
+        let remote = store.remote().unwrap();
+        for what in [Phase::Building, Phase::Running] {
+            let chunk = remote.io().block_on(remote.read("a/c/0/0/0", Part::Whole, None, what, &mut [0; 1000]));
+            match what {
+                Phase::Running => assert!(chunk.unwrap().is_some()),
+                Phase::Building => {
+                    let error = chunk.unwrap_err();
+                    assert!(
+                        error.message().contains("5 tries failed") && error.message().contains("manifests/"),
+                        "{error}"
+                    );
+                }
+            }
+        }
     }
 }
 

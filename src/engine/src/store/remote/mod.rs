@@ -19,6 +19,7 @@ pub use io::{Counters, Io};
 pub(crate) use transfer::is_dated_or_tagged;
 pub(super) use transfer::not_after;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore};
 use tokio::time::Instant;
 
-use super::{AsyncStore, Found, Part, Sink};
+use super::{AsyncStore, Found, Part, Phase, Sink};
 use crate::error::{Error, Result};
 use client::{Connector, Note};
 use options::Policy;
@@ -90,6 +91,13 @@ impl RemoteStore {
         })
     }
 
+    fn policy(&self, phase: Phase) -> Cow<'_, Policy> {
+        match phase {
+            Phase::Building => Cow::Owned(self.policy.building()),
+            Phase::Running => Cow::Borrowed(&self.policy),
+        }
+    }
+
     async fn ask(&self, path: &Path) -> std::result::Result<Found, Fault> {
         let note = Note::default();
         let mut options = GetOptions { head: true, ..GetOptions::default() };
@@ -141,20 +149,16 @@ impl AsyncStore for RemoteStore {
         &self.io
     }
 
-    async fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
-        transfer.run(&self.policy, Target::Slice(to)).await
-    }
-
-    async fn read_opening(
+    async fn read(
         &self,
         key: &str,
         part: Part,
         version: Option<&Arc<str>>,
+        phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
         let transfer = Transfer { store: self, key, path: self.path(key)?, part, version };
-        transfer.run(&self.policy.opening(), Target::Slice(to)).await
+        transfer.run(&self.policy(phase), Target::Slice(to)).await
     }
 
     async fn stream(
@@ -162,19 +166,18 @@ impl AsyncStore for RemoteStore {
         key: &str,
         range: Range<u64>,
         version: Option<&Arc<str>>,
-        opening: bool,
+        phase: Phase,
         sink: &mut dyn Sink,
     ) -> Result<Option<Found>> {
         let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
         let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::From(range.start), version };
-        let hasty = opening.then(|| self.policy.opening());
-        transfer.run(hasty.as_ref().unwrap_or(&self.policy), Target::Sink(sink, len)).await
+        transfer.run(&self.policy(phase), Target::Sink(sink, len)).await
     }
 
-    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::Whole, version: None };
-        let found = transfer.run(&self.policy.opening(), Target::Grow(&mut bytes, most)).await?;
+        let found = transfer.run(&self.policy(phase), Target::Grow(&mut bytes, most)).await?;
         Ok(found.map(|_| bytes))
     }
 
@@ -184,15 +187,11 @@ impl AsyncStore for RemoteStore {
         if confirmed.get(key).is_some_and(|at| at.elapsed() < CONFIRMED) {
             return Ok(true);
         }
-        let there = self.exists(key).await?;
+        let there = self.head(key).await?.is_some();
         if there {
             confirmed.insert(key.to_owned(), Instant::now());
         }
         Ok(there)
-    }
-
-    async fn exists(&self, key: &str) -> Result<bool> {
-        Ok(self.head(key).await?.is_some())
     }
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
@@ -212,7 +211,8 @@ impl AsyncStore for RemoteStore {
             return Ok(None);
         }
         let path = self.path(prefix)?;
-        let mut patience = Patience::new(&self.policy);
+        let policy = self.policy(Phase::Building);
+        let mut patience = Patience::new(&policy);
         loop {
             let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| Fault::unsent(&e)) };
             match self.timed(list).await {

@@ -32,8 +32,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// While a pipeline is built somebody waits for the answer, and what fails is more often a wrong URL than a busy server.
-    pub fn opening(&self) -> Self {
+    /// That of [`Phase::Building`](crate::store::Phase), whatever the options say.
+    pub fn building(&self) -> Self {
         Self { total: self.total.min(Duration::from_secs(30)), tries: self.tries.min(5), ..self.clone() }
     }
 }

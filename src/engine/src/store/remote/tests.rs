@@ -18,7 +18,7 @@ use object_store::client::{
 use super::options::Policy;
 use super::{Connector, Io, Part, RemoteStore};
 use crate::error::{Error, Result};
-use crate::store::{AsyncStore, Blocking, Store};
+use crate::store::{AsyncStore, Blocking, Phase, Store};
 
 /// What is done to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +46,8 @@ pub(crate) struct Server {
     pub versions: Mutex<HashMap<String, usize>>,
     /// What is done to the next requests; [`Act::Answer`] after that.
     pub acts: Mutex<VecDeque<Act>>,
+    /// What is done before that to the next requests for a path.
+    pub acts_at: Mutex<HashMap<String, VecDeque<Act>>>,
     pub log: Mutex<Vec<String>>,
     /// No ETags.
     anonymous: bool,
@@ -184,7 +186,8 @@ impl HttpService for Fake {
         let range = request.headers().get("range").map_or("", |r| r.to_str().unwrap());
         let line = format!("{} {} {range}", request.method(), request.uri().path());
         self.0.log.lock().unwrap().push(line.trim().to_owned());
-        let act = self.0.acts.lock().unwrap().pop_front().unwrap_or(Act::Answer);
+        let own = self.0.acts_at.lock().unwrap().get_mut(request.uri().path()).and_then(VecDeque::pop_front);
+        let act = own.or_else(|| self.0.acts.lock().unwrap().pop_front()).unwrap_or(Act::Answer);
         match act {
             Act::Delay(time) => tokio::time::sleep(time).await,
             Act::Silence => std::future::pending().await,
@@ -250,7 +253,7 @@ fn read(server: &Arc<Server>, part: Part, len: usize) -> (Result<Option<u64>>, V
     let io = Io::new(1).unwrap();
     let store = store_of(server, &io);
     let mut to = vec![0; len];
-    let found = without_waiting(store.read("k", part, None, &mut to)).map(|f| f.map(|f| f.size));
+    let found = without_waiting(store.read("k", part, None, Phase::Running, &mut to)).map(|f| f.map(|f| f.size));
     (found, to, server.taken_log())
 }
 
@@ -282,11 +285,11 @@ fn a_missing_key_is_none_and_other_refusals_are_errors() {
     let io = Io::new(1).unwrap();
     let server = server(&[]);
     let store = store_of(&server, &io);
-    assert!(without_waiting(store.read("no", Part::Whole, None, &mut [0; 9])).unwrap().is_none());
+    assert!(without_waiting(store.read("no", Part::Whole, None, Phase::Running, &mut [0; 9])).unwrap().is_none());
     for status in [400, 401, 403, 405, 410] {
         server.taken_log();
         server.acts.lock().unwrap().push_back(Act::Status(status));
-        let error = without_waiting(store.read("k", Part::Whole, None, &mut [0; 9])).unwrap_err();
+        let error = without_waiting(store.read("k", Part::Whole, None, Phase::Running, &mut [0; 9])).unwrap_err();
         assert!(error.message().contains(&status.to_string()) && error.message().contains("\"k\""), "{error}");
         assert_eq!(server.taken_log().len(), 1, "{status} isn't asked again");
     }
@@ -318,7 +321,8 @@ fn versions_are_never_mixed() {
     let io = Io::new(1).unwrap();
     let server = server(&[Act::Replace(0)]);
     let store = store_of(&server, &io);
-    let error = without_waiting(store.read("k", Part::From(0), Some(&Arc::from("\"0\"")), &mut [0; 9])).unwrap_err();
+    let error = without_waiting(store.read("k", Part::From(0), Some(&Arc::from("\"0\"")), Phase::Running, &mut [0; 9]))
+        .unwrap_err();
     assert!(error.message().contains("replaced since its index was read"), "{error}");
 }
 
@@ -329,8 +333,8 @@ fn dates_tell_versions_apart_where_there_are_no_tags() {
     server.put("/store/k", value(5000));
     let server = Arc::new(server);
     let store = store_of(&server, &io);
-    let index = without_waiting(store.read("k", Part::Last, None, &mut [0; 100])).unwrap().unwrap();
-    let chunk = || without_waiting(store.read("k", Part::From(7), index.version.as_ref(), &mut [0; 9]));
+    let index = without_waiting(store.read("k", Part::Last, None, Phase::Running, &mut [0; 100])).unwrap().unwrap();
+    let chunk = || without_waiting(store.read("k", Part::From(7), index.version.as_ref(), Phase::Running, &mut [0; 9]));
     assert_eq!(chunk().unwrap().unwrap().size, 5000);
     server.versions.lock().unwrap().insert("/store/k".to_owned(), 1);
     let error = chunk().unwrap_err();
@@ -356,12 +360,12 @@ fn a_slow_answer_is_raced() {
         let mut to = vec![0; 5000];
         for _ in 0..100 {
             server.acts.lock().unwrap().push_back(Act::Delay(Duration::from_millis(40)));
-            store.read("k", Part::Whole, None, &mut to).await.unwrap();
+            store.read("k", Part::Whole, None, Phase::Running, &mut to).await.unwrap();
         }
         to.fill(0);
         server.acts.lock().unwrap().push_back(Act::Silence);
         let began = tokio::time::Instant::now();
-        store.read("k", Part::Whole, None, &mut to).await.unwrap();
+        store.read("k", Part::Whole, None, Phase::Running, &mut to).await.unwrap();
         assert_eq!(to, value(5000));
         assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
     });
@@ -417,7 +421,7 @@ fn thousands_of_schedules_end_in_right_bytes_or_an_error_in_time() {
         let mut to = vec![0; bytes.len()];
         let (found, time) = without_waiting(async {
             let began = tokio::time::Instant::now();
-            (store.read("k", part, None, &mut to).await, began.elapsed())
+            (store.read("k", part, None, Phase::Running, &mut to).await, began.elapsed())
         });
         // The total, one more request, and its second.
         assert!(time <= store.policy.total + 2 * store.policy.request, "seed {seed}: {time:?}");

@@ -12,7 +12,7 @@ use super::inflate::{Inflater, check_crc};
 use super::{Archive, HEADER, Place};
 use crate::error::{Error, Result};
 use crate::store::remote::Io;
-use crate::store::{AsyncStore, Found, Part, too_long, window};
+use crate::store::{AsyncStore, Found, Part, Phase, too_long, window};
 
 /// The key of a store's own URL, which is the archive's.
 const ITSELF: &str = "";
@@ -32,8 +32,7 @@ struct Wanted<'a> {
     entry: &'a Entry,
     number: u32,
     offset: u64,
-    /// Whether somebody waits while a pipeline is built.
-    opening: bool,
+    phase: Phase,
 }
 
 impl RemoteZip {
@@ -57,12 +56,14 @@ impl RemoteZip {
     async fn directory(base: &dyn AsyncStore) -> Result<(Directory, Option<Arc<str>>)> {
         let gone = || Error::value("expected a zip archive, but found nothing; check the URL");
         let mut tail = vec![0; TAIL];
-        let found = base.read_opening(ITSELF, Part::Last, None, &mut tail).await?.ok_or_else(gone)?;
+        let read = async |part, version: Option<&Arc<str>>, to: &mut [u8]| {
+            base.read(ITSELF, part, version, Phase::Building, to).await?.ok_or_else(gone)
+        };
+        let found = read(Part::Last, None, &mut tail).await?;
         if found.size < TAIL as u64 {
             tail.truncate(found.size as usize);
             if !tail.is_empty() {
-                let version = found.version.as_ref();
-                base.read_opening(ITSELF, Part::From(0), version, &mut tail).await?.ok_or_else(gone)?;
+                read(Part::From(0), found.version.as_ref(), &mut tail).await?;
             }
         }
         let end = End::find(&tail, found.size)?;
@@ -72,8 +73,7 @@ impl RemoteZip {
         let before = tail_at.saturating_sub(end.directory.start).min(bytes.len() as u64) as usize;
         let (front, back) = bytes.split_at_mut(before);
         if !front.is_empty() {
-            let part = Part::From(end.directory.start);
-            base.read_opening(ITSELF, part, found.version.as_ref(), front).await?.ok_or_else(gone)?;
+            read(Part::From(end.directory.start), found.version.as_ref(), front).await?;
         }
         let from = end.directory.start.saturating_sub(tail_at) as usize;
         back.copy_from_slice(&tail[from..from + back.len()]);
@@ -81,24 +81,19 @@ impl RemoteZip {
     }
 
     /// Bytes of the archive.
-    async fn fill(&self, offset: u64, to: &mut [u8], opening: bool) -> Result<()> {
-        let (part, version) = (Part::From(offset), self.version.as_ref());
-        let found = if opening {
-            self.base.read_opening(ITSELF, part, version, to).await?
-        } else {
-            self.base.read(ITSELF, part, version, to).await?
-        };
+    async fn fill(&self, offset: u64, to: &mut [u8], phase: Phase) -> Result<()> {
+        let found = self.base.read(ITSELF, Part::From(offset), self.version.as_ref(), phase, to).await?;
         found.map(|_| ()).ok_or_else(gone)
     }
 
-    async fn header(&self, entry: &Entry, opening: bool) -> Result<u64> {
+    async fn header(&self, entry: &Entry, phase: Phase) -> Result<u64> {
         let mut header = [0; HEADER];
-        self.fill(entry.header, &mut header, opening).await?;
+        self.fill(entry.header, &mut header, phase).await?;
         self.archive.data(entry, &header)
     }
 
     async fn fetch(&self, wanted: &Wanted<'_>, to: &mut [u8]) -> Result<()> {
-        let Wanted { entry, number, opening, .. } = *wanted;
+        let Wanted { entry, number, phase, .. } = *wanted;
         if to.is_empty() {
             return Ok(());
         }
@@ -112,7 +107,7 @@ impl RemoteZip {
         if let Some(Ok(())) = tried {
             return Ok(());
         }
-        let data = self.header(entry, opening).await?;
+        let data = self.header(entry, phase).await?;
         match tried {
             // The guess was right, the data aren't.
             Some(failed) if data == guess => failed,
@@ -126,14 +121,14 @@ impl RemoteZip {
 
     /// Reads, the entry's data being at `data`.
     async fn fetch_at(&self, wanted: &Wanted<'_>, data: u64, to: &mut [u8]) -> Result<()> {
-        let Wanted { entry, offset, opening, .. } = *wanted;
+        let Wanted { entry, offset, phase, .. } = *wanted;
         if entry.method() == Method::Stored {
-            self.fill(data + offset, to, opening).await?;
+            self.fill(data + offset, to, phase).await?;
             return if to.len() as u64 == entry.size { check_crc(entry.crc, crc32fast::hash(to)) } else { Ok(()) };
         }
         let range = data..data + entry.compressed;
         let mut inflater = Inflater::new(entry, offset, to);
-        let found = self.base.stream(ITSELF, range, self.version.as_ref(), opening, &mut inflater).await?;
+        let found = self.base.stream(ITSELF, range, self.version.as_ref(), phase, &mut inflater).await?;
         found.ok_or_else(gone)?;
         inflater.finish()
     }
@@ -155,24 +150,31 @@ impl AsyncStore for RemoteZip {
         self.base.io()
     }
 
-    async fn read(&self, key: &str, part: Part, _: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    async fn read(
+        &self,
+        key: &str,
+        part: Part,
+        _: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
         let Some((number, entry)) = self.archive.find(key)? else { return Ok(None) };
         let within = |e: Error| self.archive.within(key, &e);
         if let Some((offset, len)) = window(part, entry.size, to.len()).map_err(within)? {
-            let wanted = Wanted { entry, number, offset, opening: false };
+            let wanted = Wanted { entry, number, offset, phase };
             self.fetch(&wanted, &mut to[..len]).await.map_err(within)?;
         }
         // The one version that there is.
         Ok(Some(Found { size: entry.size, version: self.version.clone() }))
     }
 
-    async fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         let Some((number, entry)) = self.archive.find(key)? else { return Ok(None) };
         if entry.size > most {
             return Err(too_long(self.location(), key, most, entry.size));
         }
         let mut bytes = vec![0; entry.size as usize];
-        let wanted = Wanted { entry, number, offset: 0, opening: true };
+        let wanted = Wanted { entry, number, offset: 0, phase };
         self.fetch(&wanted, &mut bytes).await.map_err(|e| self.archive.within(key, &e))?;
         Ok(Some(bytes))
     }
@@ -180,10 +182,6 @@ impl AsyncStore for RemoteZip {
     async fn head(&self, key: &str) -> Result<Option<Found>> {
         let found = |(_, entry): (_, &Entry)| Found { size: entry.size, version: self.version.clone() };
         Ok(self.archive.find(key)?.map(found))
-    }
-
-    async fn exists(&self, key: &str) -> Result<bool> {
-        Ok(self.archive.exists(key))
     }
 
     async fn confirm(&self, key: &str) -> Result<bool> {

@@ -9,7 +9,7 @@ use flate2::write::DeflateEncoder;
 use super::*;
 use crate::store::remote::Io;
 use crate::store::remote::tests::{Act, Random, Server, store_of, without_waiting};
-use crate::store::{AsyncStore, Found, Part, Store};
+use crate::store::{AsyncStore, Found, Part, Phase, Store};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Style {
@@ -172,10 +172,13 @@ fn every_style_of_archive_gives_the_same() {
         let (bytes, _) = written(&files(), style);
         let (on_disk, server) = (local(&bytes).unwrap(), remote(&bytes).unwrap());
         check(&|k, p, to| on_disk.read(k, p, None, to), &format!("local, style {i}"));
-        check(&|k, p, to| without_waiting(server.store.read(k, p, None, to)), &format!("remote, style {i}"));
+        check(
+            &|k, p, to| without_waiting(server.store.read(k, p, None, Phase::Running, to)),
+            &format!("remote, style {i}"),
+        );
         for (name, data) in files().iter().filter(|(n, _)| !n.ends_with('/')) {
             assert_eq!(on_disk.get(name, 1 << 20).unwrap().unwrap(), *data);
-            assert_eq!(without_waiting(server.store.get(name, 1 << 20)).unwrap().unwrap(), *data);
+            assert_eq!(without_waiting(server.store.get(name, 1 << 20, Phase::Building)).unwrap().unwrap(), *data);
         }
         assert!(on_disk.get("ü/0", 5).unwrap_err().message().contains("expected at most 5 bytes"));
         assert_eq!(on_disk.children("").unwrap().unwrap(), ["a", "b", "b.x", "ü"]);
@@ -192,13 +195,17 @@ fn a_value_is_one_request() {
         assert_eq!(remote.server.taken_log().len(), 2, "small: the end, and because there is no more, all of it");
         let names: Vec<_> = files().iter().map(|(n, _)| *n).filter(|n| n.contains("/c/")).collect();
         for &name in &names {
-            without_waiting(remote.store.read(name, Part::Whole, None, &mut [0; 9000])).unwrap().unwrap();
+            without_waiting(remote.store.read(name, Part::Whole, None, Phase::Running, &mut [0; 9000]))
+                .unwrap()
+                .unwrap();
         }
         // Prefixed archives are looked at more closely, but not what has fields as most do.
         let asked = remote.server.taken_log().len();
         assert_eq!(asked, names.len(), "style {i}");
         for _ in 0..3 {
-            without_waiting(remote.store.read("a/c/1/0", Part::From(5), None, &mut [0; 90])).unwrap().unwrap();
+            without_waiting(remote.store.read("a/c/1/0", Part::From(5), None, Phase::Running, &mut [0; 90]))
+                .unwrap()
+                .unwrap();
         }
         // One more for the header, where there is more than one place at which data can begin.
         assert!(remote.server.taken_log().len() <= 4, "style {i}");
@@ -223,7 +230,7 @@ fn a_value_is_one_request() {
     let remote = remote(&bytes).unwrap();
     remote.server.taken_log();
     for name in ["a/c/0/0", "a/c/0/1", "a/c/1/0", "b/c/0"] {
-        without_waiting(remote.store.read(name, Part::Whole, None, &mut [0; 9000])).unwrap().unwrap();
+        without_waiting(remote.store.read(name, Part::Whole, None, Phase::Running, &mut [0; 9000])).unwrap().unwrap();
     }
     assert_eq!(remote.server.taken_log().len(), 4 + 2, "the first is read again, with its header in between");
 }
@@ -237,7 +244,7 @@ fn a_large_directory_is_two_requests_and_compact() {
     assert_eq!(remote.server.taken_log().len(), 2);
     for i in (0..20_000).step_by(997) {
         let mut to = [0; 3];
-        without_waiting(remote.store.read(&names[i], Part::Whole, None, &mut to)).unwrap().unwrap();
+        without_waiting(remote.store.read(&names[i], Part::Whole, None, Phase::Running, &mut to)).unwrap().unwrap();
         assert_eq!(to[..], value(i, 3));
     }
     assert_eq!((remote.store.archive.directory.len(), size_of::<Entry>()), (20_000, 48));
@@ -275,7 +282,8 @@ fn what_cannot_be_read_is_named() {
         change(&mut bytes, record, end);
         let read = |store: Result<LocalZip>| store.and_then(|s| s.get("k", 100)).map(|v| v.unwrap());
         let error = read(local(&bytes)).unwrap_err();
-        let remotely = remote(&bytes).and_then(|r| without_waiting(r.store.get("k", 100))).unwrap_err();
+        let remotely =
+            remote(&bytes).and_then(|r| without_waiting(r.store.get("k", 100, Phase::Building))).unwrap_err();
         let tail = |e: &Error| e.message().rsplit(": ").next().unwrap().to_owned();
         // An empty object has no last bytes, which servers say themselves.
         assert!(tail(&error) == tail(&remotely) || bytes.is_empty(), "{error}, {remotely}");
@@ -318,7 +326,8 @@ fn another_archive_in_its_place_is_an_error() {
     let (bytes, _) = written(&files(), Style::default());
     let remote = remote(&bytes).unwrap();
     remote.server.versions.lock().unwrap().insert("/store".into(), 1);
-    let error = without_waiting(remote.store.read("a/c/0/0", Part::Whole, None, &mut [0; 9000])).unwrap_err();
+    let error =
+        without_waiting(remote.store.read("a/c/0/0", Part::Whole, None, Phase::Running, &mut [0; 9000])).unwrap_err();
     assert!(error.message().contains("it was replaced since"), "{error}");
 
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -425,7 +434,8 @@ fn thousands_of_damaged_archives_give_right_values_or_errors() {
                 let found = take(on_disk.read(name, part, None, &mut to), &mut to);
                 right += judge(found, expected, allowed, in_directory, &what);
                 to.fill(0);
-                let found = take(without_waiting(server.store.read(name, part, None, &mut to)), &mut to);
+                let found =
+                    take(without_waiting(server.store.read(name, part, None, Phase::Running, &mut to)), &mut to);
                 right += judge(found, expected, allowed, in_directory, &format!("{what}, remote"));
                 all += 2;
             }
