@@ -35,7 +35,7 @@ def values():
 
 def compare(device, local, url, batch_size=2, epochs=1.0, name_arrays=True, **args):
     """Asserts that a remote store gives what the local one holds."""
-    how = {k: args.pop(k) for k in ("storage_options", "io_concurrency") if k in args}
+    how = {k: args.pop(k) for k in ("storage_options", "io_concurrency", "cache_dir") if k in args}
     args = {"arrays": ["a"]} | args
     oracle = Oracle(batch_size, path=local, **args)
     expected = oracle.batches()
@@ -175,6 +175,27 @@ def test_missing_chunks_are_fill_values_and_ask_once_after_the_array(tmp_path, v
     # Once in 10 s; the machine may be slow.
     assert {path for method, path in counts if method == "HEAD"} == {"/a/zarr.json"}
     assert counts["HEAD", "/a/zarr.json"] <= 3
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_servers_that_refuse_head(tmp_path, values, status):
+    """Arrays with missing chunks are read from them, and what a disk keeps is checked: by a byte."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
+    for file in chunk_files(tmp_path / "s", "a")[::2]:
+        file.unlink()
+    with Server(tmp_path / "s", fault=lambda _number, method, _path: status if method == "HEAD" else None) as server:
+        for first in (True, False):
+            compare("cpu", tmp_path / "s", server.url, 4, arrays=["a"], cache_dir=str(tmp_path / "cache"))
+            time.sleep(0.5)  # writing is done behind
+            log = server.take_log()
+            assert 1 <= sum(method == "HEAD" for method, _, _ in log) <= 16, "tasks may find out at the same time, but once"
+            chunks = {range_ for method, path, range_ in log if method == "GET" and path in present(tmp_path / "s")}
+            assert chunks == ({""} if first else {"bytes=0-0"})
+            assert ("GET", "/a/zarr.json", "bytes=0-0") in log
+
+
+def present(store):
+    return {f"/{file.relative_to(store)}" for file in chunk_files(store, "a")}
 
 
 def test_many_requests_are_under_way_at_a_time(tmp_path, values):

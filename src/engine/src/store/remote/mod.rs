@@ -4,6 +4,7 @@
 //! where to go on is decided here ([`transfer`]), so that it is the same for all of them, can be counted, and can be
 //! tested with faults at will. No request is made only to learn a length, except where a service can't do without.
 
+mod asking;
 mod client;
 mod connect;
 mod io;
@@ -26,17 +27,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use object_store::ObjectStore;
 use object_store::client::HttpConnector;
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore};
 use tokio::time::Instant;
 
 use super::{AsyncStore, Found, Part, Phase, Sink};
 use crate::error::{Error, Result};
-use client::{Connector, Note};
+use asking::Asking;
+use client::Connector;
 use options::Policy;
 use pace::Pace;
-use patience::{Fault, Patience, judge};
+use patience::{Fault, Patience};
 use transfer::{Target, Transfer};
 
 /// For so long a key that was seen is taken to be there: a sparse array asks after its metadata once in that time, not
@@ -52,6 +54,7 @@ pub struct RemoteStore {
     lists: bool,
     policy: Policy,
     pace: Pace,
+    asking: Asking,
     io: Arc<Io>,
     confirmed: tokio::sync::Mutex<HashMap<String, Instant>>,
 }
@@ -86,6 +89,7 @@ impl RemoteStore {
             lists: connected.lists,
             policy,
             pace: Pace::default(),
+            asking: Asking::default(),
             io,
             confirmed: tokio::sync::Mutex::default(),
         })
@@ -99,11 +103,7 @@ impl RemoteStore {
     }
 
     async fn ask(&self, path: &Path) -> std::result::Result<Found, Fault> {
-        let note = Note::default();
-        let mut options = GetOptions { head: true, ..GetOptions::default() };
-        options.extensions.insert(note.clone());
-        let found = self.store.get_opts(path, options).await.map_err(|e| judge(&e, &note.get()))?;
-        Ok(Found { size: found.meta.size, version: Some(transfer::version(&found.meta)) })
+        self.asking.ask(&*self.store, path).await
     }
 
     async fn timed<T>(

@@ -53,6 +53,10 @@ pub(crate) struct Server {
     anonymous: bool,
     /// Dates, another for each version.
     dated: bool,
+    /// What `HEAD` is answered with, if it is refused.
+    pub refuses_head: Option<u16>,
+    /// Takes no notice of ranges.
+    without_ranges: bool,
 }
 
 impl Server {
@@ -86,6 +90,9 @@ impl Server {
         if let Act::Status(status) = act {
             return empty(status);
         }
+        if let Some(status) = self.refuses_head.filter(|_| request.method() == "HEAD") {
+            return empty(status);
+        }
         let values = self.values.lock().unwrap();
         let Some(versions) = values.get(&path) else { return empty(404) };
         let version = *self.versions.lock().unwrap().entry(path.clone()).or_default();
@@ -94,7 +101,7 @@ impl Server {
             return empty(412);
         }
         let size = value.len();
-        let range = header("range").map(|text| {
+        let range = header("range").filter(|_| !self.without_ranges).map(|text| {
             let (from, to) = text.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
             match from.parse::<usize>() {
                 Ok(from) => from..(to.parse::<usize>().unwrap() + 1).min(size),
@@ -472,6 +479,40 @@ fn what_is_there_is_asked_after_once_in_a_while() {
         assert!(store.confirm("k").await.unwrap() && !store.confirm("no").await.unwrap());
     });
     assert_eq!(server.taken_log(), ["HEAD /store/k", "HEAD /store/k", "HEAD /store/no"]);
+}
+
+#[test]
+fn servers_that_refuse_head_are_asked_otherwise() {
+    let io = Io::new(1).unwrap();
+    for status in [403, 405, 501] {
+        for without_ranges in [false, true] {
+            let server = Server { refuses_head: Some(status), without_ranges, ..Server::default() };
+            server.put("/store/k", value(5000));
+            server.put("/store/nothing", Vec::new());
+            let server = Arc::new(server);
+            let store = store_of(&server, &io);
+            let ask = |key| without_waiting(store.head(key)).map(|found| found.map(|f| (f.size, f.version)));
+            let tag = Some("\"0\"".into());
+            assert_eq!(ask("k").unwrap(), Some((5000, tag.clone())), "{status}");
+            let log = server.taken_log();
+            let ways = ["HEAD /store/k", "GET /store/k bytes=0-0", "GET /store/k"];
+            assert_eq!(log, &ways[..if without_ranges { 3 } else { 2 }]);
+            assert_eq!(ask("no").unwrap(), None);
+            assert_eq!(ask("nothing").unwrap().map(|f| f.0), Some(0));
+            assert_eq!(server.taken_log().iter().filter(|l| l.starts_with("GET")).count(), 2, "it is remembered");
+            // What is asked while bytes are read: none of them.
+            let none = without_waiting(store.read("k", Part::From(9), None, Phase::Running, &mut [])).unwrap();
+            assert_eq!(none.map(|f| (f.size, f.version)), Some((5000, tag)));
+            assert!(without_waiting(store.confirm("k")).unwrap() && !without_waiting(store.confirm("no")).unwrap());
+        }
+    }
+    // One value that nobody gets says nothing of the next; nor does an outage.
+    let server = server(&[Act::Status(403), Act::Status(403), Act::Status(503), Act::Answer]);
+    let store = store_of(&server, &io);
+    assert!(without_waiting(store.head("k")).unwrap_err().message().contains("403"));
+    assert_eq!(without_waiting(store.head("k")).unwrap().map(|f| f.size), Some(5000));
+    let log = server.taken_log();
+    assert_eq!(log, ["HEAD /store/k", "GET /store/k bytes=0-0", "HEAD /store/k", "HEAD /store/k"]);
 }
 
 #[test]
