@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::cache::blocking;
 use crate::error::{Error, Result};
 use crate::store::local::{percent_decoded, root};
 use crate::store::remote::not_after;
@@ -78,7 +79,7 @@ impl Source {
                 let version = version.cloned().or_else(|| check.version());
                 remote.read(key, Part::From(from), version.as_ref(), phase, to).await
             }
-            None => self.read_local(key, from, (check, version), to),
+            None => blocking(|| self.read_local(key, from, (check, version), to)),
         }
     }
 
@@ -86,7 +87,7 @@ impl Source {
     pub(super) async fn head_async(&self, key: &str) -> Result<Option<Found>> {
         match self.store.remote() {
             Some(remote) => remote.head(key).await,
-            None => self.store.read(key, Part::From(0), None, &mut []),
+            None => blocking(|| self.store.read(key, Part::From(0), None, &mut [])),
         }
     }
 
