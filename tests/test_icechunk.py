@@ -149,6 +149,63 @@ def test_a_checkpoint_is_of_one_snapshot(tmp_path, values):
     same(to_numpy(resumed.run()[0]), values[2:4], "goes on")
 
 
+def test_each_of_several_repositories_has_its_snapshot(tmp_path, values):
+    """Joined with one another, and with a Zarr store."""
+    firsts = []
+    for number in range(2):
+        repo = create(tmp_path / f"r{number}")
+
+        def change(group, number=number):
+            write(values + 10 * number)(group)
+            lat = group.create_array("lat", shape=(8,), chunks=(8,), dtype="float64", dimension_names=("lat",))
+            lat[:] = np.arange(8) / 10
+
+        firsts.append(commit(repo, change))
+
+        def rewrite(group):
+            group["a"][...] = -1
+            group["lat"][...] = 0
+
+        commit(repo, rewrite)
+    write(values + 20)(zarr.open_group(tmp_path / "z", mode="w"))
+    old, new = [values, values + 10], -np.ones_like(values)
+    a, b = firsts
+    with Server(tmp_path) as server:
+        for root in (tmp_path, server.url):
+            paths = [f"{root}/r0", f"{root}/r1", f"{root}/z"]
+
+            def joined(ids, paths=paths, **args):
+                args = {"arrays": ["a"], "dims": ["time"], "window": [1], "storage_options": {"snapshot_id": ids}} | args
+                return build("cpu", 24 * len(paths), path=paths, **args)
+
+            for ids, expected in [
+                ([a, b], old), ([a, None], [old[0], new]), (["", b], [new, old[1]]), (f"{a},{b}", old),
+                ([a, b, None], [*old, values + 20]), ([None] * 3, [new, new, values + 20]),
+            ]:
+                some = paths[: len(expected)]
+                same(to_numpy(joined(ids, some).run()[0])[:, 0], np.concatenate(expected), f"{ids}")
+            both = {"snapshot_id": [a, b, None], "virtual_chunks": ["file:///", f"file://{tmp_path}"]}
+            same(to_numpy(joined(None, storage_options=both).run()[0])[:, 0], np.concatenate([*old, values + 20]), "virtual")
+            picked = joined([a, b], paths[:2], pick={"lat": [0.3]})
+            same(to_numpy(picked.run()[0])[:, 0], np.concatenate(old)[:, 3:4], "the latitude in the first one's snapshot")
+            for ids, some, words in [
+                ([a, b], paths, r"one for all paths, or as many as there are in path \(3\), but found 2"),
+                ([a, b, None], paths[:2], r"in path \(2\), but found 3"),
+                ([a, None], paths[0], r"in path \(1\), but found 2"),
+                ([b, a], paths[:2], "r0, as an Icechunk repository: .*" + b),
+                ([a, b, a], paths, "/z, as an Icechunk repository: .*whether the path is that of an Icechunk repository"),
+            ]:
+                with pytest.raises(ValueError, match=words):
+                    build("cpu", 1, path=some, arrays=["a"], storage_options={"snapshot_id": ids})
+    args = {"path": [f"{tmp_path}/r0", f"{tmp_path}/r1"], "arrays": ["a"], "checkpointing": True}
+    pipe = build("cpu", 24, **args, storage_options={"snapshot_id": [a, b]})
+    pipe.run()
+    with pytest.raises(ValueError, match=f"snapshot_id.*{a}.*{b}"):
+        build("cpu", 24, checkpoint=pipe.checkpoint(), **args).run()
+    resumed = build("cpu", 24, checkpoint=pipe.checkpoint(), **args, storage_options={"snapshot_id": [a, b]})
+    same(to_numpy(resumed.run()[0]), old[1], "goes on")
+
+
 def test_missing_chunks_and_labels(tmp_path, values):
     repo = create(tmp_path / "r")
 
@@ -223,6 +280,7 @@ def test_virtual_chunks_are_read_where_they_may_be(tmp_path, values, with_virtua
     upload(s3, with_virtual, f"{prefix}/data")
     for name, url, allowed in [
         ("local", f"file://{with_virtual}/some file.bin", f"file://{with_virtual}"),
+        ("root", f"file://{with_virtual}/some file.bin", "file:///"),
         ("remote", f"s3://bucket/{prefix}/data/some file.bin", f"s3://bucket/{prefix}/data/"),
     ]:
         virtual(tmp_path / name, url)

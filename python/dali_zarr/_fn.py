@@ -33,7 +33,13 @@ def _check(name: str, value: Any) -> None:
                 raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
 
 
+# Options that are lists, in which None stands for nothing.
+_LISTS = ("snapshot_id", "virtual_chunks")
+
+
 def _option(name: Any, value: Any) -> str:
+    if name in _LISTS and isinstance(value, list | tuple):
+        return ",".join("" if item is None else _option(name, item) for item in value)
     if not isinstance(name, str) or not isinstance(value, str | int | float):
         # The value isn't repeated: it may be a secret.
         raise TypeError(

@@ -57,13 +57,27 @@ def _find(dim: str | int, labels: list[float], path, arrays, dims, options) -> l
     group, slash, _ = first.rpartition("/")
     array = group + slash + dim
     try:
-        coordinates = _native.read_vector(paths[0], array, options)
+        coordinates = _native.read_vector(paths[0], array, _of_first(options))
     except (ValueError, TypeError) as error:
         raise type(error)(
             f"zarr_reader: pick: the labels of {dim!r} can't be looked up, because the coordinates can't be read "
             f"({error}); give indices"
         ) from error
     return [_find_one(dim, label, coordinates) for label in labels]
+
+
+def _of_first(options: str | Sequence[str] | None) -> list[str]:
+    """The options without the snapshots of other stores than the first."""
+    found = []
+    for option in [options] if isinstance(options, str) else list(options or []):
+        name, _, value = option.partition("=")
+        if name.strip().lower() == "snapshot_id" and "," in value:
+            value = value.partition(",")[0].strip()
+            if not value:
+                continue
+            option = f"{name}={value}"
+        found.append(option)
+    return found
 
 
 def _find_one(dim: str, label: float, coordinates: np.ndarray) -> int:

@@ -46,8 +46,8 @@ Arrays that don't have that dimension are read from the first store.)",
 
 The names are those of the Rust crate object_store, and ``max_retries`` (in a row, ``10``), ``retry_timeout`` (``"180s"``)
 and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one); and for Icechunk repositories
-one of ``branch`` (``"main"``), ``tag`` and ``snapshot_id``, and ``virtual_chunks`` (URLs below which virtual chunks may be). Keys, passwords and
-tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
+one of ``branch`` (``"main"``), ``tag`` and ``snapshot_id`` (one for all of ``path``, or one for each with commas between them; empty where none is
+chosen), and ``virtual_chunks`` (URLs below which virtual chunks may be). Keys, passwords and tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 

@@ -264,6 +264,7 @@ pub fn open(
 ) -> Result<Vec<Arc<dyn Store>>> {
     let mut io = None;
     let (choice, options) = Choice::take(options)?;
+    choice.as_ref().map_or(Ok(()), |c| c.check(locations.len()))?;
     let outside = choice.iter().flat_map(|c| &c.outside);
     if !locations.iter().chain(outside).any(|l| is_remote(l)) && !options.is_empty() {
         return Err(Error::value(
@@ -289,16 +290,29 @@ pub fn open(
     let stores = locations.iter().map(&mut open).collect::<Result<Vec<_>>>()?;
     let Some(choice) = choice else { return Ok(stores) };
     let mut repositories = Vec::new();
-    for (store, location) in stores.iter().zip(locations) {
-        let source = |prefix: &String| icechunk::Source::new(prefix.clone(), open(prefix)?);
+    for (i, (store, location)) in stores.iter().zip(locations).enumerate() {
+        let version = choice.version(i);
+        if version.is_none() && choice.outside.is_empty() {
+            // What it holds is found out when its metadata are read.
+            repositories.push(Arc::clone(store));
+            continue;
+        }
+        let source = |prefix: &String| {
+            let store = open(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
+            icechunk::Source::new(prefix.clone(), store)
+        };
         let sources = choice.outside.iter().map(source).collect::<Result<_>>()?;
-        repositories.push(icechunk::open(store, &choice.version, sources)?.ok_or_else(|| {
-            Error::value(format!(
-                "store {location}: expected an Icechunk repository, since storage_options choose its {}, but found none with it; check \
-                 the path and the name",
-                choice.version
-            ))
-        })?);
+        let repository = icechunk::open(store, &version.clone().unwrap_or_default(), sources)?;
+        repositories.push(match (repository, version) {
+            (Some(repository), _) => repository,
+            (None, None) => Arc::clone(store),
+            (None, Some(version)) => {
+                return Err(Error::value(format!(
+                    "store {location}: expected an Icechunk repository, since storage_options choose its {version}, but found none with \
+                     it; check the path and the name"
+                )));
+            }
+        });
     }
     Ok(repositories)
 }

@@ -83,8 +83,13 @@ pub fn open(base: &Arc<dyn Store>, version: &Version, sources: Vec<Source>) -> R
     let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
     let Some(id) = refs::resolve(&**base, version).map_err(within)? else { return Ok(None) };
     let key = format!("snapshots/{}", file::name(&id));
-    let file =
-        base.get(&key, MOST).and_then(|f| f.ok_or_else(|| Error::value("expected a snapshot, but found nothing")));
+    let missing = || match version {
+        Version::Snapshot(_) => Error::value(
+            "expected a snapshot, but found nothing; check its name, and whether the path is that of an Icechunk repository",
+        ),
+        _ => Error::value("expected a snapshot, but found nothing"),
+    };
+    let file = base.get(&key, MOST).and_then(|f| f.ok_or_else(missing));
     let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
     let manifests = snapshot.files.iter().map(|_| OnceCell::new()).collect();
     let location = base.location().to_owned();

@@ -26,8 +26,8 @@ impl Default for Version {
 /// What of a repository is to be read, as `storage_options` tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The version.
-    pub version: Version,
+    /// Of all repositories (none: the default), or of each; `None`: whatever is there, which may be no repository.
+    versions: Vec<Option<Version>>,
     /// URLs, with slashes at their ends, below which virtual chunks may be.
     pub outside: Vec<String>,
 }
@@ -41,23 +41,28 @@ impl Choice {
     /// # Errors
     /// [`Error::value`] if there are several versions, or what isn't a URL.
     pub fn take(options: &[(String, String)]) -> Result<(Option<Self>, Options)> {
-        let mut version = None;
+        let mut chosen: Option<(String, Vec<Option<Version>>)> = None;
         let mut outside = Vec::new();
         let mut rest = Vec::new();
         for (name, value) in options {
             let wanted = match name.trim().to_ascii_lowercase().as_str() {
-                "branch" => Version::Branch(value.clone()),
-                "tag" => Version::Tag(value.clone()),
-                "snapshot_id" => Version::Snapshot(value.clone()),
+                "branch" => vec![Some(Version::Branch(value.clone()))],
+                "tag" => vec![Some(Version::Tag(value.clone()))],
+                "snapshot_id" if !value.contains(',') => vec![Some(Version::Snapshot(value.clone()))],
+                "snapshot_id" => {
+                    let of_each = value.split(',').map(str::trim);
+                    of_each.map(|id| (!id.is_empty()).then(|| Version::Snapshot(id.to_owned()))).collect()
+                }
                 "virtual_chunks" => {
                     for url in value.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-                        if !url.contains("://") {
+                        let Some((scheme, rest)) = url.split_once("://") else {
                             return Err(Error::value(format!(
                                 "storage_options: virtual_chunks: expected URLs with commas between them, such as \
                                  \"file:///data/,s3://bucket/\", but found {url:?}"
                             )));
-                        }
-                        outside.push(format!("{}/", url.trim_end_matches('/')));
+                        };
+                        // Of the root of a file system nothing is left but the slash.
+                        outside.push(format!("{scheme}://{}/", rest.trim_end_matches('/')));
                     }
                     continue;
                 }
@@ -66,14 +71,38 @@ impl Choice {
                     continue;
                 }
             };
-            if let Some(other) = version.replace(wanted) {
+            if let Some((other, _)) = chosen.replace((name.clone(), wanted)) {
                 return Err(Error::value(format!(
                     "storage_options: expected one of branch, tag and snapshot_id, but found {other} and {name}"
                 )));
             }
         }
-        let chosen = version.is_some() || !outside.is_empty();
-        Ok((chosen.then(|| Self { version: version.unwrap_or_default(), outside }), rest))
+        let any = chosen.is_some() || !outside.is_empty();
+        let versions = chosen.map(|(_, versions)| versions).unwrap_or_default();
+        Ok((any.then_some(Self { versions, outside }), rest))
+    }
+
+    /// Refuses as many versions as there aren't stores.
+    ///
+    /// # Errors
+    /// [`Error::value`] then.
+    pub fn check(&self, stores: usize) -> Result<()> {
+        match self.versions.len() {
+            n if n <= 1 || n == stores => Ok(()),
+            n => Err(Error::value(format!(
+                "storage_options: snapshot_id: expected one for all paths, or as many as there are in path ({stores}), but found \
+                 {n}; leave entries of paths empty of which none is to be chosen"
+            ))),
+        }
+    }
+
+    /// What is to be read of store number `i`; `None`: whatever is there, which may be no repository.
+    pub fn version(&self, i: usize) -> Option<Version> {
+        match self.versions.as_slice() {
+            [] => Some(Version::default()),
+            [all] => all.clone(),
+            each => each.get(i).cloned().flatten(),
+        }
     }
 }
 
@@ -185,4 +214,47 @@ fn of_refs(base: &dyn Store, version: &Version) -> Result<Option<Id>> {
 
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".into() } else { format!("only {}", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(options: &[(&str, &str)]) -> Result<(Option<Choice>, Options)> {
+        Choice::take(&options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn one_version_for_all_or_one_for_each() {
+        let snapshot = |id: &str| Some(Version::Snapshot(id.to_owned()));
+        let all = taken(&[("Snapshot_ID", "A")]).unwrap().0.unwrap();
+        assert_eq!((all.version(0), all.version(7)), (snapshot("A"), snapshot("A")));
+        assert!(all.check(1).is_ok() && all.check(9).is_ok());
+        let each = taken(&[("snapshot_id", "A, ,B")]).unwrap().0.unwrap();
+        assert_eq!([0, 1, 2].map(|i| each.version(i)), [snapshot("A"), None, snapshot("B")]);
+        assert!(each.check(3).is_ok());
+        for stores in [1, 2, 4] {
+            let error = each.check(stores).unwrap_err();
+            assert!(error.message().contains(&format!("in path ({stores}), but found 3")), "{error}");
+        }
+        let main = taken(&[("virtual_chunks", "s3://b"), ("region", "x")]).unwrap();
+        assert_eq!(main.0.unwrap().version(1), Some(Version::default()));
+        assert_eq!(main.1, [("region".to_owned(), "x".to_owned())]);
+        assert_eq!(taken(&[("region", "x")]).unwrap().0, None);
+        let error = taken(&[("tag", "a"), ("snapshot_id", "A,B")]).unwrap_err();
+        assert!(error.message().contains("but found tag and snapshot_id"), "{error}");
+    }
+
+    #[test]
+    fn places_of_virtual_chunks_end_with_one_slash() {
+        for (given, expected) in [
+            ("file:///", &["file:///"][..]),
+            ("file:////", &["file:///"]),
+            ("file:///data, s3://bucket/a//,", &["file:///data/", "s3://bucket/a/"]),
+            ("https://host", &["https://host/"]),
+        ] {
+            assert_eq!(taken(&[("virtual_chunks", given)]).unwrap().0.unwrap().outside, expected, "{given}");
+        }
+        assert!(taken(&[("virtual_chunks", "/data")]).unwrap_err().message().contains("expected URLs"));
+    }
 }
