@@ -194,6 +194,63 @@ def test_servers_that_refuse_head(tmp_path, values, status):
             assert ("GET", "/a/zarr.json", "bytes=0-0") in log
 
 
+FULL_DISK = '''
+import json, sys, time
+from pathlib import Path
+import dali_zarr, numpy as np
+from support.pipelines import build, same, to_numpy
+
+url, folder, values, fill, limit = sys.argv[1:]
+values = np.load(values)
+if fill == "fill":
+    with open(f"{folder}/other", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)) == 4096:
+                pass
+        except OSError as error:
+            assert error.errno == 28, error
+limits = {"cache_dir_size": int(limit)} if limit else {}
+pipe = build("cpu", 2, path=url, arrays=["a"], dali_queue=1, prefetch_queue_depth=1, cache_dir=folder, **limits)
+for i in range(36):
+    at = 2 * (i % 12)
+    same(to_numpy(pipe.run()[0]), values[at : at + 2], f"batch {i}")
+counters = {}
+for _ in range(100):
+    before, counters = counters, dali_zarr.stats(pipe)["reader"]
+    if before == counters:
+        break
+    time.sleep(0.05)
+print(json.dumps(counters))
+'''
+
+
+def on_small_disk(size, folder, *argv):
+    """Runs a script that sees a disk of so many bytes at ``folder``."""
+    mount = 'mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(size), str(folder)]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    return run_script("import os, sys; os.execvp(sys.argv[1], sys.argv[1:])", *command, sys.executable, *argv)
+
+
+@pytest.mark.parametrize("limit", ["", str(1 << 24)], ids=["default", "limit"])
+@pytest.mark.parametrize("fill", ["fill", "later"])
+def test_a_full_disk_under_the_cache_costs_nothing_but_requests(tmp_path, values, fill, limit):
+    """Whether it is full when the pipeline is built, or while it runs."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, codec="none", layout=Layout((1, 8, 16)))
+    np.save(tmp_path / "values.npy", values)
+    (tmp_path / "cache").mkdir()
+    with Server(tmp_path / "s") as server:
+        argv = [server.url, str(tmp_path / "cache"), str(tmp_path / "values.npy"), fill, limit]
+        out = on_small_disk(64 << 10, tmp_path / "cache", "-c", FULL_DISK, *argv)
+    counters = json.loads(out.splitlines()[-1])
+    assert (counters["cache_dir_writes"] == 0) == (fill == "fill"), counters
+    assert counters["cache_dir_writes"] < 24 and counters["reads"] > 24, counters
+    # Without a limit of its own, the cache leaves some of the disk free.
+    if limit:
+        assert counters["cache_dir_errors"] + counters["cache_dir_dropped"] > 0, counters
+
+
 def present(store):
     return {f"/{file.relative_to(store)}" for file in chunk_files(store, "a")}
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 
 /// Dimensions that an array may have: those of NumPy.
 const MAX_DIMS: usize = 64;
-/// A reference takes at least so many bytes of the file, unless the file claims more than it holds.
+/// An array, and a reference, takes at least so many bytes of the file, unless the file claims more than it holds.
 const LEAST: usize = 16;
 /// The longest location of a virtual chunk.
 const LOCATION: usize = 64 << 10;
@@ -109,6 +109,9 @@ impl Manifest {
                 return Err(damaged("expected chunks in the order of their coordinates"));
             }
             manifest.arrays.push(Array { node, dims, coords, refs: first..manifest.refs.len() });
+            if manifest.arrays.len() * LEAST > bytes.len() {
+                return Err(damaged("expected each array once"));
+            }
         }
         manifest.arrays.sort_by_key(|a| a.node);
         manifest.coords.shrink_to_fit();

@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 /// Coordinates of a chunk.
 pub(super) type Coords = SmallVec<[u32; 8]>;
 
+/// A node takes at least so many bytes of the file, unless the file names one more than once.
+const LEAST: usize = 24;
+
 /// `NodeData` of the schema.
 const ARRAY: u8 = 1;
 
@@ -103,6 +106,9 @@ impl Snapshot {
                 id: node.fixed(0)?.ok_or_else(|| damaged("a node has no number"))?,
                 manifests: first..self.manifests.len(),
             });
+            if self.nodes.len() * LEAST > bytes.len() {
+                return Err(damaged("expected each node once"));
+            }
         }
         let mut ids: Vec<Id> = files.iter().map(|(id, _)| *id).collect();
         ids.sort_unstable();

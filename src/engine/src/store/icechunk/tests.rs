@@ -213,6 +213,63 @@ fn uncompressed(bytes: &[u8], kind: file::Kind) -> Vec<u8> {
     out
 }
 
+/// A snapshot by hand, as small as may be: its root group, named `times` times.
+fn smallest(id: &Id, times: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let u16s = |out: &mut Vec<u8>, values: &[u16]| out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    let u32s = |out: &mut Vec<u8>, values: &[u32]| out.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    // Where the root is; where its fields are; itself: its name, and where the nodes are.
+    u32s(&mut out, &[16]);
+    u16s(&mut out, &[10, 20, 4, 0, 16, 0]);
+    u32s(&mut out, &[12]);
+    out.extend(id);
+    u32s(&mut out, &[4, times as u32]);
+    let node = 40 + 4 * times as u32 + 12;
+    (0..times as u32).for_each(|i| u32s(&mut out, &[node - (40 + 4 * i)]));
+    // The node, in the same way: its number, where its path is and its metadata; and these.
+    u16s(&mut out, &[12, 20, 4, 12, 16, 0]);
+    u32s(&mut out, &[12, 7, 7, 8, 12, 1]);
+    out.extend(b"/   ");
+    u32s(&mut out, &[2]);
+    out.extend(b"{}  ");
+    out
+}
+
+#[test]
+fn hostile_snapshots_are_errors() {
+    let id = [7; 12];
+    let mut header = "ICE🧊CHUNK".as_bytes().to_vec();
+    header.resize(36, b' ');
+    header.extend([2, 1, 0]);
+    let parse = |bytes: &[u8]| Snapshot::parse(&[&header[..], bytes].concat(), &id);
+    let good = smallest(&id, 1);
+    assert_eq!(parse(&good).unwrap().document("zarr.json"), Some(&b"{}"[..]));
+    // Offsets and lengths, the first of a table's fields being a signed one.
+    let node = good.len() - 36;
+    let offsets = [(0, "root"), (16, "fields"), (32, "nodes"), (36, "number of nodes"), (40, "node")];
+    let of_node = [(node, "fields"), (node + 12, "path"), (node + 16, "metadata"), (node + 20, "length of a path")];
+    for (at, what) in offsets.into_iter().chain(of_node).chain([(node + 28, "length of metadata")]) {
+        for wrong in [u32::MAX, i32::MAX as u32, 1 << 31, u32::MAX - at as u32, good.len() as u32, 1 << 16] {
+            let mut bytes = good.clone();
+            bytes[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+            let error = parse(&bytes).map(|_| ()).unwrap_err();
+            assert!(error.message().contains("the file is damaged"), "{what}, {wrong:x}: {error}");
+        }
+    }
+    // Wherever they are.
+    for at in 0..good.len() - 3 {
+        for wrong in [u32::MAX, i32::MAX as u32, 1 << 31, u32::MAX - 3, good.len() as u32 - 4, 0] {
+            let mut bytes = good.clone();
+            bytes[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+            let _ = parse(&bytes).map(|s| (s.document("zarr.json").map(<[u8]>::len), s.children("")));
+        }
+    }
+    (0..good.len()).for_each(|len| drop(parse(&good[..len])));
+    // Many nodes in a file that is small when compressed.
+    let error = parse(&smallest(&id, 100_000)).unwrap_err();
+    assert!(error.message().contains("expected each node once"), "{error}");
+}
+
 #[test]
 fn thousands_of_damaged_files_are_errors_or_something_of_their_size() {
     let (mut good, mut bad) = (0, 0);

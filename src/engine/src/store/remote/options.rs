@@ -91,7 +91,8 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
     }
     let has_user = url::Url::parse(value).is_ok_and(|url| url.password().is_some() || !url.username().is_empty());
     // URLs are also taken without their scheme.
-    if has_user || (lower.ends_with("url") && value.contains('@')) {
+    let is_url = ["url", "endpoint", "proxy"].iter().any(|u| lower.contains(u));
+    if has_user || (is_url && value.contains('@')) {
         return Err(Error::value(format!(
             "storage_options: {name}: expected a URL without user and password, since arguments are serialised with \
              the pipeline; set it in the environment"
@@ -154,15 +155,28 @@ mod tests {
             let error = divided(&[(name, "hunter2")]).unwrap_err();
             assert!(error.message().contains("is a secret") && !error.message().contains("hunter2"), "{error}");
         }
-        for value in ["http://me:hunter2@proxy:80", "{\"private_key\": \"hunter2\"}"] {
-            let error = divided(&[("proxy_url", value)]).unwrap_err();
-            assert!(!error.message().contains("hunter2"), "{error}");
+        for (name, value) in [
+            ("proxy_url", "http://me:hunter2@proxy:80"),
+            ("proxy_url", "me:hunter2@proxy:80"),
+            ("Proxy_URL", "hunter2@proxy"),
+            ("proxy_url", "//me:hunter2@proxy"),
+            ("aws_endpoint", "me:hunter2@host:9000"),
+            ("aws_endpoint_url_s3", "https://me:hunter2@host"),
+            ("google_base_url", "me:hunter2@host"),
+            ("azure_storage_endpoint", "hunter2@host"),
+        ] {
+            let error = divided(&[(name, value)]).unwrap_err();
+            assert!(error.message().contains("expected a URL without user and password"), "{error}");
+            assert!(!error.message().contains("hunter2") && error.message().contains(name), "{error}");
         }
+        let error = divided(&[("proxy_url", "{\"private_key\": \"hunter2\"}")]).unwrap_err();
+        assert!(error.message().contains("no document with credentials") && !error.message().contains("hunter2"));
         for (name, value) in [
             ("aws_web_identity_token_file", "/run/token"),
             ("aws_sse_kms_key_id", "alias/x"),
             ("google_service_account_path", "/a.json"),
             ("aws_endpoint", "http://localhost:9000"),
+            ("proxy_url", "proxy:80"),
             ("skip_signature", "true"),
         ] {
             assert!(divided(&[(name, value)]).is_ok(), "{name}");
