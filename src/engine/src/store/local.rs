@@ -77,14 +77,17 @@ impl LocalStore {
             Err(e) => return Err(self.failed(key, &e)),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
-        if !meta.is_file() {
-            let found = if meta.is_dir() { "a directory" } else { "a special file" };
-            return Err(Error::runtime(format!(
-                "store {}: key {key:?}: expected a file, but found {found}",
-                self.location
-            )));
-        }
+        self.check_kind(key, &meta)?;
         Ok(Some((file, meta)))
+    }
+
+    /// Refuses what isn't a regular file.
+    fn check_kind(&self, key: &str, meta: &Metadata) -> Result<()> {
+        if meta.is_file() {
+            return Ok(());
+        }
+        let found = if meta.is_dir() { "a directory" } else { "a special file" };
+        Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but found {found}", self.location)))
     }
 
     /// Refuses a file that isn't the one of which `wanted` told.
@@ -232,13 +235,22 @@ impl Store for LocalStore {
     }
 
     fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+        let path = self.path(key);
         // cuFile refuses files that were opened nonblocking, so whether it is a regular one is asked before.
-        let Some((_, meta)) = self.open_key(key, 0)? else { return Ok(None) };
-        self.check_version(key, &meta, version)?;
-        let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(self.path(key));
+        match fs::metadata(&path) {
+            Ok(meta) => self.check_kind(key, &meta)?,
+            Err(e) if is_missing(&e) => return Ok(None),
+            Err(e) => return Err(self.failed(key, &e)),
+        }
+        let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(&path);
         // Some file systems have nothing but their page cache.
-        let file = open(libc::O_DIRECT).or_else(|_| open(0)).map_err(|e| self.failed(key, &e))?;
+        let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
+            Ok(file) => file,
+            Err(e) if is_missing(&e) => return Ok(None),
+            Err(e) => return Err(self.failed(key, &e)),
+        };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
+        self.check_kind(key, &meta)?;
         self.check_version(key, &meta, version)?;
         Ok(Some(InFile { file, start: 0, size: meta.len() }))
     }
@@ -264,6 +276,8 @@ impl Store for LocalStore {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
     use crate::error::ErrorKind as Kind;
 
@@ -292,6 +306,37 @@ mod tests {
         assert!(error.message().contains("expected 4 bytes at offset 8"), "{error}");
         let error = store.read("a/c", Part::Whole, None, &mut buf).unwrap_err();
         assert!(error.message().contains("expected a file, but found a directory"), "{error}");
+    }
+
+    #[test]
+    fn files_are_opened_as_they_are_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k");
+        fs::write(&path, [1; 100]).unwrap();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
+        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
+        let version = store.read("k", Part::From(0), None, &mut [0; 8]).unwrap().unwrap().version;
+        for version in [None, version.as_ref()] {
+            let found = store.in_file("k", version).unwrap().unwrap();
+            assert_eq!((found.start, found.size), (0, 100));
+            let flags = fs::read_to_string(format!("/proc/self/fdinfo/{}", found.file.as_raw_fd())).unwrap();
+            let flags = flags.lines().find_map(|l| l.strip_prefix("flags:")).unwrap().trim();
+            assert_eq!(i32::from_str_radix(flags, 8).unwrap() & libc::O_NONBLOCK, 0);
+        }
+        let error = store.in_file("k", Some(&"another".into())).unwrap_err();
+        assert!(error.message().contains("it was replaced since"), "{error}");
+        // A pipe without a writer would be waited for.
+        for (key, found) in [("d", "a directory"), ("pipe", "a special file")] {
+            for error in [
+                store.in_file(key, None).unwrap_err(),
+                store.get(key, 10).unwrap_err(),
+                store.read(key, Part::Whole, None, &mut [0; 8]).unwrap_err(),
+            ] {
+                assert!(error.message().contains(&format!("expected a file, but found {found}")), "{error}");
+            }
+        }
+        assert!(store.in_file("no", None).unwrap().is_none() && store.in_file("k/below", None).unwrap().is_none());
     }
 
     #[test]
