@@ -21,6 +21,8 @@ pub(crate) mod chunks;
 mod decode;
 mod fetch;
 mod launch;
+mod local;
+mod merging;
 mod pieces;
 mod queue;
 pub(crate) mod rehearsal;
@@ -29,6 +31,7 @@ mod scheduler;
 mod shards;
 pub mod stats;
 pub(crate) mod tasks;
+mod threads;
 pub(crate) mod wave;
 
 pub(crate) use decode::DecodePool;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::admission::Merge;
+use super::merging::Merge;
 use super::tasks::Read;
 use crate::cache::{Cache, Name};
 use crate::error::{Error, Result};

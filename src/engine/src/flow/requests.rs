@@ -17,8 +17,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::Event;
-use super::admission::MERGE_REMOTE;
 use super::fetch::{forget_index, place};
+use super::merging::MERGE_REMOTE;
 use super::pieces::{Pieces, whole};
 use super::shards::{Index, ShardId};
 use super::stats::Stats;

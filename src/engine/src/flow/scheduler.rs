@@ -6,8 +6,8 @@
 //! A decoded chunk stays while a planned batch needs it, unless memory is short: then the one needed last goes first.
 
 //!
-//! This file has its state, its events and its dealings with batches; [`super::admission`] decides what is read,
-//! [`super::arrival`] what becomes of chunks that were read or decoded, [`super::launch`] what goes to a GPU's lanes.
+//! This file has its state, its events and its dealings with batches; [`super::admission`] decides what is read (and
+//! [`super::merging`], of shards), [`super::arrival`] what becomes of chunks that were read or decoded, [`super::launch`] what goes to a GPU's lanes.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;

@@ -1,0 +1,353 @@
+//! The threads that read local stores, each with its own way to the device if there is one.
+//!
+//! One of the places where `unsafe` is allowed: the memory that a read and its uploads name belongs to its thread until the event
+//! is sent.
+
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+
+use super::local::{fetch, fetch_past_host, index};
+use super::shards::ShardId;
+use super::stats::Stats;
+use super::tasks::{GroupId, Read, Shared};
+use super::wave::{Lanes, Storage, Upload};
+use super::{Event, spawn};
+use crate::error::{Error, Result};
+use crate::memory::Span;
+use crate::nvtx;
+
+/// What a thread does.
+pub(super) enum Work {
+    Read(Read),
+    Index(ShardId, String),
+}
+
+/// The threads that read local stores. Dropping it lets them finish what they began, and waits.
+pub(super) struct Threads {
+    work: Option<Sender<Work>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Those of the threads. Memory may be freed when they are dropped too: that waits for their copies.
+    ways: Vec<Arc<Mutex<Way>>>,
+}
+
+impl Threads {
+    /// With `lanes` each thread gets a way to their device.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread, or the device a stream.
+    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+        let (work, receiver) = unbounded();
+        // It waits for the threads that were started, if one can't be.
+        let mut all = Self { work: Some(work), threads: Vec::new(), ways: Vec::new() };
+        for i in 0..threads {
+            let (work, shared) = (receiver.clone(), shared.clone());
+            let upload = lanes.map(Lanes::upload).transpose()?;
+            let storage = lanes.map(Lanes::storage).transpose()?.flatten();
+            let way = upload.map(|upload| Arc::new(Mutex::new(Way { upload, copying: None, failed: None })));
+            all.ways.extend(way.clone());
+            let thread = Thread { work, shared, way, storage };
+            all.threads.push(spawn(&format!("fetch-{i}"), thread.shared.events.clone(), move || thread.run())?);
+        }
+        Ok(all)
+    }
+
+    /// Gives work to the next thread that is free.
+    pub fn send(&self, work: Work) {
+        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
+        let _ = self.work.as_ref().expect("until dropped").send(work);
+    }
+
+    /// See [`super::tasks::Fetch::report_copies`].
+    pub fn report_copies(&self, shared: &Shared) {
+        for way in &self.ways {
+            // A thread that has it is about to report, or to start a copy.
+            if let Ok(mut way) = way.try_lock()
+                && way.is_done()
+            {
+                way.finish(shared);
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.work = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How often a thread without work looks whether its copy is done.
+const POLL: Duration = Duration::from_micros(100);
+
+/// A thread's way to the device, and what is on it.
+struct Way {
+    upload: Box<dyn Upload>,
+    /// The read whose uploads are under way, and its bytes.
+    copying: Option<(GroupId, usize)>,
+    /// Why they could not be started.
+    failed: Option<Error>,
+}
+
+impl Way {
+    /// Starts uploads, and says so before anyone can say that they are done. False if nobody listens any more.
+    fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
+        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
+        // the thread ends before, dropping `upload` waits.
+        if let Err(e) = unsafe { self.upload.start(copies) } {
+            self.failed.get_or_insert(e);
+        }
+        self.copying = Some((group, len));
+        shared.events.send(Event::Uploading).is_ok()
+    }
+
+    /// Whether there are uploads to be reported that needn't be waited for.
+    fn is_done(&self) -> bool {
+        self.copying.is_some() && self.upload.is_done().unwrap_or(true)
+    }
+
+    /// Waits for the uploads under way, if any, and reports them. False if nobody listens any more.
+    fn finish(&mut self, shared: &Shared) -> bool {
+        let Some((group, len)) = self.copying.take() else { return true };
+        let result = self.upload.wait();
+        if let Ok(seconds) = result {
+            Stats::seconds(&shared.stats.copy_ns, seconds);
+        }
+        let result = match self.failed.take() {
+            None => result.map(|_| Some(len)),
+            Some(e) => Err(e),
+        };
+        shared.events.send(Event::Uploaded(group, result)).is_ok()
+    }
+}
+
+/// One fetch thread. It copies a chunk to the device while it reads the next one: so no more page-locked memory is in use
+/// than two reads a thread, which stays in the caches between its reader and the copy engine.
+struct Thread {
+    work: Receiver<Work>,
+    shared: Shared,
+    way: Option<Arc<Mutex<Way>>>,
+    /// Its way from files to the device, if this reader uses it.
+    storage: Option<Box<dyn Storage>>,
+}
+
+impl Thread {
+    fn way(&self) -> Option<MutexGuard<'_, Way>> {
+        self.way.as_ref().map(|way| way.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn run(self) {
+        loop {
+            let is_copying = self.way().is_some_and(|way| way.copying.is_some());
+            let work = if is_copying {
+                self.work.recv_timeout(POLL)
+            } else {
+                self.work.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            // What is there by now needn't wait for the next read.
+            if is_copying
+                && !matches!(work, Err(RecvTimeoutError::Disconnected))
+                && let Some(mut way) = self.way().filter(|way| way.is_done())
+                && !way.finish(&self.shared)
+            {
+                return;
+            }
+            let going_on = match work {
+                Ok(_) if self.shared.stopped() => continue,
+                Ok(work) => self.handle(work),
+                Err(RecvTimeoutError::Timeout) => true,
+                // The memory may be freed when all threads are gone and their ways dropped: that waits.
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if !going_on {
+                return;
+            }
+        }
+    }
+
+    /// Reads, and starts what follows. False if nobody listens any more.
+    fn handle(&self, work: Work) -> bool {
+        let start = Instant::now();
+        let range = nvtx::range(c"dali_zarr read");
+        let (event, uploads) = match work {
+            Work::Read(read) => {
+                let past_host = read.past_host.zip(self.storage.as_deref());
+                let result = match past_host {
+                    Some((way, storage)) => fetch_past_host(&read, way, &self.shared, storage),
+                    None => fetch(&read, &self.shared),
+                };
+                let uploads = match &result {
+                    Ok(Some(len)) if !read.uploads.is_empty() && past_host.is_none() => {
+                        let copies = read.uploads.iter().map(|&(offset, len, to)| (read.to.part(offset, len), to));
+                        Some((read.group, *len, copies.collect::<Vec<_>>()))
+                    }
+                    _ => None,
+                };
+                (Event::Fetched(read.group, result), uploads)
+            }
+            Work::Index(shard, key) => (Event::Index(shard, index(shard, &key, &self.shared)), None),
+        };
+        drop(range);
+        Stats::time(&self.shared.stats.read_ns, start.elapsed());
+        let Some(mut way) = self.way() else { return self.shared.events.send(event).is_ok() };
+        // It has long been done: the bus is faster than one thread.
+        if !way.finish(&self.shared) {
+            return false;
+        }
+        match uploads {
+            None => self.shared.events.send(event).is_ok(),
+            Some((group, len, copies)) => way.start(group, len, &copies, &self.shared),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::tasks::ReadRange;
+    use super::super::wave::{Wave, WaveLimits};
+    use super::*;
+    use crate::memory::HostBlock;
+    use crate::reader::opening::Opened;
+    use crate::spec::Spec;
+    use crate::store::{Found, LocalStore, Part, ReadFiles, Store};
+
+    /// A store in which reads of the key `1` take until they are allowed.
+    struct Hanging(LocalStore, Receiver<()>);
+
+    impl Store for Hanging {
+        fn location(&self) -> &str {
+            self.0.location()
+        }
+        fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+            if key == "1" {
+                self.1.recv().unwrap();
+            }
+            self.0.read(key, part, version, to)
+        }
+        fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+            self.0.get(key, most)
+        }
+        fn exists(&self, key: &str) -> Result<bool> {
+            self.0.exists(key)
+        }
+        fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+            self.0.children(prefix)
+        }
+    }
+
+    /// Copies nothing, and says that it is done when it is told to.
+    struct Told(Arc<AtomicBool>);
+
+    impl Upload for Told {
+        unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
+            assert_eq!(copies.len(), 1);
+            Ok(())
+        }
+        fn is_done(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+        fn wait(&self) -> Result<f64> {
+            while !self.is_done()? {
+                std::thread::yield_now();
+            }
+            Ok(0.0)
+        }
+    }
+
+    impl Lanes for Told {
+        fn count(&self) -> usize {
+            0
+        }
+        fn limits(&self) -> WaveLimits {
+            WaveLimits { encoded: 0, decoded: 0, chunks: 0 }
+        }
+        fn upload(&self) -> Result<Box<dyn Upload>> {
+            Ok(Box::new(Self(Arc::clone(&self.0))))
+        }
+        fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
+            Ok(None)
+        }
+        fn launch(&self, _: usize, _: Wave) {}
+    }
+
+    /// What happened, as text: the event and its read.
+    fn next(events: &Receiver<Event>) -> String {
+        match events.recv_timeout(Duration::from_secs(20)).expect("nothing happened") {
+            Event::Uploading => "uploading".into(),
+            Event::Uploaded(group, Ok(Some(16))) => format!("uploaded {group}"),
+            Event::Fetched(group, Err(e)) => format!("failed {group}: {e}"),
+            _ => "something else".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_on_the_device_waits_for_no_other_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let metadata = r#"{"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "<i4", "fill_value": 0, "order": "C",
+            "filters": null, "compressor": null}"#;
+        std::fs::write(folder.path().join(".zarray"), metadata).unwrap();
+        for key in ["0", "1"] {
+            std::fs::write(folder.path().join(key), [7; 16]).unwrap();
+        }
+        let path = folder.path().to_str().unwrap();
+        // Whether the first chunk is copied before the thread begins with the second one, which hangs.
+        for before in [true, false] {
+            let (allow, allowed) = unbounded();
+            let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
+            Arc::get_mut(&mut opened.catalog).unwrap().dataset.stores[0] =
+                Arc::new(Hanging(LocalStore::open(path, ReadFiles::default()).unwrap(), allowed));
+            let (sender, events) = unbounded();
+            let shared = Shared {
+                cache: None,
+                catalog: opened.catalog,
+                ops: Arc::new(opened.ops),
+                stats: Arc::new(Stats::default()),
+                events: sender,
+                stop: Arc::new(AtomicBool::new(false)),
+            };
+            let memory = HostBlock::map(512).unwrap();
+            let done = Arc::new(AtomicBool::new(before));
+            let threads = Threads::new(1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            for group in [0, 1] {
+                threads.send(Work::Read(Read {
+                    group,
+                    array: 0,
+                    part: 0,
+                    key: group.to_string(),
+                    range: ReadRange::Exact,
+                    version: None,
+                    to: Span { address: memory.address() + 256 * group, len: 16 },
+                    uploads: vec![(0, 16, 0)],
+                    pieces: Vec::new(),
+                    past_host: None,
+                }));
+            }
+            assert_eq!(next(&events), "uploading");
+            if !before {
+                // Both the thread and the copy are busy: nothing is to be told, however often it is asked.
+                while !threads.work.as_ref().unwrap().is_empty() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+                threads.report_copies(&shared);
+                assert!(events.try_recv().is_err());
+                done.store(true, Ordering::SeqCst);
+                threads.report_copies(&shared);
+            }
+            assert_eq!(next(&events), "uploaded 0");
+            threads.report_copies(&shared);
+            assert!(events.try_recv().is_err(), "it is told once");
+            allow.send(()).unwrap();
+            assert_eq!((next(&events), next(&events)), ("uploading".into(), "uploaded 1".into()));
+        }
+    }
+}
