@@ -195,7 +195,7 @@ impl Folder {
         let result = self.place(&temporary, &self.path(&piece.name), &head, &piece.bytes);
         match result {
             Ok(Some(_)) if damaged => self.usage.distrust()?,
-            Ok(Some(replaced)) => drop(self.usage.change(-(charge(replaced) as i64))?),
+            Ok(Some(replaced)) => drop(self.usage.change(-(replaced as i64))?),
             Ok(None) => {}
             Err(e) if died(&e) => return Err(e),
             Err(e) => {
@@ -207,7 +207,7 @@ impl Folder {
         Ok(Put::Kept(full))
     }
 
-    /// Writes a file and gives it its name; the length of one that had it.
+    /// Writes a file and gives it its name; what one that had it took of the disk.
     fn place(&self, temporary: &Path, path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<Option<u64>> {
         match file::write(temporary, head, bytes) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -218,7 +218,7 @@ impl Folder {
             other => other?,
         }
         self.step(3)?;
-        let replaced = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|m| m.len());
+        let replaced = self.take(path);
         match fs::rename(temporary, path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(path.parent().unwrap_or(&self.base))?;
@@ -250,12 +250,20 @@ impl Folder {
 
     /// Removes a file, and its bytes from the usage; false if it couldn't be removed, or another process did.
     fn remove_file(&self, path: &Path) -> bool {
-        let Ok(meta) = fs::symlink_metadata(path) else { return false };
-        if fs::remove_file(path).is_err() {
-            return false;
-        }
-        // Should that fail, the number is too large until it is counted again.
-        !meta.is_file() || self.usage.change(-(charge(meta.len()) as i64)).is_ok()
+        // Should the change fail, the number is too large until it is counted again.
+        self.take(path).is_some_and(|bytes| self.usage.change(-(bytes as i64)).is_ok())
+    }
+
+    /// Removes a file, and says what it took of the disk: to one of all that try at the same time, and of the file that it was
+    /// then, whatever gets its name.
+    fn take(&self, path: &Path) -> Option<u64> {
+        let aside = self.temporary();
+        // Folders are none of ours.
+        fs::symlink_metadata(path).ok().filter(|m| !m.is_dir())?;
+        fs::rename(path, &aside).ok()?;
+        let bytes = fs::symlink_metadata(&aside).ok().filter(fs::Metadata::is_file).map_or(0, |m| charge(m.len()));
+        // If it can't be removed, it goes with files that are never completed.
+        fs::remove_file(&aside).is_ok().then_some(bytes)
     }
 
     /// Looks for pieces that nobody uses, and removes them until the folder holds no more than `limit` bytes. False if it

@@ -283,15 +283,17 @@ fn many_at_once_keep_the_limit() {
                         assert_eq!(found, bytes(number, version, 5000));
                     }
                     if i.is_multiple_of(20) {
-                        assert!(folder.count() <= limit + 4 * 2 * BLOCK, "a piece for each that is writing");
+                        // Files can't be counted while they come and go; at the end they are.
+                        assert!(folder.bytes() <= limit + 4 * 2 * BLOCK, "a piece for each that is writing");
                     }
                 }
             });
         }
     });
     let folder = open(&dir);
-    assert!(folder.count() <= limit && folder.temporaries().is_empty());
+    assert!(folder.temporaries().is_empty());
     let (known, there) = (folder.bytes(), folder.count());
+    assert!(there <= limit, "{there} of {limit}, known {known}");
     assert!(known >= there && known <= there + 40 * BLOCK, "{known} {there}");
     folder.usage.recount(|| folder.count()).unwrap();
     assert_eq!(folder.bytes(), there);
