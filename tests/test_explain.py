@@ -198,7 +198,7 @@ def test_reads_are_those_of_an_epoch(tmp_path, values, codec, chunk, args):
     expected = e["reads"][e["order"]]["reads"]
     found = []
     # Where the planner doesn't get the processor, a chunk may be given up before it is known to be needed again.
-    while expected not in found and len(found) < 3:
+    while expected not in found and len(found) < 6:
         reader = Reader(**args)
         try:
             for _ in range(e["batches_per_epoch"] - 1):

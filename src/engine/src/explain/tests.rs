@@ -83,7 +83,7 @@ fn reads_are_those_of_a_reader() {
         let expected = reads.total().reads as u64;
         // Where the planner doesn't get the processor, a chunk may be given up before it is known to be needed again.
         let found: Vec<u64> = std::iter::repeat_with(|| read_by_a_reader(&spec, reads.samples as usize / batch))
-            .take(3)
+            .take(6)
             .scan(false, |done, n| (!std::mem::replace(done, n == expected)).then_some(n))
             .collect();
         assert!(

@@ -4,7 +4,6 @@
 //! uses of chunks have been served. Chunks are admitted in the order in which active batches need them, and only with
 //! all the memory that they will need until they are decoded: whatever is admitted can finish, so there is no deadlock.
 //! A decoded chunk stays while a planned batch needs it, unless memory is short: then the one needed last goes first.
-
 //!
 //! This file has its state, its events and its dealings with batches; [`super::admission`] decides what is read (and
 //! [`super::merging`], of shards), [`super::arrival`] what becomes of chunks that were read or decoded, [`super::launch`] what goes to a GPU's lanes.
