@@ -1,7 +1,8 @@
 //! How many bytes a folder holds, in a file that all processes share.
 //!
 //! A lock on it is held while the number is changed, and for nothing else. A process that dies between changing the number and
-//! changing the folder leaves a number that is too large, never one that is too small; so the folder is counted now and then.
+//! changing the folder leaves a number that is too large, never one that is too small; so the folder is counted now and then. What
+//! others are writing or removing meanwhile may be missed by that: a piece for each of their threads, until the next time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
