@@ -15,6 +15,7 @@ mod disk;
 mod file;
 mod folder;
 mod memory;
+mod table;
 #[cfg(test)]
 mod tests_disk;
 mod usage;

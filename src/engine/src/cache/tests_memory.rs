@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::order::Permutation;
+use crate::random::mix;
 
 fn name(number: u64) -> Name {
     let bytes = format!("store\0key/{number}").into_bytes();
@@ -187,9 +188,8 @@ proptest! {
                     prop_assert!(get(&memory, number, None, 60_000).is_none());
                 }
             }
-            let table = memory.table();
-            let held: u32 = table.rows.iter().filter(|r| r.state == State::Ready).map(|r| r.bytes.div_ceil(UNIT as u64) as u32).sum();
-            prop_assert_eq!(table.available + held, table.units);
+            let (held, free, all) = memory.table().balance(UNIT);
+            prop_assert_eq!(held + free, all);
         }
     }
 }
@@ -217,6 +217,5 @@ fn threads_that_put_and_get_the_same_names_find_whole_entries() {
             });
         }
     });
-    let table = memory.table();
-    assert!(table.rows.iter().all(|r| r.pins == 0 && matches!(r.state, State::None | State::Ready)));
+    assert!(memory.table().is_at_rest());
 }

@@ -1,0 +1,338 @@
+//! Which units of a block belong to which entry, which entry has which name, and which ones make way.
+//!
+//! An entry is a chain of units, wherever they lie: so nothing is ever moved, and room for an entry is a number of units,
+//! whatever was dropped to make it. All that is remembered of an entry stands in its first unit's row, so that the table can't
+//! grow beyond what it was made for.
+//!
+//! When all units are taken an entry makes room for a new one in two cases only. If it is *stale*, unused for longer than any
+//! entry lately had to wait for its next use, always. Otherwise one time in [`ADMITTED`], and then any entry, at random. The
+//! oldest would be the worst choice: epochs use everything once, so what was used longest ago is what comes next.
+
+use std::sync::atomic::AtomicU64;
+
+use smallvec::SmallVec;
+
+use super::add;
+use crate::random::{below, mix};
+
+/// No unit.
+const NONE: u32 = u32::MAX;
+
+/// Of the entries for which nothing stale makes room, one in so many is kept: few, because what has to go is as useful.
+const ADMITTED: u64 = 16;
+
+/// Units that are looked at for a stale entry.
+const LOOKS: usize = 8;
+
+/// An entry is stale when it was unused for so many times as long as the longest that another waited for its next use.
+const STALE: f64 = 1.25;
+
+/// How much shorter that longest wait becomes with each look-up: it is forgotten after as many as ten of it.
+const FORGOTTEN: f64 = 0.1;
+
+/// Ranges of units that lie beside each other.
+pub(super) type Extents = SmallVec<[(u32, u32); 8]>;
+
+/// What is known of an entry, in the row of its first unit.
+#[derive(Clone, Copy)]
+struct Row {
+    hash: u64,
+    /// The look-up that used it last.
+    used: u64,
+    /// Name, version and bytes.
+    bytes: u64,
+    /// The next entry whose hash has the same place.
+    next: u32,
+    /// Those that copy it, to or from the block.
+    pins: u16,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No entry begins here.
+    None,
+    /// Its bytes are on their way.
+    Filling,
+    Ready,
+    /// Nobody finds it any more; its units are free when the last pin is gone.
+    Dropped,
+}
+
+/// See the module.
+pub(super) struct Table {
+    /// By unit: the next one of the same entry, or the next free one.
+    next: Vec<u32>,
+    /// By unit: the first unit of its entry.
+    owner: Vec<u32>,
+    /// By unit.
+    rows: Vec<Row>,
+    /// By hash: the first entry, plus one.
+    places: Vec<u32>,
+    free: u32,
+    /// Units that are free, those that were never used included.
+    available: u32,
+    units: u32,
+    lookups: u64,
+    /// The longest wait for a next use, in look-ups; 0: none is known.
+    longest: f64,
+    random: u64,
+}
+
+/// An entry that isn't given away until [`Table::unpin`].
+pub(super) struct Pinned {
+    pub first: u32,
+    pub extents: Extents,
+    /// Name, version and bytes.
+    pub bytes: u64,
+}
+
+impl Table {
+    /// What it takes of memory for each unit.
+    pub const EACH: usize = size_of::<Row>() + 3 * size_of::<u32>();
+    /// Units that it can have.
+    pub const MOST: u32 = NONE - 1;
+
+    /// Over so many units; `None` if the system refuses the memory.
+    pub fn new(units: u32) -> Option<Self> {
+        let mut table = Self {
+            next: Vec::new(),
+            owner: Vec::new(),
+            rows: Vec::new(),
+            places: vec![0; units as usize],
+            free: NONE,
+            available: units,
+            units,
+            lookups: 0,
+            longest: 0.0,
+            random: 0,
+        };
+        table.next.try_reserve_exact(units as usize).ok()?;
+        table.owner.try_reserve_exact(units as usize).ok()?;
+        table.rows.try_reserve_exact(units as usize).ok()?;
+        Some(table)
+    }
+
+    /// The entry of this hash, if there is one that is complete.
+    pub fn pin(&mut self, hash: u64) -> Option<Pinned> {
+        self.lookups += 1;
+        self.longest = (self.longest - FORGOTTEN).max(0.0);
+        let first = self.find(hash).filter(|&f| self.rows[f as usize].state == State::Ready)?;
+        let now = self.lookups;
+        let row = &mut self.rows[first as usize];
+        row.pins = row.pins.checked_add(1)?;
+        let waited = now - std::mem::replace(&mut row.used, now);
+        let bytes = row.bytes;
+        self.longest = self.longest.max(waited as f64);
+        Some(Pinned { first, extents: self.extents(first), bytes })
+    }
+
+    /// An entry of so many units that is to be filled, if there is room or some can be made; one of the same hash goes.
+    pub fn reserve(&mut self, hash: u64, units: u32, bytes: u64, evictions: &AtomicU64) -> Option<Pinned> {
+        if let Some(first) = self.find(hash) {
+            if self.rows[first as usize].state == State::Filling {
+                return None;
+            }
+            self.drop_entry(first);
+        }
+        if !self.make_room(units, evictions) {
+            return None;
+        }
+        let first = self.take(units, hash, bytes);
+        Some(Pinned { first, extents: self.extents(first), bytes })
+    }
+
+    /// All of a reserved entry is there.
+    pub fn filled(&mut self, first: u32) {
+        let row = &mut self.rows[first as usize];
+        if row.state == State::Filling {
+            row.state = State::Ready;
+        }
+    }
+
+    /// Somebody who had the entry has done with it.
+    pub fn unpin(&mut self, first: u32) {
+        let row = &mut self.rows[first as usize];
+        row.pins -= 1;
+        match row.state {
+            State::Dropped if row.pins == 0 => self.release(first),
+            // Whoever filled it gave up.
+            State::Filling => self.drop_entry(first),
+            _ => {}
+        }
+    }
+
+    /// Drops the entry of this hash.
+    pub fn forget(&mut self, hash: u64) {
+        if let Some(first) = self.find(hash) {
+            self.drop_entry(first);
+        }
+    }
+
+    /// Bytes that it may come to hold.
+    #[cfg(test)]
+    pub fn most(&self) -> usize {
+        (self.next.capacity() + self.owner.capacity() + self.places.capacity()) * 4
+            + self.rows.capacity() * size_of::<Row>()
+    }
+
+    /// Units that complete entries should have, those that are free, and all; for tests when nothing is being filled.
+    #[cfg(test)]
+    pub fn balance(&self, unit: usize) -> (u32, u32, u32) {
+        let ready = self.rows.iter().filter(|r| r.state == State::Ready);
+        (ready.map(|r| r.bytes.div_ceil(unit as u64) as u32).sum(), self.available, self.units)
+    }
+
+    /// Whether nobody has an entry, and none waits for its end.
+    #[cfg(test)]
+    pub fn is_at_rest(&self) -> bool {
+        self.rows.iter().all(|r| r.pins == 0 && matches!(r.state, State::None | State::Ready))
+    }
+
+    fn random(&mut self, n: u64) -> u64 {
+        self.random += 1;
+        below(mix(self.random.wrapping_mul(crate::random::GOLDEN)), n)
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        below(hash, self.places.len() as u64) as usize
+    }
+
+    fn find(&self, hash: u64) -> Option<u32> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let mut at = self.places[self.place(hash)].checked_sub(1)?;
+        while at != NONE {
+            let row = &self.rows[at as usize];
+            if row.hash == hash {
+                return Some(at);
+            }
+            at = row.next;
+        }
+        None
+    }
+
+    fn extents(&self, first: u32) -> Extents {
+        let mut extents = Extents::new();
+        let mut at = first;
+        while at != NONE {
+            match extents.last_mut() {
+                Some((unit, count)) if *unit + *count == at => *count += 1,
+                _ => extents.push((at, 1)),
+            }
+            at = self.next[at as usize];
+        }
+        extents
+    }
+
+    /// Drops entries until so many units are free. False if none may be dropped for that.
+    fn make_room(&mut self, units: u32, evictions: &AtomicU64) -> bool {
+        let mut admitted = false;
+        // Entries that are being copied can't go; whoever finds only such ones does without.
+        let mut tries = 64 + 4 * u64::from(units);
+        while self.available < units {
+            let mut any = None;
+            let mut stale = None;
+            for _ in 0..LOOKS {
+                // Units that were never used are free, so that with few of those nearly all looks find an entry.
+                let unit = self.random(u64::from(self.units)) as usize;
+                let Some(&owner) = self.owner.get(unit).filter(|&&o| o != NONE) else { continue };
+                let row = &self.rows[owner as usize];
+                if row.state != State::Ready || row.pins > 0 {
+                    continue;
+                }
+                any = Some(owner);
+                if self.longest > 0.0 && (self.lookups - row.used) as f64 > STALE * self.longest {
+                    stale = any;
+                    break;
+                }
+            }
+            if stale.is_none() && !admitted {
+                if self.random(ADMITTED) != 0 {
+                    return false;
+                }
+                admitted = true;
+            }
+            if let Some(victim) = stale.or(any) {
+                add(evictions, 1);
+                self.drop_entry(victim);
+            }
+            tries -= 1;
+            if tries == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives units to an entry, which is pinned once. There must be enough.
+    fn take(&mut self, units: u32, hash: u64, bytes: u64) -> u32 {
+        let (mut first, mut last) = (NONE, NONE);
+        for _ in 0..units {
+            let unit = if self.free == NONE {
+                // One that was never used: so pages are touched only when they are needed.
+                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: State::None };
+                self.next.push(NONE);
+                self.owner.push(NONE);
+                self.rows.push(row);
+                (self.rows.len() - 1) as u32
+            } else {
+                let next = self.next[self.free as usize];
+                std::mem::replace(&mut self.free, next)
+            };
+            if first == NONE {
+                first = unit;
+            } else {
+                self.next[last as usize] = unit;
+            }
+            self.owner[unit as usize] = first;
+            self.next[unit as usize] = NONE;
+            last = unit;
+        }
+        self.available -= units;
+        let place = self.place(hash);
+        let next = self.places[place].checked_sub(1).unwrap_or(NONE);
+        self.places[place] = first + 1;
+        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: State::Filling };
+        first
+    }
+
+    /// Makes an entry impossible to find; its units are free at once, or with the last pin.
+    fn drop_entry(&mut self, first: u32) {
+        let place = self.place(self.rows[first as usize].hash);
+        let next = self.rows[first as usize].next;
+        if self.places[place] == first + 1 {
+            self.places[place] = if next == NONE { 0 } else { next + 1 };
+        } else {
+            let mut at = self.places[place].wrapping_sub(1);
+            while at != NONE {
+                if self.rows[at as usize].next == first {
+                    self.rows[at as usize].next = next;
+                    break;
+                }
+                at = self.rows[at as usize].next;
+            }
+        }
+        self.rows[first as usize].state = State::Dropped;
+        if self.rows[first as usize].pins == 0 {
+            self.release(first);
+        }
+    }
+
+    fn release(&mut self, first: u32) {
+        self.rows[first as usize].state = State::None;
+        let (mut at, mut units) = (first, 1);
+        loop {
+            self.owner[at as usize] = NONE;
+            match self.next[at as usize] {
+                NONE => break,
+                next => at = next,
+            }
+            units += 1;
+        }
+        self.next[at as usize] = self.free;
+        self.free = first;
+        self.available += units;
+    }
+}
