@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import dali_zarr
@@ -146,6 +147,44 @@ def test_replaced_objects_are_noticed(tmp_path, device, values, kind):
         server.take_log()
         run(server.url, values + 1, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
         assert {method for method, _ in chunk_requests(server)} == {"HEAD"}, "and kept anew"
+
+
+def test_what_the_disk_has_of_a_range_is_not_read_again(tmp_path, device, values):
+    """Of each shard every other inner chunk is kept; the others come with later reads, and all are served by the next."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["shards"] | {"codec": "none"})
+    how = {"path": None, "dims": ["lat"], "window": [4], "arrays": ["a"], "cache_dir": tmp_path / "cache"}
+    with Server(tmp_path / "s") as server:
+        how["path"] = server.url
+        came = []
+        for roi in ({"roi_start": [4]}, {}, {}):
+            pipe = build(device, 1, dali_queue=1, prefetch_queue_depth=1, **how, **roi)
+            for at in (4,) if roi else (0, 4):
+                same(to_numpy(pipe.run()[0])[0], values[:, at : at + 4], f"from {at}")
+            came.append(settled(pipe))
+            del pipe
+            settle(tmp_path / "cache")
+    half = 6 * 8
+    assert [c["cache_dir_writes"] >= half for c in came[:2]] == [True, True] and came[2]["cache_dir_writes"] == 0
+    assert came[1]["cache_dir_hits"] >= half, "what the first one kept"
+    # Gaps between inner chunks are read with them.
+    assert 0 < came[1]["bytes_read"] < values.nbytes and came[2]["bytes_read"] == 0
+
+
+def test_an_archive_is_one_object_whose_version_is_known_when_it_is_open(tmp_path, values):
+    """Its entries need no questions of their own, and none are counted."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    (tmp_path / "served").mkdir()
+    with zipfile.ZipFile(tmp_path / "served/x.zip", "w") as archive:
+        for file in sorted(f for f in (tmp_path / "s").rglob("*") if f.is_file()):
+            archive.write(file, file.relative_to(tmp_path / "s"))
+    with Server(tmp_path / "served") as server:
+        run(f"{server.url}/x.zip", values, 12, cache_dir=tmp_path / "cache", **TIGHT)
+        settle(tmp_path / "cache")
+        server.take_log()
+        counters = run(f"{server.url}/x.zip", values, 24, cache_dir=tmp_path / "cache", **TIGHT)
+        opening = server.take_log()
+        assert counters["cache_dir_hits"] >= 48 and counters["cache_dir_checks"] == counters["bytes_read"] == 0
+        assert len(opening) <= 2 + 2 and {method for method, *_ in opening} == {"GET"}, "its end, and metadata"
 
 
 def test_an_old_index_never_meets_a_new_shard(tmp_path, values):

@@ -20,6 +20,7 @@ mod table;
 mod tests_disk;
 mod usage;
 
+use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::spec::Spec;
 use crate::store::remote::is_dated_or_tagged;
 use crate::store::{self, AsyncStore, Found, Part, Store};
 use disk::Disk;
+use file::Opened;
 use memory::Memory;
 
 /// The least that a cache may be given: less is a mistake in the unit.
@@ -105,8 +107,22 @@ struct Origin {
     remote: bool,
 }
 
+/// What was found of a piece without asking anybody.
+pub(crate) enum Looked {
+    /// All of it.
+    Here(Found),
+    /// The disk has it, of a version that the object may have or not.
+    Perhaps(Unsure),
+    Nothing,
+}
+
+/// A piece on the disk. It stays what it was found to be, also if it is removed.
+pub(crate) struct Unsure(Opened);
+
 /// The caches of a reader.
 pub(crate) struct Cache {
+    /// Threads that may copy from it at a time, of remote stores: as many as read local ones.
+    pub threads: usize,
     memory: Option<Memory>,
     disk: Option<Disk>,
     /// Whether stores are asked if what the disk has is still so.
@@ -137,7 +153,9 @@ impl Cache {
             None => Origin { identity: store.location().to_owned(), remote: false },
         };
         let origins = stores.iter().map(origin).collect();
-        Ok(Some(Arc::new(Self { memory, disk, validate: spec.cache_validate, origins, counters })))
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        let threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
+        Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.cache_validate, origins, counters })))
     }
 
     /// The name of a piece of `len` bytes (of a whole value: of any length).
@@ -185,11 +203,35 @@ impl Cache {
             disk.outdated();
             return false;
         }
-        let filled = piece.len == to.len() && disk.fill(name, &piece, to);
-        if filled {
-            self.remember(name, Some(version), piece.size, to);
+        piece.len == to.len() && self.fill(disk, name, &piece, to)
+    }
+
+    /// Copies a piece to the front of `to`, if memory or the disk has it: from memory of the given version, or of any if none
+    /// is given; from the disk of the version that the object is known to have now. Asks nobody, but blocks.
+    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Looked {
+        match self.remembered(name, version, to) {
+            Some(found) => Looked::Here(found),
+            None => self.look_on_disk(name, to),
         }
-        filled
+    }
+
+    fn look_on_disk(&self, name: &Name, to: &mut [u8]) -> Looked {
+        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return Looked::Nothing };
+        let Some(piece) = disk.look(name) else { return Looked::Nothing };
+        let current = match &piece.version {
+            None => Some(false),
+            Some(_) if !self.validate => Some(true),
+            Some(held) => disk.knows(name.object, held),
+        };
+        match current {
+            None => return Looked::Perhaps(Unsure(piece)),
+            Some(true) if self.fill(disk, name, &piece, to) => {
+                return Looked::Here(Found { size: piece.size, version: piece.version });
+            }
+            Some(true) => {}
+            Some(false) => disk.outdated(),
+        }
+        Looked::Nothing
     }
 
     /// Copies a piece of the version that the object has now to the front of `to`, if the disk has it. If that can't be known
@@ -205,39 +247,64 @@ impl Cache {
         turns: &Semaphore,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
-        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return Ok(None) };
-        let looked = {
-            let _turn = disk.turns.acquire().await;
-            blocking(|| disk.look(name))
+        let looked = match self.turn_of_disk().await {
+            Some(_turn) => blocking(|| self.look_on_disk(name, to)),
+            None => Looked::Nothing,
         };
-        let Some(piece) = looked else { return Ok(None) };
-        let current = match &piece.version {
-            None => false,
-            Some(_) if !self.validate => true,
-            Some(held) => match disk.knows(name.object, held) {
-                Some(known) => known,
-                None => {
-                    add(&self.counters.disk_checks, 1);
-                    let _turn = turns.acquire().await;
-                    // Some servers answer no such questions: then nothing is known to be current.
-                    let version = store.head(key).await.ok().flatten().and_then(|found| found.version);
-                    version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
-                }
-            },
+        match looked {
+            Looked::Here(found) => Ok(Some(found)),
+            Looked::Perhaps(piece) => self.stored_if_same(name, &piece, key, store, turns, to).await,
+            Looked::Nothing => Ok(None),
+        }
+    }
+
+    /// Copies a piece to the front of `to` if the store says, in one of `turns`, that the object has its version.
+    ///
+    /// # Errors
+    /// If the store doesn't answer.
+    pub async fn stored_if_same(
+        &self,
+        name: &Name,
+        Unsure(piece): &Unsure,
+        key: &str,
+        store: &dyn AsyncStore,
+        turns: &Semaphore,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let (Some(disk), Some(held)) = (&self.disk, &piece.version) else { return Ok(None) };
+        // Something else may have been read of it meanwhile.
+        let current = match disk.knows(name.object, held) {
+            Some(known) => known,
+            None => {
+                let _turn = turns.acquire().await;
+                let (mut head, mut waited) = (store.head(key), false);
+                // An answer that needn't be waited for was known to the store: an archive was asked for when it was opened.
+                let answer = poll_fn(|context| {
+                    let answer = head.as_mut().poll(context);
+                    waited |= answer.is_pending();
+                    answer
+                });
+                // Some servers answer no such questions: then nothing is known to be current.
+                let version = answer.await.ok().flatten().and_then(|found| found.version);
+                add(&self.counters.disk_checks, u64::from(waited));
+                version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
+            }
         };
         if !current {
             disk.outdated();
             return Ok(None);
         }
-        let filled = {
-            let _turn = disk.turns.acquire().await;
-            blocking(|| disk.fill(name, &piece, to))
-        };
-        if !filled {
-            return Ok(None);
+        let _turn = disk.turns.acquire().await;
+        let filled = blocking(|| self.fill(disk, name, piece, to));
+        Ok(filled.then(|| Found { size: piece.size, version: piece.version.clone() }))
+    }
+
+    fn fill(&self, disk: &Disk, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+        let filled = disk.fill(name, piece, to);
+        if filled {
+            self.remember(name, piece.version.as_ref(), piece.size, &to[..piece.len]);
         }
-        self.remember(name, piece.version.as_ref(), piece.size, &to[..piece.len]);
-        Ok(Some(Found { size: piece.size, version: piece.version }))
+        filled
     }
 
     fn remember(&self, name: &Name, version: Option<&Arc<str>>, size: u64, bytes: &[u8]) {

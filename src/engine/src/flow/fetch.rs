@@ -34,7 +34,7 @@ impl FetchPool {
         let io = stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(s.io()));
         Ok(Self {
             threads: Threads::new(if local { threads } else { 0 }, lanes, shared)?,
-            requests: io.map(|io| Requests::new(io, requests, shared)),
+            requests: io.map(|io| Requests::new(io, requests, shared)).transpose()?,
             shared: shared.clone(),
         })
     }

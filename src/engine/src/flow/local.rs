@@ -121,9 +121,9 @@ fn piece(
 fn pieces(cache: &Cache, read: &Read, from: u64, shared: &Shared, to: &mut [u8]) -> Result<bool> {
     let store = shared.catalog.store(read.array, read.part);
     let mut pieces = Pieces::new(cache, shared.catalog.store_number(read.array, read.part), read, from);
-    pieces.remembered(to);
+    pieces.remembered(cache, read, to);
     let mut came = Vec::new();
-    for run in pieces.lacking(&MERGE_LOCAL) {
+    for run in pieces.lacking(read, &MERGE_LOCAL) {
         let found =
             store.read(&read.key, Part::From(from + run.start as u64), read.version.as_ref(), &mut to[run.clone()])?;
         let Some(found) = found else { return Ok(false) };
@@ -131,7 +131,7 @@ fn pieces(cache: &Cache, read: &Read, from: u64, shared: &Shared, to: &mut [u8])
         shared.stats.read(run.len());
         came.push((run, found));
     }
-    pieces.keep(&came, to);
+    pieces.keep(cache, read, &came, to);
     Ok(true)
 }
 

@@ -16,6 +16,7 @@ mod admission;
 mod arrival;
 mod batches;
 pub mod budget;
+mod cached;
 pub(crate) mod catalog;
 pub(crate) mod chunks;
 mod decode;

@@ -9,27 +9,25 @@ use crate::error::{Error, Result};
 use crate::store::{Found, Part};
 
 /// The pieces of one read, in the order of their places.
-pub(super) struct Pieces<'a> {
-    cache: &'a Cache,
-    read: &'a Read,
+pub(super) struct Pieces {
     names: Vec<Name>,
     there: Vec<bool>,
 }
 
-impl<'a> Pieces<'a> {
+impl Pieces {
     /// Those of a read from `from` on, of the store of this number.
-    pub fn new(cache: &'a Cache, store: usize, read: &'a Read, from: u64) -> Self {
+    pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
         let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, Part::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
         let there = vec![false; names.len()];
-        Self { cache, read, names, there }
+        Self { names, there }
     }
 
     /// Copies to their places those that memory has.
-    pub fn remembered(&mut self, to: &mut [u8]) {
-        let version = self.read.version.as_ref();
-        for (i, &(at, len)) in self.read.pieces.iter().enumerate() {
-            self.there[i] = self.cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
+    pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+        let version = read.version.as_ref();
+        for (i, &(at, len)) in read.pieces.iter().enumerate() {
+            self.there[i] = cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
         }
     }
 
@@ -39,18 +37,18 @@ impl<'a> Pieces<'a> {
     }
 
     /// Copies to their places those of the others that the disk has. Blocks.
-    pub fn stored(&mut self, to: &mut [u8]) {
-        let Some(version) = &self.read.version else { return };
-        for (i, &(at, len)) in self.read.pieces.iter().enumerate() {
-            self.there[i] = self.there[i] || self.cache.stored(&self.names[i], version, &mut to[at..at + len]);
+    pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+        let Some(version) = &read.version else { return };
+        for (i, &(at, len)) in read.pieces.iter().enumerate() {
+            self.there[i] = self.there[i] || cache.stored(&self.names[i], version, &mut to[at..at + len]);
         }
     }
 
     /// What has to be read, as ranges of the whole read, which don't touch each other.
-    pub fn lacking(&self, merge: &Merge) -> Vec<Range<usize>> {
+    pub fn lacking(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
-        for (&(at, len), _) in self.read.pieces.iter().zip(&self.there).filter(|&(_, &there)| !there) {
+        for (&(at, len), _) in read.pieces.iter().zip(&self.there).filter(|&(_, &there)| !there) {
             match runs.last_mut() {
                 Some(run) if at <= run.end || merge.spans((at - run.end) as u64, wanted, wasted) => {
                     wasted += at.saturating_sub(run.end) as u64;
@@ -67,11 +65,11 @@ impl<'a> Pieces<'a> {
     }
 
     /// Keeps the pieces that were lacking, which came with these ranges.
-    pub fn keep(&self, came: &[(Range<usize>, Found)], to: &[u8]) {
-        for (i, &(at, len)) in self.read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
+    pub fn keep(&self, cache: &Cache, read: &Read, came: &[(Range<usize>, Found)], to: &[u8]) {
+        for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
             let run = came.partition_point(|(run, _)| run.end < at + len);
             if let Some((_, found)) = came.get(run) {
-                self.cache.keep(&self.names[i], found, &to[at..at + len]);
+                cache.keep(&self.names[i], found, &to[at..at + len]);
             }
         }
     }
@@ -131,22 +129,22 @@ mod tests {
         let bytes: Vec<u8> = (0..72).collect();
         let found = Found { size: 500, version: Some("v".into()) };
         let all = Pieces::new(&cache, 0, &read, 100);
-        assert_eq!(all.lacking(&MERGE), [0..36, 60..72]);
+        assert_eq!(all.lacking(&read, &MERGE), [0..36, 60..72]);
         // The second, third and fifth come to be known.
         let mut some = Pieces::new(&cache, 0, &read, 100);
         some.there = [true, false, false, true, false, true, true].to_vec();
-        let lacking = some.lacking(&MERGE);
+        let lacking = some.lacking(&read, &MERGE);
         assert!(lacking.len() == 1 && lacking[0] == (10..36), "{lacking:?}");
-        some.keep(&[(10..36, found)], &bytes);
+        some.keep(&cache, &read, &[(10..36, found)], &bytes);
         let mut to = [0; 72];
         let mut next = Pieces::new(&cache, 0, &read, 100);
-        next.remembered(&mut to);
+        next.remembered(&cache, &read, &mut to);
         assert_eq!(next.there, [false, true, true, false, true, false, false]);
         assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
-        assert_eq!(next.lacking(&MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
+        assert_eq!(next.lacking(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
         let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
-        let mut other = Pieces::new(&cache, 0, &other, 100);
-        other.remembered(&mut to);
-        assert_eq!(other.there, [false], "of another version");
+        let mut of_other = Pieces::new(&cache, 0, &other, 100);
+        of_other.remembered(&cache, &other, &mut to);
+        assert_eq!(of_other.there, [false], "of another version");
     }
 }

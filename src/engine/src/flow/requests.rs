@@ -1,14 +1,15 @@
 //! Reads of remote stores: a task for each, of which many wait for servers at the same time.
 //!
 //! Whoever comes first is served first: the scheduler asks in the order of need, and so many reads as may be under way
-//! begin in that order ([`Turns`]). All bytes of chunks and indexes come through [`Source`]; what a cache has waits for no turn.
+//! begin in that order ([`Turns`]). Where there is a cache, its threads look there for chunks first ([`super::cached`]); all
+//! other bytes of chunks and indexes come through [`Source`]. What a cache has waits for no turn.
 //!
 //! One of the places where `unsafe` is allowed: a read's span belongs to its task until the event is sent.
 
 #![allow(unsafe_code)]
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -17,13 +18,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::Event;
+use super::cached::{CacheThreads, Sought};
 use super::fetch::{forget_index, place};
 use super::merging::MERGE_REMOTE;
 use super::pieces::{Pieces, whole};
 use super::shards::{Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{Read, ReadRange, Shared};
-use crate::cache::{Cache, blocking};
+use super::tasks::{Read, Shared};
+use crate::cache::{Cache, Name, Unsure};
 use crate::error::{Error, Result, panic_text};
 use crate::store::remote::Io;
 use crate::store::{AsyncStore, Found, Part, Phase};
@@ -76,33 +78,59 @@ impl Drop for Turn<'_> {
 
 /// Reads under way. Dropping it breaks them off, and waits until none of them touches memory any more.
 pub(super) struct Requests {
-    io: Arc<Io>,
-    shared: Shared,
-    turns: Arc<Turns>,
-    tasks: JoinSet<()>,
+    /// Those that look in the cache, if there is one.
+    cached: Option<CacheThreads>,
+    tasks: Arc<Tasks>,
 }
 
 impl Requests {
     /// At most `at_once` of them wait for a server at the same time.
-    pub fn new(io: Arc<Io>, at_once: usize, shared: &Shared) -> Self {
-        Self { io, shared: shared.clone(), turns: Arc::new(Turns::new(at_once)), tasks: JoinSet::new() }
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn new(io: Arc<Io>, at_once: usize, shared: &Shared) -> Result<Self> {
+        let turns = Arc::new(Turns::new(at_once));
+        let tasks = Arc::new(Tasks { io, shared: shared.clone(), turns, running: Mutex::default() });
+        let to_tasks = Arc::clone(&tasks);
+        let ask = move |store, read, sought| to_tasks.read(store, read, Some(sought));
+        Ok(Self { cached: CacheThreads::new(shared, ask)?, tasks })
     }
 
     pub fn read(&mut self, store: Arc<dyn AsyncStore>, read: Read) {
-        let group = read.group;
-        self.spawn(
-            move |shared, turns| async move { Event::Fetched(group, fetch(&*store, read, &shared, &turns).await) },
-        );
+        match &self.cached {
+            Some(threads) => threads.read(store, read),
+            None => self.tasks.read(store, read, None),
+        }
     }
 
     pub fn index(&mut self, store: Arc<dyn AsyncStore>, shard: ShardId, key: String) {
-        self.spawn(move |shared, turns| async move {
+        self.tasks.spawn(move |shared, turns| async move {
             Event::Index(shard, index(&*store, shard, &key, &shared, &turns).await)
         });
     }
+}
 
-    fn spawn<F: Future<Output = Event> + Send>(&mut self, task: impl FnOnce(Shared, Arc<Turns>) -> F + Send + 'static) {
-        while self.tasks.try_join_next().is_some() {}
+/// Those that wait for servers.
+struct Tasks {
+    io: Arc<Io>,
+    shared: Shared,
+    turns: Arc<Turns>,
+    running: Mutex<JoinSet<()>>,
+}
+
+impl Tasks {
+    fn read(&self, store: Arc<dyn AsyncStore>, read: Read, sought: Option<Sought>) {
+        let group = read.group;
+        self.spawn(move |shared, turns| async move {
+            Event::Fetched(group, fetch(&*store, read, sought, &shared, &turns).await)
+        });
+    }
+
+    fn running(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn<F: Future<Output = Event> + Send>(&self, task: impl FnOnce(Shared, Arc<Turns>) -> F + Send + 'static) {
         let (shared, turns) = (self.shared.clone(), Arc::clone(&self.turns));
         let ended = async move {
             let events = shared.events.clone();
@@ -112,14 +140,19 @@ impl Requests {
                 Event::Died(Error::runtime(format!("internal error in a read: {}", panic_text(&*panic))))
             }));
         };
-        self.tasks.spawn_on(ended, self.io.handle());
+        let mut running = self.running();
+        while running.try_join_next().is_some() {}
+        running.spawn_on(ended, self.io.handle());
     }
 }
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        self.tasks.abort_all();
-        self.io.block_on(async { while self.tasks.join_next().await.is_some() {} });
+        // After that nobody starts another one.
+        self.cached = None;
+        let mut running = std::mem::take(&mut *self.tasks.running());
+        running.abort_all();
+        self.tasks.io.block_on(async { while running.join_next().await.is_some() {} });
     }
 }
 
@@ -149,16 +182,34 @@ impl Source<'_> {
         found
     }
 
-    /// One piece.
-    async fn piece(&self, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Came>> {
+    /// One piece, which the cache's threads may have looked for.
+    async fn piece(
+        &self,
+        part: Part,
+        version: Option<&Arc<str>>,
+        sought: Option<(Name, Option<Unsure>)>,
+        to: &mut [u8],
+    ) -> Result<Option<Came>> {
         let Some(cache) = self.cache else {
             return Ok(self.read(part, version, to).await?.map(|found| Came { found, read: true }));
         };
-        let name = cache.name(self.number, self.key, part, to.len());
-        if let Some(found) = cache.remembered(&name, version, to) {
-            return Ok(Some(Came { found, read: false }));
-        }
-        if let Some(found) = cache.stored_now(&name, self.key, self.store, &self.turns.requests, to).await? {
+        let (key, turns) = (self.key, &self.turns.requests);
+        let (name, cached) = match sought {
+            Some((name, None)) => (name, None),
+            Some((name, Some(piece))) => {
+                let found = cache.stored_if_same(&name, &piece, key, self.store, turns, to).await?;
+                (name, found)
+            }
+            None => {
+                let name = cache.name(self.number, key, part, to.len());
+                let found = match cache.remembered(&name, version, to) {
+                    Some(found) => Some(found),
+                    None => cache.stored_now(&name, key, self.store, turns, to).await?,
+                };
+                (name, found)
+            }
+        };
+        if let Some(found) = cached {
             return Ok(Some(Came { found, read: false }));
         }
         let Some(found) = self.read(part, version, to).await? else { return Ok(None) };
@@ -168,16 +219,16 @@ impl Source<'_> {
         Ok(Some(Came { found, read: true }))
     }
 
-    /// The pieces of a range, of which those that the cache lacks are read: so many bytes in so many reads.
-    async fn pieces(&self, cache: &Cache, read: &Read, from: u64, to: &mut [u8]) -> Result<Option<Vec<usize>>> {
-        let mut pieces = Pieces::new(cache, self.number, read, from);
-        pieces.remembered(to);
-        if !pieces.complete()
-            && let Some(_turn) = cache.turn_of_disk().await
-        {
-            blocking(|| pieces.stored(to));
-        }
-        let lacking = pieces.lacking(&MERGE_REMOTE);
+    /// Those pieces of a range that the cache lacks: so many bytes in so many reads.
+    async fn pieces(
+        &self,
+        cache: &Cache,
+        read: &Read,
+        from: u64,
+        pieces: &Pieces,
+        to: &mut [u8],
+    ) -> Result<Option<Vec<usize>>> {
+        let lacking = pieces.lacking(read, &MERGE_REMOTE);
         let (mut rest, mut at) = (&mut *to, 0);
         let reads = lacking.into_iter().map(|run| {
             let (_, after) = std::mem::take(&mut rest).split_at_mut(run.start - at);
@@ -190,31 +241,41 @@ impl Source<'_> {
         });
         let reads: Vec<_> = reads.collect();
         let Some(came) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
-        pieces.keep(&came, to);
+        pieces.keep(cache, read, &came, to);
         Ok(Some(came.into_iter().map(|(run, _)| run.len()).collect()))
     }
 }
 
-async fn fetch(store: &dyn AsyncStore, read: Read, shared: &Shared, turns: &Turns) -> Result<Option<usize>> {
+async fn fetch(
+    store: &dyn AsyncStore,
+    read: Read,
+    sought: Option<Sought>,
+    shared: &Shared,
+    turns: &Turns,
+) -> Result<Option<usize>> {
     let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
     // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end; and it frees no memory before
     // this task has ended (`Requests::drop`).
     let to = unsafe { read.to.bytes_mut() };
     let number = shared.catalog.store_number(read.array, read.part);
     let source = Source { store, number, key: &read.key, cache: shared.cache.as_deref(), turns, stats: &shared.stats };
-    if let (ReadRange::From(from), Some(cache), Some(_)) = (read.range, &shared.cache, &read.version) {
-        let reads = source.pieces(cache, &read, from, to).await;
-        if !matches!(reads, Ok(Some(_))) {
-            forget_index(shared, read.array, read.part, &read.key);
+    let sought = match (sought, &shared.cache) {
+        (Some(Sought::Pieces(from, pieces)), Some(cache)) => {
+            let reads = source.pieces(cache, &read, from, &pieces, to).await;
+            if !matches!(reads, Ok(Some(_))) {
+                forget_index(shared, read.array, read.part, &read.key);
+            }
+            let Some(reads) = reads.map_err(within)? else {
+                confirm_missing(store, read.array, read.part, shared).await?;
+                return Ok(None);
+            };
+            reads.into_iter().for_each(|len| shared.stats.read(len));
+            return Ok(Some(read.to.len));
         }
-        let Some(reads) = reads.map_err(within)? else {
-            confirm_missing(store, read.array, read.part, shared).await?;
-            return Ok(None);
-        };
-        reads.into_iter().for_each(|len| shared.stats.read(len));
-        return Ok(Some(read.to.len));
-    }
-    let came = source.piece(read.part(), read.version.as_ref(), to).await.map_err(within)?;
+        (Some(Sought::Piece(name, piece)), _) => Some((name, piece)),
+        _ => None,
+    };
+    let came = source.piece(read.part(), read.version.as_ref(), sought, to).await.map_err(within)?;
     let Some(came) = came else {
         confirm_missing(store, read.array, read.part, shared).await?;
         return Ok(None);
@@ -238,7 +299,7 @@ async fn index(
     let mut encoded = vec![0; sharding.index_bytes];
     let number = shared.catalog.store_number(shard.array, shard.part);
     let source = Source { store, number, key, cache: shared.cache.as_deref(), turns, stats: &shared.stats };
-    let came = source.piece(sharding.index_part(), None, &mut encoded).await.map_err(within)?;
+    let came = source.piece(sharding.index_part(), None, None, &mut encoded).await.map_err(within)?;
     let Some(came) = came else {
         confirm_missing(store, shard.array, shard.part, shared).await?;
         return Ok(None);

@@ -1,0 +1,118 @@
+//! Reads of remote stores that a cache may serve: threads look there first, and hand on to requests what it lacks.
+//!
+//! They are threads of their own, as many as read local stores, because the work is the same: copies from memory, and from
+//! files. Those that drive requests are fewer; whatever blocks holds them up, and to have others take over meanwhile takes longer
+//! than to copy a small chunk.
+//!
+//! One of the places where `unsafe` is allowed: a read's span belongs to its thread until the event is sent, or it is handed on.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::fetch::place;
+use super::pieces::Pieces;
+use super::tasks::{Read, ReadRange, Shared};
+use super::{Event, spawn};
+use crate::cache::{Cache, Looked, Name, Unsure};
+use crate::error::Result;
+use crate::nvtx;
+use crate::store::AsyncStore;
+
+/// What was looked for in the cache, but isn't there, or not all of it, or not surely.
+pub(super) enum Sought {
+    /// One piece.
+    Piece(Name, Option<Unsure>),
+    /// Those of a range that begins there.
+    Pieces(u64, Pieces),
+}
+
+type Work = (Arc<dyn AsyncStore>, Read);
+
+/// See the module. Dropping it lets them finish what they began, and waits.
+pub(super) struct CacheThreads {
+    work: Option<Sender<Work>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl CacheThreads {
+    /// As many as the cache of `shared` wants, which hand on to `ask` what it lacks; `None` if there is no cache.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn new(
+        shared: &Shared,
+        ask: impl Fn(Arc<dyn AsyncStore>, Read, Sought) + Clone + Send + 'static,
+    ) -> Result<Option<Self>> {
+        let Some(cache) = &shared.cache else { return Ok(None) };
+        let (work, receiver) = unbounded();
+        // It waits for the threads that were started, if one can't be.
+        let mut all = Self { work: Some(work), threads: Vec::new() };
+        for i in 0..cache.threads {
+            let (cache, shared, work, ask) = (Arc::clone(cache), shared.clone(), receiver.clone(), ask.clone());
+            let events = shared.events.clone();
+            all.threads.push(spawn(&format!("cached-{i}"), events, move || run(&cache, &shared, &work, &ask))?);
+        }
+        Ok(Some(all))
+    }
+
+    /// Starts a read; its end is an event.
+    pub fn read(&self, store: Arc<dyn AsyncStore>, read: Read) {
+        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
+        let _ = self.work.as_ref().expect("until dropped").send((store, read));
+    }
+}
+
+impl Drop for CacheThreads {
+    fn drop(&mut self) {
+        self.work = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(cache: &Cache, shared: &Shared, work: &Receiver<Work>, ask: &impl Fn(Arc<dyn AsyncStore>, Read, Sought)) {
+    for (store, read) in work {
+        if shared.stopped() {
+            continue;
+        }
+        let range = nvtx::range(c"dali_zarr cache");
+        let looked = look(cache, &read, shared);
+        drop(range);
+        match looked {
+            Ok(len) => {
+                // The receiver may be gone already: then nobody waits for this read.
+                let _ = shared.events.send(Event::Fetched(read.group, len));
+            }
+            Err(sought) => ask(store, read, sought),
+        }
+    }
+}
+
+/// The length of what the cache had, or what it lacks.
+fn look(cache: &Cache, read: &Read, shared: &Shared) -> std::result::Result<Result<Option<usize>>, Sought> {
+    // SAFETY: the scheduler reserved the span for this read alone, until it hears of its end, and frees no memory before this
+    // thread has ended; nobody else has the read now.
+    let to = unsafe { read.to.bytes_mut() };
+    let number = shared.catalog.store_number(read.array, read.part);
+    if let (ReadRange::From(from), Some(_)) = (read.range, &read.version) {
+        let mut pieces = Pieces::new(cache, number, read, from);
+        pieces.remembered(cache, read, to);
+        if !pieces.complete() {
+            pieces.stored(cache, read, to);
+        }
+        return if pieces.complete() { Ok(Ok(Some(read.to.len))) } else { Err(Sought::Pieces(from, pieces)) };
+    }
+    let name = cache.name(number, &read.key, read.part(), to.len());
+    match cache.look(&name, read.version.as_ref(), to) {
+        Looked::Here(found) => {
+            Ok(read.fits(found.size).map(Some).map_err(|e| e.within(place(shared, read.array, read.part, &read.key))))
+        }
+        Looked::Perhaps(piece) => Err(Sought::Piece(name, Some(piece))),
+        Looked::Nothing => Err(Sought::Piece(name, None)),
+    }
+}
