@@ -5,6 +5,9 @@ gets the same objects whole, with as many requests at a time, and throws them aw
 gives. Readers and downloader read the epoch in order, again and again for some seconds; a reader's rate is counted from a second
 after its first batch on. Every measurement is a process of its own; server and client share the cores, so ``taskset -c 0,1``
 makes it a measurement on two.
+
+With ``--caches``: epochs of a reader with ``cache_size``, of one with ``cache_dir``, and of one of the same files on the disk, all
+in the page cache. Epochs alternate between the three, so that whatever else the machine does is shared among them.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import itertools
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +160,102 @@ def one(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str,
     return result
 
 
+# ---- caches ----
+
+
+def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and processor seconds of epochs once caches are full, by where chunks come from."""
+    import dali_zarr
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    (store,) = prepare(args.data, [name], args.fields, args.epoch, 2)
+    room = 2 * args.epoch * store.step_bytes
+    limit = max(args.epoch * store.step_bytes // 4, 5 * args.batch_size * store.step_bytes)
+    ways = {
+        "local": {"path": str(store.path)},
+        "cache_size": {"path": url, "cache_size": room},
+        "cache_dir": {"path": url, "cache_dir": str(args.data / f"cache-{os.getpid()}"), "cache_dir_size": room},
+    }
+    readers = {}
+    try:
+        for way, how in ways.items():
+            pipe = Pipeline(args.batch_size, num_threads=1, device_id=0 if args.device == "gpu" else None, prefetch_queue_depth=1)
+            with pipe:
+                # Chunks aren't kept decoded, and what is prepared for the next epoch when one ends is little.
+                limits = {"host_memory_limit": limit, "prefetch_queue_depth": 2, "io_concurrency": args.concurrency}
+                pipe.set_outputs(fn.zarr_reader(arrays=["field"], device=args.device, **how, **limits))
+            pipe.build()
+            readers[way] = pipe
+        numbers = dict.fromkeys(ways, 0)
+        spent: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+
+        def epoch(way: str, check: bool) -> None:
+            begin, cpu = time.perf_counter(), time.process_time()
+            for _ in range(args.epoch // args.batch_size):
+                (batch,) = readers[way].run()
+                at = numbers[way] * args.batch_size % args.epoch
+                numbers[way] += 1
+                if check and tuple(map(checksum, to_numpy(batch))) != store.checksums[at : at + args.batch_size]:
+                    raise ValueError(f"{way}: wrong values in step {at}")
+            if not check:
+                spent[way].append((time.perf_counter() - begin, time.process_time() - cpu))
+
+        def counted(way: str, what: str) -> int:
+            return dali_zarr.stats(readers[way]).popitem()[1][what]
+
+        for way in ways:
+            # What the disk is too slow for at first comes to be kept in later epochs.
+            for _ in range(10):
+                before = counted(way, "requests")
+                epoch(way, check=True)
+                time.sleep(1)
+                if counted(way, "requests") == before:
+                    break
+            else:
+                raise ValueError(f"{way}: requests were sent in every epoch")
+        before = {way: (counted(way, "requests"), counted(way, "chunks_read")) for way in ways}
+        for _ in range(args.repeats):
+            for way in ways:
+                epoch(way, check=False)
+        files = sum(f.is_file() for f in (store.path / "field" / "c").rglob("*"))
+        for way, (requests, chunks) in before.items():
+            if counted(way, "requests") != requests:
+                raise ValueError(f"{way}: not everything came from the cache")
+            if counted(way, "chunks_read") - chunks < 0.9 * args.repeats * files:
+                raise ValueError(f"{way}: chunks stayed decoded; more fields would show what caches do")
+    finally:
+        readers.clear()
+        shutil.rmtree(args.data / f"cache-{os.getpid()}", ignore_errors=True)
+    return {way: [statistics.median(numbers) for numbers in zip(*times, strict=True)] for way, times in spent.items()}
+
+
+def caches(program: Path, store: Store, args: argparse.Namespace) -> bool:
+    """Cached epochs of one store beside local ones; whether it failed."""
+    with serving(program, store.path.parent, 0) as url:
+        found = in_process(["--one-cached", store.name, f"{url}/{store.path.name}"], args)
+    if "failed" in found:
+        print(f"  {store.name}: failed: {found['failed']}")
+        return True
+    text = f"  {store.name:16} {args.epoch * store.step_bytes / 1e6:.0f} MB decoded"
+    local = found["local"]
+    for way, (seconds, cpu) in found.items():
+        ratio = "" if way == "local" else f" ({seconds / local[0]:.2f} of local; processors {cpu / local[1]:.2f})"
+        text += f"  {way} {seconds:.3f} s{ratio}"
+    print(text, flush=True)
+    return False
+
+
+# ---- all of them ----
+
+
 def measure(name: str, reader: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, str(HERE), "--one", name, reader, url]
-    for option in ("device", "fields", "epoch", "batch_size", "concurrency", "host_memory_limit", "seconds", "data"):
+    return in_process(["--one", name, reader, url], args)
+
+
+def in_process(what: list[str], args: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, str(HERE), *what]
+    for option in ("device", "fields", "epoch", "batch_size", "concurrency", "host_memory_limit", "seconds", "repeats", "data"):
         command += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=args.timeout)
@@ -183,7 +281,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("bench-data"))
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--program", type=Path, help="remote_bench, if it is built already")
+    parser.add_argument("--caches", action="store_true", help="measure cached epochs beside local ones instead")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--one-cached", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -192,21 +292,41 @@ def main() -> int:
     if args.one:
         print("RESULT " + json.dumps(one(*args.one, args)))
         return 0
+    if args.one_cached:
+        print("RESULT " + json.dumps(cached(*args.one_cached, args)))
+        return 0
     program = args.program
     if program is None:
         cargo = ["cargo", "build", "--release", "--package", "dali-zarr-engine", "--example", "remote_bench"]
         subprocess.run(cargo, cwd=HERE.parents[2], check=True)
         program = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target")) / "release/examples/remote_bench"
+    if args.caches:
+        # Files with several names would be one on the disk and many in caches.
+        args.epoch = args.fields
     stores = prepare(args.data, args.stores, args.fields, args.epoch, 2)
-    print(
-        f"{len(os.sched_getaffinity(0))} cores, device {args.device}, batches of {args.batch_size}, "
-        f"{args.concurrency} requests at a time, medians of {args.repeats} times {args.seconds} s"
-    )
+    machine = f"{len(os.sched_getaffinity(0))} cores, device {args.device}, batches of {args.batch_size}"
     failed = False
+    if args.caches:
+        print(f"{machine}, epochs of {args.epoch} fields from full caches, medians of {args.repeats}")
+        for store in stores:
+            failed |= caches(program, store, args)
+        return int(failed)
+    print(f"{machine}, {args.concurrency} requests at a time, medians of {args.repeats} times {args.seconds} s")
     for latency in args.latency:
         for store in stores:
             failed |= run(program, store, latency, args)
     return int(failed)
+
+
+@contextmanager
+def serving(program: Path, root: Path, latency: int) -> Iterator[str]:
+    """The URL of a server that waits so many milliseconds before each answer."""
+    server = subprocess.Popen([program, "serve", root, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield server.stdout.readline().strip()
+    finally:
+        server.stdin.close()
+        server.wait()
 
 
 def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> bool:
@@ -214,11 +334,7 @@ def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> 
     chunks = store.path / "field" / "c"
     objects = [f.relative_to(store.path.parent) for t in range(args.epoch) for f in (chunks / str(t)).rglob("*") if f.is_file()]
     sizes = [(store.path.parent / f).stat().st_size for f in objects]
-    server = subprocess.Popen(
-        [program, "serve", store.path.parent, str(latency)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        url = server.stdout.readline().strip()
+    with serving(program, store.path.parent, latency) as url:
         rates = []
         # Once more than is measured, so that the server has the files in memory.
         for number in range(args.repeats + 1):
@@ -234,9 +350,6 @@ def run(program: Path, store: Store, latency: int, args: argparse.Namespace) -> 
         for _ in range(args.repeats):
             for reader in args.readers:
                 results_of.setdefault(reader, []).append(measure(store.name, reader, f"{url}/{store.path.name}", args))
-    finally:
-        server.stdin.close()
-        server.wait()
     for reader, results in results_of.items():
         errors = [r["failed"] for r in results if "failed" in r]
         if errors:
