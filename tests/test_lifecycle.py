@@ -124,7 +124,10 @@ def test_build_after_an_error(store, tmp_path, device):
 
 
 _LOOP = """
+import signal
 import sys
+# Whoever started this may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from support.pipelines import build
 pipe = build(sys.argv[1], 2, path=sys.argv[2], arrays=["a"])
 pipe.run()

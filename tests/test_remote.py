@@ -225,7 +225,7 @@ print(json.dumps(counters))
 
 
 def on_small_disk(size, folder, *argv):
-    """Runs a script that sees a disk of so many bytes at ``folder``."""
+    """Runs a script that sees a disk of this size at ``folder``."""
     mount = 'mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(size), str(folder)]
     if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
@@ -234,7 +234,7 @@ def on_small_disk(size, folder, *argv):
 
 
 @pytest.mark.parametrize("limit", ["", str(1 << 24)], ids=["default", "limit"])
-@pytest.mark.parametrize("fill", ["fill", "later"])
+@pytest.mark.parametrize("fill", ["fill", "later", "no folder"])
 def test_a_full_disk_under_the_cache_costs_nothing_but_requests(tmp_path, values, fill, limit):
     """Whether it is full when the pipeline is built, or while it runs."""
     write_array(tmp_path / "s", "a", values, dims=DIMS, codec="none", layout=Layout((1, 8, 16)))
@@ -242,9 +242,11 @@ def test_a_full_disk_under_the_cache_costs_nothing_but_requests(tmp_path, values
     (tmp_path / "cache").mkdir()
     with Server(tmp_path / "s") as server:
         argv = [server.url, str(tmp_path / "cache"), str(tmp_path / "values.npy"), fill, limit]
-        out = on_small_disk(64 << 10, tmp_path / "cache", "-c", FULL_DISK, *argv)
+        # Its one entry is the root.
+        size = "64k,nr_inodes=1" if fill == "no folder" else "64k"
+        out = on_small_disk(size, tmp_path / "cache", "-c", FULL_DISK, *argv)
     counters = json.loads(out.splitlines()[-1])
-    assert (counters["cache_dir_writes"] == 0) == (fill == "fill"), counters
+    assert (counters["cache_dir_writes"] == 0) == (fill != "later"), counters
     assert counters["cache_dir_writes"] < 24 and counters["reads"] > 24, counters
     # Without a limit of its own, the cache leaves some of the disk free.
     if limit:

@@ -125,18 +125,17 @@ impl Folder {
             #[cfg(test)]
             dies_at: AtomicU64::new(0),
         };
-        fs::create_dir_all(folder.base.join("tmp")).map_err(wrong)?;
         let probe = folder.temporary();
-        let written = file::write(&probe, b"?", b"").and_then(|()| fs::remove_file(&probe));
-        let counted = folder.usage.get().map(|_| ());
-        for result in [written, counted] {
-            match result.map_err(|e| (e.kind(), e)) {
-                // It is the right place, with nothing to be had at the moment: a cache that keeps nothing more for now.
-                Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WouldBlock, _)) => {
-                    let _ = fs::remove_file(&probe);
-                }
-                other => other.map_err(|(_, e)| wrong(e))?,
+        let tried = fs::create_dir_all(folder.base.join("tmp"))
+            .and_then(|()| file::write(&probe, b"?", b""))
+            .and_then(|()| fs::remove_file(&probe))
+            .and_then(|()| folder.usage.get());
+        match tried.map_err(|e| (e.kind(), e)) {
+            // It is the right place, with nothing to be had at the moment: a cache that keeps nothing more for now.
+            Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WouldBlock, _)) => {
+                let _ = fs::remove_file(&probe);
             }
+            other => drop(other.map_err(|(_, e)| wrong(e))?),
         }
         Ok(folder)
     }

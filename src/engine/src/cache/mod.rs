@@ -26,12 +26,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{Error, Result};
 use crate::spec::Spec;
-use crate::store::remote::is_dated_or_tagged;
+use crate::store::remote::{blocking, is_dated_or_tagged};
 use crate::store::{self, AsyncStore, Found, Part, Store};
 use disk::Disk;
 use file::Opened;
@@ -333,14 +332,6 @@ impl Cache {
         if let Some(disk) = self.disk.as_ref().filter(|_| name.remote) {
             disk.forget(name);
         }
-    }
-}
-
-/// Calls what blocks, from a task, whose other tasks go on elsewhere meanwhile. The task can't be broken off in the middle.
-pub(crate) fn blocking<T>(act: impl FnOnce() -> T) -> T {
-    match Handle::try_current().map(|h| h.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
-        _ => act(),
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Needs {
 pub struct HostBudget {
     /// Batches that may be in preparation or waiting.
     pub window: usize,
+    /// Buffers of batches that came back and wait to be used again, at most.
+    pub idle: usize,
     /// Bytes of the block for encoded chunks (and decoded ones, if batches are delivered to the CPU).
     pub block: usize,
     /// Bytes of shard indexes that are kept.
@@ -54,6 +56,9 @@ pub const DEFAULT_HOST: u64 = 2 << 30;
 pub const DEFAULT_DEVICE: u64 = 8 << 30;
 
 const MOST_WINDOW: usize = 32;
+
+/// Buffers that came back and are kept, at most.
+const MOST_IDLE: usize = 4;
 
 fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
     Error::value(format!(
@@ -105,8 +110,10 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     let window = window
         .unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1)))
         .clamp(batches, MOST_WINDOW.max(batches));
-    let block = chunk + left - (window - batches) * needs.batch;
-    Ok(HostBudget { window, block, indexes, threads })
+    let rest = left - (window - batches) * needs.batch;
+    // Users give back several at a time; what doesn't wait is mapped anew, and its pages zeroed once more.
+    let more = (rest / 8 / needs.batch.max(1)).min(MOST_IDLE - 1);
+    Ok(HostBudget { window, idle: 1 + more, block: chunk + rest - more * needs.batch, indexes, threads })
 }
 
 /// The smallest limit on host memory with which batches can be delivered to a GPU, where `aside` bytes are taken already.
@@ -153,7 +160,7 @@ pub fn host_for_gpu(limit: u64, needs: &Needs, aside: usize, threads: usize) -> 
     let chunk = rounded(needs.encoded) + rounded(needs.bounced);
     let smallest = smallest_for_gpu(needs, aside);
     let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
-    Ok(HostBudget { window: 0, block: chunk + left, indexes, threads })
+    Ok(HostBudget { window: 0, idle: 0, block: chunk + left, indexes, threads })
 }
 
 /// How device memory is divided.
@@ -396,12 +403,13 @@ mod tests {
             let smallest: u64 = named(&smallest);
             for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
                 let b = cpu(limit, &n, None, 4).unwrap();
-                let total = (b.window + 1) * n.batch + b.block + b.indexes + b.threads * per_thread;
+                let total = (b.window + b.idle) * n.batch + b.block + b.indexes + b.threads * per_thread;
                 assert!(total as u64 <= limit, "{limit}: {total} {b:?}");
-                assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.threads >= 1);
+                assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.idle >= 1 && b.threads >= 1);
             }
             assert!(cpu(smallest - 1, &n, None, 4).is_err());
-            assert_eq!(cpu(1 << 31, &n, Some(3), 4).unwrap().window, 3);
+            let b = cpu(1 << 31, &n, Some(3), 4).unwrap();
+            assert_eq!((b.window, b.idle), (3, MOST_IDLE));
         }
     }
 }

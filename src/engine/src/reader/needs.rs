@@ -291,7 +291,7 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
         (Division::Gpu(_, b) | Division::Cpu(b), _) => {
             let block = HostBlock::map(b.block)?;
             let staging = Block { arena: Arena::new(b.block), base: block.address() };
-            let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, 1)).collect();
+            let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, b.idle)).collect();
             Ok(Memory {
                 window: b.window,
                 threads: b.threads,

@@ -8,10 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::cache::blocking;
 use crate::error::{Error, Result};
 use crate::store::local::{percent_decoded, root};
-use crate::store::remote::not_after;
+use crate::store::remote::{blocking, not_after};
 use crate::store::{Found, Part, Phase, Store};
 
 /// What a file must be, as the manifest tells.

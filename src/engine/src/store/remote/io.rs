@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 
 use crate::error::{Error, Result};
 
@@ -69,5 +69,13 @@ impl Drop for Io {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(LAST_WORDS);
         }
+    }
+}
+
+/// Calls what blocks, from a task, whose other tasks go on elsewhere meanwhile. The task can't be broken off in the middle.
+pub(crate) fn blocking<T>(act: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|h| h.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
+        _ => act(),
     }
 }

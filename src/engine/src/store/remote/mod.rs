@@ -16,6 +16,7 @@ mod profile;
 pub(crate) mod tests;
 mod transfer;
 
+pub(crate) use io::blocking;
 pub use io::{Counters, Io};
 pub(crate) use transfer::is_dated_or_tagged;
 pub(super) use transfer::not_after;
