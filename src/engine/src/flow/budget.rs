@@ -107,13 +107,12 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     // Enough chunks for one batch and every thread come first, then batches ahead.
     let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
     let wanted = set.saturating_add(threads * chunk).min(left / 2);
-    let window = window
-        .unwrap_or_else(|| batches + ((left - wanted) / needs.batch.max(1)))
-        .clamp(batches, MOST_WINDOW.max(batches));
-    let rest = left - (window - batches) * needs.batch;
+    let affordable = (left - wanted) / needs.batch.max(1);
     // Users give back several at a time; what doesn't wait is mapped anew, and its pages zeroed once more.
-    let more = (rest / 8 / needs.batch.max(1)).min(MOST_IDLE - 1);
-    Ok(HostBudget { window, idle: 1 + more, block: chunk + rest - more * needs.batch, indexes, threads })
+    let idle = (affordable / 4).min(MOST_IDLE - 1);
+    let ahead = if window.is_some() { 0 } else { (affordable - idle).min(MOST_WINDOW - 1) };
+    let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
+    Ok(HostBudget { window, idle, block, indexes, threads })
 }
 
 /// The smallest limit on host memory with which batches can be delivered to a GPU, where `aside` bytes are taken already.
