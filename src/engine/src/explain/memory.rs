@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use crate::error::Result;
 use crate::flow::budget::Needs;
+use crate::flow::catalog::Catalog;
 use crate::flow::rehearsal::{Cast, CastGpu};
 use crate::flow::wave::WaveLimits;
 use crate::memory::arena::rounded;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, divide, limits, rules, smallest, window_bytes};
-use crate::reader::opening::Opened;
+use crate::reader::needs::{Division, Limits, divide, limits, rules, smallest};
 use crate::spec::Spec;
 
 /// The budgets of a reader, divided.
@@ -32,9 +32,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Divides the limits of `spec`, or the smallest ones if they are too small.
-    pub fn new(spec: &Spec, opened: &Opened) -> Result<Self> {
-        let (needs, catalog) = (&opened.needs, &opened.catalog);
+    /// Divides the limits of `spec`, or the smallest ones if they are too small, for a reader of samples in this order.
+    pub fn new(spec: &Spec, catalog: &Catalog, needs: &Needs, order: &Order) -> Result<Self> {
         let (smallest, limits) = (smallest(spec, needs, catalog)?, limits(spec, needs, catalog, None));
         let (division, refused) = match divide(spec, needs, catalog, limits) {
             Ok(division) => (division, None),
@@ -59,7 +58,7 @@ impl Memory {
             refused,
             division,
             window,
-            lookahead: rules(spec, needs, &opened.order, window, 0).lookahead,
+            lookahead: rules(spec, needs, order, window, 0).lookahead,
             chunks_in_flight: chunks_in_flight.max(1),
             io_threads,
             decode_threads: threads,
@@ -68,10 +67,7 @@ impl Memory {
     }
 
     /// A reader that has it, for samples in this order.
-    pub fn cast(&self, spec: &Spec, opened: &Opened, order: &Order) -> Cast {
-        let needs = &opened.needs;
-        let shuffled = window_bytes(&opened.catalog, &mut order.clone(), needs.jobs.div_ceil(spec.batch_size));
-        let needs = &Needs { shuffled, ..*needs };
+    pub fn cast(&self, spec: &Spec, needs: &Needs, order: &Order) -> Cast {
         let (host, gpu) = match &self.division {
             Division::Cpu(h) => (h, None),
             Division::Gpu(d, h) => (h, Some(CastGpu { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),

@@ -16,6 +16,7 @@ use crate::cache;
 use crate::error::Result;
 use crate::flow::rehearsal::Taking;
 use crate::order::Order;
+use crate::reader::needs::ordered;
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::spec::{Device, Spec};
@@ -50,11 +51,13 @@ pub struct Explanation {
 /// Those of opening the reader, apart from limits that are too small, which are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
-    let memory = Memory::new(spec, &opened)?;
+    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order)?;
     let reads = |random_shuffle, taking| -> Result<Reads> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
-        let order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
-        reads_per_chunk(&opened, &order, spec.batch_size as u64, memory.cast(&spec, &opened, &order), taking)
+        let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
+        let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
+        let cast = Memory::new(&spec, &opened.catalog, &needs, &order)?.cast(&spec, &needs, &order);
+        reads_per_chunk(&opened, &spec, &order, cast, taking)
     };
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
     let (in_order, shuffled) = (reads(false, Taking::AtOnce)?, reads(true, Taking::AtOnce)?);

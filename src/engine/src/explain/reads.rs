@@ -17,11 +17,14 @@ use crate::flow::tasks::Shared;
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, IdHasher};
 use crate::reader::opening::Opened;
+use crate::spec::Spec;
 
 /// Samples that are looked at; an epoch with more is judged by its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
 /// Uses of chunks by batches that are looked at.
-const MAX_USES: usize = 1 << 19;
+const MAX_USES: usize = 1 << 18;
+/// Fewer reads than this in the later half say nothing of how it goes on.
+const FEW: f64 = 8.0;
 
 /// Reads of one array.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -68,7 +71,8 @@ impl ArrayReads {
     }
 }
 
-/// Plans batch by batch: those of the first epoch, the last of which may be short, and then those of the next ones.
+/// Plans batch by batch: those of the first epoch, the last of which may be short, and then those of the next ones. After as much
+/// as is looked at, batches are empty.
 struct Planning<'a> {
     order: Order,
     catalog: &'a Catalog,
@@ -76,18 +80,24 @@ struct Planning<'a> {
     /// Of the first epoch.
     samples: u64,
     next: u64,
+    /// Batches that aren't empty.
+    batches: u64,
     /// Uses of chunks by the batches that were planned.
     uses: usize,
 }
 
 impl Planning<'_> {
     fn plan(&mut self) -> Plan {
+        if self.uses >= MAX_USES {
+            return self.catalog.plan(&[]);
+        }
         let mut to = self.next + self.batch;
         if self.next < self.samples {
             to = to.min(self.samples);
         }
         let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
         self.next = to;
+        self.batches += 1;
         let plan = self.catalog.plan(&samples);
         self.uses += plan.batch.uses.len();
         plan
@@ -116,11 +126,18 @@ fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
     sums
 }
 
-/// Counts the reads for the first epoch of `order` by a reader of `opened` that is cast like this.
+/// Counts the reads for the first epoch of `order`, which is that of `spec`, by a reader of `opened` that is cast like this.
 ///
 /// # Errors
 /// If the scheduler stands still, which it never should.
-pub(crate) fn reads_per_chunk(opened: &Opened, order: &Order, batch: u64, cast: Cast, taking: Taking) -> Result<Reads> {
+pub(crate) fn reads_per_chunk(
+    opened: &Opened,
+    spec: &Spec,
+    order: &Order,
+    cast: Cast,
+    taking: Taking,
+) -> Result<Reads> {
+    let batch = spec.batch_size as u64;
     let catalog = &opened.catalog;
     let shared = Shared {
         catalog: Arc::clone(catalog),
@@ -132,11 +149,11 @@ pub(crate) fn reads_per_chunk(opened: &Opened, order: &Order, batch: u64, cast: 
     };
     let mut rehearsal = Rehearsal::new(&shared, cast);
     let samples = order.epoch_samples();
-    let mut planning = Planning { order: order.clone(), catalog, batch, samples, next: 0, uses: 0 };
+    let mut planning = Planning { order: order.clone(), catalog, batch, samples, next: 0, batches: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
     let mut reads = Vec::new();
     let mut batches = 0;
-    while batches * batch < samples.min(MAX_SAMPLES) && (batches == 0 || planning.uses < MAX_USES) {
+    while batches * batch < samples.min(MAX_SAMPLES) && (planning.uses < MAX_USES || batches < planning.batches) {
         rehearsal.next_batch(taking, &mut || planning.plan(), &mut |batch, chunk, bytes| {
             reads.push(ReadOf { batch, array: chunk.array, bytes: bytes as u64, new: seen.insert(chunk) });
         })?;
@@ -147,20 +164,29 @@ pub(crate) fn reads_per_chunk(opened: &Opened, order: &Order, batch: u64, cast: 
     let looked_at = samples.min(batches * batch);
     if looked_at < samples {
         // The later half, or more than that.
-        let early = batches.checked_ilog2().map_or(0, |log| (1 << log) / 2);
-        let later = looked_at - early * batch;
-        extrapolate(&mut arrays, &sum(&reads, early, n), catalog, (samples - looked_at) as f64 / later as f64);
+        let half = batches.checked_ilog2().map_or(0, |log| (1 << log) / 2);
+        let early = sum(&reads, half, n);
+        let times = |from: u64| (samples - looked_at) as f64 / (looked_at - from * batch) as f64;
+        // Shuffled, chunks that were read come again, unless windows end before that could be seen.
+        let returns = spec.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
+        for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
+            let all = super::chunks_in_reach(catalog, a).iter().map(|&n| n as f64).sum();
+            let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;
+            let (early, times) = if few { (ArrayReads::default(), times(0)) } else { (*early, times(half)) };
+            extrapolate(array, early, times, all, returns);
+        }
     }
     Ok(Reads { samples, looked_at, arrays })
 }
 
-/// Takes an epoch for one that goes on, after the batches that were looked at, as in the later half of them. `early` is what
-/// there was before that half, of which the rest of the epoch has `times` as many batches.
-fn extrapolate(arrays: &mut [ArrayReads], early: &[ArrayReads], catalog: &Catalog, times: f64) {
-    for (a, (array, early)) in arrays.iter_mut().zip(early).enumerate() {
-        let all: f64 = super::chunks_in_reach(catalog, a).iter().map(|&n| n as f64).sum();
-        array.chunks = (array.chunks + (array.chunks - early.chunks) * times).min(all.max(array.chunks));
-        array.reads += (array.reads - early.reads) * times;
-        array.bytes += (array.bytes - early.bytes) * times;
-    }
+/// Takes an epoch for one that goes on as it did after `early`, `times` as long again. An array has not more than `all` chunks; when
+/// these were all read, those that were read once only aren't read any more, unless the epoch `returns` to them.
+fn extrapolate(array: &mut ArrayReads, early: ArrayReads, times: f64, all: f64, returns: bool) {
+    let more = |now: f64, before: f64| now + (now - before) * times;
+    let (chunks, reads) = (more(array.chunks, early.chunks), more(array.reads, early.reads));
+    let most = all.max(array.chunks).min(chunks);
+    let new = ((array.chunks - early.chunks) / (array.reads - early.reads).max(1.0)).min(1.0);
+    let fewer = if returns { reads } else { reads - (chunks - most) * new };
+    let bytes = more(array.bytes, early.bytes) * if reads > 0.0 { fewer / reads } else { 1.0 };
+    *array = ArrayReads { chunks: most, reads: fewer, bytes };
 }

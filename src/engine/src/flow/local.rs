@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::fetch::{forget_index, place};
 use super::merging::MERGE_LOCAL;
 use super::pieces::{Pieces, same_version, whole};
-use super::shards::{Index, ShardId};
+use super::shards::{Entries, Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{PastHost, Read, ReadRange, Shared};
 use super::wave::Storage;
@@ -155,5 +155,5 @@ pub(super) fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option
         within(e)
     })?;
     Stats::add(&shared.stats.index_reads, u64::from(from_store));
-    Ok(Some(Arc::new(Index { entries, version: found.version })))
+    Ok(Some(Arc::new(Index { entries: Entries::Read(entries), version: found.version })))
 }

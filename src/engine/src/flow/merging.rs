@@ -188,7 +188,7 @@ impl Scheduler {
 
     /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
     fn range_in_shard(&self, handle: Handle, index: &Index, slot: usize) -> Result<Option<(u64, u64)>> {
-        let Some((offset, len)) = index.entries.get(slot).copied().flatten() else { return Ok(None) };
+        let Some((offset, len)) = index.entries.get(slot) else { return Ok(None) };
         let catalog = &self.s.shared.catalog;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
         let (least, most) = match route {

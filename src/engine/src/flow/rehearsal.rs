@@ -13,7 +13,7 @@ use dali_zarr_kernels::Layout;
 
 use super::catalog::{Catalog, Route};
 use super::scheduler::{Block, Finished, Rules, Scheduler, Setup};
-use super::shards::{Index, ShardId};
+use super::shards::{Entries, Index, ShardId};
 use super::tasks::{Decode, Fetch, GroupId, Outcome, Read, ReadRange, Shared, Task};
 use super::wave::{Lanes, Storage, Upload, Wave, WaveDone, WaveLimits};
 use super::{Event, Plan};
@@ -173,7 +173,12 @@ impl Rehearsal {
             slots: cast.gpu.map(|gpu| block(gpu.slots)),
             landing: None,
             past_host: false,
-            pools: if cast.gpu.is_some() { Vec::new() } else { vec![Pool::new(1, cast.rules.window); outputs] },
+            // One for all: a page gives an address.
+            pools: if cast.gpu.is_some() {
+                Vec::new()
+            } else {
+                vec![Pool::new(1, cast.rules.window * outputs); outputs]
+            },
             plan,
             finished: finished_sender,
             memory: Vec::new(),
@@ -322,9 +327,9 @@ impl Rehearsal {
         let decoded = part.largest_chunk().iter().fold(array.dtype.size(), |n, &l| n * l as usize);
         let len = match self.catalog.routes[shard.array as usize][shard.part as usize] {
             Route::Raw => decoded,
-            Route::Cpu | Route::Gpu => encoded(decoded),
-        } as u64;
-        let slots = self.catalog.sharding(shard).slots() as u64;
-        Index { entries: (0..slots).map(|slot| Some((slot * len, len))).collect(), version: None }
+            Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.max_encoded_bytes(decoded)),
+        };
+        let slots = self.catalog.sharding(shard).slots();
+        Index { entries: Entries::Even { slots, len: len as u64 }, version: None }
     }
 }

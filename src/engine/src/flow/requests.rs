@@ -22,7 +22,7 @@ use super::cached::{CacheThreads, Sought};
 use super::fetch::{forget_index, place};
 use super::merging::MERGE_REMOTE;
 use super::pieces::{Pieces, whole};
-use super::shards::{Index, ShardId};
+use super::shards::{Entries, Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{Read, Shared};
 use crate::cache::{Cache, Name, Unsure};
@@ -309,7 +309,7 @@ async fn index(
         within(e)
     })?;
     Stats::add(&shared.stats.index_reads, u64::from(came.read));
-    Ok(Some(Arc::new(Index { entries, version: came.found.version })))
+    Ok(Some(Arc::new(Index { entries: Entries::Read(entries), version: came.found.version })))
 }
 
 async fn confirm_missing(store: &dyn AsyncStore, array: u16, part: u16, shared: &Shared) -> Result<()> {

@@ -25,9 +25,35 @@ impl std::hash::Hash for ShardId {
 /// Where the inner chunks of a shard lie: offset and length in its object.
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub entries: Vec<Option<(u64, u64)>>,
+    pub entries: Entries,
     /// The version of the shard, where the store tells it: chunks of another one don't lie there.
     pub version: Option<Arc<str>>,
+}
+
+/// What an index says of each slot.
+#[derive(Debug)]
+pub(crate) enum Entries {
+    /// As it was read.
+    Read(Vec<Option<(u64, u64)>>),
+    /// In a rehearsal: chunks of one length, one after the other.
+    Even { slots: usize, len: u64 },
+}
+
+impl Entries {
+    fn slots(&self) -> usize {
+        match self {
+            Self::Read(entries) => entries.len(),
+            Self::Even { slots, .. } => *slots,
+        }
+    }
+
+    /// Offset and length of a slot's chunk; `None` if it is missing.
+    pub fn get(&self, slot: usize) -> Option<(u64, u64)> {
+        match self {
+            Self::Read(entries) => entries.get(slot).copied().flatten(),
+            Self::Even { slots, len } => (slot < *slots).then(|| (slot as u64 * len, *len)),
+        }
+    }
 }
 
 /// What is known of a shard.
@@ -109,7 +135,7 @@ impl Shards {
     pub fn range(&self, shard: ShardId, slot: usize) -> Option<(u64, u64)> {
         match self.states.get(&shard)? {
             State::Known { known, .. } => match &**known {
-                Known::Index(index) => index.entries.get(slot).copied().flatten(),
+                Known::Index(index) => index.entries.get(slot),
                 Known::Missing => None,
             },
             State::Reading(_) => None,
@@ -142,7 +168,7 @@ impl Shards {
         if let Some(known) = known {
             let bytes = 128
                 + match &known {
-                    Known::Index(i) => i.entries.len() * size_of::<Option<(u64, u64)>>(),
+                    Known::Index(i) => i.entries.slots() * size_of::<Option<(u64, u64)>>(),
                     Known::Missing => 0,
                 };
             for _ in 0..self.known.len() {
@@ -175,7 +201,7 @@ mod tests {
 
     #[test]
     fn read_once_and_kept_within_the_limit() {
-        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10], version: None })));
+        let known = || Some(Known::Index(Arc::new(Index { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(1000, 368);
         assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read));
         assert_eq!(shards.get(shard(0), 2).err(), Some(Ask::Wait), "the second waits for the same read");
@@ -194,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_index_that_chunks_wait_for_is_not_dropped() {
-        let known = || Some(Known::Index(Arc::new(Index { entries: vec![None; 10], version: None })));
+        let known = || Some(Known::Index(Arc::new(Index { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(400, 368);
         assert_eq!(shards.get(shard(0), 0).err(), Some(Ask::Read));
         assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Full), "one at a time");

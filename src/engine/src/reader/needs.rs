@@ -108,10 +108,13 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             }
         }
     }
-    let (jobs, bytes) = first_samples(catalog, order, spec.batch_size as u64);
-    (needs.jobs, needs.working_set) = (jobs, bytes);
-    needs.shuffled = window_bytes(catalog, order, jobs.div_ceil(spec.batch_size));
-    Ok(needs)
+    Ok(ordered(needs, spec, catalog, order))
+}
+
+/// The same needs for samples in this order.
+pub(crate) fn ordered(needs: Needs, spec: &Spec, catalog: &Catalog, order: &mut Order) -> Needs {
+    let (jobs, working_set) = first_samples(catalog, order, spec.batch_size as u64);
+    Needs { jobs, working_set, shuffled: window_bytes(catalog, order, jobs.div_ceil(spec.batch_size)), ..needs }
 }
 
 /// The jobs of an order's first samples, and the bytes of the decoded chunks that they need.
@@ -123,7 +126,7 @@ fn first_samples(catalog: &Catalog, order: &mut Order, samples: u64) -> (usize, 
 
 /// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
 /// no windows.
-pub(crate) fn window_bytes(catalog: &Catalog, order: &mut Order, jobs: usize) -> Option<usize> {
+fn window_bytes(catalog: &Catalog, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
     // Of a long window a part is planned, and the rest is thought to be like it.
     let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
