@@ -12,6 +12,8 @@ use crate::spec::{DecodeDevice, Device, Spec};
 
 /// Samples over which what a sample takes is averaged.
 const SAMPLES: u64 = 64;
+/// Uses of chunks by these, about.
+const MAX_USES: usize = 1 << 18;
 
 /// One array in one store.
 pub(crate) struct PartFacts {
@@ -91,8 +93,9 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
     let arrays = &catalog.dataset.arrays;
     let mut touched = vec![(0u64, 0u64); arrays.len()];
     let samples = opened.order.epoch_samples();
-    let looked_at = samples.min(SAMPLES);
     let mut order = opened.order.clone();
+    let uses = if samples > 0 { catalog.planner.plan(&[order.sample(0)]).uses.len() } else { 0 };
+    let looked_at = samples.min(SAMPLES).min((MAX_USES / uses.max(1)).max(1) as u64);
     for i in 0..looked_at {
         // Evenly spread, the first one included.
         let sample = order.sample((u128::from(i) * u128::from(samples) / u128::from(looked_at)) as u64);
