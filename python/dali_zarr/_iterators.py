@@ -92,15 +92,24 @@ def _check_jax_type(name: str, dtype: Any) -> None:
 _CHECKS = {"nvidia.dali.plugin.pytorch": _check_torch_type, "nvidia.dali.plugin.jax": _check_jax_type}
 
 
-def _check_when_made(module: ModuleType) -> None:
-    """Wraps the part of all iterators' construction after which their pipelines are built, and before which nothing ran."""
-    iterator = module._DaliBaseIterator
-    method = iterator.__init__
+def _replace(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """Puts ``around``, which gets the method it stands for before its arguments, in the place of a method; once only."""
+    method = getattr(owner, name)
     if getattr(method, "_dali_zarr", False):
         return
 
     @functools.wraps(method)
-    def checked(self, *positional, **arguments):
+    def replacement(*positional, **arguments):
+        return around(method, *positional, **arguments)
+
+    replacement._dali_zarr = True
+    setattr(owner, name, replacement)
+
+
+def _check_when_made(module: ModuleType) -> None:
+    """Wraps the part of all iterators' construction after which their pipelines are built, and before which nothing ran."""
+
+    def checked(method, self, *positional, **arguments):
         method(self, *positional, **arguments)
         bases = [base.__module__ for base in type(self).__mro__]
         for package, check in _CHECKS.items():
@@ -108,26 +117,20 @@ def _check_when_made(module: ModuleType) -> None:
                 for pipe in self._pipes:
                     _check_outputs(pipe, getattr(self, "output_map", None), check)
 
-    checked._dali_zarr = True
-    iterator.__init__ = checked
+    _replace(module._DaliBaseIterator, "__init__", checked)
 
 
 def _check_proxy(module: ModuleType) -> None:
     """Wraps what starts the thread that runs a pipeline for PyTorch's DataLoader."""
-    method = module.DALIServer.start_thread
-    if getattr(method, "_dali_zarr", False):
-        return
 
-    @functools.wraps(method)
-    def checked(self):
+    def checked(method, self):
         # Built only where a type may be missing, else when DALI builds it.
         if isinstance(sys.modules["nvidia.dali.plugin.pytorch.torch_utils"].to_torch_type, _TorchTypes):
             self._pipe.build()
             _check_outputs(self._pipe, None, _check_torch_type)
         return method(self)
 
-    checked._dali_zarr = True
-    module.DALIServer.start_thread = checked
+    _replace(module.DALIServer, "start_thread", checked)
 
 
 def _is_zarr(node: Any) -> bool:
@@ -140,13 +143,8 @@ def _is_zarr(node: Any) -> bool:
 
 def _check_jax_types(module: ModuleType) -> None:
     """Wraps the method in which DALI's iterator makes JAX's arrays of one of the outputs."""
-    iterator = module.DALIGenericIterator
-    method = iterator._gather_outputs_for_category
-    if getattr(method, "_dali_zarr", False):
-        return
 
-    @functools.wraps(method)
-    def checked(self, outputs, category):
+    def checked(method, self, outputs, category):
         # Again, since jax_enable_x64 may have changed.
         for pipe, batch in zip(self._pipes, outputs, strict=True):
             nodes = getattr(pipe, "_graph_outputs", None) or ()
@@ -154,8 +152,7 @@ def _check_jax_types(module: ModuleType) -> None:
                 _check_jax_type(self.output_map[category], batch[category].dtype)
         return method(self, outputs, category)
 
-    checked._dali_zarr = True
-    iterator._gather_outputs_for_category = checked
+    _replace(module.DALIGenericIterator, "_gather_outputs_for_category", checked)
 
 
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
