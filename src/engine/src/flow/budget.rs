@@ -24,6 +24,9 @@ pub struct Needs {
     pub reading: usize,
     /// Bytes of device memory that files are best read to before the GPU decodes them, 0 if they aren't.
     pub landing: usize,
+    /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local: these wait for nothing
+    /// but a disk, while from far away nothing comes that wasn't asked for long before.
+    pub requested: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
     /// With chunk-aware shuffling: bytes of the decoded chunks among whose samples those of a batch are drawn. These are worth
@@ -104,9 +107,9 @@ pub fn cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> 
     let chunk = rounded(needs.encoded) + rounded(needs.decoded);
     let batches = window.unwrap_or(1).max(1);
     let Spare { threads, indexes, left } = spare(limit, needs, smallest_cpu(needs, window) as usize, threads)?;
-    // Enough chunks for one batch and every thread come first, then batches ahead.
+    // Enough chunks for one batch, every thread and all requests come first, then batches ahead.
     let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
-    let wanted = set.saturating_add(threads * chunk).min(left / 2);
+    let wanted = set.saturating_add(threads * chunk).saturating_add(needs.requested).min(left / 2);
     let affordable = (left - wanted) / needs.batch.max(1);
     // Users give back several at a time; what doesn't wait is mapped anew, and its pages zeroed once more.
     let idle = (affordable / 4).min(MOST_IDLE - 1);
@@ -327,6 +330,7 @@ mod tests {
             index: 0,
             reading: 0,
             landing: 0,
+            requested: 0,
             working_set: batch,
             shuffled: None,
             smallest: chunk,
@@ -409,6 +413,13 @@ mod tests {
             assert!(cpu(smallest - 1, &n, None, 4).is_err());
             let b = cpu(1 << 31, &n, Some(3), 4).unwrap();
             assert_eq!((b.window, b.idle), (3, MOST_IDLE));
+            // Requests that are under way have room, as far as half of the memory goes.
+            let far = Needs { requested: 100 * FIELD, ..n };
+            let (near, far) = (cpu(1 << 31, &n, None, 4).unwrap(), cpu(1 << 31, &far, None, 4).unwrap());
+            assert!(
+                near.block < 100 * FIELD && far.block > 100 * FIELD && far.window < near.window,
+                "{near:?} {far:?}"
+            );
         }
     }
 }

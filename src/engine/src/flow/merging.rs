@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 
 /// When ranges of one shard are read together.
-pub(super) struct Merge {
+pub(crate) struct Merge {
     /// They are nearer than this.
     pub gap: u64,
     /// The read is no longer than this, so that several share the reading of a large shard.
@@ -36,7 +36,7 @@ pub(super) const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, was
 /// From a server: one connection gives 50 to 100 MB/s, and an answer takes 5 to 30 ms to begin; in the time that another
 /// request costs about half a megabyte comes through. Servers count and limit requests, so less isn't worth one; much
 /// more would cost memory, and bandwidth where that is short.
-pub(super) const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
+pub(crate) const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
 
 /// Chunks that are looked at when neighbours in a shard are looked for.
 const MERGE_SEARCH: usize = 4096;

@@ -37,6 +37,7 @@ pub(crate) mod wave;
 
 pub(crate) use decode::DecodePool;
 pub(crate) use fetch::{FetchPool, reread};
+pub(crate) use merging::MERGE_REMOTE;
 pub(crate) use scheduler::{Block, Finished, Rules, Scheduler, Setup};
 
 use std::sync::Arc;

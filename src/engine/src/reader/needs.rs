@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::OutputInfo;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Sharding};
 use crate::error::{Error, Result};
 use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
 use crate::flow::catalog::{Catalog, Route};
 use crate::flow::tasks::Shared;
-use crate::flow::{Block, Rules};
+use crate::flow::{Block, MERGE_REMOTE, Rules};
 use crate::geometry::Geometry;
 use crate::gpu;
-use crate::memory::arena::Arena;
+use crate::memory::arena::{Arena, rounded};
 use crate::memory::{HostBlock, Pool};
 use crate::order::{Order, Sample};
 use crate::spec::{Device, Spec};
@@ -71,6 +71,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         index: 0,
         reading: if spec.use_o_direct { spec.io_threads() * crate::store::UNBUFFERED_PER_THREAD } else { 0 },
         landing: 0,
+        requested: 0,
         working_set: 0,
         shuffled: None,
         smallest: usize::MAX,
@@ -96,6 +97,11 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 _ => part.format.max_encoded_bytes(decoded),
             };
             needs.encoded = needs.encoded.max(encoded);
+            if catalog.dataset.stores[part.store].remote().is_some() {
+                let slots = part.sharding.as_ref().map_or(1, Sharding::slots);
+                let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
+                needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
+            }
             if gpu && *route == Route::Cpu {
                 needs.bounced = needs.bounced.max(decoded);
             }
