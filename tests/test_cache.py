@@ -16,7 +16,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import build, same, to_numpy
+from support.pipelines import build, same, settled, to_numpy
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
 
@@ -45,18 +45,6 @@ def run(url, values, batches, device="cpu", **args):
         out, index = (to_numpy(o) for o in pipe.run())
         same(out, values[index[:, 0]], f"batch {number}")
     return settled(pipe)
-
-
-def settled(pipe):
-    """The counters once they stand still."""
-    last = None
-    for _ in range(200):
-        now = dali_zarr.stats(pipe)["reader"]
-        if now == last:
-            return now
-        last = now
-        time.sleep(0.05)
-    raise AssertionError(f"the counters don't come to rest: {last}")
 
 
 def chunk_requests(server):

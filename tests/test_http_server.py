@@ -15,7 +15,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import build, check, same, to_numpy
+from support.pipelines import build, check, same, settled, to_numpy
 from support.real_servers import KINDS, RealServer, why_not
 from support.stores import Layout, chunk_files, write_array
 
@@ -54,18 +54,6 @@ def place(running, request):
 @pytest.fixture
 def values():
     return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
-
-
-def settled(pipe):
-    """The counters once they stand still: then every request was answered."""
-    last = None
-    for _ in range(200):
-        now = dali_zarr.stats(pipe)["reader"]
-        if now == last:
-            return now
-        last = now
-        time.sleep(0.05)
-    raise AssertionError(f"the counters don't come to rest: {last}")
 
 
 def of_chunks(log):

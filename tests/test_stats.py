@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
-from support.pipelines import build, run_script
+from support.pipelines import build, run_script, settled
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -26,18 +26,6 @@ COUNTERS = {
 @pytest.fixture
 def values():
     return np.random.default_rng(0).standard_normal((48, 8, 16)).astype("float32")
-
-
-def settled(pipe, name="reader"):
-    """The counters once they stand still: the reader's queue and DALI's are full."""
-    last = None
-    for _ in range(200):
-        now = dali_zarr.stats(pipe)[name]
-        if now == last:
-            return now
-        last = now
-        time.sleep(0.05)
-    raise AssertionError(f"the counters don't come to rest: {last}")
 
 
 def ends(counters) -> int:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,20 @@ def stats_of(tmp_path: Path, batch_count: int, device: str = "cpu", batch_size: 
     )
     run_script(script, json.dumps(args), device, str(batch_size), str(batch_count), env={"DALI_ZARR_STATS_FILE": str(file)})
     return json.loads(file.read_text())
+
+
+def settled(pipe: Any) -> dict[str, Any]:
+    """The reader's counters once they stand still: its queue and DALI's are full, and every request was answered."""
+    import dali_zarr
+
+    last = None
+    for _ in range(200):
+        now = dali_zarr.stats(pipe)["reader"]
+        if now == last:
+            return now
+        last = now
+        time.sleep(0.05)
+    raise AssertionError(f"the counters don't come to rest: {last}")
 
 
 def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90) -> str:
