@@ -9,14 +9,14 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::Receiver;
 
+use super::Event;
 use super::fetch::place;
 use super::pieces::Pieces;
 use super::tasks::{Read, ReadRange, Shared};
-use super::{Event, spawn};
+use super::workers::Workers;
 use crate::cache::{Cache, Looked, Name, Unsure};
 use crate::error::Result;
 use crate::nvtx;
@@ -32,11 +32,8 @@ pub(super) enum Sought {
 
 type Work = (Arc<dyn AsyncStore>, Read);
 
-/// See the module. Dropping it lets them finish what they began, and waits.
-pub(super) struct CacheThreads {
-    work: Option<Sender<Work>>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// See the module.
+pub(super) struct CacheThreads(Workers<Work>);
 
 impl CacheThreads {
     /// As many as the cache of `shared` wants, which hand on to `ask` what it lacks; `None` if there is no cache.
@@ -48,30 +45,16 @@ impl CacheThreads {
         ask: impl Fn(Arc<dyn AsyncStore>, Read, Sought) + Clone + Send + 'static,
     ) -> Result<Option<Self>> {
         let Some(cache) = &shared.cache else { return Ok(None) };
-        let (work, receiver) = unbounded();
-        // It waits for the threads that were started, if one can't be.
-        let mut all = Self { work: Some(work), threads: Vec::new() };
-        for i in 0..cache.threads {
-            let (cache, shared, work, ask) = (Arc::clone(cache), shared.clone(), receiver.clone(), ask.clone());
-            let events = shared.events.clone();
-            all.threads.push(spawn(&format!("cached-{i}"), events, move || run(&cache, &shared, &work, &ask))?);
-        }
-        Ok(Some(all))
+        let body = || {
+            let (cache, shared, ask) = (Arc::clone(cache), shared.clone(), ask.clone());
+            Ok(move |work| run(&cache, &shared, &work, &ask))
+        };
+        Workers::new("cached", cache.threads, shared, body).map(|workers| Some(Self(workers)))
     }
 
     /// Starts a read; its end is an event.
     pub fn read(&self, store: Arc<dyn AsyncStore>, read: Read) {
-        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
-        let _ = self.work.as_ref().expect("until dropped").send((store, read));
-    }
-}
-
-impl Drop for CacheThreads {
-    fn drop(&mut self) {
-        self.work = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.0.send((store, read));
     }
 }
 

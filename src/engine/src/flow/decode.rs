@@ -4,52 +4,36 @@
 
 #![allow(unsafe_code)]
 
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::Receiver;
 use dali_zarr_kernels::Layout;
 
+use super::Event;
 use super::catalog::Route;
 use super::stats::Stats;
 use super::tasks::{Decode, Item, Outcome, Shared, Task};
-use super::{Event, spawn};
+use super::workers::Workers;
 use crate::assemble;
 use crate::error::Result;
 use crate::nvtx;
 
-/// The decode threads. Dropping it lets them finish what they were given, and waits.
-pub(crate) struct DecodePool {
-    work: Option<Sender<Task>>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// The decode threads.
+pub(crate) struct DecodePool(Workers<Task>);
 
 impl DecodePool {
     pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
-        let (work, receiver) = unbounded();
-        let threads = (0..threads)
-            .map(|i| {
-                let (receiver, shared) = (receiver.clone(), shared.clone());
-                spawn(&format!("decode-{i}"), shared.events.clone(), move || run(&receiver, &shared))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { work: Some(work), threads })
+        let body = || {
+            let shared = shared.clone();
+            Ok(move |work| run(&work, &shared))
+        };
+        Workers::new("decode", threads, shared, body).map(Self)
     }
 }
 
 impl Decode for DecodePool {
     fn run(&self, task: Task) {
-        // As for the fetch threads: the receivers outlive this sender.
-        let _ = self.work.as_ref().expect("until dropped").send(task);
-    }
-}
-
-impl Drop for DecodePool {
-    fn drop(&mut self) {
-        self.work = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.0.send(task);
     }
 }
 

@@ -34,6 +34,7 @@ pub mod stats;
 pub(crate) mod tasks;
 mod threads;
 pub(crate) mod wave;
+mod workers;
 
 pub(crate) use decode::DecodePool;
 pub(crate) use fetch::{FetchPool, reread};

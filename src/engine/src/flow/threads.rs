@@ -6,17 +6,17 @@
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use super::Event;
 use super::local::{fetch, fetch_past_host, index};
 use super::shards::ShardId;
 use super::stats::Stats;
 use super::tasks::{GroupId, Read, Shared};
 use super::wave::{Lanes, Storage, Upload};
-use super::{Event, spawn};
+use super::workers::Workers;
 use crate::error::{Error, Result};
 use crate::memory::Span;
 use crate::nvtx;
@@ -29,9 +29,8 @@ pub(super) enum Work {
 
 /// The threads that read local stores. Dropping it lets them finish what they began, and waits.
 pub(super) struct Threads {
-    work: Option<Sender<Work>>,
-    threads: Vec<JoinHandle<()>>,
-    /// Those of the threads. Memory may be freed when they are dropped too: that waits for their copies.
+    workers: Workers<Work>,
+    /// Those of the threads. Memory may be freed when they are dropped too: that waits for their copies. After the threads.
     ways: Vec<Arc<Mutex<Way>>>,
 }
 
@@ -41,25 +40,22 @@ impl Threads {
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
     pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
-        let (work, receiver) = unbounded();
-        // It waits for the threads that were started, if one can't be.
-        let mut all = Self { work: Some(work), threads: Vec::new(), ways: Vec::new() };
-        for i in 0..threads {
-            let (work, shared) = (receiver.clone(), shared.clone());
+        let mut ways = Vec::new();
+        let body = || {
             let upload = lanes.map(Lanes::upload).transpose()?;
             let storage = lanes.map(Lanes::storage).transpose()?.flatten();
             let way = upload.map(|upload| Arc::new(Mutex::new(Way { upload, copying: None, failed: None })));
-            all.ways.extend(way.clone());
-            let thread = Thread { work, shared, way, storage };
-            all.threads.push(spawn(&format!("fetch-{i}"), thread.shared.events.clone(), move || thread.run())?);
-        }
-        Ok(all)
+            ways.extend(way.clone());
+            let shared = shared.clone();
+            Ok(move |work| Thread { work, shared, way, storage }.run())
+        };
+        let workers = Workers::new("fetch", threads, shared, body)?;
+        Ok(Self { workers, ways })
     }
 
     /// Gives work to the next thread that is free.
     pub fn send(&self, work: Work) {
-        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
-        let _ = self.work.as_ref().expect("until dropped").send(work);
+        self.workers.send(work);
     }
 
     /// See [`super::tasks::Fetch::report_copies`].
@@ -71,15 +67,6 @@ impl Threads {
             {
                 way.finish(shared);
             }
-        }
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.work = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
         }
     }
 }
@@ -212,6 +199,8 @@ impl Thread {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use crossbeam_channel::unbounded;
+
     use super::super::tasks::ReadRange;
     use super::super::wave::{Wave, WaveLimits};
     use super::*;
@@ -334,7 +323,7 @@ mod tests {
             assert_eq!(next(&events), "uploading");
             if !before {
                 // Both the thread and the copy are busy: nothing is to be told, however often it is asked.
-                while !threads.work.as_ref().unwrap().is_empty() {
+                while !threads.workers.is_taken() {
                     std::thread::yield_now();
                 }
                 std::thread::sleep(Duration::from_millis(5));
