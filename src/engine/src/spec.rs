@@ -258,6 +258,11 @@ impl Pick {
     }
 }
 
+/// Processors that there are for this process.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(4, usize::from)
+}
+
 impl Spec {
     /// The seed of whatever is random; it is a fixed one if the user gave none.
     pub fn seed_of_order(&self) -> u64 {
@@ -266,10 +271,13 @@ impl Spec {
 
     /// Threads that read local stores, or drive the requests to remote ones.
     pub fn io_threads(&self) -> usize {
-        let cores = std::thread::available_parallelism().map_or(4, usize::from);
         // A request waits without a thread; copying bodies is all that they do.
-        let default = if self.is_remote() { cores.clamp(1, 8) } else { cores.clamp(4, 16) };
-        self.io_threads.unwrap_or(default).max(1)
+        if self.is_remote() { self.io_threads.unwrap_or(cores().clamp(1, 8)).max(1) } else { self.copying_threads() }
+    }
+
+    /// Threads that read local stores, or copy what caches have of any.
+    pub fn copying_threads(&self) -> usize {
+        self.io_threads.unwrap_or(cores().clamp(4, 16)).max(1)
     }
 
     /// Requests to remote stores under way at a time.

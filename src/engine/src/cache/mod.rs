@@ -152,8 +152,7 @@ impl Cache {
             None => Origin { identity: store.location().to_owned(), remote: false },
         };
         let origins = stores.iter().map(origin).collect();
-        let cores = std::thread::available_parallelism().map_or(4, usize::from);
-        let threads = spec.io_threads.unwrap_or(cores.clamp(4, 16)).max(1);
+        let threads = spec.copying_threads();
         Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.cache_validate, origins, counters })))
     }
 

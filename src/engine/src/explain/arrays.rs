@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::reads::MAX_USES;
 use crate::codec::{Compression, Packed};
 use crate::dataset::Part;
 use crate::flow::catalog::{Catalog, Route};
@@ -12,8 +13,6 @@ use crate::spec::{DecodeDevice, Device, Spec};
 
 /// Samples over which what a sample takes is averaged.
 const SAMPLES: u64 = 64;
-/// Uses of chunks by these, about.
-const MAX_USES: usize = 1 << 18;
 
 /// One array in one store.
 pub(crate) struct PartFacts {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cache;
 use crate::error::Result;
-use crate::flow::rehearsal::Taking;
+use crate::flow::rehearsal::{Cast, Taking};
 use crate::order::Order;
 use crate::reader::needs::ordered;
 use crate::reader::opening::Opened;
@@ -52,16 +52,19 @@ pub struct Explanation {
 pub fn explain(spec: &Spec) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
     let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order)?;
-    let reads = |random_shuffle, taking| -> Result<Reads> {
+    let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
         let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
         let cast = Memory::new(&spec, &opened.catalog, &needs, &order)?.cast(&spec, &needs, &order);
-        reads_per_chunk(&opened, &spec, &order, cast, taking)
+        Ok((spec, order, cast))
     };
+    let reads =
+        |(spec, order, cast): &(Spec, Order, Cast), taking| reads_per_chunk(&opened, spec, order, *cast, taking);
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
-    let (in_order, shuffled) = (reads(false, Taking::AtOnce)?, reads(true, Taking::AtOnce)?);
-    let unhurried = reads(is_shuffled, Taking::Late)?;
+    let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
+    let (in_order, shuffled) = (reads(&as_stored, Taking::AtOnce)?, reads(&by_chance, Taking::AtOnce)?);
+    let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Taking::Late)?;
     let arrays = facts(spec, &opened);
     let mut explanation = Explanation {
         spec: spec.clone(),

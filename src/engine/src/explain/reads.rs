@@ -22,7 +22,7 @@ use crate::spec::Spec;
 /// Samples that are looked at; an epoch with more is judged by its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
 /// Uses of chunks by batches that are looked at.
-const MAX_USES: usize = 1 << 18;
+pub(super) const MAX_USES: usize = 1 << 18;
 /// Fewer reads than this in the later half say nothing of how it goes on.
 const FEW: f64 = 8.0;
 

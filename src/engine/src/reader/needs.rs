@@ -14,7 +14,7 @@ use crate::gpu;
 use crate::memory::arena::{Arena, rounded};
 use crate::memory::{HostBlock, Pool};
 use crate::order::{Order, Sample};
-use crate::spec::{Device, Spec};
+use crate::spec::{Device, Spec, cores};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
@@ -195,10 +195,6 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, in
         shuffled: needs.shuffled,
         index_output: spec.return_index,
     }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(4, usize::from)
 }
 
 /// Refuses numbers of threads and batches that no machine has room for.
