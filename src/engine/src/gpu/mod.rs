@@ -5,6 +5,7 @@ mod lane;
 pub(crate) mod storage;
 mod streams;
 mod tables;
+mod trial;
 mod upload;
 
 use std::sync::{Arc, Mutex};

@@ -6,19 +6,14 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use crate::cuda::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
+use super::trial;
+use crate::cuda::{CuFile, Device, Stream, copy_to_host_async};
 use crate::error::{Error, Result};
 use crate::flow::catalog::{Catalog, Route};
 use crate::flow::wave::Storage;
 use crate::memory::Span;
-use crate::plan::ChunkId;
 use crate::spec::{Io, Spec};
-
-/// Chunks that a trial reads in each way, and the most bytes of one.
-const TRIALS: u64 = 8;
-const TRIAL_BYTES: usize = 16 << 20;
 
 /// Whether there is anything that cuFile could read: chunks of local stores that aren't decoded by the CPU.
 fn applies(catalog: &Catalog) -> bool {
@@ -54,7 +49,7 @@ pub(crate) fn choose(spec: &Spec, catalog: &Catalog, device: &Arc<Device>) -> Re
         }
         Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
         // A trial that fails says enough.
-        Io::Auto => Ok(CuFile::open().ok().filter(|cufile| is_faster(cufile, catalog, device).unwrap_or(false))),
+        Io::Auto => Ok(CuFile::open().ok().filter(|cufile| trial::is_faster(cufile, catalog, of_files(catalog), device).unwrap_or(false))),
     }
 }
 
@@ -74,39 +69,6 @@ fn takes_files(cufile: &CuFile, catalog: &Catalog) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Reads the first chunks, every other one by cuFile, and compares.
-fn is_faster(cufile: &CuFile, catalog: &Catalog, device: &Arc<Device>) -> Result<bool> {
-    let Some((array, part)) = of_files(catalog).next() else { return Ok(false) };
-    let (memory, host) = (DeviceBuffer::alloc(device, TRIAL_BYTES)?, PinnedBuffer::alloc(device, TRIAL_BYTES)?);
-    let stream = Stream::new(device)?;
-    let mut rates = [(0usize, Duration::ZERO); 2];
-    let grid = &catalog.dataset.arrays[array as usize].parts[part as usize].grid;
-    let chunks = grid.iter().fold(1u64, |n, g| n.saturating_mul(g.count())).min(2 * TRIALS);
-    for index in 0..chunks {
-        let key = catalog.key(ChunkId { array, part, index });
-        let Some(value) = catalog.store(array, part).in_file(&key, None)? else { continue };
-        let len = usize::try_from(value.size).unwrap_or(usize::MAX).min(TRIAL_BYTES);
-        let begin = Instant::now();
-        if index % 2 == 0 {
-            device.bind()?;
-            // SAFETY: the context is bound, and the buffer has room.
-            unsafe { cufile.read(&value.file, &[(value.start, len, memory.ptr())])? };
-        } else {
-            let span = Span { address: host.ptr() as u64, len };
-            // SAFETY: nobody else has the buffer.
-            let bytes = unsafe { span.bytes_mut() };
-            catalog.store(array, part).read(&key, crate::store::Part::From(0), None, bytes)?;
-            // SAFETY: both buffers have room, and the copy is waited for.
-            unsafe { copy_to_device_async(&stream, memory.ptr(), host.ptr(), len)? };
-            stream.synchronize()?;
-        }
-        let (bytes, time) = &mut rates[(index % 2) as usize];
-        (*bytes, *time) = (*bytes + len, *time + begin.elapsed());
-    }
-    let [gds, posix] = rates.map(|(bytes, time)| bytes as f64 / time.as_secs_f64().max(1e-9));
-    Ok(gds > posix)
 }
 
 /// One thread's reads.
@@ -140,6 +102,7 @@ impl Storage for CuFileStorage {
 mod tests {
     use super::*;
     use crate::cuda::test_gpu::gpu;
+    use crate::cuda::{DeviceBuffer, PinnedBuffer};
     use std::io::Write;
 
     /// In cuFile's compatibility mode too.
