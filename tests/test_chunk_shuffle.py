@@ -56,7 +56,7 @@ def test_each_chunk_is_read_once(tmp_path, store, device, array, fill):
 
 def test_without_it_chunks_are_read_again(tmp_path, store):
     """What the blocks are good for: with as little memory, drawing among all samples reads chunks many times."""
-    limit = {"host_memory_limit": 400_000, "io_threads": 1, "decode_threads": 1, "epochs": 4}
+    limit = {"host_memory_limit": 250_000, "io_threads": 1, "decode_threads": 1, "epochs": 4}
     grouped = reads(tmp_path, store, initial_fill=120, **limit)["chunks_read"]
     among_all = reads(tmp_path, store, initial_fill=STEPS, **limit)["chunks_read"]
     assert grouped <= 1.3 * 4 * 80

@@ -277,8 +277,9 @@ impl Scheduler {
         self.s.decode.run(Task { items: Vec::new(), work: loose.work, loose: 0..n, pinned: loose.pinned });
     }
 
-    /// Forgets a settled chunk that nobody needs any more; one that only batches to come need is kept, if there is hope
-    /// that it needn't make room before they come.
+    /// Forgets a settled chunk that nobody needs any more. One that only batches to come need is kept if there is hope that
+    /// it needn't make room before they come, or while nothing waits for memory: else it would be dropped at once, which for
+    /// small chunks costs throughput.
     fn retire(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         if chunk.pins > 0 || !chunk.state.settled() {
@@ -291,7 +292,7 @@ impl Scheduler {
                 // Shuffled batches need the same chunks again and again.
                 let ahead =
                     until.saturating_mul(self.s.rules.working_set).min(self.s.rules.shuffled.unwrap_or(usize::MAX));
-                if ahead <= block.arena.capacity() {
+                if ahead <= block.arena.capacity() || self.lacking.is_none() {
                     self.kept.insert((batch, handle));
                 } else {
                     chunk.slot = None;
