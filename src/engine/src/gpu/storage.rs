@@ -49,7 +49,9 @@ pub(crate) fn choose(spec: &Spec, catalog: &Catalog, device: &Arc<Device>) -> Re
         }
         Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(catalog) => Ok(None),
         // A trial that fails says enough.
-        Io::Auto => Ok(CuFile::open().ok().filter(|cufile| trial::is_faster(cufile, catalog, of_files(catalog), device).unwrap_or(false))),
+        Io::Auto => Ok(CuFile::open()
+            .ok()
+            .filter(|cufile| trial::is_faster(cufile, catalog, of_files(catalog), device).unwrap_or(false))),
     }
 }
 

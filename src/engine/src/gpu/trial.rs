@@ -145,7 +145,8 @@ mod tests {
         let catalog = store(folder.path(), 40, |c| c % 3 == 1);
         let metadata = std::fs::File::open(folder.path().join("zarr.json")).unwrap();
         // SAFETY: nothing is read.
-        let Ok(cufile) = CuFile::open().and_then(|cufile| unsafe { cufile.read(&metadata, &[]) }.map(|()| cufile)) else {
+        let Ok(cufile) = CuFile::open().and_then(|cufile| unsafe { cufile.read(&metadata, &[]) }.map(|()| cufile))
+        else {
             println!("skipped: cuFile isn't there, or doesn't take files of this file system");
             return;
         };
