@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support import remote
 from support.pipelines import why_no_gpu
 
 # The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
@@ -39,6 +43,29 @@ def gpu() -> str:
     if reason := why_no_gpu():
         pytest.skip(reason)
     return "gpu"
+
+
+@pytest.fixture
+def values(request: pytest.FixtureRequest) -> np.ndarray:
+    """Noise, float32, in the shape that the test's module calls ``SHAPE``, or in that of the tests of stores on servers."""
+    shape = getattr(request.module, "SHAPE", remote.SHAPE)
+    return np.random.default_rng(0).standard_normal(shape).astype("float32")
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an S3 server for all tests, who write to prefixes of their own."""
+    pytest.importorskip("moto.server")
+    with remote.s3_server(tmp_path_factory.mktemp("moto") / "log") as url:
+        yield url
+
+
+@pytest.fixture
+def s3_options(s3: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Storage options for it, with its credentials in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    return {"aws_endpoint": s3, "aws_region": "us-east-1", "aws_allow_http": True}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -33,11 +33,6 @@ OBJECTS = {"chunks": 48, "none": 48, "shards": 6}
 TIGHT = {"prefetch_queue_depth": 1, "dali_queue": 1, "random_shuffle": True, "initial_fill": 1}
 
 
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
-
-
 def run(url, values, batches, device="cpu", **args):
     """Compares so many batches of four with the values at their indices, and gives the reader's counters."""
     pipe = build(device, 4, path=url, arrays=["a"], return_index=True, **args)

@@ -22,11 +22,6 @@ SHAPE = (48, 8, 16)
 FIELD = 8 * 16 * 4
 
 
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
-
-
 def write(path, values, chunk, name="a", **layout):
     write_array(path, name, values, codec="zstd", layout=Layout((chunk, 8, 16), **layout), dims=DIMS)
     return path

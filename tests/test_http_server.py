@@ -51,11 +51,6 @@ def place(running, request):
     return server, own, f"{server.url}/{quote(own.name)}"
 
 
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
-
-
 def of_chunks(log):
     """Those for chunks and shards."""
     return [r for r in log if "/a/" in r.path and not r.path.endswith(("zarr.json", ".zarray", ".zattrs", ".zgroup"))]

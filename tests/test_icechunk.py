@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 import zarr
 from support.pipelines import build, same, to_numpy
+from support.remote import upload
 from support.server import Server
-from test_remote import s3, s3_options, upload  # noqa: F401  (fixtures)
 
 icechunk = pytest.importorskip("icechunk")
 
 SHAPE = (24, 8, 16)
 DIMS = ("time", "lat", "lon")
-
-
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
 
 
 def create(folder, split=None):
@@ -241,7 +236,7 @@ def test_requests(tmp_path, values):
     assert before <= 6, log[:before]
 
 
-def test_s3(tmp_path, values, device, s3, s3_options):  # noqa: F811
+def test_s3(tmp_path, values, device, s3, s3_options):
     repo = create(tmp_path / "r")
     first = commit(repo, write(values))
     commit(repo, lambda group: group["a"].__setitem__(slice(3, 6), 1))
@@ -274,7 +269,7 @@ def with_virtual(tmp_path, values):
     return data
 
 
-def test_virtual_chunks_are_read_where_they_may_be(tmp_path, values, with_virtual, device, s3, s3_options):  # noqa: F811
+def test_virtual_chunks_are_read_where_they_may_be(tmp_path, values, with_virtual, device, s3, s3_options):
     file = with_virtual / "some file.bin"
     prefix = f"virtual-{device}"
     upload(s3, with_virtual, f"{prefix}/data")
@@ -304,7 +299,7 @@ def test_virtual_chunks_are_read_where_they_may_be(tmp_path, values, with_virtua
         build("cpu", 2, path=tmp_path / "local", arrays=["a"], storage_options={"virtual_chunks": "/data"})
 
 
-def test_virtual_chunks_of_another_version_are_errors(tmp_path, values, with_virtual, s3, s3_options):  # noqa: F811
+def test_virtual_chunks_of_another_version_are_errors(tmp_path, values, with_virtual, s3, s3_options):
     file = with_virtual / "some file.bin"
     upload(s3, with_virtual, "versions")
     url = "s3://bucket/versions/some file.bin"

@@ -16,11 +16,6 @@ STEPS = 48
 SHAPE = (STEPS, 8, 16)
 
 
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
-
-
 def decoded(stats) -> int:
     return stats["chunks_decoded_cpu"] + stats["chunks_decoded_gpu"]
 

@@ -6,7 +6,6 @@ import io
 import subprocess
 import zipfile
 
-import numpy as np
 import pytest
 import zarr
 from support.oracle import Oracle
@@ -23,11 +22,6 @@ STORES = {
     "v3-shards": {"codec": "zstd", "layout": Layout((1, 4, 16), shards=(6, 8, 16))},
     "v2": {"codec": "zstd", "layout": Layout((1, 8, 16)), "zarr_format": 2},
 }
-
-
-@pytest.fixture
-def values():
-    return np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
 
 
 def folder(root, values, kind="v3"):
