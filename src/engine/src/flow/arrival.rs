@@ -17,6 +17,9 @@ use crate::store::Part;
 /// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
 const TASK_BYTES: usize = 256 << 10;
 
+/// Stands for the first batch that needs a chunk which is kept though none is known: the first to be dropped.
+const NOT_YET: u64 = u64::MAX;
+
 impl Scheduler {
     // ---- reads ----
 
@@ -172,8 +175,7 @@ impl Scheduler {
             match result {
                 Ok(layout) => chunk.layout = layout,
                 Err(e) => {
-                    self.forget(handle);
-                    self.settle(handle, State::Failed(e));
+                    self.undecodable(handle, e);
                     continue;
                 }
             }
@@ -194,7 +196,12 @@ impl Scheduler {
         }
     }
 
-    /// A chunk that can't be decoded isn't kept for later: it may have been damaged on its way.
+    /// A chunk that can't be decoded fails, and isn't in the cache for later: it may have been damaged on its way.
+    pub(super) fn undecodable(&mut self, handle: Handle, error: Error) {
+        self.forget(handle);
+        self.settle(handle, State::Failed(error));
+    }
+
     fn forget(&self, handle: Handle) {
         let (catalog, Some(cache)) = (&self.s.shared.catalog, &self.s.shared.cache) else { return };
         let chunk = &self.chunks[handle];
@@ -279,8 +286,10 @@ impl Scheduler {
 
     /// Forgets a settled chunk that nobody needs any more. One that only batches to come need is kept if there is hope that
     /// it needn't make room before they come, or while nothing waits for memory: else it would be dropped at once, which for
-    /// small chunks costs throughput.
+    /// small chunks costs throughput. One that nobody needs as far as batches are planned is kept too while the next batch
+    /// isn't planned yet, which may need it: a late planner shall cost no reads.
     fn retire(&mut self, handle: Handle) {
+        let (room, late) = (self.lacking.is_none(), self.planner_is_late());
         let chunk = &mut self.chunks[handle];
         if chunk.pins > 0 || !chunk.state.settled() {
             return;
@@ -292,7 +301,7 @@ impl Scheduler {
                 // Shuffled batches need the same chunks again and again.
                 let ahead =
                     until.saturating_mul(self.s.rules.working_set).min(self.s.rules.shuffled.unwrap_or(usize::MAX));
-                if ahead <= block.arena.capacity() || self.lacking.is_none() {
+                if ahead <= block.arena.capacity() || room {
                     self.kept.insert((batch, handle));
                 } else {
                     chunk.slot = None;
@@ -302,12 +311,22 @@ impl Scheduler {
             }
             // Missing or failed: that costs nothing to remember.
             (Some(_), None) => {}
+            (None, Some(_)) if late && room => {
+                self.kept.insert((NOT_YET, handle));
+            }
             (None, slot) => {
                 self.chunks.remove(handle);
                 if let Some(slot) = slot {
                     self.slots().arena.release(slot);
                 }
             }
+        }
+    }
+
+    /// Tells a chunk that is kept for nobody so far that batch `first` needs it.
+    pub(super) fn keep_for(&mut self, handle: Handle, first: u64) {
+        if self.kept.remove(&(NOT_YET, handle)) {
+            self.kept.insert((first, handle));
         }
     }
 

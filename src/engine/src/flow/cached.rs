@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 
 use super::Event;
-use super::fetch::place;
+use super::fetch::fits;
 use super::pieces::Pieces;
 use super::tasks::{Read, ReadRange, Shared};
 use super::workers::Workers;
@@ -92,9 +92,7 @@ fn look(cache: &Cache, read: &Read, shared: &Shared) -> std::result::Result<Resu
     }
     let name = cache.name(number, &read.key, read.part(), to.len());
     match cache.look(&name, read.version.as_ref(), to) {
-        Looked::Here(found) => {
-            Ok(read.fits(found.size).map(Some).map_err(|e| e.within(place(shared, read.array, read.part, &read.key))))
-        }
+        Looked::Here(found) => Ok(fits(shared, read, found.size).map(Some)),
         Looked::Perhaps(piece) => Err(Sought::Piece(name, Some(piece))),
         Looked::Nothing => Err(Sought::Piece(name, None)),
     }

@@ -66,6 +66,20 @@ pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String
     format!("store {}, array '{name}', chunk {key}", shared.catalog.store(array, part).location())
 }
 
+/// The length of a value that was found, if it is one that this read can be of; else the cache doesn't keep it.
+///
+/// # Errors
+/// As [`Read::fits`], with the place.
+pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
+    read.fits(size).map_err(|e| {
+        if let Some(cache) = &shared.cache {
+            let number = shared.catalog.store_number(read.array, read.part);
+            cache.forget(&cache.name(number, &read.key, read.part(), read.to.len));
+        }
+        e.within(place(shared, read.array, read.part, &read.key))
+    })
+}
+
 /// The index that told of a range is of no use any more.
 pub(super) fn forget_index(shared: &Shared, array: u16, part: u16, key: &str) {
     let catalog = &shared.catalog;

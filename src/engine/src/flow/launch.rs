@@ -32,7 +32,7 @@ impl Scheduler {
         let chunk = &mut self.chunks[handle];
         chunk.pins -= 1;
         if let Err(e) = result {
-            self.settle(handle, State::Failed(e));
+            self.undecodable(handle, e);
             return;
         }
         let bounce = chunk.bounce.take();

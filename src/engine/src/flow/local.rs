@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::fetch::{forget_index, place};
+use super::fetch::{fits, forget_index, place};
 use super::merging::MERGE_LOCAL;
 use super::pieces::{Pieces, same_version, whole};
 use super::shards::{Entries, Index, ShardId};
@@ -41,7 +41,7 @@ pub(super) fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
-    let len = read.fits(found.size).map_err(within)?;
+    let len = fits(shared, read, found.size)?;
     if from_store {
         shared.stats.read(len);
     }
@@ -64,7 +64,7 @@ pub(super) fn fetch_past_host(
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
-    let len = read.fits(value.size).map_err(within)?;
+    let len = fits(shared, read, value.size)?;
     let from = match read.part() {
         Part::From(offset) => offset,
         Part::Whole | Part::Last => 0,

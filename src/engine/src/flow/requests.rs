@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::Event;
 use super::cached::{CacheThreads, Sought};
-use super::fetch::{forget_index, place};
+use super::fetch::{fits, forget_index, place};
 use super::merging::MERGE_REMOTE;
 use super::pieces::{Pieces, whole};
 use super::shards::{Entries, Index, ShardId};
@@ -280,7 +280,7 @@ async fn fetch(
         confirm_missing(store, read.array, read.part, shared).await?;
         return Ok(None);
     };
-    let len = read.fits(came.found.size).map_err(within)?;
+    let len = fits(shared, &read, came.found.size)?;
     if came.read {
         shared.stats.read(len);
     }

@@ -132,7 +132,8 @@ pub(crate) struct Scheduler {
     /// it waits for the next wave.
     pub(super) loose: Wave,
     pub(super) idle_lanes: Vec<usize>,
-    /// Decoded chunks that are kept for batches to come, by the first of them: what may be dropped for others.
+    /// Decoded chunks that are kept for batches to come, by the first of them (`arrival::NOT_YET` if it isn't known): what may
+    /// be dropped for others.
     pub(super) kept: BTreeSet<(u64, Handle)>,
     /// Set when a lane or thread died: every batch from then on fails with it.
     pub(super) broken: Option<Error>,
@@ -313,6 +314,9 @@ impl Scheduler {
                 self.wanted += 1;
                 self.queue.push(Wanted { batch, order: self.wanted, handle });
             }
+            if !new {
+                self.keep_for(handle, batch);
+            }
             self.chunks[handle].users.push((batch, i as u32));
             handles.push(handle);
         }
@@ -336,6 +340,11 @@ impl Scheduler {
         self.s.rules.shuffled.is_none()
             || self.plans_asked == 0
             || self.batches.list.len() > self.batches.active + self.s.rules.lookahead
+    }
+
+    /// Whether the batch after the active ones was asked for, but isn't known yet.
+    pub(super) fn planner_is_late(&self) -> bool {
+        self.plans_asked > 0 && self.batches.list.len() <= self.batches.active
     }
 
     /// Gives outputs to batches while there are any, and serves them with what is there already.
