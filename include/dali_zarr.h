@@ -168,7 +168,7 @@ void dali_zarr_batch_release(dali_zarr_batch *batch);
 size_t dali_zarr_buffers_wanted(const dali_zarr_reader *reader);
 
 /* Lends device memory for one batch: for each output the device address of batch_size * sample_bytes contiguous bytes,
- * aligned to 256. `id` comes back with the batch. `ready` is a CUevent after which the memory may be written (0: at
+ * aligned to 8 bytes. `id` comes back with the batch. `ready` is a CUevent after which the memory may be written (0: at
  * once); it and the memory must stay alive until the set comes back or the reader is closed. */
 int32_t dali_zarr_lend(dali_zarr_reader *reader, uint64_t id, const uint64_t *outputs, size_t count, uint64_t ready);
 

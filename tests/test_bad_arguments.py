@@ -139,9 +139,12 @@ def test_stores_that_disagree(tmp_path, device):
         refused(device, ValueError, "'a'", path=[tmp_path / "1", tmp_path / other], arrays=["a"])
 
 
-@pytest.mark.parametrize("name", ["io_threads", "decode_threads", "prefetch_queue_depth"])
-def test_negative_counts(era5, device, name):
-    refused(device, ValueError, name, path=era5, arrays=["t2m"], **{name: -1})
+@pytest.mark.parametrize("count", [-1, 0, 1025, 10**12])
+@pytest.mark.parametrize("name", ["io_threads", "io_concurrency", "decode_threads", "prefetch_queue_depth"])
+def test_absurd_counts(era5, device, name, count):
+    """Before any thread is started, for stores on servers too."""
+    for path in (era5, "http://127.0.0.1:9/nothing"):
+        refused(device, ValueError, name, path=path, arrays=["t2m"], **{name: count})
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ pub struct ReaderMeta {
 pub struct DeviceBuffers {
     /// The host's name for this set; comes back in [`Batch::buffers`].
     pub id: u64,
-    /// For each output the device address of `batch_size * sample_bytes` contiguous bytes, aligned to 256.
+    /// For each output the device address of `batch_size * sample_bytes` contiguous bytes, aligned to 8.
     pub outputs: Vec<u64>,
     /// A `CUevent` after which the memory may be written (0: at once). It must live until the set comes back.
     pub ready: u64,
@@ -222,7 +222,7 @@ impl Reader {
             )));
         }
         if let Some(bad) = set.outputs.iter().find(|&&a| a == 0 || a % 8 != 0) {
-            return Err(Error::value(format!("expected device addresses aligned to 256 bytes, found {bad:#x}")));
+            return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {bad:#x}")));
         }
         self.events.send(Event::Lent(set)).map_err(|_| stopped())
     }

@@ -198,7 +198,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, in
 }
 
 /// Refuses numbers of threads and batches that no machine has room for.
-fn bound_counts(spec: &Spec) -> Result<()> {
+pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
     let window = spec.prefetch_queue_depth;
     let counts = [
         ("prefetch_queue_depth", window),
@@ -246,7 +246,6 @@ pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option
 /// # Errors
 /// If they are too small, with the smallest that would do; or if a number of threads or batches is absurd.
 pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &Catalog, limits: Limits) -> Result<Division> {
-    bound_counts(spec)?;
     let threads = spec.decode_threads.unwrap_or_else(cores).max(1);
     match spec.device {
         Device::Cpu => Ok(Division::Cpu(budget::cpu(limits.host, needs, spec.prefetch_queue_depth, threads)?)),
@@ -265,10 +264,7 @@ fn landing(spec: &Spec, needs: &Needs) -> usize {
 pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
     let device = match spec.device {
         Device::Cpu => None,
-        Device::Gpu(ordinal) => {
-            bound_counts(spec)?;
-            Some(crate::cuda::Device::open(ordinal)?)
-        }
+        Device::Gpu(ordinal) => Some(crate::cuda::Device::open(ordinal)?),
     };
     let cufile = match &device {
         Some(device) => gpu::storage::choose(spec, &shared.catalog, device)?,

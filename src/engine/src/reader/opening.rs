@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::Op;
 
-use super::needs::{bound_chunks, needs};
+use super::needs::{bound_chunks, bound_counts, needs};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble;
 use crate::cache;
@@ -52,6 +52,8 @@ impl Opened {
         if spec.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
+        // Before anything is started or multiplied by them.
+        bound_counts(spec)?;
         cache::check(spec)?;
         let dataset = Dataset::open(spec)?;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod failed;
 mod icechunk;
 mod local;
 pub mod remote;
@@ -22,7 +23,6 @@ pub use remote::RemoteStore;
 pub use zip::{LocalZip, RemoteZip};
 
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -165,25 +165,6 @@ pub trait AsyncStore: Send + Sync {
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>>;
-
-    /// Bytes of a value, for `sink` as they come; a store that can doesn't have them in memory all together.
-    ///
-    /// # Errors
-    /// As [`Self::read`], and what `sink` says.
-    async fn stream(
-        &self,
-        key: &str,
-        range: Range<u64>,
-        version: Option<&Arc<str>>,
-        phase: Phase,
-        sink: &mut dyn Sink,
-    ) -> Result<Option<Found>> {
-        let mut bytes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)];
-        let found = self.read(key, Part::From(range.start), version, phase, &mut bytes).await?;
-        sink.begin();
-        sink.put(&bytes)?;
-        Ok(found)
-    }
 
     /// As [`Store::get`], but as patiently as `phase` says; so are all requests that it takes.
     ///

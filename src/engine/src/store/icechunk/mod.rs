@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
+use super::failed::Failed;
 use super::remote::Io;
 use super::{AsyncStore, Blocking, Found, Part, Phase, Store, too_long, window};
 use crate::error::{Error, Result};
@@ -59,6 +61,16 @@ enum Named<'a> {
 /// Tells chunks apart that are different: the repository's objects never change, so where a chunk lies says what it is.
 fn native(object: &Id, offset: u64, len: u64) -> Arc<str> {
     format!("{} {offset} {len}", file::name(object)).into()
+}
+
+impl Chunk<'_> {
+    /// The version of a chunk in an object of the repository.
+    fn native(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Native { object, offset, len } => Some(native(object, *offset, *len)),
+            Self::Inline(_) | Self::Virtual { .. } => None,
+        }
+    }
 }
 
 /// The same for a virtual chunk, in front of its file's version.
@@ -95,7 +107,10 @@ pub fn open(base: &Arc<dyn Store>, version: &Version, sources: Vec<Source>) -> R
     let location = base.location().to_owned();
     let repository = Repository { location, id, snapshot, manifests, bytes: AtomicU64::new(0), sources };
     Ok(Some(match base.remote() {
-        Some(base) => Arc::new(Blocking::new(Arc::new(RemoteRepository { repository, base: Arc::clone(base) }))),
+        Some(base) => {
+            let failed = repository.manifests.iter().map(|_| Failed::default()).collect();
+            Arc::new(Blocking::new(Arc::new(RemoteRepository { repository, base: Arc::clone(base), failed })))
+        }
         None => Arc::new(LocalRepository { repository, base: Arc::clone(base), loading: Mutex::new(()) }),
     }))
 }
@@ -216,16 +231,16 @@ impl LocalRepository {
     }
 
     fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
+        let native = chunk.native();
         let (found, object) = self.repository.take(chunk, part, to)?;
-        let Some((object, len)) = object else { return Ok(found) };
+        let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
         let to = &mut to[..len];
-        // The repository's own objects never change.
-        let (read, changes) = match object.outside {
-            None => (self.base.read(&object.key, Part::From(object.from), None, to)?, false),
-            Some((source, check)) => (source.read(&object.key, object.from, (check, version), to)?, true),
+        let read = match object.outside {
+            None => self.base.read(&object.key, Part::From(object.from), None, to)?,
+            Some((source, check)) => source.read(&object.key, object.from, (check, version), to)?,
         };
         let read = read.ok_or_else(|| gone(&object))?;
-        Ok(Found { version: read.version.filter(|_| changes), ..found })
+        Ok(Found { version: native.or(read.version), ..found })
     }
 }
 
@@ -274,13 +289,19 @@ impl Store for LocalRepository {
 struct RemoteRepository {
     repository: Repository,
     base: Arc<dyn AsyncStore>,
+    /// By the places of the manifests.
+    failed: Vec<Failed>,
 }
 
 impl RemoteRepository {
     async fn chunk(&self, node: &Node, coords: &Coords, file: usize, phase: Phase) -> Result<Option<Chunk<'_>>> {
-        let load = async || {
-            let bytes = self.base.get(&self.repository.manifest_key(file), MOST, phase).await;
-            self.repository.manifest(file, bytes)
+        let (began, failed) = (Instant::now(), &self.failed[file]);
+        let load = async || match failed.since(began) {
+            Some(e) => Err(e),
+            None => {
+                let bytes = self.base.get(&self.repository.manifest_key(file), MOST, phase).await;
+                self.repository.manifest(file, bytes).inspect_err(|e| failed.note(e))
+            }
         };
         // Whoever needs it at the same time waits for the same request.
         let manifest = self.repository.manifests[file].get_or_try_init(load).await?;
@@ -299,10 +320,7 @@ impl RemoteRepository {
             Chunk::Virtual { url, offset, len, .. } => place(url, offset, len),
             _ => String::new(),
         };
-        let native = match chunk {
-            Chunk::Native { object, offset, len } => Some(native(&object, offset, len)),
-            _ => None,
-        };
+        let native = chunk.native();
         let (found, object) = self.repository.take(chunk, part, to)?;
         let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
         let to = &mut to[..len];

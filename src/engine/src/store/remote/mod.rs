@@ -24,7 +24,7 @@ pub(super) use transfer::not_after;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +33,7 @@ use object_store::client::HttpConnector;
 use object_store::path::Path;
 use tokio::time::Instant;
 
+use super::failed::Failed;
 use super::{AsyncStore, Found, Part, Phase, Sink};
 use crate::error::{Error, Result};
 use asking::Asking;
@@ -57,7 +58,15 @@ pub struct RemoteStore {
     pace: Pace,
     asking: Asking,
     io: Arc<Io>,
-    confirmed: tokio::sync::Mutex<HashMap<String, Instant>>,
+    confirmed: Mutex<HashMap<String, Arc<Confirmed>>>,
+}
+
+/// What is known of whether a key is there.
+#[derive(Default)]
+struct Confirmed {
+    /// When it was seen. Locked while it is asked for.
+    seen: tokio::sync::Mutex<Option<Instant>>,
+    failed: Failed,
 }
 
 impl RemoteStore {
@@ -92,8 +101,25 @@ impl RemoteStore {
             pace: Pace::default(),
             asking: Asking::default(),
             io,
-            confirmed: tokio::sync::Mutex::default(),
+            confirmed: Mutex::default(),
         })
+    }
+
+    /// Bytes of a value, for `sink` as they come: they are never in memory all together.
+    ///
+    /// # Errors
+    /// As [`AsyncStore::read`], and what `sink` says.
+    pub(super) async fn stream(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Found>> {
+        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::From(range.start), version };
+        transfer.run(&self.policy(phase), Target::Sink(sink, len)).await
     }
 
     fn policy(&self, phase: Phase) -> Cow<'_, Policy> {
@@ -162,19 +188,6 @@ impl AsyncStore for RemoteStore {
         transfer.run(&self.policy(phase), Target::Slice(to)).await
     }
 
-    async fn stream(
-        &self,
-        key: &str,
-        range: Range<u64>,
-        version: Option<&Arc<str>>,
-        phase: Phase,
-        sink: &mut dyn Sink,
-    ) -> Result<Option<Found>> {
-        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
-        let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::From(range.start), version };
-        transfer.run(&self.policy(phase), Target::Sink(sink, len)).await
-    }
-
     async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let transfer = Transfer { store: self, key, path: self.path(key)?, part: Part::Whole, version: None };
@@ -183,14 +196,22 @@ impl AsyncStore for RemoteStore {
     }
 
     async fn confirm(&self, key: &str) -> Result<bool> {
+        let began = Instant::now();
+        let confirmed = {
+            let mut all = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(key.to_owned()).or_default())
+        };
         // Whoever asks at the same time waits for the same answer.
-        let mut confirmed = self.confirmed.lock().await;
-        if confirmed.get(key).is_some_and(|at| at.elapsed() < CONFIRMED) {
+        let mut seen = confirmed.seen.lock().await;
+        if seen.is_some_and(|at| at.elapsed() < CONFIRMED) {
             return Ok(true);
         }
-        let there = self.head(key).await?.is_some();
+        if let Some(e) = confirmed.failed.since(began) {
+            return Err(e);
+        }
+        let there = self.head(key).await.inspect_err(|e| confirmed.failed.note(e))?.is_some();
         if there {
-            confirmed.insert(key.to_owned(), Instant::now());
+            *seen = Some(Instant::now());
         }
         Ok(there)
     }

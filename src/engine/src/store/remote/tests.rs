@@ -482,6 +482,24 @@ fn what_is_there_is_asked_after_once_in_a_while() {
 }
 
 #[test]
+fn a_failure_is_one_for_all_who_wait_for_it() {
+    let server = server(&[Act::Status(503); 100]);
+    let io = Io::new(1).unwrap();
+    let store = store_of(&server, &io);
+    let (first, second) = without_waiting(async {
+        let all = || futures_util::future::join_all((0..8).map(|_| store.confirm("k")));
+        let failed = all().await;
+        assert!(failed.iter().all(|f| f.as_ref().is_err_and(|e| e.message().contains("503"))), "{failed:?}");
+        let first = server.taken_log().len();
+        // Who comes later asks anew.
+        assert!(all().await.iter().all(Result::is_err));
+        (first, server.taken_log().len())
+    });
+    assert_eq!(first, second);
+    assert!((2..20).contains(&first), "{first} tries of one who asks");
+}
+
+#[test]
 fn servers_that_refuse_head_are_asked_otherwise() {
     let io = Io::new(1).unwrap();
     for status in [403, 405, 501] {

@@ -20,6 +20,8 @@ pub struct LocalZip {
     archive: Archive,
     file: File,
     stamp: Stamp,
+    /// The one version that there is: what changed afterwards isn't read.
+    version: Arc<str>,
 }
 
 /// What changes when a file is written to. Another file in its place is another matter: the open one stays as it is.
@@ -33,6 +35,11 @@ impl Stamp {
     fn of(file: &File) -> std::io::Result<Self> {
         let meta = file.metadata()?;
         Ok(Self { size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })
+    }
+
+    fn version(self) -> Arc<str> {
+        let (seconds, nanoseconds) = self.modified;
+        format!("{} {seconds} {nanoseconds}", self.size).into()
     }
 }
 
@@ -61,7 +68,8 @@ impl LocalZip {
         let mut bytes = vec![0; (end.directory.end - end.directory.start) as usize];
         file.read_exact_at(&mut bytes, end.directory.start).map_err(failed)?;
         let directory = Directory::parse(&bytes, &end).map_err(within)?;
-        Ok(Self { archive: Archive::new(location.to_owned(), inner, directory), file, stamp })
+        let archive = Archive::new(location.to_owned(), inner, directory);
+        Ok(Self { archive, file, stamp, version: stamp.version() })
     }
 
     fn fetch(&self, entry: &Entry, offset: u64, to: &mut [u8]) -> Result<()> {
@@ -124,7 +132,7 @@ impl Store for LocalZip {
             None => Ok(()),
         };
         read().map_err(|e| self.archive.within(key, &e))?;
-        Ok(Some(Found { size: entry.size, version: None }))
+        Ok(Some(Found { size: entry.size, version: Some(Arc::clone(&self.version)) }))
     }
 
     fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {

@@ -12,6 +12,7 @@ use super::inflate::{Inflater, check_crc};
 use super::{Archive, HEADER, Place};
 use crate::error::{Error, Result};
 use crate::store::remote::Io;
+use crate::store::remote::RemoteStore;
 use crate::store::{AsyncStore, Found, Part, Phase, too_long, window};
 
 /// The key of a store's own URL, which is the archive's.
@@ -20,7 +21,7 @@ const ITSELF: &str = "";
 /// A store in a zip archive on a server.
 pub struct RemoteZip {
     pub(super) archive: Archive,
-    base: Arc<dyn AsyncStore>,
+    base: Arc<RemoteStore>,
     /// The archive's, when its directory was read: nothing of another one is read.
     version: Option<Arc<str>>,
     /// Where the data of entries begin of which parts were read, by the entries' numbers, where their headers had to be asked.
@@ -40,7 +41,7 @@ impl RemoteZip {
     ///
     /// # Errors
     /// [`Error::value`] if it isn't an archive that can be read, or isn't there.
-    pub async fn open(base: Arc<dyn AsyncStore>, inner: &str) -> Result<Self> {
+    pub async fn open(base: Arc<RemoteStore>, inner: &str) -> Result<Self> {
         let location = match inner.trim_matches('/') {
             "" => base.location().to_owned(),
             inner => format!("{}/{inner}", base.location()),
