@@ -209,8 +209,8 @@ have not been handed over yet included.)",
       .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 
-- ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on the store's first chunks was faster, else by
-  system calls.
+- ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on chunks from all over an array was
+  faster, else by system calls.
 - ``"posix"``: by system calls.
 - ``"gds"``: by GPUDirect Storage (cuFile), which reads to the device what is uncompressed or decompressed there. It is an error
   if cuFile is missing, or with ``device="cpu"``.)",

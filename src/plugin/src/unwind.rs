@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::error::{Error, Result, panic_text};
 
 use crate::parse::named;
 
@@ -16,14 +16,10 @@ pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
     Error::runtime(format!(
-        "internal error: {text}; this is a bug in dali-zarr, please report it with the arguments and the \
-         array's metadata"
+        "internal error: {}; this is a bug in dali-zarr, please report it with the arguments and the \
+         array's metadata",
+        panic_text(panic)
     ))
 }
 

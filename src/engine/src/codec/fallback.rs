@@ -14,7 +14,7 @@ use zarrs::metadata::v3::MetadataV3;
 use super::chain::unknown;
 use super::{Compression, wrong_size};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, panic_text};
 
 /// A chain of codecs that zarrs undoes.
 #[derive(Debug)]
@@ -182,8 +182,6 @@ fn nonzero(shape: &[u64]) -> Result<Vec<NonZeroU64>> {
 
 /// Runs foreign code; a panic in it is the chunk's or the metadata's fault, not the process's.
 fn caught<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        Err(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the codec panicked".into()))
-    })
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|panic| Err(format!("the codec panicked: {}", panic_text(&*panic))))
 }

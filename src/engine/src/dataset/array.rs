@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
 
+/// Bytes of a decoded chunk: more than any machine has memory for, and far from where sums overflow.
+const MOST_CHUNK: usize = 1 << 44;
+
 /// An array in one of the stores that are joined.
 #[derive(Debug)]
 pub struct Part {
@@ -27,6 +30,8 @@ pub struct Part {
     pub shape: Vec<u64>,
     /// The chunks that are decoded, along each dimension: inner chunks where shards are opened.
     pub grid: Vec<DimGrid>,
+    /// Decoded bytes of the largest of them.
+    pub largest_bytes: usize,
     /// How they are encoded.
     pub format: Arc<ChunkFormat>,
     /// How shards are opened, if there are any that can be.
@@ -107,6 +112,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         store,
         shape,
         grid: chunks.grid,
+        largest_bytes: chunks.largest_bytes,
         format: Arc::new(chunks.format),
         sharding: chunks.sharding,
         keys: chunks.keys,
@@ -118,6 +124,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
 
 struct Chunks {
     grid: Vec<DimGrid>,
+    largest_bytes: usize,
     format: ChunkFormat,
     sharding: Option<Sharding>,
     keys: ChunkKeyEncoding,
@@ -135,9 +142,10 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         grid = shards.grid;
         codecs = shards.codecs;
     }
-    let format = codecs.format(stored.dtype, fill, &largest(&grid, stored)?)?;
+    let (largest, largest_bytes) = largest(&grid, stored)?;
+    let format = codecs.format(stored.dtype, fill, &largest)?;
     let keys = key_encoding(field("chunk_key_encoding").clone())?;
-    Ok(Chunks { grid, format, sharding: opened, keys })
+    Ok(Chunks { grid, largest_bytes, format, sharding: opened, keys })
 }
 
 fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
@@ -155,20 +163,26 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     };
     let compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
     let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
-    let format = codecs.format(stored.dtype, fill, &largest(&grid, stored)?)?;
+    let (largest, largest_bytes) = largest(&grid, stored)?;
+    let format = codecs.format(stored.dtype, fill, &largest)?;
     let separator = match field("dimension_separator") {
         Value::Null => Value::from("."),
         found => found.clone(),
     };
     let keys = key_encoding(serde_json::json!({"name": "v2", "configuration": {"separator": separator}}))?;
-    Ok(Chunks { grid, format, sharding: None, keys })
+    Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
 }
 
-/// The largest chunk's shape, which must fit into memory.
-fn largest(grid: &[DimGrid], stored: Stored) -> Result<Vec<u64>> {
+/// The largest chunk's shape and its decoded bytes, which must fit into memory.
+fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
-    decoded_bytes(&largest, stored.dtype)?;
-    Ok(largest)
+    let bytes = decoded_bytes(&largest, stored.dtype)?;
+    if bytes > MOST_CHUNK {
+        return Err(Error::value(format!(
+            "expected chunks of at most {MOST_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
+        )));
+    }
+    Ok((largest, bytes))
 }
 
 fn key_encoding(value: Value) -> Result<ChunkKeyEncoding> {

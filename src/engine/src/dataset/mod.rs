@@ -1,7 +1,7 @@
 //! From paths and names to arrays that can be read: shapes, types, chunk grids, formats and keys.
 //!
 //! Reads metadata only, never a chunk. Everything that a store claims is checked here, so that later stages may trust
-//! it: extents are positive and countable, chunks fit into memory, codecs are known.
+//! it: extents are countable and those of chunks positive, chunks fit into memory, codecs are known.
 
 #![forbid(unsafe_code)]
 

@@ -118,7 +118,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                     part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()
                 }),
                 codecs: part.format.describe(),
-                chunk_bytes: part.largest_chunk().iter().product::<u64>() * array.dtype.size() as u64,
+                chunk_bytes: part.largest_bytes as u64,
                 route: catalog.routes[a][p],
                 compression: part.format.packed().and_then(Packed::compression),
                 gpu_limit: part.format.packed().map(|packed| max_decoded(packed, ZstdDecoder::Kernels) as u64),

@@ -68,12 +68,11 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     pub fn new(dataset: Dataset, planner: Planner, routes: Vec<Vec<Route>>) -> Self {
-        let equal = |part: &Part, element: usize| {
+        let equal = |part: &Part| {
             let regular = part.grid.iter().all(|g| matches!(g, DimGrid::Regular { .. }));
-            // Checked for overflow when the reader's needs are computed.
-            regular.then(|| part.largest_chunk().iter().fold(element, |n, &l| n.saturating_mul(l as usize)))
+            regular.then_some(part.largest_bytes)
         };
-        let of = |array: &ArrayInfo| array.parts.iter().map(|p| equal(p, array.dtype.size())).collect();
+        let of = |array: &ArrayInfo| array.parts.iter().map(equal).collect();
         let equal_bytes = dataset.arrays.iter().map(of).collect();
         Self { dataset, planner, routes, equal_bytes }
     }

@@ -15,7 +15,7 @@ use super::tasks::{PastHost, Read, ReadRange, Shared};
 use super::wave::Storage;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::store::{Found, Part};
+use crate::store::{Found, Part, window};
 
 /// Reads to host memory: the bytes that were read, or `None` if there is no such key.
 ///
@@ -65,16 +65,7 @@ pub(super) fn fetch_past_host(
         return Ok(None);
     };
     let len = fits(shared, read, value.size)?;
-    let from = match read.part() {
-        Part::From(offset) => offset,
-        Part::Whole | Part::Last => 0,
-    };
-    if from.saturating_add(len as u64) > value.size {
-        return Err(within(Error::runtime(format!(
-            "expected {len} bytes at offset {from}, but the value has {}; it is truncated or being rewritten",
-            value.size
-        ))));
-    }
+    let (from, _) = window(read.part(), value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
     // SAFETY: the scheduler reserved the slots, the landing place and the span for this read alone, until it hears of its end.
     let result = unsafe {

@@ -321,10 +321,9 @@ impl Rehearsal {
 
     /// An index of a shard whose chunks are all there, one after the other.
     fn index(&self, shard: ShardId) -> Index {
-        let array = &self.catalog.dataset.arrays[shard.array as usize];
-        let part = &array.parts[shard.part as usize];
+        let part = &self.catalog.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         // Inner chunks are all alike.
-        let decoded = part.largest_chunk().iter().fold(array.dtype.size(), |n, &l| n * l as usize);
+        let decoded = part.largest_bytes;
         let len = match self.catalog.routes[shard.array as usize][shard.part as usize] {
             Route::Raw => decoded,
             Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.max_encoded_bytes(decoded)),

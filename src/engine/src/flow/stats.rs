@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::store::remote::Counters;
 
-/// See [`Stats::to_json`] for what each means.
+/// The counters. [`Stats::to_json`] gives them their public names.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Chunks (inner chunks of shards count each) whose encoded bytes came, from a store or a cache.
@@ -49,7 +49,8 @@ pub struct Stats {
     pub waves: AtomicU64,
     /// Nanoseconds that reads took, summed over all that were under way at the same time.
     pub read_ns: AtomicU64,
-    /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes.
+    /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes, and of the
+    /// copies by threads that read.
     pub copy_ns: AtomicU64,
     /// Nanoseconds that decode threads, or waves on the GPU, spent decoding.
     pub decode_ns: AtomicU64,

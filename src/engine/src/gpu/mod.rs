@@ -259,8 +259,7 @@ fn gpu_streams(catalog: &Catalog) -> Vec<(StreamCodec, usize)> {
             let compression = part.format.packed().and_then(Packed::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
-            // Checked against overflow when the needs were computed.
-            let bytes = part.largest_chunk().iter().product::<u64>() as usize * array.dtype.size();
+            let bytes = part.largest_bytes;
             match streams.iter_mut().find(|s| s.0 == codec) {
                 Some(stream) => stream.1 = stream.1.max(bytes),
                 None => streams.push((codec, bytes)),

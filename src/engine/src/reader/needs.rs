@@ -55,7 +55,6 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 
 /// What the reader must hold at a time.
 pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
-    let too_large = |name: &str| Error::value(format!("array '{name}': a chunk has more bytes than can be addressed"));
     let batch = outputs
         .iter()
         .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
@@ -80,11 +79,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
     let gpu = matches!(spec.device, Device::Gpu(_));
     for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let elements = part
-                .largest_chunk()
-                .iter()
-                .try_fold(array.dtype.size(), |n, &l| n.checked_mul(usize::try_from(l).ok()?));
-            let decoded = elements.filter(|&n| n < 1 << 44).ok_or_else(|| too_large(&array.name))?;
+            let decoded = part.largest_bytes;
             needs.decoded = needs.decoded.max(decoded);
             let stream = match (route, part.format.packed()) {
                 (Route::Gpu, Some(packed)) => packed.typical_stream(decoded),

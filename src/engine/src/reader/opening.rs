@@ -9,7 +9,7 @@ use super::{OutputInfo, ReaderMeta};
 use crate::assemble;
 use crate::cache;
 use crate::codec::Codec;
-use crate::dataset::{ArrayInfo, Dataset, Part};
+use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
 use crate::flow::budget::Needs;
 use crate::flow::catalog::{Catalog, Route};
@@ -123,13 +123,6 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
         .collect()
 }
 
-/// Decoded bytes of the largest chunk, or as many as can be counted.
-fn largest_chunk(array: &ArrayInfo, part: &Part) -> usize {
-    part.largest_chunk()
-        .iter()
-        .fold(array.dtype.size(), |n, &l| n.saturating_mul(usize::try_from(l).unwrap_or(usize::MAX)))
-}
-
 /// How each part of each array is decoded, and a note for each array that falls back.
 fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
     if spec.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
@@ -147,7 +140,7 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
             parts.push(match &part.format.codec {
                 Codec::Raw => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Codec::Gpu(packed) => match gpu::available(packed, largest_chunk(array, part)) {
+                Codec::Gpu(packed) => match gpu::available(packed, part.largest_bytes) {
                     Ok(()) => Route::Gpu,
                     Err(e) if spec.decode_device == DecodeDevice::Gpu => {
                         let e = e.within(format!("store {store}, array '{}'", array.name));

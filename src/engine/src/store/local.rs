@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::{Found, InFile, Part, ReadFiles, Store, too_long, unbuffered};
+use super::{Found, InFile, Part, ReadFiles, Store, too_long, unbuffered, window};
 use crate::error::{Error, Result};
 
 /// A store in a local directory.
@@ -203,12 +203,8 @@ impl Store for LocalStore {
             (None, Part::Whole) if !self.how.versions => None,
             (None, _) => Some(Version::of(&meta).as_str().into()),
         };
-        let (offset, len) = match part {
-            Part::From(offset) => (offset, to.len()),
-            Part::Whole if size <= to.len() as u64 => (0, size as usize),
-            Part::Last if size >= to.len() as u64 => (size - to.len() as u64, to.len()),
-            Part::Whole | Part::Last => (0, 0),
-        };
+        let within = |e: Error| e.within(format!("store {}: key {key:?}", self.location));
+        let (offset, len) = window(part, size, to.len()).map_err(within)?.unwrap_or((0, 0));
         self.fill(key, (&file, size), offset, &mut to[..len], self.how.unbuffered)?;
         Ok(Some(Found { size, version }))
     }

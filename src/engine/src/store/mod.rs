@@ -200,7 +200,7 @@ pub trait AsyncStore: Send + Sync {
 ///
 /// # Errors
 /// If the value ends before them.
-fn window(part: Part, size: u64, len: usize) -> Result<Option<(u64, usize)>> {
+pub(crate) fn window(part: Part, size: u64, len: usize) -> Result<Option<(u64, usize)>> {
     let wanted = len as u64;
     match part {
         Part::Whole => Ok((size <= wanted).then_some((0, size as usize))),

@@ -42,9 +42,7 @@ pub(super) fn connect(
 ) -> Result<Connected> {
     let wrong = |found: &dyn Display| Error::value(format!("store {}: {found}", shown(location)));
     let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
-    if !url.username().is_empty() && !matches!(url.scheme(), "abfs" | "abfss" | "az" | "adl" | "azure")
-        || url.password().is_some()
-    {
+    if !url.username().is_empty() && !matches!(url.scheme(), "abfs" | "abfss" | "az") || url.password().is_some() {
         return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -59,7 +57,7 @@ pub(super) fn connect(
         Ok(Connected { store, prefix: prefix.clone(), suffixes, lists })
     };
     match url.scheme() {
-        "s3" | "s3a" => {
+        "s3" => {
             let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
             for (name, value) in options {
                 builder = builder.with_config(key::<AmazonS3ConfigKey>("S3", name)?, value);
@@ -74,7 +72,7 @@ pub(super) fn connect(
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, true)
         }
-        "az" | "adl" | "azure" | "abfs" | "abfss" => {
+        "az" | "abfs" | "abfss" => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
             for (name, value) in options {
                 builder = builder.with_config(key::<AzureConfigKey>("Azure", name)?, value);
@@ -104,7 +102,7 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     name.parse().map_err(|_| {
         Error::value(format!(
             "storage_options: {name} isn't an option of {kind} stores; the names are those of the object_store crate, \
-             and max_retries, retry_timeout and hedge"
+             max_retries, retry_timeout and hedge, and for Icechunk repositories branch, tag, snapshot_id and virtual_chunks"
         ))
     })
 }
