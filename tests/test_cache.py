@@ -69,6 +69,12 @@ def test_local_stores_are_kept_too(tmp_path, device, values):
     assert counters["bytes_read"] < 2 * sum(f.stat().st_size for f in chunk_files(tmp_path, "a"))
 
 
+def test_a_home_directory_is_not_a_folder_of_that_name(tmp_path, values):
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["chunks"])
+    with Server(tmp_path / "s") as server, pytest.raises(ValueError, match="cache_dir: .* begins with ~"):
+        build("cpu", 1, path=server.url, arrays=["a"], cache_dir="~/c")
+
+
 def test_ranges_of_local_archives_are_kept_as_pieces(tmp_path, device, values):
     """Shuffled epochs merge ranges of shards in other ways each; what one read serves the next all the same."""
     write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["shards"])

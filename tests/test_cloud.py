@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from support.pipelines import build
+from support.pipelines import build, same, to_numpy
 from support.remote import DIMS, SHAPE, STORES, compare, upload
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
@@ -31,6 +32,19 @@ def test_s3_missing_chunks_and_stores(tmp_path, values, s3, s3_options):
         build("cpu", 1, path="s3://bucket/nothing", arrays=["a"], storage_options=s3_options)
     with pytest.raises(ValueError, match="expected an array 'b', but found only the array 'a'"):
         build("cpu", 1, path="s3://bucket/missing", arrays=["b"], storage_options=s3_options)
+
+
+def test_stores_of_several_kinds_have_options_together(tmp_path, values, s3, s3_options):
+    """Each takes those that its kind has; one that no kind has is refused."""
+    for name, offset in (("one", 0), ("two", 100)):
+        write_array(tmp_path / name, "a", values + offset, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
+    upload(s3, tmp_path / "one", "mixed")
+    with Server(tmp_path) as server:
+        paths = ["s3://bucket/mixed", f"{server.url}/two"]
+        pipe = build("cpu", 48, path=paths, arrays=["a"], storage_options=s3_options | {"user_agent": "me"})
+        same(to_numpy(pipe.run()[0])[:, 0], np.concatenate([values, values + 100])[:, 0], "both stores")
+        with pytest.raises(ValueError, match="nonsense isn't an option"):
+            build("cpu", 1, path=paths, arrays=["a"], storage_options=s3_options | {"nonsense": "1"})
 
 
 def test_a_profile_gives_credentials(tmp_path, values, s3, monkeypatch):

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+import zarr
 from support.pipelines import build, run_script
 from support.remote import DIMS, HASTY, compare, drain
 from support.server import CLOSE, STALL, Server
@@ -46,12 +47,16 @@ def test_the_last_failure_is_an_error_that_tells_of_all(tmp_path, values):
             drain(server.url, 12, arrays=["a"], storage_options={"max_retries": 2})
 
 
-def test_a_store_that_is_deleted_is_not_fill_values(tmp_path, values):
+@pytest.mark.parametrize("gone", ["store", "array"])
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_what_is_deleted_is_not_fill_values(tmp_path, values, gone, consolidated):
     write_array(tmp_path / "s", "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
+    if consolidated:
+        zarr.consolidate_metadata(tmp_path / "s")
     with Server(tmp_path) as server:
         pipe = build("cpu", 1, path=f"{server.url}/s", arrays=["a"], dali_queue=1, prefetch_queue_depth=1)
         pipe.run()
-        shutil.rmtree(tmp_path / "s")
+        shutil.rmtree(tmp_path / "s" if gone == "store" else tmp_path / "s/a")
         with pytest.raises(RuntimeError, match="both are gone"):
             for _ in range(24):
                 pipe.run()

@@ -21,6 +21,7 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: std::sync::Arc<str>,
+    refused: bool,
 }
 
 /// The result of everything in this crate that can fail.
@@ -29,7 +30,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` that says `message`: what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into().into() }
+        Self { kind, message: message.into().into(), refused: false }
     }
     /// [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
@@ -47,6 +48,14 @@ impl Error {
     pub fn runtime(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Runtime, message)
     }
+    /// That a store refuses access, which some stores also say of what isn't there.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { refused: true, ..Self::runtime(message) }
+    }
+    /// Whether it is such a refusal.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
     /// What a handler can do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -58,7 +67,7 @@ impl Error {
     /// The same error with `place` put before it, e.g. the chunk in which it happened.
     #[must_use]
     pub fn within(&self, place: impl fmt::Display) -> Self {
-        Self::new(self.kind, format!("{place}: {}", self.message))
+        Self { refused: self.refused, ..Self::new(self.kind, format!("{place}: {}", self.message)) }
     }
 }
 

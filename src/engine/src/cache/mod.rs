@@ -189,7 +189,7 @@ impl Cache {
     }
 
     /// The turn of whoever reads the disk; `None` if there is none.
-    pub async fn turn_of_disk(&self) -> Option<SemaphorePermit<'_>> {
+    async fn turn_of_disk(&self) -> Option<SemaphorePermit<'_>> {
         self.disk.as_ref()?.turns.acquire().await.ok()
     }
 
@@ -341,8 +341,9 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
     let mut all: Vec<_> = options.filter(|(name, _)| !ours.contains(&name.as_str())).collect();
     all.extend(std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
-        let cloud = ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|p| name.starts_with(p));
-        let which = name.contains("ENDPOINT") || name.ends_with("ACCOUNT_NAME") || name.ends_with("_PROFILE");
+        let cloud = ["AWS_", "AZURE_", "AZURITE_", "GOOGLE_"].iter().any(|p| name.starts_with(p));
+        let server = ["ENDPOINT", "URL", "EMULATOR"].iter().any(|what| name.contains(what));
+        let which = server || name.ends_with("ACCOUNT_NAME") || name.ends_with("_PROFILE");
         (cloud && which).then(|| (name, value.to_string_lossy().into_owned()))
     }));
     all.sort();
@@ -373,6 +374,11 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
             "cache_dir: expected the path of a folder on a local disk, but found the URL {}",
             folder.display()
         )));
+    }
+    if spec.cache_dir.as_ref().is_some_and(|f| f.starts_with("~")) {
+        return Err(Error::value(
+            "cache_dir: expected a path, but found one that begins with ~, which only a shell replaces; write it out",
+        ));
     }
     if spec.cache_dir.is_some() && !spec.paths.iter().any(|p| store::is_remote(p)) {
         return Err(Error::value(

@@ -43,7 +43,16 @@ impl<'a> Hierarchy<'a> {
     /// Reads the top of `store`; `None` if there is nothing of Zarr.
     pub fn open(store: &'a dyn Store) -> Result<Option<Self>> {
         let place = |key: &str| format!("store {}, {key}", store.location());
-        if let Some(root) = json::read(store, "zarr.json")? {
+        // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
+        let mut refused = None;
+        let mut read = |key: &str| match json::read(store, key) {
+            Err(e) if e.is_refused() => {
+                refused.get_or_insert(e);
+                Ok(None)
+            }
+            read => read,
+        };
+        if let Some(root) = read("zarr.json")? {
             let is_array = match root.get("node_type").and_then(Value::as_str) {
                 Some("array") => true,
                 Some("group") => false,
@@ -79,7 +88,7 @@ impl<'a> Hierarchy<'a> {
             consolidated_key: ".zmetadata",
             ahead: HashMap::new(),
         };
-        if let Some(mut document) = json::read(store, ".zmetadata")? {
+        if let Some(mut document) = read(".zmetadata")? {
             let Some(Value::Object(documents)) = document.get_mut("metadata").map(Value::take) else {
                 return Err(Error::value(format!(
                     "{}: expected an object \"metadata\", but found none; consolidate the metadata again",
@@ -88,13 +97,13 @@ impl<'a> Hierarchy<'a> {
             };
             return Ok(Some(v2(Value::Null, documents.contains_key(".zarray"), Some(documents))));
         }
-        if let Some(root) = json::read(store, ".zarray")? {
+        if let Some(root) = read(".zarray")? {
             return Ok(Some(v2(root, true, None)));
         }
-        if json::read(store, ".zgroup")?.is_some() {
+        if read(".zgroup")?.is_some() {
             return Ok(Some(v2(Value::Null, false, None)));
         }
-        Ok(None)
+        refused.map_or(Ok(None), Err)
     }
 
     /// Reads the documents of these arrays that aren't known yet, all together: from a server that takes as long as one.
@@ -221,9 +230,10 @@ impl<'a> Hierarchy<'a> {
     }
 
     /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether
-    /// there are others would cost a request for each array.
+    /// there are others would cost a request for each array, so that it is taken to have its own: whoever writes consolidated
+    /// metadata writes those too, and only they tell of an array that was deleted.
     fn key(&self, own: String, consolidated: bool) -> Result<String> {
-        let alone = consolidated && (self.store.remote().is_some() || !self.store.exists(&own)?);
+        let alone = consolidated && self.store.remote().is_none() && !self.store.exists(&own)?;
         Ok(if alone { self.consolidated_key.to_owned() } else { own })
     }
 

@@ -207,10 +207,11 @@ impl Catalog {
     /// The error for an array that isn't there any more.
     pub fn gone(&self, array: u16, part: u16) -> Error {
         Error::runtime(format!(
-            "store {}, array '{}': expected the array's metadata beside its chunks, but both are gone; \
-             the store was deleted or moved while it was read",
+            "store {}, array '{}': expected {} beside its chunks, but both are gone; the store was deleted or moved while it was \
+             read, or it has consolidated metadata only, which don't tell missing chunks from a deleted array: write the array's own too",
             self.store(array, part).location(),
-            self.dataset.arrays[array as usize].name
+            self.dataset.arrays[array as usize].name,
+            self.metadata_key(array, part),
         ))
     }
 

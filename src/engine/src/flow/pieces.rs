@@ -5,7 +5,6 @@ use std::ops::Range;
 use super::merging::Merge;
 use super::tasks::Read;
 use crate::cache::{Cache, Name};
-use crate::error::{Error, Result};
 use crate::store::{Found, Part};
 
 /// The pieces of one read, in the order of their places.
@@ -72,19 +71,6 @@ impl Pieces {
                 cache.keep(&self.names[i], found, &to[at..at + len]);
             }
         }
-    }
-}
-
-/// Checks that a range is of the version whose index told its place.
-///
-/// # Errors
-/// If it is of another one.
-pub(super) fn same_version(read: &Read, found: &Found) -> Result<()> {
-    match (&read.version, &found.version) {
-        (Some(wanted), Some(found)) if wanted != found => {
-            Err(Error::runtime("it was replaced since its index was read"))
-        }
-        _ => Ok(()),
     }
 }
 

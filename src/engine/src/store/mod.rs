@@ -258,10 +258,17 @@ pub fn open(
             "use_o_direct: expected a local path among the stores; servers have page caches of their own",
         ));
     }
+    let all: Vec<&String> = locations.iter().chain(choice.iter().flat_map(|c| &c.outside)).collect();
     let mut open = |location: &String| -> Result<Arc<dyn Store>> {
         if !is_remote(location) {
             return open_local(location, how);
         }
+        // Stores of other kinds beside it may have options of their own. What none of them knows is refused by each.
+        let options: Vec<_> = options
+            .iter()
+            .filter(|(name, _)| remote::knows(location, name) || !all.iter().any(|other| remote::knows(other, name)))
+            .cloned()
+            .collect();
         let io = match &io {
             Some(io) => Arc::clone(io),
             None => Arc::clone(io.insert(remote::Io::new(threads)?)),
@@ -269,7 +276,7 @@ pub fn open(
         open_remote(location, &options, io)
     };
     let stores = locations.iter().map(&mut open).collect::<Result<Vec<_>>>()?;
-    let Some(choice) = choice else { return Ok(stores) };
+    let Some(choice) = &choice else { return Ok(stores) };
     let mut repositories = Vec::new();
     for (i, (store, location)) in stores.iter().zip(locations).enumerate() {
         let version = choice.version(i);

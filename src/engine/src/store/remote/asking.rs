@@ -37,7 +37,8 @@ impl How {
         match *answer {
             Answer::Status(status, _) => match self {
                 // Also where only `GET` is allowed: to everyone, or by a signature.
-                Self::Head => matches!(status, 403 | 405 | 501),
+                // And where the answer lacks the length.
+                Self::Head => matches!(status, 200 | 400 | 403 | 405 | 501),
                 // Ranges are ignored.
                 Self::Byte => status == 200,
                 Self::Whole => false,

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
-use super::profile;
+use super::{profile, values};
 use crate::error::{Error, Result};
 
 /// An open object store and what must be known of its kind.
@@ -42,7 +42,7 @@ pub(super) fn connect(
 ) -> Result<Connected> {
     let wrong = |found: &dyn Display| Error::value(format!("store {}: {found}", shown(location)));
     let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
-    if !url.username().is_empty() && !matches!(url.scheme(), "abfs" | "abfss" | "az") || url.password().is_some() {
+    if !url.username().is_empty() && !is_azure(url.scheme()) || url.password().is_some() {
         return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -51,6 +51,7 @@ pub(super) fn connect(
     if url.host_str().is_none_or(str::is_empty) {
         return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
     }
+    values::check(url.scheme(), options)?;
     let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
     let built = |result: object_store::Result<Box<dyn ObjectStore>>, suffixes, lists| {
         let store = result.map_err(|e| wrong(&e))?;
@@ -90,10 +91,27 @@ pub(super) fn connect(
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
         }
+        "gcs" => Err(wrong(&"expected the scheme \"gs\" for Google Cloud Storage; write gs://")),
         scheme => Err(wrong(&format!(
             "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
              {scheme:?}; mount or copy the store to a local path"
         ))),
+    }
+}
+
+pub(super) fn is_azure(scheme: &str) -> bool {
+    matches!(scheme, "az" | "abfs" | "abfss")
+}
+
+/// Whether stores of the kind of `location` have an option `name`.
+pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    match location.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
+        "gs" => name.parse::<GoogleConfigKey>().is_ok(),
+        scheme if is_azure(scheme) => name.parse::<AzureConfigKey>().is_ok(),
+        "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
+        _ => false,
     }
 }
 
@@ -114,11 +132,22 @@ pub(super) fn shown(location: &str) -> String {
             if url.password().is_some() {
                 let _ = url.set_password(Some("..."));
             }
+            // In Azure's URLs it is the container.
+            if !url.username().is_empty() && (!is_azure(url.scheme()) || url.password().is_some()) {
+                let _ = url.set_username("...");
+            }
+            if url.fragment().is_some() {
+                url.set_fragment(Some("..."));
+            }
             if url.query().is_some() {
                 url.set_query(Some("..."));
             }
             url.to_string()
         }
-        Err(_) => location.to_owned(),
+        // Whatever may be a user with a password.
+        Err(_) => match (location.find("://"), location.rfind('@')) {
+            (Some(begin), Some(end)) if begin < end => format!("{}...{}", &location[..begin + 3], &location[end..]),
+            _ => location.split(['?', '#']).next().unwrap_or_default().to_owned(),
+        },
     }
 }

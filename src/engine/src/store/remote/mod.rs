@@ -15,7 +15,9 @@ mod profile;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transfer;
+mod values;
 
+pub(super) use connect::knows;
 pub(crate) use io::blocking;
 pub use io::{Counters, Io};
 pub(crate) use transfer::is_dated_or_tagged;

@@ -27,6 +27,8 @@ pub(super) enum Fault {
     Replaced,
     /// The next request would end alike.
     Lasting(String),
+    /// Access isn't allowed, and won't be to the next request; or there is no such key, and the store doesn't say so.
+    Refused(String),
     /// The next request may do better; not before the time that the server asks for.
     Passing(String, Option<Duration>),
     /// It wasn't sent.
@@ -41,7 +43,11 @@ impl Fault {
 
     /// A request of which nothing is known but this error.
     pub fn unsent(error: &object_store::Error) -> Self {
-        Self::Unsent(text(error))
+        Self::Unsent(format!(
+            "{} (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
+             skip_signature)",
+            text(error)
+        ))
     }
 }
 
@@ -55,7 +61,7 @@ pub(super) fn judge(error: &object_store::Error, answer: &Answer) -> Fault {
         Answer::Status(408 | 429 | 500..=599, wait) => Fault::Passing(text(error), wait),
         // S3's answer to a request of which it didn't get the end in time.
         Answer::Status(400, wait) if text(error).contains("RequestTimeout") => Fault::Passing(text(error), wait),
-        Answer::Status(401 | 403, _) => Fault::Lasting(format!(
+        Answer::Status(401 | 403, _) => Fault::Refused(format!(
             "{} (credentials come from the environment, a profile or a role; some stores say this also of keys that \
              are missing, if listing isn't allowed)",
             text(error)
@@ -67,6 +73,9 @@ pub(super) fn judge(error: &object_store::Error, answer: &Answer) -> Fault {
         Answer::Failed => Fault::Passing(text(error), None),
         Answer::None => match error {
             E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. } => Fault::Lasting(text(error)),
+            _ if text(error).contains("URL scheme is not allowed") => {
+                Fault::Lasting(format!("{} (an endpoint with http:// needs the option allow_http)", text(error)))
+            }
             _ => Fault::unsent(error),
         },
     }
@@ -83,11 +92,32 @@ pub(super) fn text(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let flat = hidden(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     match flat.char_indices().nth(500) {
         Some((at, _)) => format!("{}...", &flat[..at]),
         None => flat,
     }
+}
+
+/// A text without what S3's answers repeat of a request's credentials and signature.
+fn hidden(text: &str) -> String {
+    let mut rest = text;
+    let mut shown = String::with_capacity(text.len());
+    while let Some(begin) = rest.find('<') {
+        let (before, element) = rest.split_at(begin);
+        shown += before;
+        let secret =
+            ["<Token", "<AWSAccessKeyId", "<StringToSign", "<SignatureProvided", "<CanonicalRequest", "<X-Amz"];
+        let inside = element.find('>').filter(|_| secret.iter().any(|s| element.starts_with(s)));
+        let at = inside.map_or(1, |end| end + 1);
+        shown += &element[..at];
+        rest = &element[at..];
+        if inside.is_some() {
+            shown += "...";
+            rest = rest.find("</").map_or("", |end| &rest[end..]);
+        }
+    }
+    shown + rest
 }
 
 /// The tries of one read.
@@ -117,6 +147,7 @@ impl<'a> Patience<'a> {
         self.best = self.best.max(have);
         let (last, wait) = match fault {
             Fault::Lasting(text) => return Err(Error::runtime(text)),
+            Fault::Refused(text) => return Err(Error::refused(text)),
             Fault::Missing => return Err(Error::runtime("it vanished while it was read")),
             Fault::Replaced => ("the value was replaced while it was read".to_owned(), None),
             Fault::Passing(text, wait) => (text, wait),
@@ -190,6 +221,13 @@ mod tests {
     }
 
     #[test]
+    fn answers_dont_tell_secrets() {
+        let found =
+            hidden("400: <Error><Code>ExpiredToken</Code><Token-0>FwoG</Token-0><X>1 < 2</X><AWSAccessKeyId>AKIA");
+        assert_eq!(found, "400: <Error><Code>ExpiredToken</Code><Token-0>...</Token-0><X>1 < 2</X><AWSAccessKeyId>...");
+    }
+
+    #[test]
     fn answers() {
         let error = || object_store::Error::Generic { store: "test", source: "words".into() };
         let status = |code| judge(&error(), &Answer::Status(code, None));
@@ -198,9 +236,10 @@ mod tests {
         for code in [408, 429, 500, 502, 503, 504] {
             assert!(matches!(status(code), Fault::Passing(..)), "{code}");
         }
-        for code in [200, 206, 301, 400, 401, 403, 405, 410, 416, 501] {
+        for code in [200, 206, 301, 400, 405, 410, 416, 501] {
             assert!(matches!(status(code), Fault::Lasting(_)), "{code}");
         }
+        assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
         assert!(matches!(judge(&error(), &Answer::Failed), Fault::Passing(..)));
         assert!(matches!(judge(&error(), &Answer::None), Fault::Unsent(_)));
     }

@@ -43,7 +43,13 @@ fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) 
     {
         builder = builder.with_region(region);
     }
-    let unsigned = builder.get_config_value(&Key::SkipSignature).is_some_and(|v| v == "true");
+    if let Some(endpoint) = value("endpoint_url")
+        && !set(&builder, Key::Endpoint)
+    {
+        builder = builder.with_endpoint(endpoint);
+    }
+    let yes = |v: String| ["1", "true", "on", "yes", "y"].contains(&v.to_ascii_lowercase().as_str());
+    let unsigned = builder.get_config_value(&Key::SkipSignature).is_some_and(yes);
     if set(&builder, Key::AccessKeyId) || unsigned {
         return Ok(builder);
     }
@@ -84,7 +90,7 @@ mod tests {
             credentials: "[default]\naws_access_key_id = A\naws_secret_access_key=B\n; note\n\n[lab]\n\
                           aws_access_key_id = C\naws_secret_access_key = D\naws_session_token = E=\n[sso]\n"
                 .into(),
-            config: "[profile lab]\nregion = eu-north-1\n".into(),
+            config: "[profile lab]\nregion = eu-north-1\nendpoint_url = https://s3.lab\n".into(),
         }
     }
 
@@ -98,6 +104,7 @@ mod tests {
         let some = |s: &str| Some(s.to_owned());
         assert_eq!(found(&apply(None).unwrap())[..3], [some("A"), some("B"), None]);
         assert_eq!(found(&apply(Some("lab")).unwrap()), [some("C"), some("D"), some("E="), some("eu-north-1")]);
+        assert_eq!(apply(Some("lab")).unwrap().get_config_value(&Key::Endpoint), some("https://s3.lab"));
         for missing in ["sso", "nobody"] {
             assert!(apply(Some(missing)).unwrap_err().message().contains(missing));
         }

@@ -94,16 +94,21 @@ type Outcome<T> = std::result::Result<T, Fault>;
 
 /// `If-Match` compares strongly: weak tags never match.
 fn strong(tag: Option<&str>) -> Option<String> {
-    tag.filter(|t| !t.starts_with("W/")).map(str::to_owned)
+    tag.filter(|t| !t.starts_with("W/") && !t.trim().is_empty()).map(str::to_owned)
 }
 
 /// How the version of a value without a tag begins: as a weak tag, which no condition of a request can be made of.
 const DATED: &str = "W/dated ";
 
+/// The server's tag. One without any text tells nothing apart.
+fn tag(meta: &ObjectMeta) -> Option<&str> {
+    meta.e_tag.as_deref().filter(|tag| !matches!(tag.trim(), "" | "\"\"" | "W/\"\""))
+}
+
 /// What tells versions of a value apart: the server's tag, or else size and date.
 pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
-    match &meta.e_tag {
-        Some(tag) => tag.as_str().into(),
+    match tag(meta) {
+        Some(tag) => tag.into(),
         None => format!("{DATED}{} {}", meta.size, meta.last_modified.timestamp()).into(),
     }
 }
@@ -126,7 +131,7 @@ fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
     if let Some(seconds) = wanted.strip_prefix(NOT_AFTER) {
         return seconds.parse().is_ok_and(|s: i64| meta.last_modified.timestamp() > s);
     }
-    meta.e_tag.is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
+    tag(meta).is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
 }
 
 fn found(meta: &ObjectMeta) -> Found {
@@ -145,22 +150,22 @@ impl Transfer<'_> {
         }
         let mut patience = Patience::new(policy);
         let mut progress = None;
-        let mut seen = false;
+        let (mut seen, mut resumes) = (false, true);
         loop {
             let resumed = progress.is_some();
             let attempt = timeout(policy.request, self.attempt(&mut progress, &mut to)).await;
             let fault = match attempt.unwrap_or_else(|_| Err(Fault::late(policy.request))) {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) if !seen => return Ok(None),
-                // A server that gives whole values only can't go on, but begin again.
-                Err(Fault::Lasting(text)) if resumed => {
-                    progress = None;
-                    Fault::Passing(text, None)
+                // A server that gives whole values only can't go on, but begin again: what was wrong is what broke off before.
+                Err(Fault::Lasting(_)) if resumed => {
+                    (progress, resumes) = (None, false);
+                    continue;
                 }
                 Err(fault) => fault,
             };
             seen |= progress.is_some();
-            if fault == Fault::Replaced || !progress.as_ref().is_some_and(Progress::can_resume) {
+            if fault == Fault::Replaced || !resumes || !progress.as_ref().is_some_and(Progress::can_resume) {
                 progress = None;
             }
             let fault = match (fault, self.version) {
@@ -300,4 +305,28 @@ impl Transfer<'_> {
 
 fn options(range: Option<GetRange>, tag: Option<&str>) -> GetOptions {
     GetOptions { range, if_match: strong(tag), ..GetOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_without_text_tell_nothing() {
+        let meta = |e_tag: &str, size| ObjectMeta {
+            location: Path::from("k"),
+            last_modified: Default::default(),
+            size,
+            e_tag: Some(e_tag.to_owned()),
+            version: None,
+        };
+        for empty in ["", "\"\"", "W/\"\""] {
+            assert_eq!(*version(&meta(empty, 5)), *format!("{DATED}5 0"));
+            assert!(
+                replaced(&version(&meta(empty, 5)), &meta(empty, 6)) && !is_dated_or_tagged(&version(&meta(empty, 5)))
+            );
+        }
+        assert_eq!(*version(&meta("\"x\"", 5)), *"\"x\"");
+        assert_eq!(strong(Some("")), None);
+    }
 }

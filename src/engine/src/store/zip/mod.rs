@@ -154,6 +154,10 @@ fn method_name(method: u16) -> &'static str {
 
 /// Divides a URL behind the first part of its path that ends with `.zip`: the archive, and the path inside.
 pub(super) fn split_url(location: &str) -> Option<(&str, String)> {
+    if location.contains(['?', '#']) {
+        // Refused, as for other URLs.
+        return None;
+    }
     let path = location.find("://")? + 3;
     let mut at = path + location[path..].find('/')?;
     while at < location.len() {

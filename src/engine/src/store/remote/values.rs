@@ -1,0 +1,88 @@
+//! Values that the object_store crate takes as they are, and panics over when it makes a request of them.
+
+use url::Url;
+
+use super::connect::is_azure;
+use crate::error::{Error, Result};
+
+/// Looks at the options of a store, and at what the environment says of stores of its kind.
+///
+/// # Errors
+/// [`Error::value`], with the option's or variable's name.
+pub(super) fn check(scheme: &str, options: &[(String, String)]) -> Result<()> {
+    for (name, value) in options {
+        look(name, value).map_err(|e| Error::value(format!("storage_options: {name}: {e}")))?;
+    }
+    let prefix = match scheme {
+        "s3" => "AWS_",
+        "gs" => "GOOGLE_",
+        scheme if is_azure(scheme) => "AZUR",
+        _ => return Ok(()),
+    };
+    for (name, value) in std::env::vars_os() {
+        if let (Some(name), Some(value)) = (name.to_str().filter(|n| n.starts_with(prefix)), value.to_str())
+            && !value.is_empty()
+        {
+            let looked = look(&name.to_ascii_lowercase(), value);
+            looked.map_err(|e| Error::value(format!("the environment's {name}: {e}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a value; it isn't repeated where it may be secret.
+fn look(name: &str, value: &str) -> Result<(), String> {
+    let is_url = ["endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "blob_storage_url"];
+    if is_url.iter().any(|end| name.ends_with(end)) && !name.contains("use_") {
+        let url = Url::parse(value).ok();
+        let good =
+            url.is_some_and(|u| matches!(u.scheme(), "http" | "https") && u.host_str().is_some_and(|h| !h.is_empty()));
+        if !good || value.contains(char::is_whitespace) {
+            let found = if value.contains('@') { "another text".to_owned() } else { format!("{value:?}") };
+            return Err(format!("expected a URL such as \"http://host:9000\", but found {found}"));
+        }
+    }
+    // These become parts of host names and headers.
+    let is_plain = name.ends_with("region")
+        || ["access_key_id", "secret_access_key", "session_token", "bearer_token"]
+            .iter()
+            .any(|end| name.ends_with(end));
+    if is_plain && !value.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(
+            "expected letters, digits and signs of ASCII, but found a space, the end of a line or another character"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_request_can_be_made_of_is_refused() {
+        for (name, value) in [
+            ("aws_endpoint", "localhost:9000"),
+            ("aws_endpoint", "127.0.0.1:9000"),
+            ("endpoint_url", "minio"),
+            ("aws_endpoint", "http://host/a b"),
+            ("google_base_url", "localhost:9000"),
+            ("azure_storage_endpoint", "localhost:10000"),
+            ("aws_region", "eu central"),
+            ("aws_session_token", "FwoG\n"),
+        ] {
+            let error = look(name, value).unwrap_err();
+            assert!(error.starts_with("expected") && !error.contains("FwoG"), "{error}");
+        }
+        for (name, value) in [
+            ("aws_endpoint", "http://localhost:9000"),
+            ("azure_use_fabric_endpoint", "true"),
+            ("aws_region", "us-east-1"),
+            ("aws_secret_access_key", "a/b+c="),
+            ("proxy_url", "proxy:8080"),
+        ] {
+            assert_eq!(look(name, value), Ok(()));
+        }
+    }
+}
