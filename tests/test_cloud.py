@@ -66,6 +66,15 @@ def test_a_profile_gives_credentials(tmp_path, values, s3, monkeypatch):
 # ---- Google and Azure ----
 
 
+def test_arrays_must_be_named_where_listing_is_refused(tmp_path, values):
+    write_array(tmp_path / "bucket/s", "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
+    with Server(tmp_path, fault=lambda _n, _m, path: None if (tmp_path / path[1:]).is_file() else 403) as server:
+        google = {"google_base_url": server.url, "google_skip_signature": True, "allow_http": True}
+        with pytest.raises(ValueError, match="expected arrays to be named, .* can't be listed .*403.*give arrays"):
+            build("cpu", 1, path="gs://bucket/s", storage_options=google)
+        compare("cpu", tmp_path / "bucket/s", "gs://bucket/s", arrays=["a"], storage_options=google)
+
+
 def test_google_and_azure(tmp_path, values):
     """Azure gives no suffixes: the length of a shard is asked for, and only there."""
     write_array(tmp_path / "bucket/s", "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 4, 16), shards=(6, 8, 16)))

@@ -8,12 +8,7 @@ use super::{Module, Stream, nvcomp};
 use crate::error::Result;
 use crate::gpu_codec::StreamCodec;
 
-/// Whether nvCOMP is needed for a kind of stream.
-pub const fn needs_nvcomp(codec: StreamCodec) -> bool {
-    matches!(codec, StreamCodec::Zstd)
-}
-
-/// Whether streams of this kind are decoded without a workspace.
+/// Whether streams of this kind are decoded without a workspace, and without nvCOMP.
 pub const fn needs_no_workspace(codec: StreamCodec) -> bool {
     !matches!(codec, StreamCodec::Zstd)
 }

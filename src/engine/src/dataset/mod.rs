@@ -197,13 +197,17 @@ fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask
 }
 
 fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
-    let Some(mut names) = metadata_error(hierarchy.names())? else {
-        return Err(Error::value(format!(
-            "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed; \
+    let names = match hierarchy.names() {
+        Err(e) if e.is_refused() => Err(format!(" ({e})")),
+        names => metadata_error(names)?.ok_or_else(String::new),
+    };
+    let mut names = names.map_err(|why| {
+        Error::value(format!(
+            "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; \
              give arrays",
             store.location()
-        )));
-    };
+        ))
+    })?;
     match (names.pop(), names.is_empty()) {
         (Some(only), true) => Ok(only),
         (last, _) => {

@@ -238,7 +238,7 @@ impl AsyncStore for RemoteStore {
         let policy = self.policy(Phase::Building);
         let mut patience = Patience::new(&policy);
         loop {
-            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| Fault::unsent(&e)) };
+            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| Fault::of_list(&e)) };
             match self.timed(list).await {
                 Ok(list) => {
                     let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));

@@ -41,6 +41,13 @@ impl Fault {
         Self::Passing(format!("no answer, or no end of it, within {limit:?}"), None)
     }
 
+    /// A list that wasn't given. Requests for lists carry no [`Answer`]: only the text tells of it.
+    pub fn of_list(error: &object_store::Error) -> Self {
+        let text = text(error);
+        let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| text.contains(status));
+        if refused { Self::Refused(text) } else { Self::unsent(error) }
+    }
+
     /// A request of which nothing is known but this error.
     pub fn unsent(error: &object_store::Error) -> Self {
         Self::Unsent(format!(
