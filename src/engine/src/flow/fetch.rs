@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use super::catalog::{Catalog, Location};
 use super::requests::Requests;
-use super::shards::ShardId;
+use super::shards::{Entries, Index, ShardId};
+use super::stats::Stats;
 use super::tasks::{Fetch, Read, Shared};
 use super::threads::{Threads, Work};
 use super::wave::Lanes;
 use crate::error::{Error, Result};
 use crate::plan::ChunkId;
-use crate::store::{Part, Phase};
+use crate::store::{Found, Part, Phase};
 
 /// All that reads for one reader. Dropping it ends reads that are under way, and waits until nothing of them is left.
 pub(crate) struct FetchPool {
@@ -60,6 +61,13 @@ impl Fetch for FetchPool {
     }
 }
 
+/// A value, or a piece of one, that came.
+pub(super) struct Came {
+    pub found: Found,
+    /// Whether the store was asked for it, and not a cache.
+    pub read: bool,
+}
+
 /// What to call a value in messages.
 pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
     let name = &shared.catalog.dataset.arrays[array as usize].name;
@@ -78,6 +86,32 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
         }
         e.within(place(shared, read.array, read.part, &read.key))
     })
+}
+
+/// The length of what came for a read, which is counted.
+///
+/// # Errors
+/// As [`fits`].
+pub(super) fn ended(shared: &Shared, read: &Read, came: &Came) -> Result<usize> {
+    let len = fits(shared, read, came.found.size)?;
+    if came.read {
+        shared.stats.read(len);
+    }
+    Ok(len)
+}
+
+/// The index that came as these bytes of the shard `key`, which is counted. The cache keeps none that is damaged.
+///
+/// # Errors
+/// If it is damaged.
+pub(super) fn opened_index(shared: &Shared, shard: ShardId, key: &str, bytes: &[u8], came: Came) -> Result<Arc<Index>> {
+    let Came { found, read } = came;
+    let entries = shared.catalog.sharding(shard).decode_index(bytes, found.size).map_err(|e| {
+        forget_index(shared, shard.array, shard.part, key);
+        e.within(place(shared, shard.array, shard.part, key))
+    })?;
+    Stats::add(&shared.stats.index_reads, u64::from(read));
+    Ok(Arc::new(Index { entries: Entries::Read(entries), version: found.version }))
 }
 
 /// The index that told of a range is of no use any more.

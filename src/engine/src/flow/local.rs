@@ -6,16 +6,16 @@
 
 use std::sync::Arc;
 
-use super::fetch::{fits, forget_index, place};
+use super::fetch::{Came, ended, fits, forget_index, opened_index, place};
 use super::merging::MERGE_LOCAL;
 use super::pieces::{Pieces, whole};
-use super::shards::{Entries, Index, ShardId};
+use super::shards::{Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{PastHost, Read, ReadRange, Shared};
 use super::wave::Storage;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::store::{Found, Part, window};
+use crate::store::{Part, window};
 
 /// Reads to host memory: the bytes that were read, or `None` if there is no such key.
 ///
@@ -37,15 +37,11 @@ pub(super) fn fetch(read: &Read, shared: &Shared) -> Result<Option<usize>> {
         return Ok(None);
     }
     let came = piece(shared, read.array, read.part, &read.key, read.part(), read.version.as_ref(), to);
-    let Some((found, from_store)) = came.map_err(within)? else {
+    let Some(came) = came.map_err(within)? else {
         shared.catalog.confirm_missing(read.array, read.part)?;
         return Ok(None);
     };
-    let len = fits(shared, read, found.size)?;
-    if from_store {
-        shared.stats.read(len);
-    }
-    Ok(Some(len))
+    ended(shared, read, &came).map(Some)
 }
 
 /// [`fetch`] to the device.
@@ -85,7 +81,7 @@ pub(super) fn fetch_past_host(
     Ok(Some(len))
 }
 
-/// One piece, and whether the store was asked for it.
+/// One piece; `None` if there is no such key.
 fn piece(
     shared: &Shared,
     array: u16,
@@ -94,18 +90,20 @@ fn piece(
     which: Part,
     version: Option<&Arc<str>>,
     to: &mut [u8],
-) -> Result<Option<(Found, bool)>> {
+) -> Result<Option<Came>> {
     let store = shared.catalog.store(array, part);
-    let Some(cache) = &shared.cache else { return Ok(store.read(key, which, version, to)?.map(|found| (found, true))) };
+    let Some(cache) = &shared.cache else {
+        return Ok(store.read(key, which, version, to)?.map(|found| Came { found, read: true }));
+    };
     let name = cache.name(shared.catalog.store_number(array, part), key, which, to.len());
     if let Some(found) = cache.remembered(&name, version, to) {
-        return Ok(Some((found, false)));
+        return Ok(Some(Came { found, read: false }));
     }
     let Some(found) = store.read(key, which, version, to)? else { return Ok(None) };
     if let Some(len) = whole(which, &found, to.len()) {
         cache.keep(&name, &found, &to[..len]);
     }
-    Ok(Some((found, true)))
+    Ok(Some(Came { found, read: true }))
 }
 
 /// The pieces of a range, of which those that the cache lacks are read; false if there is no such key.
@@ -134,16 +132,9 @@ pub(super) fn index(shard: ShardId, key: &str, shared: &Shared) -> Result<Option
     let sharding = shared.catalog.sharding(shard);
     let mut bytes = vec![0; sharding.index_bytes];
     let part = sharding.index_part();
-    let Some((found, from_store)) =
-        piece(shared, shard.array, shard.part, key, part, None, &mut bytes).map_err(within)?
-    else {
+    let Some(came) = piece(shared, shard.array, shard.part, key, part, None, &mut bytes).map_err(within)? else {
         shared.catalog.confirm_missing(shard.array, shard.part)?;
         return Ok(None);
     };
-    let entries = sharding.decode_index(&bytes, found.size).map_err(|e| {
-        forget_index(shared, shard.array, shard.part, key);
-        within(e)
-    })?;
-    Stats::add(&shared.stats.index_reads, u64::from(from_store));
-    Ok(Some(Arc::new(Index { entries: Entries::Read(entries), version: found.version })))
+    opened_index(shared, shard, key, &bytes, came).map(Some)
 }

@@ -19,10 +19,10 @@ use tokio::task::JoinSet;
 
 use super::Event;
 use super::cached::{CacheThreads, Sought};
-use super::fetch::{fits, forget_index, place};
+use super::fetch::{Came, ended, forget_index, opened_index, place};
 use super::merging::MERGE_REMOTE;
 use super::pieces::{Pieces, whole};
-use super::shards::{Entries, Index, ShardId};
+use super::shards::{Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{Read, Shared};
 use crate::cache::{Cache, Name, Unsure};
@@ -166,12 +166,6 @@ struct Source<'a> {
     stats: &'a Stats,
 }
 
-/// What was found, and whether the store was asked for it.
-struct Came {
-    found: Found,
-    read: bool,
-}
-
 impl Source<'_> {
     /// Bytes of the store, when it is their turn.
     async fn read(&self, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
@@ -280,11 +274,7 @@ async fn fetch(
         confirm_missing(store, read.array, read.part, shared).await?;
         return Ok(None);
     };
-    let len = fits(shared, &read, came.found.size)?;
-    if came.read {
-        shared.stats.read(len);
-    }
-    Ok(Some(len))
+    ended(shared, &read, &came).map(Some)
 }
 
 async fn index(
@@ -304,12 +294,7 @@ async fn index(
         confirm_missing(store, shard.array, shard.part, shared).await?;
         return Ok(None);
     };
-    let entries = sharding.decode_index(&encoded, came.found.size).map_err(|e| {
-        forget_index(shared, shard.array, shard.part, key);
-        within(e)
-    })?;
-    Stats::add(&shared.stats.index_reads, u64::from(came.read));
-    Ok(Some(Arc::new(Index { entries: Entries::Read(entries), version: came.found.version })))
+    opened_index(shared, shard, key, &encoded, came).map(Some)
 }
 
 async fn confirm_missing(store: &dyn AsyncStore, array: u16, part: u16, shared: &Shared) -> Result<()> {

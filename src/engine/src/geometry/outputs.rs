@@ -174,6 +174,37 @@ fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<G
     dims
 }
 
+/// The dimensions of each array that become channels, and how many channels they make.
+fn channels_of(
+    arrays: &[ArrayShape],
+    views: &[View],
+    axes: &[Axis],
+    grid: &[GridDim<'_>],
+) -> Result<Vec<(Vec<usize>, u64)>> {
+    let of_array = |(array, view): (&ArrayShape, &View)| {
+        let is_channel = |&d: &usize| kept(view, axes, d).is_some() && grid.iter().all(|g| g.name != array.dims[d]);
+        let dims: Vec<usize> = (0..array.dims.len()).filter(is_channel).collect();
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(view.dims[d].len)).filter(|&n| n <= 1 << 24);
+        let too_many = || Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims");
+        Ok((dims, count.ok_or_else(too_many)?))
+    };
+    arrays.iter().zip(views).map(of_array).collect()
+}
+
+/// Checks that there are as many means and deviations as can be told apart.
+fn check_lengths(spec: &Spec, arrays: usize, channels: u64) -> Result<()> {
+    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+        if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays {
+            return Err(Error::value(format!(
+                "{what}: expected one value, one for each of the {arrays} arrays, or one for each of the {channels} channels, \
+                 found {}",
+                values.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
     let dtype = output_dtype(spec, &arrays[0]);
     if let Some(other) = arrays.iter().find(|a| output_dtype(spec, a) != dtype) {
@@ -189,41 +220,16 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let grid_strides = row_major(&grid_shape);
     let plane = grid_shape.iter().fold(1i64, |n, &s| n.saturating_mul(s as i64));
 
-    // Channel dimensions of each array, and how many channels they make.
-    let channel_dims: Vec<Vec<usize>> = arrays
-        .iter()
-        .zip(views)
-        .map(|(a, v)| {
-            (0..a.dims.len())
-                .filter(|&d| kept(v, axes, d).is_some() && grid.iter().all(|g| g.name != a.dims[d]))
-                .collect()
-        })
-        .collect();
-    let mut counts = Vec::new();
-    for (dims, view) in channel_dims.iter().zip(views) {
-        let n = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(view.dims[d].len)).filter(|&n| n <= 1 << 24);
-        counts.push(
-            n.ok_or_else(|| Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims"))?,
-        );
-    }
-    let channels: u64 = counts.iter().sum();
-
-    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
-        if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays.len() {
-            return Err(Error::value(format!(
-                "{what}: expected one value, one for each of the {} arrays, or one for each of the {channels} channels, found {}",
-                arrays.len(),
-                values.len()
-            )));
-        }
-    }
+    let of_arrays = channels_of(arrays, views, axes, &grid)?;
+    let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
+    check_lengths(spec, arrays.len(), channels)?;
     let per_channel = |values: &[f64]| values.len() > 1 && values.len() as u64 == channels;
     let by_channel = per_channel(&spec.mean) || per_channel(&spec.stddev);
 
     let (mut norms, mut parts) = (Vec::new(), Vec::new());
     let mut first_channel = 0u64;
     for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
-        let dims = &channel_dims[a];
+        let (dims, count) = &of_arrays[a];
         let lens: Vec<u64> = dims.iter().map(|&d| view.dims[d].len).collect();
         let weights = row_major(&lens);
         let mut strides = vec![0; array.dims.len()];
@@ -238,8 +244,8 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             }
         }
         let norm = norms.len();
-        let split = by_channel && counts[a] > 1;
-        for c in 0..if split { counts[a] } else { 1 } {
+        let split = by_channel && *count > 1;
+        for c in 0..if split { *count } else { 1 } {
             let at = (first_channel + c) as usize;
             let index = |values: &[f64]| if per_channel(values) { at } else { a };
             norms.push(norm_of(spec, a, dtype, index(&spec.mean), index(&spec.stddev)));
@@ -256,7 +262,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             norm,
             channels,
         });
-        first_channel += counts[a];
+        first_channel += count;
     }
 
     let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
