@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.pipelines import build, same, to_numpy
+from support.pipelines import build, same, settled, to_numpy
 from support.remote import DIMS, SHAPE, STORES, compare, upload
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
@@ -64,6 +64,19 @@ def test_a_profile_gives_credentials(tmp_path, values, s3, monkeypatch):
 
 
 # ---- Google and Azure ----
+
+
+def test_a_cache_tells_servers_of_the_environment_apart(tmp_path, values, monkeypatch):
+    for offset in (0, 100):
+        write_array(tmp_path / f"{offset}/bucket/s", "a", values + offset, dims=DIMS, codec="none", layout=Layout((1, 8, 16)))
+        with Server(tmp_path / str(offset)) as server:
+            monkeypatch.setenv("GOOGLE_BASE_URL", server.url)
+            google = {"google_skip_signature": True, "allow_http": True}
+            cache = {"cache_dir": tmp_path / "cache", "cache_validate": False}
+            pipe = build("cpu", 24, path="gs://bucket/s", arrays=["a"], storage_options=google, **cache)
+            same(to_numpy(pipe.run()[0])[:, 0], (values + offset)[:, 0], f"the server with {offset}")
+            assert settled(pipe)["cache_dir_writes"] > 0
+            del pipe
 
 
 def test_arrays_must_be_named_where_listing_is_refused(tmp_path, values):

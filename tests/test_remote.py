@@ -221,6 +221,7 @@ def test_labels_are_looked_up_in_remote_stores(tmp_path, values):
 def test_credentials_that_no_request_can_carry(monkeypatch):
     """A secret with the end of a line, as it may be mounted."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_S3_US_EAST_1_REGIONAL_ENDPOINT", "regional")  # other programs' business
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2\n")
     with pytest.raises(ValueError, match="AWS_SECRET_ACCESS_KEY: expected letters") as caught:
         build("cpu", 1, path="s3://bucket/x", arrays=["a"])

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::connect::is_azure;
+use super::connect::{is_azure, knows};
 use crate::error::{Error, Result};
 
 /// Looks at the options of a store, and at what the environment says of stores of its kind.
@@ -16,14 +16,17 @@ pub(super) fn check(scheme: &str, options: &[(String, String)]) -> Result<()> {
     let prefix = match scheme {
         "s3" => "AWS_",
         "gs" => "GOOGLE_",
-        scheme if is_azure(scheme) => "AZUR",
+        scheme if is_azure(scheme) => "AZURE_",
         _ => return Ok(()),
     };
     for (name, value) in std::env::vars_os() {
-        if let (Some(name), Some(value)) = (name.to_str().filter(|n| n.starts_with(prefix)), value.to_str())
-            && !value.is_empty()
-        {
-            let looked = look(&name.to_ascii_lowercase(), value);
+        let (Some(name), Some(value)) = (name.to_str().filter(|n| n.starts_with(prefix)), value.to_str()) else {
+            continue;
+        };
+        let lower = name.to_ascii_lowercase();
+        // Others are of other programs, such as AWS_S3_US_EAST_1_REGIONAL_ENDPOINT.
+        if !value.is_empty() && knows(&format!("{scheme}://"), &lower) {
+            let looked = look(&lower, value);
             looked.map_err(|e| Error::value(format!("the environment's {name}: {e}")))?;
         }
     }
