@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::store::Phase;
-use crate::store::remote::tests::{Server, publish};
+use crate::store::remote::fake::{Server, publish};
 
 fn spec(dir: &Path, url: &str) -> Spec {
     Spec {

@@ -9,7 +9,7 @@ use super::*;
 use crate::reader::Reader;
 use crate::spec::{DimKey, Spec};
 use crate::store::LocalStore;
-use crate::store::remote::tests::{Act, Random, Server, publish};
+use crate::store::remote::fake::{Act, Random, Server, publish};
 
 fn corpus(version: usize) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/corpus/icechunk/v{version}"))

@@ -7,13 +7,15 @@
 mod asking;
 mod client;
 mod connect;
+#[cfg(test)]
+pub(crate) mod fake;
 mod io;
 mod options;
 mod pace;
 mod patience;
 mod profile;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod transfer;
 mod values;
 
@@ -78,7 +80,7 @@ impl RemoteStore {
     /// [`Error::value`] for URLs and options that aren't known, make no sense, or hold secrets.
     pub fn open(location: &str, options: &[(String, String)], io: Arc<Io>) -> Result<Self> {
         #[cfg(test)]
-        if let Some(fake) = tests::fake(location, options, &io) {
+        if let Some(fake) = fake::fake(location, options, &io) {
             return fake;
         }
         let connector = Connector::new(Arc::clone(&io.counters));

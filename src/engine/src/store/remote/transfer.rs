@@ -158,7 +158,7 @@ impl Transfer<'_> {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) if !seen => return Ok(None),
                 // A server that gives whole values only can't go on, but begin again: what was wrong is what broke off before.
-                Err(Fault::Lasting(_)) if resumed => {
+                Err(Fault::Lasting(_) | Fault::Refused(_)) if resumed => {
                     (progress, resumes) = (None, false);
                     continue;
                 }

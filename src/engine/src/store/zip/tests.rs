@@ -8,7 +8,7 @@ use flate2::write::DeflateEncoder;
 
 use super::*;
 use crate::store::remote::Io;
-use crate::store::remote::tests::{Act, Random, Server, store_of, without_waiting};
+use crate::store::remote::fake::{Act, Random, Server, store_of, without_waiting};
 use crate::store::{AsyncStore, Found, Part, Phase, Store};
 
 #[derive(Clone, Copy, Debug, Default)]
