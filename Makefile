@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench demo lint format clean
+.PHONY: help setup build test bench bindings demo lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -50,6 +50,15 @@ test: build  ## Run every test; those that need a GPU are skipped without one
 
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers
 	$(BIN)/python tests/bench/bench.py
+
+# libclang reads the headers; the compiler's own ones aren't part of it.
+BINDINGS ?= src/nvcomp-sys/src/sys.rs
+
+bindings: setup  ## Write the bindings of nvCOMP anew, from the headers in .venv
+	@$(BIN)/python -c "import clang.native" 2>/dev/null || $(BIN)/python -m pip install --quiet libclang==18.1.1
+	LIBCLANG_PATH=$$(echo $(HERE)/$(VENV)/lib/python3*/site-packages/clang/native) cargo run --quiet --release --locked --manifest-path src/nvcomp-sys/bindgen/Cargo.toml -- \
+	    $$(cc -print-file-name=include) $(VENV)/lib/python3*/site-packages/nvidia/libnvcomp/include $(or $(DALI_ZARR_CUDA_INCLUDE),/usr/local/cuda/include) > $(BINDINGS).new
+	@mv $(BINDINGS).new $(BINDINGS)
 
 demo: build  ## Train a small U-Net on an ERA5-like store
 	$(BIN)/python python/examples/era5_unet.py
