@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::json::{self, shown};
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::store::{Latency, Store, block_on};
 
 /// Listing stops here; it only serves messages and the choice of a store's only array.
 const MAX_LISTED: usize = 1000;
@@ -155,7 +155,7 @@ impl<'a> Hierarchy<'a> {
 
     /// Whether it could be listed.
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
-        let Some(children) = self.store.children(prefix)? else { return Ok(false) };
+        let Some(children) = block_on(self.store, self.store.children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
         let documents = |name: &str| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
@@ -233,7 +233,8 @@ impl<'a> Hierarchy<'a> {
     /// there are others would cost a request for each array, so that it is taken to have its own: whoever writes consolidated
     /// metadata writes those too, and only they tell of an array that was deleted.
     fn key(&self, own: String, consolidated: bool) -> Result<String> {
-        let alone = consolidated && self.store.remote().is_none() && !self.store.exists(&own)?;
+        let store = self.store;
+        let alone = consolidated && store.latency() == Latency::Local && !block_on(store, store.exists(&own))?;
         Ok(if alone { self.consolidated_key.to_owned() } else { own })
     }
 

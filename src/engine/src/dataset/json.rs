@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::store::{Phase, Store, block_on, get_many};
 
 /// Largest document that is read; consolidated metadata of a million chunked variables stays below.
 const MAX_BYTES: u64 = 256 << 20;
@@ -16,12 +16,12 @@ const BARE: char = '\u{0}';
 /// # Errors
 /// [`Error::value`] if it is too large or isn't a JSON object.
 pub(super) fn read(store: &dyn Store, key: &str) -> Result<Option<Value>> {
-    document(store, key, store.get(key, MAX_BYTES)?)
+    document(store, key, block_on(store, store.get(key, MAX_BYTES, Phase::Building))?)
 }
 
 /// [`read`] for each of `keys`, in their order; at the same time where that is faster.
 pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Vec<Result<Option<Value>>> {
-    let found = store.get_many(keys, MAX_BYTES);
+    let found = get_many(store, keys, MAX_BYTES);
     keys.iter().zip(found).map(|(key, bytes)| document(store, key, bytes?)).collect()
 }
 

@@ -25,7 +25,7 @@ pub use sharding::Sharding;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::spec::Spec;
-use crate::store::{self, ReadFiles, Store};
+use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
 
@@ -91,7 +91,7 @@ const TOGETHER: usize = 16;
 
 fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
     let describe = |i: usize| describe(spec, i, &stores[i]);
-    if stores.len() == 1 || stores.iter().all(|s| s.remote().is_none()) {
+    if stores.len() == 1 || stores.iter().all(|s| s.latency() == Latency::Local) {
         return (0..stores.len()).map(describe).collect();
     }
     let all: Vec<usize> = (0..stores.len()).collect();

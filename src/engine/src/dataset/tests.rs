@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::hierarchy::Hierarchy;
 use super::*;
-use crate::store::{self, Found, LocalStore};
+use crate::store::{ByteRange, Found, LocalStore, Phase};
 
 fn v3(shape: &[u64], dims: Value) -> Value {
     json!({
@@ -57,23 +58,37 @@ struct Watched {
     opened: Mutex<Vec<String>>,
 }
 
+#[async_trait]
 impl Store for Watched {
     fn location(&self) -> &str {
         self.inner.location()
     }
-    fn read(&self, key: &str, part: store::Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    fn latency(&self) -> Latency {
+        Latency::Local
+    }
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
         self.opened.lock().unwrap().push(key.to_owned());
-        self.inner.read(key, part, version, to)
+        self.inner.read(key, range, version, phase, to).await
     }
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         self.opened.lock().unwrap().push(key.to_owned());
-        self.inner.get(key, most)
+        self.inner.get(key, max, phase).await
     }
-    fn exists(&self, key: &str) -> Result<bool> {
-        self.inner.exists(key)
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        self.inner.head(key).await
     }
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.inner.children(prefix)
+    async fn exists(&self, key: &str) -> Result<bool> {
+        self.inner.exists(key).await
+    }
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.inner.children(prefix).await
     }
 }
 

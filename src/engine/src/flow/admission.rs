@@ -1,5 +1,9 @@
 //! Which wanted chunks are read now: in the order of need, and only with all the memory that they will need until they are
 //! decoded. The scheduler's half that deals with memory; see [`super::scheduler`], and [`super::merging`] for the chunks of shards.
+//!
+//! One of the places where `unsafe` is allowed: it leases reserved memory to reads.
+
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -10,7 +14,7 @@ use super::queue::Wanted;
 use super::scheduler::Scheduler;
 use super::tasks::{PastHost, Read, ReadRange};
 use crate::error::Result;
-use crate::memory::{Span, arena};
+use crate::memory::{Lease, Span, arena};
 use crate::plan::ChunkId;
 
 /// A read of less isn't worth cuFile's calls.
@@ -280,18 +284,20 @@ impl Scheduler {
         self.groups.insert(group, Group { staging, landing, remaining: chunks.len() as u32, chunks, to, remote });
         self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read {
+        let read = Read {
             group,
             array: of.array,
             part: of.part,
             key,
             range,
             version,
-            to,
+            len: to.len,
             uploads,
             pieces,
             past_host,
-        });
+        };
+        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives whoever reads.
+        self.s.fetch.read(read, unsafe { Lease::new(to) });
     }
 
     /// Whether a chunk's store is one of files.

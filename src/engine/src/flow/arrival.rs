@@ -12,7 +12,7 @@ use super::stats::Stats;
 use super::tasks::{GroupId, Item, Outcome, Served, Task};
 use crate::error::{Error, Result};
 use crate::memory::arena;
-use crate::store::Part;
+use crate::store::ByteRange;
 
 /// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
 const TASK_BYTES: usize = 256 << 10;
@@ -206,9 +206,9 @@ impl Scheduler {
         let (catalog, Some(cache)) = (&self.s.shared.catalog, &self.s.shared.cache) else { return };
         let chunk = &self.chunks[handle];
         let (part, len) = match chunk.place.location {
-            Location::Key => (Part::Whole, 0),
+            Location::Key => (ByteRange::Whole, 0),
             Location::Shard(shard, slot) => match self.shards.range(shard, slot) {
-                Some((offset, len)) => (Part::From(offset), len as usize),
+                Some((offset, len)) => (ByteRange::From(offset), len as usize),
                 None => return,
             },
         };

@@ -6,7 +6,7 @@ use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::plan::{ChunkId, Planner};
-use crate::store::Store;
+use crate::store::{Latency, Store};
 
 use super::Plan;
 use super::shards::ShardId;
@@ -123,8 +123,9 @@ impl Catalog {
         self.dataset.arrays[array as usize].parts[part as usize].store
     }
 
-    fn is_remote(&self, array: u16, part: u16) -> bool {
-        self.store(array, part).remote().is_some()
+    /// Whether tasks read a part of an array, and not threads.
+    pub fn is_remote(&self, array: u16, part: u16) -> bool {
+        self.store(array, part).latency() == Latency::Remote
     }
 
     pub fn location(&self, id: ChunkId) -> Location {
@@ -191,8 +192,8 @@ impl Catalog {
     ///
     /// # Errors
     /// If the array's metadata is gone too, or can't be asked for.
-    pub fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
-        if self.store(array, part).exists(self.metadata_key(array, part))? {
+    pub async fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
+        if self.store(array, part).exists(self.metadata_key(array, part)).await? {
             Ok(())
         } else {
             Err(self.gone(array, part))

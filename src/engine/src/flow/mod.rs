@@ -16,13 +16,12 @@ mod admission;
 mod arrival;
 mod batches;
 pub mod budget;
-mod cached;
 pub(crate) mod catalog;
 pub(crate) mod chunks;
 mod decode;
 mod fetch;
+mod fetch_pool;
 mod launch;
-mod local;
 mod merging;
 mod pieces;
 mod queue;
@@ -37,7 +36,7 @@ pub(crate) mod wave;
 mod workers;
 
 pub(crate) use decode::DecodePool;
-pub(crate) use fetch::{FetchPool, reread};
+pub(crate) use fetch_pool::{FetchPool, reread};
 pub(crate) use merging::MERGE_REMOTE;
 pub(crate) use scheduler::{Block, Finished, Rules, Scheduler, Setup};
 

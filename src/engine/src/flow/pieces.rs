@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::merging::Merge;
 use super::tasks::Read;
 use crate::cache::{Cache, Name};
-use crate::store::{Found, Part};
+use crate::store::{ByteRange, Found};
 
 /// The pieces of one read, in the order of their places.
 pub(super) struct Pieces {
@@ -16,7 +16,7 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Those of a read from `from` on, of the store of this number.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
-        let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, Part::From(from + at as u64), len);
+        let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
         let there = vec![false; names.len()];
         Self { names, there }
@@ -75,18 +75,17 @@ impl Pieces {
 }
 
 /// Which bytes of `to` are the piece that was asked for, if it came as a whole.
-pub(super) fn whole(part: Part, found: &Found, to: usize) -> Option<usize> {
-    match part {
-        Part::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
-        Part::Last => (found.size >= to as u64).then_some(to),
-        Part::From(_) => Some(to),
+pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize> {
+    match range {
+        ByteRange::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
+        ByteRange::Last => (found.size >= to as u64).then_some(to),
+        ByteRange::From(_) => Some(to),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Span;
     use crate::spec::Spec;
     use crate::store::{LocalStore, ReadFiles, Store};
     use std::sync::Arc;
@@ -107,7 +106,7 @@ mod tests {
             key: "k".into(),
             range: super::super::tasks::ReadRange::From(100),
             version: Some("v".into()),
-            to: Span { address: 0, len: 72 },
+            len: 72,
             uploads: Vec::new(),
             pieces,
             past_host: None,

@@ -18,8 +18,8 @@ use super::tasks::{Decode, Fetch, GroupId, Outcome, Read, ReadRange, Shared, Tas
 use super::wave::{Lanes, Storage, Upload, Wave, WaveDone, WaveLimits};
 use super::{Event, Plan};
 use crate::error::{Error, Result};
-use crate::memory::Pool;
 use crate::memory::arena::Arena;
+use crate::memory::{Lease, Pool};
 use crate::plan::ChunkId;
 use crate::reader::DeviceBuffers;
 
@@ -65,7 +65,7 @@ enum Handed {
 struct Players(Sender<Handed>, Option<CastGpu>);
 
 impl Fetch for Players {
-    fn read(&mut self, read: Read) {
+    fn read(&mut self, read: Read, _: Lease) {
         let _ = self.0.send(Handed::Read(read));
     }
     fn index(&mut self, shard: ShardId, _: String) {
@@ -259,8 +259,8 @@ impl Rehearsal {
     /// When it will be over.
     fn end(&mut self, handed: &Handed) -> u64 {
         match handed {
-            Handed::Read(Read { array, part, to, range, .. }) => {
-                let bytes = if matches!(range, ReadRange::Whole) { encoded(to.len) } else { to.len };
+            Handed::Read(Read { array, part, len, range, .. }) => {
+                let bytes = if matches!(range, ReadRange::Whole) { encoded(*len) } else { *len };
                 self.read_end(*array, *part, bytes)
             }
             Handed::Index(ShardId { array, part, .. }) => self.read_end(*array, *part, 1 << 10),
@@ -276,7 +276,7 @@ impl Rehearsal {
     }
 
     fn read_end(&mut self, array: u16, part: u16, bytes: usize) -> u64 {
-        let remote = self.catalog.store(array, part).remote().is_some();
+        let remote = self.catalog.is_remote(array, part);
         let crew = if remote { &mut self.remote } else { &mut self.local };
         crew.busy(self.now, read_time(bytes, remote))
     }
@@ -308,8 +308,8 @@ impl Rehearsal {
 
     fn read_over(&mut self, group: GroupId, read: &Read) {
         let len = match read.range {
-            ReadRange::Whole => encoded(self.scheduler.chunks_of(group).map(|c| c.1).sum()).min(read.to.len),
-            ReadRange::Exact | ReadRange::From(_) => read.to.len,
+            ReadRange::Whole => encoded(self.scheduler.chunks_of(group).map(|c| c.1).sum()).min(read.len),
+            ReadRange::Exact | ReadRange::From(_) => read.len,
         };
         if read.uploads.is_empty() {
             self.scheduler.handle(Event::Fetched(group, Ok(Some(len))));

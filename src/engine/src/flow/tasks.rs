@@ -6,9 +6,9 @@ use dali_zarr_kernels::{Job, Layout};
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::memory::Span;
+use crate::memory::{Lease, Span};
 use crate::plan::ChunkId;
-use crate::store::Part;
+use crate::store::ByteRange;
 
 use super::catalog::Catalog;
 use super::chunks::Handle;
@@ -19,8 +19,8 @@ pub(crate) type GroupId = u64;
 
 /// Who reads for the scheduler.
 pub(crate) trait Fetch: Send {
-    /// Starts a read; [`super::Event::Fetched`] follows, or [`super::Event::Uploading`] and [`super::Event::Uploaded`].
-    fn read(&mut self, read: Read);
+    /// Starts a read to `to`; [`super::Event::Fetched`] follows, or [`super::Event::Uploading`] and [`super::Event::Uploaded`].
+    fn read(&mut self, read: Read, to: Lease);
     /// Starts to read the index of the shard at `key`; [`super::Event::Index`] follows.
     fn index(&mut self, shard: ShardId, key: String);
     /// Reports copies to the device that are done while their threads are busy. They report them themselves after their next
@@ -49,12 +49,13 @@ pub(crate) struct Read {
     pub part: u16,
     pub key: String,
     pub range: ReadRange,
-    /// The version of the value that its place was told of; `None`: any.
+    /// The version that the value must have; `None`: any.
     pub version: Option<Arc<str>>,
-    pub to: Span,
-    /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
+    /// Bytes of its destination.
+    pub len: usize,
+    /// Parts of it that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
-    /// The inner chunks that a range is read for, in order: offset in `to`, bytes. Only if there is a cache.
+    /// The inner chunks that a range is read for, in order: offset in the range, bytes. Only if there is a cache.
     pub pieces: Vec<(usize, usize)>,
     /// If files are read to the device: where to.
     pub past_host: Option<PastHost>,
@@ -70,40 +71,40 @@ pub(crate) enum PastHost {
 }
 
 impl Read {
-    /// What is asked of the store.
-    pub fn part(&self) -> Part {
+    /// Which bytes of the value are read.
+    pub fn byte_range(&self) -> ByteRange {
         match self.range {
-            ReadRange::Whole | ReadRange::Exact => Part::Whole,
-            ReadRange::From(offset) => Part::From(offset),
+            ReadRange::Whole | ReadRange::Exact => ByteRange::Whole,
+            ReadRange::From(offset) => ByteRange::From(offset),
         }
     }
 
-    /// The bytes that were read of a value of `size` bytes.
+    /// The number of bytes that were read of a value of `size` bytes.
     ///
     /// # Errors
     /// If the value is too long or, where that is known, too short.
     pub fn fits(&self, size: u64) -> Result<usize> {
         let (what, hint) = match self.range {
-            ReadRange::From(_) => return Ok(self.to.len),
-            ReadRange::Whole if size <= self.to.len as u64 => return Ok(size as usize),
-            ReadRange::Exact if size == self.to.len as u64 => return Ok(self.to.len),
+            ReadRange::From(_) => return Ok(self.len),
+            ReadRange::Whole if size <= self.len as u64 => return Ok(size as usize),
+            ReadRange::Exact if size == self.len as u64 => return Ok(self.len),
             ReadRange::Whole => {
                 ("expected at most", "no encoding of the chunk's size takes as much; the chunk is corrupt")
             }
             ReadRange::Exact => ("expected", "the chunk is truncated or isn't what the metadata says"),
         };
-        Err(Error::runtime(format!("{what} {} bytes, found {size}; {hint}", self.to.len)))
+        Err(Error::runtime(format!("{what} {} bytes, found {size}; {hint}", self.len)))
     }
 }
 
-/// What of a key is read.
+/// Which bytes of a key are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadRange {
-    /// All of it, into a span that is long enough for what honest writers write.
+    /// All of it. The destination is long enough for any encoding of the chunk.
     Whole,
-    /// All of it, whose length must be that of the span.
+    /// All of it. Its length must be that of the destination.
     Exact,
-    /// As many bytes as the span has, from this offset on.
+    /// As many bytes as the destination has, from this offset on.
     From(u64),
 }
 

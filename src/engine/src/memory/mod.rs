@@ -10,6 +10,7 @@ mod pool;
 
 pub use pool::{HostBuffer, Pool};
 
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
@@ -119,5 +120,40 @@ impl Span {
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "part of a span beyond its end");
         Self { address: self.address + offset as u64, len }
+    }
+}
+
+/// The destination of a read: a range of host memory that its owner alone uses. It derefs to the bytes.
+#[derive(Debug)]
+pub struct Lease(Span);
+
+impl Lease {
+    /// Leases a range.
+    ///
+    /// # Safety
+    /// If the lease is dereferenced, the memory must be alive, and nobody else may use it, until the lease is dropped.
+    pub const unsafe fn new(span: Span) -> Self {
+        Self(span)
+    }
+
+    /// Where the bytes are.
+    pub const fn span(&self) -> Span {
+        self.0
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the promise to `Lease::new`.
+        unsafe { self.0.bytes() }
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the promise to `Lease::new`; the lease is borrowed mutably.
+        unsafe { self.0.bytes_mut() }
     }
 }

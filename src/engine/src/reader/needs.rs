@@ -15,6 +15,7 @@ use crate::memory::arena::{Arena, rounded};
 use crate::memory::{HostBlock, Pool};
 use crate::order::{Order, Sample};
 use crate::spec::{Device, Spec, cores};
+use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
@@ -68,7 +69,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         per_thread: 0,
         fallback: 0,
         index: 0,
-        reading: if spec.use_o_direct { spec.io_threads() * crate::store::UNBUFFERED_PER_THREAD } else { 0 },
+        reading: if spec.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         landing: 0,
         requested: 0,
         working_set: 0,
@@ -92,7 +93,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 _ => part.format.max_encoded_bytes(decoded),
             };
             needs.encoded = needs.encoded.max(encoded);
-            if catalog.dataset.stores[part.store].remote().is_some() {
+            if catalog.dataset.stores[part.store].latency() == Latency::Remote {
                 let slots = part.sharding.as_ref().map_or(1, Sharding::slots);
                 let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
                 needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));

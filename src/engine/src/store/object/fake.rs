@@ -1,4 +1,4 @@
-//! A server without sockets, which does to requests whatever can happen to them. For tests.
+//! For tests: a server without sockets, with any fault of a network or a server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::Pin;
@@ -15,9 +15,9 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 
-use super::options::Policy;
-use super::{Connector, Io, RemoteStore};
+use super::{Connector, Policy, RemoteStore};
 use crate::error::Result;
+use crate::store::Runtime;
 
 /// What is done to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -221,22 +221,31 @@ pub(crate) fn publish(server: &Arc<Server>) -> String {
 }
 
 /// The store of a published server, whose clocks run faster.
-pub(super) fn fake(location: &str, options: &[(String, String)], io: &Arc<Io>) -> Option<Result<RemoteStore>> {
+pub(super) fn fake(
+    location: &str,
+    options: &[(String, String)],
+    runtime: &Arc<Runtime>,
+) -> Option<Result<RemoteStore>> {
     let server = Arc::clone(FAKES.lock().unwrap().get(location)?);
-    let opened = open(&server, location, options, Arc::clone(io));
+    let opened = open(&server, location, options, Arc::clone(runtime));
     Some(opened.map(|store| {
         let policy = Policy { pause: Duration::from_millis(1), ..store.policy.clone() };
         RemoteStore { policy, ..store }
     }))
 }
 
-fn open(server: &Arc<Server>, location: &str, options: &[(String, String)], io: Arc<Io>) -> Result<RemoteStore> {
-    let connector = Connector { inner: Fake(Arc::clone(server)), counters: Arc::clone(&io.counters) };
-    RemoteStore::open_with(location, options, io, connector)
+fn open(
+    server: &Arc<Server>,
+    location: &str,
+    options: &[(String, String)],
+    runtime: Arc<Runtime>,
+) -> Result<RemoteStore> {
+    let connector = Connector { inner: Fake(Arc::clone(server)), counters: Arc::clone(&runtime.counters) };
+    RemoteStore::open_with(location, options, runtime, connector)
 }
 
-pub(crate) fn store_of(server: &Arc<Server>, io: &Arc<Io>) -> RemoteStore {
-    open(server, "http://fake/store", &[], Arc::clone(io)).unwrap()
+pub(crate) fn store_of(server: &Arc<Server>, runtime: &Arc<Runtime>) -> RemoteStore {
+    open(server, "http://fake/store", &[], Arc::clone(runtime)).unwrap()
 }
 
 /// Runs with a clock that jumps to the next thing that happens.

@@ -1,47 +1,14 @@
-//! `storage_options`: which are the store's, which are this reader's, and which must not be there because they are secret.
+//! `storage_options`: which belong to the client library, which to this reader, and which are refused because they are secret.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::store::retry::Policy;
 
-/// How patient requests are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
-    /// A request that takes longer has failed.
-    pub request: Duration,
-    /// No request is repeated when this much time has passed without the bytes that it allows for (see `transfer`).
-    pub total: Duration,
-    /// Requests in a row that may fail before it is an error.
-    pub tries: u32,
-    /// The first pause between two of them; doubled from failure to failure.
-    pub pause: Duration,
-    /// Whether slow requests are raced by second ones.
-    pub hedge: bool,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            request: Duration::from_secs(30),
-            total: Duration::from_secs(180),
-            tries: 11,
-            pause: Duration::from_millis(100),
-            hedge: true,
-        }
-    }
-}
-
-impl Policy {
-    /// That of [`Phase::Building`](crate::store::Phase), whatever the options say.
-    pub fn building(&self) -> Self {
-        Self { total: self.total.min(Duration::from_secs(30)), tries: self.tries.min(5), ..self.clone() }
-    }
-}
-
-/// Divides `options` into this reader's own and those of the store, whose names and values the store knows.
+/// The policy that this reader's own options ask for, and the options of the client library, with lower-case names.
 ///
 /// # Errors
-/// [`Error::value`] for a secret, and for a value of ours that makes no sense.
+/// [`Error::value`] for a secret, and for a wrong value of an own option.
 pub(super) fn divide(options: &[(String, String)]) -> Result<(Policy, Vec<(String, String)>)> {
     let mut policy = Policy::default();
     let mut rest = Vec::new();
@@ -74,9 +41,9 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     parsed.ok_or_else(|| wrong(name, "a time such as \"30s\"", value))
 }
 
-/// Arguments are serialised with the pipeline, and stand in logs and notebooks: whoever reads those must not get access.
+/// Arguments are serialised with the pipeline and appear in logs and notebooks, so secrets in them are refused.
 fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
-    // Names of files with secrets, and of keys that servers keep, aren't secret.
+    // The paths of files with secrets, and the names of keys that servers keep, aren't secret.
     let harmless = lower.ends_with("_file")
         || lower.ends_with("_path")
         || lower.ends_with("_url")
@@ -90,7 +57,7 @@ fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
         )));
     }
     let has_user = url::Url::parse(value).is_ok_and(|url| url.password().is_some() || !url.username().is_empty());
-    // URLs are also taken without their scheme.
+    // The client library also takes URLs without a scheme.
     let is_url = ["url", "endpoint", "proxy"].iter().any(|u| lower.contains(u));
     if has_user || (is_url && value.contains('@')) {
         return Err(Error::value(format!(
@@ -116,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn own_and_others() {
+    fn own_options_and_those_of_the_client_library() {
         let (policy, rest) = divided(&[
             ("AWS_Region", "eu-central-1"),
             ("max_retries", "2"),

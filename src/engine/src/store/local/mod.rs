@@ -1,4 +1,8 @@
 //! A directory on a file system: a key is a relative path, a value is a regular file, read with `pread`.
+//!
+//! Its futures do all of their work when they are first polled.
+
+mod direct;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -8,8 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use super::{Found, InFile, Part, ReadFiles, Store, too_long, unbuffered, window};
+use async_trait::async_trait;
+
+use super::{ByteRange, Found, InFile, Latency, Phase, ReadFiles, Store, not_after_date, too_long};
 use crate::error::{Error, Result};
+
+pub(crate) use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
 
 /// A store in a local directory.
 pub struct LocalStore {
@@ -40,7 +48,7 @@ impl LocalStore {
         Ok(store)
     }
 
-    /// Whether files can be opened for reads past the page cache is only known once one was: any document will do.
+    /// Opens a metadata document with `O_DIRECT`: only that tells whether the file system allows it.
     fn probe(&self) -> Result<()> {
         for key in ["zarr.json", ".zgroup", ".zarray", ".zmetadata"] {
             if let Err(e) = self.open_with(key, libc::O_DIRECT)
@@ -57,7 +65,7 @@ impl LocalStore {
     }
 
     fn open_with(&self, key: &str, flags: i32) -> io::Result<File> {
-        // Nonblocking, so that a pipe at a chunk's key is reported instead of waited for; regular files don't care.
+        // Without O_NONBLOCK, opening a pipe at a chunk's key would wait for its writer. Regular files ignore the flag.
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | flags).open(self.path(key))
     }
 
@@ -69,7 +77,7 @@ impl LocalStore {
         Error::runtime(format!("store {}: key {key:?} can't be read: {e}", self.location))
     }
 
-    /// The file of `key` and what the system knows of it; `None` if there is none.
+    /// The file of `key`, open, and its metadata; `None` if there is none.
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
@@ -81,7 +89,17 @@ impl LocalStore {
         Ok(Some((file, meta)))
     }
 
-    /// Refuses what isn't a regular file.
+    /// The metadata of what is at `key`; `None` if nothing is.
+    fn metadata(&self, key: &str) -> Result<Option<Metadata>> {
+        match fs::metadata(self.path(key)) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(e) if is_missing(&e) => Ok(None),
+            Err(e) => Err(self.failed(key, &e)),
+        }
+    }
+
+    /// # Errors
+    /// If it isn't a regular file.
     fn check_kind(&self, key: &str, meta: &Metadata) -> Result<()> {
         if meta.is_file() {
             return Ok(());
@@ -90,22 +108,23 @@ impl LocalStore {
         Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but found {found}", self.location)))
     }
 
-    /// Refuses a file that isn't the one of which `wanted` told.
+    /// # Errors
+    /// If the file isn't of the version `wanted`: one that [`Found`] told, or one that a reference from another store tells.
     fn check_version(&self, key: &str, meta: &Metadata, wanted: Option<&Arc<str>>) -> Result<()> {
-        match wanted {
-            Some(wanted) if Version::of(meta).as_str() != &**wanted => Err(Error::runtime(format!(
-                "store {}: key {key:?} can't be read: it was replaced since its index was read",
-                self.location
-            ))),
-            _ => Ok(()),
-        }
+        let Some(wanted) = wanted else { return Ok(()) };
+        let what = match foreign_version(wanted) {
+            None if Version::of(meta).as_str() == &**wanted => return Ok(()),
+            None => "it was replaced since its index was read",
+            Some(foreign) if foreign.describes(meta) => return Ok(()),
+            Some(_) => "it was changed since its reference was written; write the references to virtual chunks again",
+        };
+        Err(Error::runtime(format!("store {}: key {key:?} can't be read: {what}", self.location)))
     }
 
     /// Fills `to` from an open file and its size.
     fn fill(&self, key: &str, (file, size): (&File, u64), offset: u64, to: &mut [u8], unbuffered: bool) -> Result<()> {
         let place = || format!("store {}: key {key:?}", self.location);
-        let read =
-            if unbuffered { unbuffered::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
+        let read = if unbuffered { direct::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
         read.map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => Error::runtime(format!(
                 "{}: expected {} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
@@ -118,9 +137,9 @@ impl LocalStore {
     }
 }
 
-/// What tells files at one path apart: size, and times of birth (where the file system has it) and of the last change, in
-/// nanoseconds. Not the number of the file: file systems in user space give new ones to files that they have forgotten.
-/// Written without memory of its own, since chunks of a shard are compared one by one.
+/// The version of a file: its size, its time of birth (where the file system has it) and of its last change, in nanoseconds.
+/// The inode's number isn't in it: file systems in user space give new ones to files that they have forgotten. The text is
+/// written without an allocation, since it is compared for each inner chunk of a shard.
 struct Version {
     text: [u8; 96],
     len: usize,
@@ -139,6 +158,34 @@ impl Version {
 
     fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
+    }
+}
+
+/// What a reference from another store tells of the version of a file.
+enum ForeignVersion<'a> {
+    /// The tag that the crate object_store makes of a file.
+    Tag(&'a str),
+    /// The file wasn't changed after this date, in seconds since 1970.
+    NotAfter(i64),
+}
+
+/// What `version` tells, if a reference from another store gave it. Own versions contain no quote.
+fn foreign_version(version: &str) -> Option<ForeignVersion<'_>> {
+    if let Some(date) = not_after_date(version) {
+        return Some(ForeignVersion::NotAfter(date));
+    }
+    version.contains('"').then(|| ForeignVersion::Tag(version.trim_matches('"')))
+}
+
+impl ForeignVersion<'_> {
+    fn describes(&self, meta: &Metadata) -> bool {
+        match *self {
+            Self::NotAfter(date) => meta.mtime() <= date,
+            Self::Tag(tag) => {
+                let micros = i128::from(meta.mtime()) * 1_000_000 + i128::from(meta.mtime_nsec() / 1000);
+                tag == format!("{:x}-{micros:x}-{:x}", meta.ino(), meta.size())
+            }
+        }
     }
 }
 
@@ -187,43 +234,57 @@ pub(super) fn percent_decoded(text: &str) -> std::ffi::OsString {
     std::ffi::OsString::from_vec(out)
 }
 
+#[async_trait]
 impl Store for LocalStore {
     fn location(&self) -> &str {
         &self.location
     }
 
-    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    fn latency(&self) -> Latency {
+        Latency::Local
+    }
+
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        _: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
         let flags = if self.how.unbuffered { libc::O_DIRECT } else { 0 };
         let Some((file, meta)) = self.open_key(key, flags)? else { return Ok(None) };
         let size = meta.len();
         self.check_version(key, &meta, version)?;
-        let version = match (version, part) {
-            (Some(wanted), _) => Some(Arc::clone(wanted)),
-            // Nobody reads more of what was read as a whole.
-            (None, Part::Whole) if !self.how.versions => None,
-            (None, _) => Some(Version::of(&meta).as_str().into()),
+        let version = match (version, range) {
+            (Some(wanted), _) if foreign_version(wanted).is_none() => Some(Arc::clone(wanted)),
+            // What was read as a whole is read once.
+            (None, ByteRange::Whole) if !self.how.versions => None,
+            _ => Some(Version::of(&meta).as_str().into()),
         };
         let within = |e: Error| e.within(format!("store {}: key {key:?}", self.location));
-        let (offset, len) = window(part, size, to.len()).map_err(within)?.unwrap_or((0, 0));
+        let (offset, len) = range.resolve(size, to.len()).map_err(within)?.unwrap_or((0, 0));
         self.fill(key, (&file, size), offset, &mut to[..len], self.how.unbuffered)?;
         Ok(Some(Found { size, version }))
     }
 
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get(&self, key: &str, max: u64, _: Phase) -> Result<Option<Vec<u8>>> {
         let Some((file, meta)) = self.open_key(key, 0)? else { return Ok(None) };
         let size = meta.len();
-        let len = usize::try_from(size).ok().filter(|_| size <= most);
-        let mut bytes = vec![0; len.ok_or_else(|| too_long(&self.location, key, most, size))?];
+        let len = usize::try_from(size).ok().filter(|_| size <= max);
+        let mut bytes = vec![0; len.ok_or_else(|| too_long(&self.location, key, max, size))?];
         self.fill(key, (&file, size), 0, &mut bytes, false)?;
         Ok(Some(bytes))
     }
 
-    fn exists(&self, key: &str) -> Result<bool> {
-        match fs::metadata(self.path(key)) {
-            Ok(meta) => Ok(meta.is_file()),
-            Err(e) if is_missing(&e) => Ok(false),
-            Err(e) => Err(self.failed(key, &e)),
-        }
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        let Some(meta) = self.metadata(key)? else { return Ok(None) };
+        self.check_kind(key, &meta)?;
+        Ok(Some(Found { size: meta.len(), version: Some(Version::of(&meta).as_str().into()) }))
+    }
+
+    async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.metadata(key)?.is_some_and(|meta| meta.is_file()))
     }
 
     fn has_files(&self) -> bool {
@@ -232,14 +293,11 @@ impl Store for LocalStore {
 
     fn in_file(&self, key: &str, version: Option<&Arc<str>>) -> Result<Option<InFile>> {
         let path = self.path(key);
-        // cuFile refuses files that were opened nonblocking, so whether it is a regular one is asked before.
-        match fs::metadata(&path) {
-            Ok(meta) => self.check_kind(key, &meta)?,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
-        }
+        // cuFile refuses files that were opened with O_NONBLOCK, so pipes must be found before.
+        let Some(meta) = self.metadata(key)? else { return Ok(None) };
+        self.check_kind(key, &meta)?;
         let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(&path);
-        // Some file systems have nothing but their page cache.
+        // Some file systems don't have O_DIRECT.
         let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
             Ok(file) => file,
             Err(e) if is_missing(&e) => return Ok(None),
@@ -251,7 +309,7 @@ impl Store for LocalStore {
         Ok(Some(InFile { file, start: 0, size: meta.len() }))
     }
 
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
         let directory: &Path = &self.path(prefix);
         let list = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
@@ -276,31 +334,52 @@ mod tests {
 
     use super::*;
     use crate::error::ErrorKind as Kind;
+    use crate::store::block_on;
+
+    fn open(dir: &Path) -> LocalStore {
+        LocalStore::open(dir.to_str().unwrap(), ReadFiles::default()).unwrap()
+    }
+
+    fn read(
+        s: &LocalStore,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        block_on(s, s.read(key, range, version, Phase::Running, to))
+    }
+
+    fn get(s: &LocalStore, key: &str, max: u64) -> Result<Option<Vec<u8>>> {
+        block_on(s, s.get(key, max, Phase::Building))
+    }
 
     #[test]
     fn values_ranges_and_missing_keys() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("a/c/0")).unwrap();
         fs::write(dir.path().join("a/c/0/1"), b"0123456789").unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
-        assert_eq!(store.get("a/c/0/1", 10).unwrap().unwrap(), b"0123456789");
-        assert!(store.get("a/c/0/1", 9).unwrap_err().message().contains("at most 9 bytes, but found 10"));
-        assert!(store.get("a/c/0/2", 10).unwrap().is_none());
-        assert!(store.get("a/c/0/1/2", 10).unwrap().is_none(), "a key below a file is missing");
-        assert!(store.exists("a/c/0/1").unwrap() && !store.exists("a/c/0").unwrap());
-        assert_eq!(store.children("").unwrap().unwrap(), ["a"]);
+        let store = open(dir.path());
+        assert_eq!(get(&store, "a/c/0/1", 10).unwrap().unwrap(), b"0123456789");
+        assert!(get(&store, "a/c/0/1", 9).unwrap_err().message().contains("at most 9 bytes, but found 10"));
+        assert!(get(&store, "a/c/0/2", 10).unwrap().is_none());
+        assert!(get(&store, "a/c/0/1/2", 10).unwrap().is_none(), "a key below a file is missing");
+        assert!(
+            block_on(&store, store.exists("a/c/0/1")).unwrap() && !block_on(&store, store.exists("a/c/0")).unwrap()
+        );
+        assert_eq!(block_on(&store, store.children("")).unwrap().unwrap(), ["a"]);
 
         let mut buf = [0; 4];
-        let read = |part, buf: &mut [u8]| store.read("a/c/0/1", part, None, buf).unwrap().unwrap().size;
-        assert_eq!((read(Part::From(3), &mut buf), &buf), (10, b"3456"));
-        assert_eq!((read(Part::Last, &mut buf), &buf), (10, b"6789"));
-        assert_eq!((read(Part::Whole, &mut buf), &buf), (10, b"6789"), "too long: nothing is read");
-        assert_eq!(read(Part::Last, &mut [0; 11]), 10);
+        let size = |range, buf: &mut [u8]| read(&store, "a/c/0/1", range, None, buf).unwrap().unwrap().size;
+        assert_eq!((size(ByteRange::From(3), &mut buf), &buf), (10, b"3456"));
+        assert_eq!((size(ByteRange::Last, &mut buf), &buf), (10, b"6789"));
+        assert_eq!((size(ByteRange::Whole, &mut buf), &buf), (10, b"6789"), "too long: nothing is read");
+        assert_eq!(size(ByteRange::Last, &mut [0; 11]), 10);
         let mut all = [7; 12];
-        assert_eq!((read(Part::Whole, &mut all), &all), (10, b"0123456789\x07\x07"));
-        let error = store.read("a/c/0/1", Part::From(8), None, &mut buf).unwrap_err();
+        assert_eq!((size(ByteRange::Whole, &mut all), &all), (10, b"0123456789\x07\x07"));
+        let error = read(&store, "a/c/0/1", ByteRange::From(8), None, &mut buf).unwrap_err();
         assert!(error.message().contains("expected 4 bytes at offset 8"), "{error}");
-        let error = store.read("a/c", Part::Whole, None, &mut buf).unwrap_err();
+        let error = read(&store, "a/c", ByteRange::Whole, None, &mut buf).unwrap_err();
         assert!(error.message().contains("expected a file, but found a directory"), "{error}");
     }
 
@@ -311,8 +390,8 @@ mod tests {
         fs::write(&path, [1; 100]).unwrap();
         fs::create_dir(dir.path().join("d")).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
-        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
-        let version = store.read("k", Part::From(0), None, &mut [0; 8]).unwrap().unwrap().version;
+        let store = open(dir.path());
+        let version = read(&store, "k", ByteRange::From(0), None, &mut [0; 8]).unwrap().unwrap().version;
         for version in [None, version.as_ref()] {
             let found = store.in_file("k", version).unwrap().unwrap();
             assert_eq!((found.start, found.size), (0, 100));
@@ -326,8 +405,8 @@ mod tests {
         for (key, found) in [("d", "a directory"), ("pipe", "a special file")] {
             for error in [
                 store.in_file(key, None).unwrap_err(),
-                store.get(key, 10).unwrap_err(),
-                store.read(key, Part::Whole, None, &mut [0; 8]).unwrap_err(),
+                get(&store, key, 10).unwrap_err(),
+                read(&store, key, ByteRange::Whole, None, &mut [0; 8]).unwrap_err(),
             ] {
                 assert!(error.message().contains(&format!("expected a file, but found {found}")), "{error}");
             }
@@ -340,7 +419,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
+        let store = open(dir.path());
         let (file, meta) = store.open_key("k", 0).unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
         let error = store.fill("k", (&file, meta.len()), 0, &mut [0; 100], false).unwrap_err();
@@ -352,11 +431,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
         fs::write(&path, [1; 100]).unwrap();
-        let store = LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap();
-        let version = |part| store.read("k", part, None, &mut [0; 8]).unwrap().unwrap().version;
-        let then = version(Part::Last).unwrap();
-        assert_eq!(version(Part::From(0)).as_ref(), Some(&then), "nothing has changed");
-        let read = || store.read("k", Part::From(4), Some(&then), &mut [0; 8]);
+        let store = open(dir.path());
+        let version = |part| read(&store, "k", part, None, &mut [0; 8]).unwrap().unwrap().version;
+        let then = version(ByteRange::Last).unwrap();
+        assert_eq!(version(ByteRange::From(0)).as_ref(), Some(&then), "nothing has changed");
+        let read = || read(&store, "k", ByteRange::From(4), Some(&then), &mut [0; 8]);
         assert_eq!(read().unwrap().unwrap().version.as_ref(), Some(&then));
         let old = fs::metadata(&path).unwrap();
         let (modified, born) = (old.modified().unwrap(), old.created());

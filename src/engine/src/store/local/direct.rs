@@ -1,22 +1,22 @@
-//! Reads past the page cache (`O_DIRECT`): for disks that hold more than memory does, where the cache would only be filled
-//! and emptied, and what other programs keep in it would go.
+//! Reads past the page cache (`O_DIRECT`), for data larger than memory: the page cache would help none of these reads, and
+//! would drop what other programs keep in it.
 //!
-//! Such reads begin and end at multiples of a disk's blocks, in the file and in memory. What is asked for doesn't, so each
-//! thread reads whole blocks into a buffer of its own and copies from there. That is no more work than the page cache makes.
+//! Such reads begin and end at multiples of a disk's block size, in the file and in memory. Each thread reads whole blocks
+//! to a buffer of its own and copies the wanted bytes from there. The page cache costs one copy too.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// Offsets, lengths and addresses are multiples of this: of every disk's block that Linux knows.
+/// Offsets, lengths and addresses are multiples of this, which is a multiple of every block size of disks.
 const BLOCK: usize = 4096;
 
-/// What is read at a time.
+/// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Bytes that each thread that reads like this takes for itself.
-pub(crate) const PER_THREAD: usize = PIECE + BLOCK;
+/// Bytes of the buffer of each thread that reads past the page cache.
+pub(crate) const BYTES_PER_THREAD: usize = PIECE + BLOCK;
 
 thread_local! {
     static PIECE_OF_THREAD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -28,7 +28,7 @@ thread_local! {
 /// Those of `pread`; `UnexpectedEof` if the file ends before.
 pub(super) fn read_exact_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<()> {
     PIECE_OF_THREAD.with_borrow_mut(|memory| {
-        memory.resize(PER_THREAD, 0);
+        memory.resize(BYTES_PER_THREAD, 0);
         let aligned = memory.as_ptr().align_offset(BLOCK);
         read_by_pieces(file, to, offset, &mut memory[aligned..aligned + PIECE])
     })
@@ -46,7 +46,7 @@ fn read_by_pieces(file: &File, to: &mut [u8], offset: u64, piece: &mut [u8]) -> 
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };
-        // Only a file's end, or a signal, leaves less than whole blocks; a retry finds out which.
+        // Fewer bytes than asked for: a signal, or the end of the file. The next read tells which.
         let new = read.saturating_sub(skip).min(to.len() - have);
         if new == 0 {
             return Err(ErrorKind::UnexpectedEof.into());

@@ -1,4 +1,4 @@
-//! What there is of a value, without its bytes: by `HEAD`, or what comes closest to it on servers that refuse that.
+//! Size and version of a value without its bytes: by `HEAD`, or by the cheapest `GET` that a server allows instead.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,24 +6,26 @@ use std::sync::atomic::Ordering::Relaxed;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore};
 
+use super::classify::classify;
 use super::client::{Answer, Note};
-use super::patience::{Fault, judge};
 use super::transfer::version;
 use crate::store::Found;
+use crate::store::retry::Fault;
 
-/// How to ask, from what costs least on.
+/// A request that tells size and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum Method {
     Head,
-    /// For one byte.
+    /// `GET` of one byte.
     Byte,
-    /// For all of the value, of which the beginning of the answer is enough.
+    /// `GET` of the whole value, whose body isn't read.
     Whole,
 }
 
-const ALL: [How; 3] = [How::Head, How::Byte, How::Whole];
+/// The cheapest one first.
+const METHODS: [Method; 3] = [Method::Head, Method::Byte, Method::Whole];
 
-impl How {
+impl Method {
     fn options(self) -> GetOptions {
         match self {
             Self::Head => GetOptions { head: true, ..GetOptions::default() },
@@ -32,14 +34,13 @@ impl How {
         }
     }
 
-    /// Whether the next way may do, when this one had such an answer.
+    /// Whether to try the next method after this answer.
     fn refused(self, answer: &Answer) -> bool {
         match *answer {
             Answer::Status(status, _) => match self {
-                // Also where only `GET` is allowed: to everyone, or by a signature.
-                // And where the answer lacks the length.
+                // Some buckets and signatures allow only `GET`. An answer of 200 here lacks the length.
                 Self::Head => matches!(status, 200 | 400 | 403 | 405 | 501),
-                // Ranges are ignored.
+                // The server ignores ranges.
                 Self::Byte => status == 200,
                 Self::Whole => false,
             },
@@ -48,37 +49,37 @@ impl How {
     }
 }
 
-/// The way that a server was found to answer.
+/// Remembers which method a server answers.
 #[derive(Debug, Default)]
-pub(super) struct Asking(AtomicUsize);
+pub(super) struct HeadProbe(AtomicUsize);
 
-impl Asking {
-    /// Asks.
+impl HeadProbe {
+    /// Size and version of the value at `path`.
     ///
     /// # Errors
-    /// What the server, or the way to it, says.
-    pub async fn ask(&self, store: &dyn ObjectStore, path: &Path) -> Result<Found, Fault> {
+    /// Why the last method failed.
+    pub async fn head(&self, store: &dyn ObjectStore, path: &Path) -> Result<Found, Fault> {
         let known = self.0.load(Relaxed);
         let mut at = known;
         loop {
-            let (how, note) = (ALL[at], Note::default());
-            let mut options = how.options();
+            let (method, note) = (METHODS[at], Note::default());
+            let mut options = method.options();
             options.extensions.insert(note.clone());
             let result = store.get_opts(path, options).await;
             let answer = note.get();
             let result = match result {
                 Ok(found) => Ok(Found { size: found.meta.size, version: Some(version(&found.meta)) }),
-                Err(_) if how.refused(&answer) => {
+                Err(_) if method.refused(&answer) => {
                     at += 1;
                     continue;
                 }
-                // It has no first byte.
-                Err(_) if how == How::Byte && matches!(answer, Answer::Status(416, _)) => {
+                // The value has no first byte.
+                Err(_) if method == Method::Byte && matches!(answer, Answer::Status(416, _)) => {
                     Ok(Found { size: 0, version: None })
                 }
-                Err(e) => Err(judge(&e, &answer)),
+                Err(e) => Err(classify(&e, &answer)),
             };
-            // A server that refuses the next way too may just not give this value.
+            // If the next method fails too, the server may refuse this value only: nothing is remembered.
             if at > known && matches!(result, Ok(_) | Err(Fault::Missing)) {
                 self.0.fetch_max(at, Relaxed);
             }

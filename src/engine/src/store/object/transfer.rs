@@ -1,6 +1,6 @@
-//! One read of one value: the request, its body on the way to where it belongs, and what is done when it breaks off.
+//! One read of one value: the request, its body, and what happens when the body breaks off.
 //!
-//! A body that breaks off is not lost: the next request asks for the rest, of the same version.
+//! What arrived before the break is kept: the next request asks for the rest of the same version.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
 use tokio::time::{Instant, timeout};
 
+use super::RemoteStore;
+use super::classify::{classify, text};
 use super::client::Note;
-use super::options::Policy;
-use super::patience::{Fault, Patience, judge, text};
-use super::{Found, Part, RemoteStore};
 use crate::error::{Error, Result};
-use crate::store::{Sink, too_long};
+use crate::store::retry::{Fault, Policy, Retries};
+use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
 
-/// Where bytes go.
+/// The destination of a read.
 pub(super) enum Target<'a> {
-    /// To memory of a fixed length.
+    /// Memory of a fixed length.
     Slice(&'a mut [u8]),
-    /// To memory that grows up to so many bytes.
+    /// Memory that grows up to so many bytes.
     Grow(&'a mut Vec<u8>, u64),
-    /// To where so many are taken as they come.
+    /// A sink for so many bytes.
     Sink(&'a mut dyn Sink, usize),
 }
 
@@ -38,7 +38,7 @@ impl Target<'_> {
         }
     }
 
-    /// Writes `bytes` behind the `at` bytes that count.
+    /// Writes `bytes` behind the first `at` ones.
     fn put(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
         match self {
             Self::Slice(to) => to[at..at + bytes.len()].copy_from_slice(bytes),
@@ -50,26 +50,26 @@ impl Target<'_> {
                 if at == 0 {
                     to.begin();
                 }
-                return to.put(bytes).map_err(|e| Fault::Lasting(e.message().to_owned()));
+                return to.put(bytes).map_err(|e| Fault::Permanent(e.message().to_owned()));
             }
         }
         Ok(())
     }
 }
 
-/// A body that has begun.
+/// A body that has begun to arrive.
 struct Progress {
     /// Offset of its first byte in the value.
     from: u64,
-    /// Its bytes.
+    /// Bytes of the whole body.
     len: usize,
-    /// Those that are there.
+    /// Bytes that have arrived.
     have: usize,
     meta: ObjectMeta,
 }
 
 impl Progress {
-    /// Whether another answer can be told to be of the same version.
+    /// Whether the version of the next answer can be compared with this one's.
     fn can_resume(&self) -> bool {
         self.have > 0 && (self.meta.e_tag.is_some() || self.meta.last_modified.timestamp() != 0)
     }
@@ -80,13 +80,13 @@ impl Progress {
     }
 }
 
-/// What is to be read.
+/// One read.
 pub(super) struct Transfer<'a> {
     pub store: &'a RemoteStore,
     pub key: &'a str,
     pub path: Path,
-    pub part: Part,
-    /// The version that it must be.
+    pub range: ByteRange,
+    /// The version that the value must have.
     pub version: Option<&'a Arc<str>>,
 }
 
@@ -97,15 +97,15 @@ fn strong(tag: Option<&str>) -> Option<String> {
     tag.filter(|t| !t.starts_with("W/") && !t.trim().is_empty()).map(str::to_owned)
 }
 
-/// How the version of a value without a tag begins: as a weak tag, which no condition of a request can be made of.
+/// How the version of a value without a tag begins: like a weak tag, which is never sent in `If-Match`.
 const DATED: &str = "W/dated ";
 
-/// The server's tag. One without any text tells nothing apart.
+/// The server's tag; `None` if its text is empty.
 fn tag(meta: &ObjectMeta) -> Option<&str> {
     meta.e_tag.as_deref().filter(|tag| !matches!(tag.trim(), "" | "\"\"" | "W/\"\""))
 }
 
-/// What tells versions of a value apart: the server's tag, or else size and date.
+/// The version of a value: the server's tag, or else size and date.
 pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
     match tag(meta) {
         Some(tag) => tag.into(),
@@ -113,23 +113,15 @@ pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
     }
 }
 
-/// Whether a version changes with the value: there is a tag, or a date.
+/// Whether a version is sure to change with the value: it has a tag or a date.
 pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
     version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
 }
 
-/// How a version begins that is anything up to a date: what else tells of a value may know no more than when it was read.
-const NOT_AFTER: &str = "W/not after ";
-
-/// Whatever a value was until a date, in seconds since 1970.
-pub fn not_after(seconds: i64) -> Arc<str> {
-    format!("{NOT_AFTER}{seconds}").into()
-}
-
-/// Whether an answer is of another version. A server that sends tags only now and then is believed.
+/// Whether an answer is of another version. An answer without a tag is accepted although others had one, and the reverse.
 fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
-    if let Some(seconds) = wanted.strip_prefix(NOT_AFTER) {
-        return seconds.parse().is_ok_and(|s: i64| meta.last_modified.timestamp() > s);
+    if let Some(date) = not_after_date(wanted) {
+        return meta.last_modified.timestamp() > date;
     }
     tag(meta).is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
 }
@@ -142,13 +134,13 @@ impl Transfer<'_> {
     /// Reads; `None` if there is no such key.
     ///
     /// # Errors
-    /// What lasts, or the last of what the policy's patience was spent on.
+    /// A permanent failure, or the last one when the policy allows no more tries.
     pub async fn run(&self, policy: &Policy, mut to: Target<'_>) -> Result<Option<Found>> {
-        if to.len() == 0 && matches!(self.part, Part::From(_) | Part::Last) {
-            // There is no request for no bytes.
+        if to.len() == 0 && matches!(self.range, ByteRange::From(_) | ByteRange::Last) {
+            // HTTP has no range of zero bytes.
             return self.nothing(policy).await;
         }
-        let mut patience = Patience::new(policy);
+        let mut retries = Retries::new(policy);
         let mut progress = None;
         let (mut seen, mut resumes) = (false, true);
         loop {
@@ -157,8 +149,8 @@ impl Transfer<'_> {
             let fault = match attempt.unwrap_or_else(|_| Err(Fault::late(policy.request))) {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) if !seen => return Ok(None),
-                // A server that gives whole values only can't go on, but begin again: what was wrong is what broke off before.
-                Err(Fault::Lasting(_) | Fault::Refused(_)) if resumed => {
+                // A server without ranges can't resume the body, but can send it anew. What failed is the first answer.
+                Err(Fault::Permanent(_) | Fault::Refused(_)) if resumed => {
                     (progress, resumes) = (None, false);
                     continue;
                 }
@@ -169,45 +161,45 @@ impl Transfer<'_> {
                 progress = None;
             }
             let fault = match (fault, self.version) {
-                (Fault::Replaced, Some(_)) => Fault::Lasting("it was replaced since its index was read".into()),
+                (Fault::Replaced, Some(_)) => Fault::Permanent("it was replaced since its index was read".into()),
                 (fault, _) => fault,
             };
             let have = progress.as_ref().map_or(0, |p| p.have as u64);
-            self.store.pause(&mut patience, fault, have).await.map_err(|e| self.failed(&e, to.len()))?;
+            self.store.pause(&mut retries, fault, have).await.map_err(|e| self.failed(&e, to.len()))?;
         }
     }
 
     async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
-        let mut patience = Patience::new(policy);
+        let mut retries = Retries::new(policy);
         loop {
-            match self.store.timed(self.store.ask(&self.path)).await {
+            match self.store.timed(self.store.probe(&self.path)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(Fault::Missing) => return Ok(None),
-                Err(fault) => self.store.pause(&mut patience, fault, 0).await.map_err(|e| self.failed(&e, 0))?,
+                Err(fault) => self.store.pause(&mut retries, fault, 0).await.map_err(|e| self.failed(&e, 0))?,
             }
         }
     }
 
     fn failed(&self, e: &Error, len: usize) -> Error {
-        let what = match self.part {
-            Part::Whole => "the value".to_owned(),
-            Part::From(offset) => format!("bytes {offset} to {}", offset + len as u64),
-            Part::Last => format!("the last {len} bytes"),
+        let what = match self.range {
+            ByteRange::Whole => "the value".to_owned(),
+            ByteRange::From(offset) => format!("bytes {offset} to {}", offset + len as u64),
+            ByteRange::Last => format!("the last {len} bytes"),
         };
         self.store.within(self.key, &e.within(format!("{what} can't be read")))
     }
 
     async fn attempt(&self, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
         let wanted = self.version.map(|v| &**v);
-        let (range, tag) = match (&*progress, self.part) {
+        let (range, tag) = match (&*progress, self.range) {
             (Some(p), _) => {
                 (Some(GetRange::Bounded(p.from + p.have as u64..p.from + p.len as u64)), p.meta.e_tag.as_deref())
             }
-            (None, Part::Whole) => (None, wanted),
-            (None, Part::From(offset)) => (Some(GetRange::Bounded(offset..offset + to.len() as u64)), wanted),
-            (None, Part::Last) if self.store.suffixes => (Some(GetRange::Suffix(to.len() as u64)), wanted),
-            (None, Part::Last) => {
-                let head = self.store.ask(&self.path).await?;
+            (None, ByteRange::Whole) => (None, wanted),
+            (None, ByteRange::From(offset)) => (Some(GetRange::Bounded(offset..offset + to.len() as u64)), wanted),
+            (None, ByteRange::Last) if self.store.suffixes => (Some(GetRange::Suffix(to.len() as u64)), wanted),
+            (None, ByteRange::Last) => {
+                let head = self.store.probe(&self.path).await?;
                 let Some(offset) = head.size.checked_sub(to.len() as u64) else { return Ok(head) };
                 let options = options(Some(GetRange::Bounded(offset..head.size)), head.version.as_deref());
                 let answer = self.answer(options).await?;
@@ -218,7 +210,7 @@ impl Transfer<'_> {
         self.body(answer, progress, to).await
     }
 
-    /// Asks; and asks once more, if the answer takes much longer than usual.
+    /// Sends the request, and a second one if the answer takes much longer than usual.
     async fn answer(&self, options: GetOptions) -> Outcome<GetResult> {
         let store = self.store;
         let send = || {
@@ -228,29 +220,29 @@ impl Transfer<'_> {
             async move {
                 let began = Instant::now();
                 let result = store.store.get_opts(&self.path, options).await;
-                store.pace.answered(began.elapsed());
-                result.map_err(|e| judge(&e, &note.get()))
+                store.hedging.answered(began.elapsed());
+                result.map_err(|e| classify(&e, &note.get()))
             }
         };
         let mut first = pin!(send());
-        let Some(slow) = store.pace.slow().filter(|_| store.policy.hedge) else { return first.await };
+        let Some(slow) = store.hedging.slow().filter(|_| store.policy.hedge) else { return first.await };
         if let Ok(answer) = timeout(slow, first.as_mut()).await {
             return answer;
         }
-        if !store.pace.hedge() {
+        if !store.hedging.allow() {
             return first.await;
         }
-        store.io.counters.hedges.fetch_add(1, Relaxed);
+        store.runtime.counters.hedges.fetch_add(1, Relaxed);
         let second = pin!(send());
-        let passing = |answer: &Outcome<GetResult>| matches!(answer, Err(Fault::Passing(..) | Fault::Unsent(_)));
+        let transient = |answer: &Outcome<GetResult>| matches!(answer, Err(Fault::Transient(..) | Fault::Unsent(_)));
         match select(first, second).await {
-            Either::Left((answer, other)) if passing(&answer) => other.await,
-            Either::Right((answer, other)) if passing(&answer) => other.await,
+            Either::Left((answer, other)) if transient(&answer) => other.await,
+            Either::Right((answer, other)) if transient(&answer) => other.await,
             Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
         }
     }
 
-    /// Takes a body to where it belongs, or goes on with it.
+    /// Writes the body of an answer to the target, behind what an earlier answer brought.
     async fn body(&self, answer: GetResult, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
         let (meta, range) = (answer.meta.clone(), answer.range.clone());
         if self.version.is_some_and(|v| replaced(v, &meta)) {
@@ -262,23 +254,23 @@ impl Transfer<'_> {
         let p = match progress {
             Some(p) => p,
             None => {
-                match (self.part, &*to) {
-                    (Part::Whole, Target::Slice(to)) if meta.size > to.len() as u64 => return Ok(found(&meta)),
-                    (Part::Whole, Target::Grow(_, most)) if meta.size > *most => {
+                match (self.range, &*to) {
+                    (ByteRange::Whole, Target::Slice(to)) if meta.size > to.len() as u64 => return Ok(found(&meta)),
+                    (ByteRange::Whole, Target::Grow(_, most)) if meta.size > *most => {
                         let e = too_long(&self.store.location, self.key, *most, meta.size);
-                        return Err(Fault::Lasting(e.message().to_owned()));
+                        return Err(Fault::Permanent(e.message().to_owned()));
                     }
-                    (Part::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
-                    (Part::From(offset), _) if range.end < offset + to.len() as u64 => {
-                        return Err(Fault::Lasting(format!(
+                    (ByteRange::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
+                    (ByteRange::From(offset), _) if range.end < offset + to.len() as u64 => {
+                        return Err(Fault::Permanent(format!(
                             "the value ends before: it has {} bytes; it is truncated or was replaced",
                             meta.size
                         )));
                     }
                     _ => {}
                 }
-                let len = match self.part {
-                    Part::Whole => meta.size as usize,
+                let len = match self.range {
+                    ByteRange::Whole => meta.size as usize,
                     _ => to.len(),
                 };
                 progress.insert(Progress { from: range.start, len, have: 0, meta })
@@ -286,18 +278,18 @@ impl Transfer<'_> {
         };
         let mut body = answer.into_stream();
         while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|e| Fault::Passing(format!("the answer broke off: {}", text(&e)), None))?;
-            self.store.io.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
+            let bytes = bytes.map_err(|e| Fault::Transient(format!("the answer broke off: {}", text(&e)), None))?;
+            self.store.runtime.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
             if bytes.len() > p.len - p.have {
                 let announced = p.len;
                 *progress = None;
-                return Err(Fault::Passing(format!("more bytes than the {announced} that were announced"), None));
+                return Err(Fault::Transient(format!("more bytes than the {announced} that were announced"), None));
             }
             to.put(p.have, &bytes)?;
             p.have += bytes.len();
         }
         if p.have < p.len {
-            return Err(Fault::Passing(format!("{} bytes instead of {}", p.have, p.len), None));
+            return Err(Fault::Transient(format!("{} bytes instead of {}", p.have, p.len), None));
         }
         Ok(found(&p.meta))
     }
@@ -312,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_without_text_tell_nothing() {
+    fn empty_tags_are_no_tags() {
         let meta = |e_tag: &str, size| ObjectMeta {
             location: Path::from("k"),
             last_modified: Default::default(),

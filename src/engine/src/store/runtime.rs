@@ -1,40 +1,39 @@
-//! The threads that drive requests, and what is counted of them.
+//! The threads that drive requests, and counters of requests.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::error::{Error, Result};
 
-/// Counters of all requests of the stores that share an [`Io`].
+/// Counters of all requests of the stores that share a [`Runtime`].
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Requests sent, those for credentials included.
+    /// Requests sent, including those for credentials.
     pub requests: AtomicU64,
-    /// Of these, repetitions of failed ones.
+    /// Of these, tries after a failure.
     pub retries: AtomicU64,
-    /// Of these, seconds to slow ones.
+    /// Of these, second requests that race slow ones.
     pub hedges: AtomicU64,
     /// Bytes of bodies that arrived.
     pub bytes: AtomicU64,
 }
 
-/// A runtime of its own for the remote stores of one reader: when the last of them is dropped, its threads and
-/// connections are gone. A process that was forked before has none of them, and can have its own.
+/// A tokio runtime for the remote stores of one reader. Its threads and connections end when the last of these stores is
+/// dropped. A forked process inherits neither, and can start its own.
 #[derive(Debug)]
-pub struct Io {
-    runtime: Option<Runtime>,
+pub struct Runtime {
+    runtime: Option<tokio::runtime::Runtime>,
     /// What its stores did.
     pub counters: Arc<Counters>,
 }
 
-/// How long a name that is being resolved, which can't be interrupted, may hold up the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long dropping a runtime waits for what can't be interrupted, such as the resolution of a host name.
+const SHUTDOWN: Duration = Duration::from_secs(1);
 
-impl Io {
+impl Runtime {
     /// Starts `threads` threads.
     ///
     /// # Errors
@@ -49,7 +48,7 @@ impl Io {
         Ok(Arc::new(Self { runtime: Some(runtime), counters: Arc::default() }))
     }
 
-    fn runtime(&self) -> &Runtime {
+    fn runtime(&self) -> &tokio::runtime::Runtime {
         self.runtime.as_ref().expect("until dropped")
     }
 
@@ -58,21 +57,21 @@ impl Io {
         self.runtime().handle()
     }
 
-    /// Waits for `future`, which the calling thread drives. Not for its own threads.
+    /// Waits for `future`, which the calling thread drives. Not for the runtime's own threads.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime().block_on(future)
     }
 }
 
-impl Drop for Io {
+impl Drop for Runtime {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(LAST_WORDS);
+            runtime.shutdown_timeout(SHUTDOWN);
         }
     }
 }
 
-/// Calls what blocks, from a task, whose other tasks go on elsewhere meanwhile. The task can't be broken off in the middle.
+/// Makes a blocking call in a task; other threads take over the tasks that wait for this one. The call can't be cancelled.
 pub(crate) fn blocking<T>(act: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|h| h.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),

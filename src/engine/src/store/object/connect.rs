@@ -1,4 +1,4 @@
-//! From a URL and options to an object store: which kind it is, where its credentials come from, which options it knows.
+//! From a URL and options to an object store: its kind, its credentials, its options.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,21 +12,21 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
-use super::{profile, values};
+use super::{profile, validate};
 use crate::error::{Error, Result};
 
-/// An open object store and what must be known of its kind.
+/// An open object store, and what its kind can do.
 pub(super) struct Connected {
     pub store: Box<dyn ObjectStore>,
-    /// What goes before all keys.
+    /// Stands before all keys.
     pub prefix: Path,
-    /// Whether it gives the last bytes of an object whose length nobody has told.
+    /// Whether it can read the last bytes of an object of unknown size.
     pub suffixes: bool,
     /// Whether it can list.
     pub lists: bool,
 }
 
-/// Retries are ours: only so can they be counted, and go on where a body broke.
+/// The library doesn't retry. [`crate::store::retry`] does: it counts tries, and resumes broken bodies.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -34,7 +34,7 @@ fn no_retries() -> RetryConfig {
 /// Opens the store at `location`; nothing is sent yet.
 ///
 /// # Errors
-/// [`Error::value`] for URLs and options that aren't known, or make no sense.
+/// [`Error::value`] for unknown URLs and options, and for wrong values.
 pub(super) fn connect(
     location: &str,
     options: &[(String, String)],
@@ -51,7 +51,7 @@ pub(super) fn connect(
     if url.host_str().is_none_or(str::is_empty) {
         return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
     }
-    values::check(url.scheme(), options)?;
+    validate::check(url.scheme(), options)?;
     let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
     let built = |result: object_store::Result<Box<dyn ObjectStore>>, suffixes, lists| {
         let store = result.map_err(|e| wrong(&e))?;
@@ -115,7 +115,7 @@ pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
     }
 }
 
-/// The option `name`, as the object_store crate knows it.
+/// The option `name` of the crate object_store.
 fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     name.parse().map_err(|_| {
         Error::value(format!(
@@ -125,14 +125,14 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     })
 }
 
-/// A URL as it may stand in a message: without what may be secret.
+/// A URL for messages, without secrets.
 pub(super) fn shown(location: &str) -> String {
     match Url::parse(location) {
         Ok(mut url) => {
             if url.password().is_some() {
                 let _ = url.set_password(Some("..."));
             }
-            // In Azure's URLs it is the container.
+            // In Azure's URLs the user is the container.
             if !url.username().is_empty() && (!is_azure(url.scheme()) || url.password().is_some()) {
                 let _ = url.set_username("...");
             }
@@ -144,7 +144,7 @@ pub(super) fn shown(location: &str) -> String {
             }
             url.to_string()
         }
-        // Whatever may be a user with a password.
+        // Hides what may be a user and a password.
         Err(_) => match (location.find("://"), location.rfind('@')) {
             (Some(begin), Some(end)) if begin < end => format!("{}...{}", &location[..begin + 3], &location[end..]),
             _ => location.split(['?', '#']).next().unwrap_or_default().to_owned(),

@@ -1,4 +1,4 @@
-//! The HTTP client beneath a store: counts what is sent, and notes the server's own words for whoever has to judge them.
+//! The HTTP client below a store. It counts requests, and keeps each answer's status for [`super::classify`].
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,21 +10,21 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 
-use super::io::Counters;
+use crate::store::Counters;
 
-/// What a server answered to one request for an object's bytes.
+/// The answer to one request for an object's bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The request wasn't sent.
     #[default]
     None,
-    /// It came to no answer: a connection failed, a time was up.
+    /// There was no answer: the connection failed, or the time was up.
     Failed,
-    /// A status, and how long the server asks to wait before another try.
+    /// The status, and how long the server asks to wait before the next try.
     Status(u16, Option<Duration>),
 }
 
-/// Travels with a request and brings the answer back.
+/// Travels with a request, and gets the answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Note(Arc<Mutex<Answer>>);
 
@@ -33,13 +33,13 @@ impl Note {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
-    /// What is known by now.
+    /// The answer, so far as there is one.
     pub fn get(&self) -> Answer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Makes clients that count and note.
+/// Makes such clients.
 #[derive(Debug)]
 pub(super) struct Connector<C> {
     pub inner: C,
@@ -81,7 +81,7 @@ impl HttpService for Service {
     }
 }
 
-/// `Retry-After` in seconds; dates aren't worth a parser, the usual delays stand in for them.
+/// `Retry-After` in seconds. Dates are ignored: the usual pauses do.
 fn wait(response: &HttpResponse) -> Option<Duration> {
     let seconds = response.headers().get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

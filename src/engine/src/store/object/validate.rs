@@ -1,17 +1,17 @@
-//! Values that the object_store crate takes as they are, and panics over when it makes a request of them.
+//! Checks of option values that the crate object_store would panic on when it makes a request.
 
 use url::Url;
 
 use super::connect::{is_azure, knows};
 use crate::error::{Error, Result};
 
-/// Looks at the options of a store, and at what the environment says of stores of its kind.
+/// Checks the options of a store, and the variables of the environment for stores of its kind.
 ///
 /// # Errors
 /// [`Error::value`], with the option's or variable's name.
 pub(super) fn check(scheme: &str, options: &[(String, String)]) -> Result<()> {
     for (name, value) in options {
-        look(name, value).map_err(|e| Error::value(format!("storage_options: {name}: {e}")))?;
+        check_value(name, value).map_err(|e| Error::value(format!("storage_options: {name}: {e}")))?;
     }
     let prefix = match scheme {
         "s3" => "AWS_",
@@ -24,17 +24,17 @@ pub(super) fn check(scheme: &str, options: &[(String, String)]) -> Result<()> {
             continue;
         };
         let lower = name.to_ascii_lowercase();
-        // Others are of other programs, such as AWS_S3_US_EAST_1_REGIONAL_ENDPOINT.
+        // Other variables belong to other programs, such as AWS_S3_US_EAST_1_REGIONAL_ENDPOINT.
         if !value.is_empty() && knows(&format!("{scheme}://"), &lower) {
-            let looked = look(&lower, value);
+            let looked = check_value(&lower, value);
             looked.map_err(|e| Error::value(format!("the environment's {name}: {e}")))?;
         }
     }
     Ok(())
 }
 
-/// What is wrong with a value; it isn't repeated where it may be secret.
-fn look(name: &str, value: &str) -> Result<(), String> {
+/// Checks one value. The error doesn't repeat it where it may be secret.
+fn check_value(name: &str, value: &str) -> Result<(), String> {
     let is_url = ["endpoint", "endpoint_url", "endpoint_url_s3", "base_url", "blob_storage_url"];
     if is_url.iter().any(|end| name.ends_with(end)) && !name.contains("use_") {
         let url = Url::parse(value).ok();
@@ -45,7 +45,7 @@ fn look(name: &str, value: &str) -> Result<(), String> {
             return Err(format!("expected a URL such as \"http://host:9000\", but found {found}"));
         }
     }
-    // These become parts of host names and headers.
+    // Parts of host names and headers.
     let is_plain = name.ends_with("region")
         || ["access_key_id", "secret_access_key", "session_token", "bearer_token"]
             .iter()
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_request_can_be_made_of_is_refused() {
+    fn values_that_break_requests_are_refused() {
         for (name, value) in [
             ("aws_endpoint", "localhost:9000"),
             ("aws_endpoint", "127.0.0.1:9000"),
@@ -75,7 +75,7 @@ mod tests {
             ("aws_region", "eu central"),
             ("aws_session_token", "FwoG\n"),
         ] {
-            let error = look(name, value).unwrap_err();
+            let error = check_value(name, value).unwrap_err();
             assert!(error.starts_with("expected") && !error.contains("FwoG"), "{error}");
         }
         for (name, value) in [
@@ -85,7 +85,7 @@ mod tests {
             ("aws_secret_access_key", "a/b+c="),
             ("proxy_url", "proxy:8080"),
         ] {
-            assert_eq!(look(name, value), Ok(()));
+            assert_eq!(check_value(name, value), Ok(()));
         }
     }
 }

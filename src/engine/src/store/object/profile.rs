@@ -1,4 +1,4 @@
-//! The credentials of a profile in AWS's shared files, which the object_store crate doesn't read.
+//! Credentials of a profile in AWS's shared files. The crate object_store doesn't read them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
 
 use crate::error::{Error, Result};
 
-/// The keys of the profile that the environment names (or the default one), where the environment has none itself.
+/// Adds the keys of the profile that `AWS_PROFILE` names (or of the default one), if the environment itself has no keys.
 ///
 /// # Errors
-/// [`Error::value`] if a profile is named in the environment that isn't there, or has no keys.
+/// [`Error::value`] if the named profile doesn't exist or has no keys.
 pub(super) fn apply(builder: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let env = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
     let home = std::env::home_dir();
@@ -66,7 +66,7 @@ fn with_files(mut builder: AmazonS3Builder, named: Option<&str>, files: &Files) 
              credentials file, but found none; profiles with SSO, roles or processes aren't read: export their keys \
              to the environment"
         ))),
-        // A role of the machine or container, perhaps.
+        // The machine or container may have a role.
         _ => Ok(builder),
     }
 }
