@@ -55,7 +55,14 @@ impl Opened {
         // Before anything is started or multiplied by them.
         bound_counts(spec)?;
         cache::check(spec)?;
-        let dataset = Dataset::open(spec)?;
+        Self::of_dataset(spec, Dataset::open(spec)?)
+    }
+
+    /// The same of a dataset that is open.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn of_dataset(spec: &Spec, dataset: Dataset) -> Result<Self> {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("more than 65535 arrays or stores; use several readers"));
         }
