@@ -132,7 +132,11 @@ fn stores_have_indices_of_their_own() {
     }
     let same = of(&["level=1,2|-4,2"]).unwrap();
     assert_eq!(same.views[0].dims[1].pick.as_ref().unwrap().lists(), [[1, 2]], "one list, if they don't differ");
-    assert_eq!(of(&["t=3,12", "level=0|0"]).unwrap().views[0].dims[0].picked(1), Some(&[3, 12][..]), "counted over all stores");
+    assert_eq!(
+        of(&["t=3,12", "level=0|0"]).unwrap().views[0].dims[0].picked(1),
+        Some(&[3, 12][..]),
+        "counted over all stores"
+    );
     for (pick, kind, words) in [
         (&["level=0,3|0,3"][..], ErrorKind::Index, &["index 3", "\"level\" of array 'a' in store p", "length 3"][..]),
         (&["level=2|-6"], ErrorKind::Index, &["index -6", "in store q", "length 5"]),
