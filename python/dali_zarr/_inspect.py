@@ -32,7 +32,8 @@ def _dtype_name(dtype: Any) -> str:
 def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
-    Only metadata are read, and no GPU is needed: for ``device="gpu"`` without a limit the default of 8 GiB is assumed.
+    Only metadata are read (and coordinates, for labels in ``pick``), and no GPU is needed: for ``device="gpu"`` without a limit
+    the default of 8 GiB is assumed.
 
     Args:
         batch_size: The pipeline's batch size.
@@ -64,6 +65,9 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
     Raises:
         ValueError, TypeError, IndexError: As building the pipeline does, limits that are too small excepted.
     """
+    for given in ("name", "dtype"):
+        _fn.check_text(given, arguments.get(given))
+    _fn.check_text("device", device)
     name = arguments.pop("name", None)
     dtype = arguments.pop("dtype", None)
     spec = {key: value for key, value in _fn._arguments(arguments).items() if not key.startswith("_")}

@@ -70,8 +70,16 @@ class Variable:
 
 def _dims_of(array: zarr.Array) -> list[str]:
     names = array.metadata.dimension_names if array.metadata.zarr_format == 3 else None
-    names = names or array.attrs.get("_ARRAY_DIMENSIONS") or [None] * array.ndim
-    return [n if n is not None else f"dim_{i}" for i, n in enumerate(names)]
+    names = names or array.attrs.get("_ARRAY_DIMENSIONS")
+    if not isinstance(names, (list, tuple)) or len(names) != array.ndim or not all(isinstance(n, (str, type(None))) for n in names):
+        names = [None] * array.ndim
+    while True:
+        called = [n or f"dim_{i}" for i, n in enumerate(names)]
+        # Who shares a name has none.
+        alone = [n if n and called.count(n) == 1 else None for n in names]
+        if alone == list(names):
+            return called
+        names = alone
 
 
 def load(path: str, name: str, mask_and_scale: bool) -> Variable:
@@ -123,9 +131,13 @@ class Oracle:
         # Which store each element along the first of dims comes from.
         lengths = next(([v.values.shape[v.dims.index(self.dims[0])] for v in p] for p in parts if self.dims[0] in p[0].dims), [])
         self.store_of = np.repeat(np.arange(len(lengths)), lengths)
+        own = [text for text in pick if "|" in text.rpartition("=")[2]]
+        for text in own:
+            self._pick_in_each(text, parts)
         self.variables = [self._join(p) for p in parts]
         for text in pick:
-            self._pick(text)
+            if text not in own:
+                self._pick(text)
         self.extents = self._extents()
 
         given = list(window) or [0] * len(self.dims)
@@ -186,10 +198,23 @@ class Oracle:
         axis = first.dims.index(self.dims[0])
         return Variable(first.name, first.dims, np.concatenate([p.values for p in parts], axis))
 
-    def _pick(self, text: str) -> None:
+    def _picked_dim(self, text: str) -> tuple[str, str]:
         dim, _, indices = text.rpartition("=")
-        if dim.lstrip("-").isdigit():
-            dim = self.reference.dims[int(dim)]
+        return (self.reference.dims[int(dim)] if dim.lstrip("-").isdigit() else dim), indices
+
+    def _pick_in_each(self, text: str, parts: list[list[Variable]]) -> None:
+        """Takes a list of indices of its own from each store."""
+        dim, indices = self._picked_dim(text)
+        lists = [[int(i) for i in one.split(",")] for one in indices.split("|")]
+        if dim == self.dims[0] or len(lists) != len(parts[0]) or len({len(one) for one in lists}) != 1:
+            raise ValueError(f"pick {text!r} for {len(parts[0])} stores that are joined along {self.dims[0]!r}")
+        for stores in parts:
+            for v, wanted in zip(stores, lists):
+                if dim in v.dims:
+                    v.values = np.take(v.values, wanted, axis=v.dims.index(dim))  # IndexError where outside
+
+    def _pick(self, text: str) -> None:
+        dim, indices = self._picked_dim(text)
         wanted = [int(i) for i in indices.split(",")]
         if not any(dim in v.dims for v in self.variables):
             raise ValueError(f"pick: no array has dimension {dim!r}")

@@ -22,7 +22,7 @@ a reanalysis. The chunks that a batch needs are read, decompressed and assembled
 reader's own; with ``device="gpu"`` they are decompressed on the GPU where the codec allows it.
 
 Dimensions are called by the names that the store gives them (``dimension_names``, ``_ARRAY_DIMENSIONS``); those without
-a name are called ``dim_0``, ``dim_1``, ... by position.
+a name of their own are called ``dim_0``, ``dim_1``, ... by position.
 
 There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
 by offset, and one more with `return_index`. All samples of an output have the same shape.
@@ -62,9 +62,14 @@ the same type, or `dtype` must be set.)",
       .AddOptionalArg("pick", R"(Indices to take along dimensions before anything else, each in the form
 ``"DIMENSION=INDEX,INDEX,..."``, for example ``"level=0,5,-1"``.
 
-Negative indices count from the end; the order is kept and repetitions are allowed. The function
-``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices, and
-floating-point numbers are labels that are looked up in the store's array of the dimension's name.)",
+Negative indices count from the end; the order is kept and repetitions are allowed. The indices are the same in all stores of
+`path`, unless there is a list for each store, as in ``"level=2,5|1,4"`` for two: lists of one length, in the order of `path`.
+Along the dimension by which stores are joined, indices count over all stores, in one list.
+
+The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices (lists of them
+are one for each store), and floating-point numbers are labels. Labels are looked up, in each store, in the array of the
+dimension's name that stands beside `arrays`: they are its values as `mask_and_scale` decodes them, also where the reader's own
+arrays aren't decoded.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
 by its position.
@@ -174,7 +179,8 @@ Excludes `random_shuffle` and `stick_to_shard`.)",
 
 The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
 `initial_fill`, how they share chunks. All shards of a data set
-must be given the same seed. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
+must be given the same seed. Two shuffled readers with the same seed don't stay in step unless their samples and chunks are the
+same. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
 seed nor a random one takes its place.)",
                                int64_t{-1})
       .AddOptionalArg<int64_t>("shard_id", R"(Which shard this reader delivers, from 0 to ``num_shards - 1``.)",

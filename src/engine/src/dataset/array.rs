@@ -11,6 +11,7 @@ use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
 use super::json::shown;
+use super::names::DimNames;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
@@ -67,7 +68,7 @@ impl Part {
 /// What an array's metadata say beside the [`Part`].
 pub(super) struct Described {
     pub part: Part,
-    pub dims: Vec<String>,
+    pub dims: DimNames,
     pub stored: Stored,
     pub fill: u64,
     pub cf: Cf,
@@ -96,7 +97,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
     }
     let fill = own_fill.unwrap_or(0);
     countable(&shape, stored)?;
-    let dims = dimension_names(document.get("dimension_names"), &node.attributes, shape.len())?;
+    let dims = DimNames::read(document.get("dimension_names"), &node.attributes, shape.len());
     let cf = if mask_and_scale {
         cf::decode(node.version, stored, own_fill.filter(|_| node.version == 2), &node.attributes)?
     } else {
@@ -248,41 +249,6 @@ fn understood(document: &Map<String, Value>) -> Result<()> {
     }
 }
 
-/// `dimension_names`, else `_ARRAY_DIMENSIONS`; dimensions without a name are called `dim_0`, `dim_1` and so on.
-fn dimension_names(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Result<Vec<String>> {
-    let (field, names) = match names {
-        Some(names) if !names.is_null() => ("dimension_names", names),
-        _ => ("_ARRAY_DIMENSIONS", attributes.get("_ARRAY_DIMENSIONS").unwrap_or(&Value::Null)),
-    };
-    let wrong = || {
-        Error::value(format!(
-            "{field}: expected a name or null for each of {ndim} dimensions, but found {}",
-            shown(names)
-        ))
-    };
-    let unnamed = vec![Value::Null; ndim];
-    let names = match names {
-        Value::Null => &unnamed,
-        Value::Array(names) if names.len() == ndim => names,
-        _ => return Err(wrong()),
-    };
-    let mut dims: Vec<String> = Vec::with_capacity(ndim);
-    for (i, name) in names.iter().enumerate() {
-        let name = match name {
-            Value::Null => format!("dim_{i}"),
-            Value::String(name) => name.clone(),
-            _ => return Err(wrong()),
-        };
-        if dims.contains(&name) {
-            return Err(Error::value(format!(
-                "{field}: expected a different name for each dimension, but found {name:?} twice"
-            )));
-        }
-        dims.push(name);
-    }
-    Ok(dims)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -304,7 +270,7 @@ mod tests {
     fn keys_and_names() {
         let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, false).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
-        assert_eq!(described.dims, ["dim_0", "lat"]);
+        assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
     }
 
@@ -329,9 +295,6 @@ mod tests {
             ("codecs", json!([{"name": "bytes", "configuration": {"endian": "middle"}}])),
             ("chunk_key_encoding", json!({"name": "nonsense"})),
             ("storage_transformers", json!([{"name": "x"}])),
-            ("dimension_names", json!(["a", "a"])),
-            ("dimension_names", json!(["dim_1", null])),
-            ("dimension_names", json!(["a"])),
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {

@@ -135,7 +135,7 @@ fn consolidated_metadata_of_v2_are_read_once() {
     let dataset = open(&[dir.path()], &[]).unwrap();
     let array = &dataset.arrays[0];
     assert_eq!((array.name.as_str(), array.dtype), ("a", DType::F32));
-    assert_eq!(array.dims, ["y", "x"]);
+    assert_eq!(array.dims.names, ["y", "x"]);
     let format = &array.parts[0].format;
     assert_eq!((format.order.as_slice(), format.swap, format.describe()), (&[1, 0][..], true, "zlib".to_owned()));
     assert_eq!(array.parts[0].key(&[1, 0]), "a/1.0");

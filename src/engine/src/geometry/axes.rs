@@ -48,7 +48,19 @@ pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
 }
 
 /// The name of a dimension that the user named or numbered.
-pub(super) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape], reference: &ArrayShape) -> Result<String> {
+pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Result<String> {
+    let reference = reference(arrays);
+    for array in arrays {
+        if let (DimKey::Name(name), Some(unclear)) = (key, &array.unclear)
+            && unclear.names.contains(name)
+        {
+            return Err(Error::value(format!(
+                "{argument}: expected a name that only one dimension has, but found \"{name}\", and array '{}' has {}; give \
+                 the dimension's position instead",
+                array.name, unclear.stored
+            )));
+        }
+    }
     match key {
         DimKey::Name(name) if arrays.iter().any(|a| a.dims.contains(name)) => Ok(name.clone()),
         DimKey::Name(name) => {
@@ -79,7 +91,7 @@ pub(super) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape], refer
 }
 
 /// The names of the dimensions that samples are cut along.
-pub(super) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
+pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
     if spec.dims.is_empty() {
         return reference.dims.first().map(|d| vec![d.clone()]).ok_or_else(|| {
@@ -88,7 +100,7 @@ pub(super) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Stri
     }
     let mut names = Vec::new();
     for key in &spec.dims {
-        let name = resolve(key, "dims", arrays, reference)?;
+        let name = resolve(key, "dims", arrays)?;
         if names.contains(&name) {
             return Err(Error::value(format!("dims: dimension \"{name}\" is named twice")));
         }
@@ -116,7 +128,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
     }
     let mut random: Vec<String> = Vec::new();
     for key in &spec.random_crop {
-        let name = resolve(key, "random_crop", arrays, reference(arrays))?;
+        let name = resolve(key, "random_crop", arrays)?;
         if !names.contains(&name) {
             return Err(Error::value(format!(
                 "random_crop: samples aren't cut along dimension \"{name}\"; name it in dims too, with a window"
@@ -153,7 +165,7 @@ fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>>
     if !spec.cross_stores {
         for view in views {
             let Some((d, starts)) = &view.joined else { continue };
-            match &view.dims[*d].pick {
+            match view.dims[*d].picked(0) {
                 None => breaks.extend(starts[1..starts.len() - 1].iter().map(|&s| s as i64)),
                 // Picked elements may come from the stores in any order.
                 Some(pick) => {

@@ -126,7 +126,7 @@ impl Reader {
     }
 
     /// Reserves the memory and starts the threads.
-    fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, opened: Opened) -> Result<Self> {
         let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();

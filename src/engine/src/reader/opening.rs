@@ -55,16 +55,16 @@ impl Opened {
         // Before anything is started or multiplied by them.
         bound_counts(spec)?;
         cache::check(spec)?;
-        Self::of_dataset(spec, Dataset::open(spec)?)
+        Self::of(spec, Dataset::open(spec)?)
     }
 
-    /// The same of a dataset that is open.
+    /// The same for a dataset that is open.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub(crate) fn of_dataset(spec: &Spec, dataset: Dataset) -> Result<Self> {
+    pub fn of(spec: &Spec, dataset: Dataset) -> Result<Self> {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
-            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
+            return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
         bound_chunks(spec, &dataset, &geometry)?;
@@ -91,10 +91,12 @@ impl Opened {
     }
 }
 
-fn shape(array: &ArrayInfo) -> ArrayShape {
+/// What geometry knows of an array.
+pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
-        dims: array.dims.clone(),
+        dims: array.dims.names.clone(),
+        unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         values: array.cf.decoded,
     }

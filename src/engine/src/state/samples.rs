@@ -205,7 +205,7 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
     let all = [
         ("name", json!(name)),
-        ("dims", shortened(json!(array.dims))),
+        ("dims", shortened(json!(array.dims.names))),
         ("shape", shortened(shape(&geometry.views[at], geometry))),
         ("stored dtype", json!(array.dtype.name())),
         ("mask_and_scale", json!(decoding)),
@@ -217,10 +217,14 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),
-/// lengths of the others, and the indices of what `pick` takes, unless these are all from the first on.
+/// lengths of the others, and the indices of what `pick` takes (lists of them, if stores differ), unless these are all from
+/// the first on.
 fn shape(view: &View, geometry: &Geometry) -> Value {
     let dim = |dim: &crate::geometry::ViewDim| {
-        let pick = dim.pick.as_ref().filter(|pick| !pick.iter().copied().eq(0..pick.len() as u64));
+        let pick = dim.pick.as_ref().and_then(|pick| match pick.lists() {
+            [list] => (!list.iter().copied().eq(0..pick.len())).then(|| json!(list)),
+            lists => Some(json!(lists)),
+        });
         match (&dim.role, pick) {
             (Role::Axis(a), None) => json!(geometry.axes[*a].name),
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),

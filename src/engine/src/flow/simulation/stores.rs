@@ -103,7 +103,7 @@ impl Prepared {
             ..Spec::default()
         };
         let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect())?;
-        let opened = Opened::of_dataset(&spec, dataset)?;
+        let opened = Opened::of(&spec, dataset)?;
         if opened.order.samples() == 0 {
             return Err(Error::value("no samples"));
         }
