@@ -111,7 +111,7 @@ def read_vector(path: str, array: str, options: str | Sequence[str] | None = Non
     """
     spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
     options = [options] if isinstance(options, str) else list(options or [])
-    if "://" not in path or path.startswith("file://"):
+    if "://" not in path or path.lower().startswith("file://"):
         # Those of remote stores beside it are none of its business.
         options = [o for o in options if o.partition("=")[0].strip().lower() in _VERSIONS]
     spec["storage_options"] = options or None

@@ -88,13 +88,13 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
     })
 }
 
-/// The length of what came for a read, which is counted.
+/// The length of what came for a read, which is counted. If it is longer than the read's span, nothing came.
 ///
 /// # Errors
 /// As [`fits`].
 pub(super) fn ended(shared: &Shared, read: &Read, came: &Came) -> Result<usize> {
     let len = fits(shared, read, came.found.size)?;
-    if came.read {
+    if came.read && len <= read.to.len {
         shared.stats.read(len);
     }
     Ok(len)
@@ -123,14 +123,14 @@ pub(super) fn forget_index(shared: &Shared, array: u16, part: u16, key: &str) {
     }
 }
 
-/// The encoded bytes of a chunk, read from the store once more, into memory of its own.
+/// The encoded bytes of a chunk, of which there were `len`, read from the store once more, into memory of its own.
 ///
 /// # Errors
 /// If they can't be read any more.
-pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
+pub(crate) fn reread(catalog: &Catalog, id: ChunkId, len: usize) -> Result<Vec<u8>> {
     let gone = || Error::runtime("it vanished while it was read");
     let (key, store) = (catalog.key(id), catalog.store(id.array, id.part));
-    let most = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id)) as u64;
+    let most = catalog.part(id).format.usual_encoded_bytes(catalog.decoded_bytes(id)).max(len) as u64;
     let (Location::Shard(_, slot), Some(sharding)) = (catalog.location(id), &catalog.part(id).sharding) else {
         let whole = match store.remote() {
             Some(remote) => remote.io().block_on(remote.get(&key, most, Phase::Running))?,
@@ -142,7 +142,7 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
     let found = store.read(&key, sharding.index_part(), None, &mut index)?.ok_or_else(gone)?;
     let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
     if len > most {
-        return Err(Error::runtime(format!("expected at most {most} encoded bytes, found {len}")));
+        return Err(Error::runtime(format!("expected at most {most} encoded bytes, but found {len}; it was replaced")));
     }
     let mut bytes = vec![0; len as usize];
     store.read(&key, Part::From(offset), found.version.as_ref(), &mut bytes)?.ok_or_else(gone)?;

@@ -61,6 +61,9 @@ pub(super) fn fetch_past_host(
         return Ok(None);
     };
     let len = fits(shared, read, value.size)?;
+    if len > read.to.len {
+        return Ok(Some(len));
+    }
     let (from, _) = window(read.part(), value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
     // SAFETY: the scheduler reserved the slots, the landing place and the span for this read alone, until it hears of its end.

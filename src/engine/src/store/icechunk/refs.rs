@@ -62,7 +62,7 @@ impl Choice {
                             )));
                         };
                         // Of the root of a file system nothing is left but the slash.
-                        outside.push(format!("{scheme}://{}/", rest.trim_end_matches('/')));
+                        outside.push(format!("{}://{}/", scheme.to_ascii_lowercase(), rest.trim_end_matches('/')));
                     }
                     continue;
                 }

@@ -126,7 +126,7 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
 }
 
 /// A URL as it may stand in a message: without what may be secret.
-pub(super) fn shown(location: &str) -> String {
+pub(in crate::store) fn shown(location: &str) -> String {
     match Url::parse(location) {
         Ok(mut url) => {
             if url.password().is_some() {

@@ -19,7 +19,7 @@ mod tests;
 mod transfer;
 mod values;
 
-pub(super) use connect::knows;
+pub(super) use connect::{knows, shown};
 pub(crate) use io::blocking;
 pub use io::{Counters, Io};
 pub(crate) use transfer::is_dated_or_tagged;

@@ -50,6 +50,27 @@ pub(in crate::store) fn split(path: &Path) -> Option<(PathBuf, String)> {
     Some((file.to_owned(), inner))
 }
 
+/// What to say of a file that isn't an archive, neither by name nor by its first bytes.
+fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
+    let mut head = [0; 8];
+    let len = file.read_at(&mut head, 0).ok()?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let found = match &head[..len] {
+        _ if ["zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"].contains(&name) => {
+            format!("{name}, which is a part of a store; give the directory that holds it")
+        }
+        _ if location.to_ascii_lowercase().ends_with(".zip") => return None,
+        [] => "an empty file; check the path".to_owned(),
+        [b'P', b'K', ..] => return None,
+        [0x89, b'H', b'D', b'F', ..] | [b'C', b'D', b'F', ..] => {
+            "an HDF5 or NetCDF file; write its variables to a Zarr store".to_owned()
+        }
+        [b'{' | b'[', ..] => "a JSON file; give the directory or the archive of a Zarr store".to_owned(),
+        _ => "a file of another kind; give the directory or the archive of a Zarr store".to_owned(),
+    };
+    Some(format!("expected a directory or a zip archive, but found {found}"))
+}
+
 impl LocalZip {
     /// Opens the archive in the file `path`, and of that the part below `inner`.
     ///
@@ -63,7 +84,9 @@ impl LocalZip {
         let tail_at = stamp.size - tail.len() as u64;
         file.read_exact_at(&mut tail, tail_at).map_err(failed)?;
         let within = |e: Error| e.within(format!("store {location}"));
-        let end = End::find(&tail, stamp.size).map_err(within)?;
+        let end = End::find(&tail, stamp.size)
+            .map_err(|e| other_kind(&file, path, location).map_or(e, Error::value))
+            .map_err(within)?;
         // As long as the file allows.
         let mut bytes = vec![0; (end.directory.end - end.directory.start) as usize];
         file.read_exact_at(&mut bytes, end.directory.start).map_err(failed)?;
