@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use zarrs::array::ChunkKeyEncoding;
 use zarrs::metadata::v3::MetadataV3;
 
@@ -80,8 +80,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
     };
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
-    let version = field("zarr_format").as_u64();
-    if version != Some(u64::from(node.version)) {
+    if field("zarr_format").as_f64() != Some(f64::from(node.version)) {
         return Err(Error::value(format!(
             "zarr_format: expected {}, but found {}",
             node.version,
@@ -145,7 +144,12 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     }
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
-    let keys = key_encoding(field("chunk_key_encoding").clone())?;
+    let keys = key_encoding(field("chunk_key_encoding").clone()).ok_or_else(|| {
+        Error::value(format!(
+            "chunk_key_encoding: expected \"default\" or \"v2\", with the separator \"/\" or \".\", but found {}",
+            shown(field("chunk_key_encoding"))
+        ))
+    })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: opened, keys })
 }
 
@@ -167,10 +171,12 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
     let separator = match field("dimension_separator") {
-        Value::Null => Value::from("."),
-        found => found.clone(),
+        Value::Null => &json!("."),
+        found => found,
     };
-    let keys = key_encoding(serde_json::json!({"name": "v2", "configuration": {"separator": separator}}))?;
+    let keys = key_encoding(json!({"name": "v2", "configuration": {"separator": separator}})).ok_or_else(|| {
+        Error::value(format!("dimension_separator: expected \".\" or \"/\", but found {}", shown(separator)))
+    })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
 }
 
@@ -186,15 +192,10 @@ fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     Ok((largest, bytes))
 }
 
-fn key_encoding(value: Value) -> Result<ChunkKeyEncoding> {
-    let wrong = |reason: String| {
-        Error::value(format!(
-            "chunk_key_encoding: expected \"default\" or \"v2\", but found {} ({reason})",
-            shown(&value)
-        ))
-    };
-    let metadata: MetadataV3 = serde_json::from_value(value.clone()).map_err(|e| wrong(e.to_string()))?;
-    ChunkKeyEncoding::from_metadata(&metadata).map_err(|e| wrong(e.to_string()))
+/// How chunks are named; `None` if it isn't known. The reason that zarrs gives is of no use to those who look at metadata.
+fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
+    let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
+    ChunkKeyEncoding::from_metadata(&metadata).ok()
 }
 
 fn shape(value: &Value) -> Result<Vec<u64>> {
@@ -251,8 +252,6 @@ fn understood(document: &Map<String, Value>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn node(change: impl Fn(&mut Value)) -> Node {

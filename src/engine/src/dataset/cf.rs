@@ -4,6 +4,8 @@
 //! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and
 //! an integer `scale_factor` alone gives int64.
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
 use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
@@ -37,6 +39,23 @@ impl Cf {
     /// Whether values pass unchanged.
     pub fn is_identity(&self) -> bool {
         self.missing.is_empty() && self.scale.is_none() && self.offset.is_none() && self.src_dtype == self.decoded
+    }
+}
+
+impl fmt::Display for Cf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |n: Option<f64>| n.map_or("none".to_owned(), |n| n.to_string());
+        let missing = self.missing.iter().map(|&bits| match int_value(bits, self.src_dtype) {
+            Some(i) => i.to_string(),
+            None => float_value(bits, self.src_dtype).to_string(),
+        });
+        let missing = missing.collect::<Vec<_>>().join(", ");
+        let (scale, offset) = (number(self.scale), number(self.offset));
+        write!(
+            f,
+            "{} to {}, scale_factor {scale}, add_offset {offset}, missing [{missing}]",
+            self.src_dtype, self.decoded
+        )
     }
 }
 

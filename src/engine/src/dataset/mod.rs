@@ -126,24 +126,43 @@ pub(crate) fn each_store<T: Send>(
 
 /// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
 fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
-    if let Some(hierarchy) = metadata_error(Hierarchy::open(&**store))? {
-        return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
-    }
-    let none = || {
-        Error::value(format!(
-            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, and no \
-             Icechunk repository; check the path",
-            store.location()
-        ))
+    let refused = match Hierarchy::open(&**store) {
+        Err(e) if e.is_refused() => Some(e),
+        opened => match metadata_error(opened)? {
+            Some(hierarchy) => return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?)),
+            None => None,
+        },
+    };
+    let none = || match &refused {
+        Some(e) => Error::value(e.message()),
+        None => Error::value(format!(
+            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
+             below, and no Icechunk repository; check the path",
+            store.location(),
+            spec.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
+        )),
     };
     let repository = match store.snapshot() {
-        Some(_) => None,
-        None => metadata_error(store::repository(store))?,
+        None if refused.is_none() => metadata_error(store::repository(store))?,
+        _ => None,
     };
-    let repository = repository.ok_or_else(none)?;
-    let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
-    let arrays = describe_in(spec, i, &*repository, hierarchy)?;
-    Ok((repository, arrays))
+    if let Some(repository) = repository {
+        let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
+        let arrays = describe_in(spec, i, &*repository, hierarchy)?;
+        return Ok((repository, arrays));
+    }
+    // Writers of single arrays leave folders above them that aren't groups.
+    let mut hierarchy = Hierarchy::without_top(&**store);
+    let found = if spec.arrays.is_empty() {
+        metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
+    } else {
+        hierarchy.read_ahead(&spec.arrays);
+        spec.arrays.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+    };
+    if !found {
+        return Err(none());
+    }
+    Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?))
 }
 
 fn describe_in(
@@ -195,7 +214,7 @@ impl ArrayInfo {
             return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
         }
         if self.cf != other.cf {
-            return differ("decoding attributes", format!("{:?}", self.cf), format!("{:?}", other.cf));
+            return differ("decoding attributes", self.cf.to_string(), other.cf.to_string());
         }
         self.parts.push(other.part);
         Ok(())
@@ -209,7 +228,10 @@ fn metadata_error<T>(result: Result<T>) -> Result<T> {
 
 fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
-        let missing = || format!("store {}: expected an array '{name}', but found none of that name", store.location());
+        let missing = || {
+            let (place, besides) = (store.location(), besides(hierarchy));
+            format!("store {place}: expected an array '{name}', but found none of that name{besides}")
+        };
         // The list only serves the message.
         let names = hierarchy.names().ok().flatten().ok_or_else(|| Error::value(missing()))?;
         return Err(Error::value(match names.as_slice() {
@@ -217,7 +239,12 @@ fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask
                 "store {}: expected an array '{name}' in it, but the store is an array itself; leave arrays out",
                 store.location()
             ),
-            _ => format!("store {}: expected an array '{name}', but found {}", store.location(), listed(&names)),
+            _ => format!(
+                "store {}: expected an array '{name}', but found {}{}",
+                store.location(),
+                listed(&names),
+                besides(hierarchy)
+            ),
         }));
     };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
@@ -233,8 +260,9 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
     let mut names = names.map_err(|why| {
         Error::value(format!(
             "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; \
-             give arrays",
-            store.location()
+             give arrays{}",
+            store.location(),
+            besides(hierarchy)
         ))
     })?;
     match (names.pop(), names.is_empty()) {
@@ -242,12 +270,18 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
         (last, _) => {
             names.extend(last);
             Err(Error::value(format!(
-                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}",
+                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}{}",
                 store.location(),
-                listed(&names)
+                listed(&names),
+                besides(hierarchy)
             )))
         }
     }
+}
+
+/// What is wrong with the top of a store, in which something wasn't found.
+fn besides(hierarchy: &Hierarchy) -> String {
+    hierarchy.damaged().map_or(String::new(), |e| format!("; besides, {e}"))
 }
 
 fn listed(names: &[String]) -> String {
@@ -269,3 +303,5 @@ fn base_name(location: &str) -> String {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_unusual;

@@ -145,7 +145,7 @@ impl Scheduler {
     }
 
     /// Whether the CPU decodes a chunk to memory from which it is copied to a GPU.
-    fn bounces(&self, handle: Handle) -> bool {
+    pub(super) fn bounces(&self, handle: Handle) -> bool {
         self.s.lanes.is_some() && self.chunks[handle].place.route == Route::Cpu
     }
 
@@ -221,7 +221,10 @@ impl Scheduler {
         let in_place = route == Route::Raw && self.s.lanes.is_none();
         let (most, range) = match route {
             Route::Raw => (decoded, ReadRange::Exact),
-            _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
+            _ => {
+                let usual = || catalog.part(id).format.usual_encoded_bytes(decoded);
+                (self.chunks[handle].longer.unwrap_or_else(usual), ReadRange::Whole)
+            }
         };
         let (bounce, slots) = self.takes_decoded(handle);
         let staging = bounce + if in_place { 0 } else { arena::rounded(most) };
@@ -305,7 +308,7 @@ impl Scheduler {
         self.s.shared.catalog.store(id.array, id.part).has_files()
     }
 
-    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't).
+    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't, or it can't hold so many).
     ///
     /// # Errors
     /// If there isn't enough of it now.
@@ -315,7 +318,9 @@ impl Scheduler {
             && bytes >= LEAST_LANDING
             && self.in_files(self.chunks[handle].id);
         match &mut self.s.landing {
-            Some(block) if applies => block.arena.take(bytes).map(Some).ok_or(Short::Staging),
+            Some(block) if applies && bytes <= block.arena.capacity() => {
+                block.arena.take(bytes).map(Some).ok_or(Short::Staging)
+            }
             _ => Ok(None),
         }
     }

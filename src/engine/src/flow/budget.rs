@@ -77,6 +77,11 @@ pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
     ((window.unwrap_or(1).max(1) + 1) * needs.batch + chunk + aside) as u64
 }
 
+/// Batches that [`cpu`] may give memory beyond those of [`smallest_cpu`].
+pub fn most_ahead(window: Option<usize>) -> usize {
+    MOST_IDLE - 1 + if window.is_some() { 0 } else { MOST_WINDOW - 1 }
+}
+
 /// What of a limit on host memory goes to decoders and indexes, and what is left beyond the smallest that would do.
 struct Spare {
     threads: usize,

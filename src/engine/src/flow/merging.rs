@@ -190,16 +190,16 @@ impl Scheduler {
         let Some((offset, len)) = index.entries.get(slot) else { return Ok(None) };
         let catalog = &self.s.shared.catalog;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
-        let (least, most) = match route {
-            Route::Raw => (decoded, decoded),
-            _ => (0, catalog.part(id).format.max_encoded_bytes(decoded)),
-        };
-        if len < least as u64 || len > most as u64 {
-            return Err(Error::runtime(format!(
-                "{}: expected between {least} and {most} encoded bytes for {decoded} decoded ones, found {len} in the \
-                 shard's index; the shard is corrupt",
-                catalog.name(id)
-            )));
+        match route {
+            Route::Raw if len == decoded as u64 => {}
+            Route::Raw => {
+                return Err(Error::runtime(format!(
+                    "{}: expected {decoded} bytes, but found {len} in the shard's index; the shard is damaged",
+                    catalog.name(id)
+                )));
+            }
+            _ if len <= catalog.part(id).format.usual_encoded_bytes(decoded) as u64 => {}
+            _ => self.holds(handle, len)?,
         }
         Ok(Some((offset, len)))
     }

@@ -22,6 +22,7 @@ mod decode;
 mod fetch;
 mod fetch_pool;
 mod launch;
+pub(crate) mod longer;
 mod merging;
 mod pieces;
 mod queue;
@@ -61,7 +62,8 @@ pub(crate) struct Plan {
 pub(crate) enum Event {
     /// The planner planned the next batch.
     Planned(Box<Plan>),
-    /// A read ended: bytes read, or `None` if there is no such key.
+    /// A read ended: bytes read, or `None` if there is no such key. More bytes than there was room for: nothing was read, and the
+    /// value has so many.
     Fetched(GroupId, Result<Option<usize>>),
     /// A read with uploads is over, and its memory is being copied to the device. [`Event::Uploaded`] will follow.
     Uploading,

@@ -227,6 +227,9 @@ fn fetch_past_host(
         return Ok(None);
     };
     let len = fits(shared, read, value.size)?;
+    if len > read.len {
+        return Ok(Some(len));
+    }
     let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
     // SAFETY: the scheduler reserved the slots and the landing place for this read alone, until it hears of its end; the lease

@@ -9,6 +9,8 @@ mod tests;
 mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
+#[cfg(test)]
+mod tests_longer;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -7,6 +7,7 @@ use crate::dataset::{Dataset, Sharding};
 use crate::error::{Error, Result};
 use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
 use crate::flow::catalog::{Catalog, Route};
+use crate::flow::longer::Room;
 use crate::flow::tasks::Shared;
 use crate::flow::{Block, MERGE_REMOTE, Rules};
 use crate::geometry::Geometry;
@@ -90,7 +91,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             let encoded = match route {
                 Route::Raw if !gpu && part.sharding.is_none() => 0,
                 Route::Raw => decoded,
-                _ => part.format.max_encoded_bytes(decoded),
+                _ => part.format.usual_encoded_bytes(decoded),
             };
             needs.encoded = needs.encoded.max(encoded);
             if catalog.dataset.stores[part.store].latency() == Latency::Remote {
@@ -190,6 +191,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, in
         working_set: needs.working_set,
         shuffled: needs.shuffled,
         index_output: spec.return_index,
+        room: Room::new(needs, spec.prefetch_queue_depth, spec.device != Device::Cpu),
     }
 }
 

@@ -207,7 +207,7 @@ impl Machine {
         let decoded = part.largest_bytes;
         let len = match self.catalog.routes[shard.array as usize][shard.part as usize] {
             Route::Raw => decoded,
-            Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.max_encoded_bytes(decoded)),
+            Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.usual_encoded_bytes(decoded)),
         };
         let slots = self.catalog.sharding(shard).slots();
         Index { entries: Entries::Even { slots, len: len as u64 }, version: None }

@@ -201,7 +201,8 @@ pub(super) fn root(location: &str) -> Result<PathBuf> {
     if location.is_empty() {
         return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
     }
-    let Some(rest) = location.strip_prefix("file://") else { return Ok(PathBuf::from(location)) };
+    let url = location.split_at_checked("file://".len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("file://"));
+    let Some((_, rest)) = url else { return Ok(PathBuf::from(location)) };
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {
         return Err(wrong(location, "found a file:// URL without an absolute path; write file:///PATH"));
@@ -471,10 +472,60 @@ mod tests {
         let path = dir.path().to_str().unwrap();
         assert!(LocalStore::open(&format!("file://{path}/a%20b"), ReadFiles::default()).is_ok());
         assert!(LocalStore::open(&format!("file://localhost{path}/a b"), ReadFiles::default()).is_ok());
+        let stores = super::super::open(&[format!("FILE://{path}/a%20b")], &[], 1, ReadFiles::default());
+        assert!(stores.unwrap()[0].latency() == Latency::Local, "schemes have no case");
         fs::write(dir.path().join("file.zip"), b"").unwrap();
         for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "ftp://host/store"] {
             let error = super::super::open(&[wrong.to_owned()], &[], 1, ReadFiles::default()).err().unwrap();
             assert_eq!(error.kind(), Kind::Value, "{error}");
+        }
+    }
+
+    /// What is said of a path or URL.
+    fn refused(location: &str) -> String {
+        super::super::open(&[location.to_owned()], &[], 1, ReadFiles::default()).err().unwrap().message().to_owned()
+    }
+
+    #[test]
+    fn files_that_are_no_stores_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes, found) in [
+            ("a.nc", &b"\x89HDF\r\n\x1a\n and more"[..], "an HDF5 or NetCDF file"),
+            ("b.nc", b"CDF\x01 and more", "an HDF5 or NetCDF file"),
+            ("c.json", b"{\"a\": 1}", "a JSON file"),
+            ("zarr.json", b"{\"zarr_format\": 3}", "zarr.json, which is a part of a store"),
+            ("d.tif", b"II*\0 and more", "a file of another kind"),
+            ("e", b"", "an empty file"),
+            ("f", b"PK\x03\x04 and so on", "no end of one; the file is truncated"),
+            ("g.zip", b"", "no end of one; the file is truncated"),
+        ] {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            let message = refused(path.to_str().unwrap());
+            assert!(message.contains(found) && message.contains("zip archive"), "{name}: {message}");
+        }
+    }
+
+    #[test]
+    fn chains_of_urls_name_the_inner_one() {
+        for (chain, inner, hint) in [
+            ("simplecache::s3://bucket/era5.zarr", "give s3://bucket/era5.zarr itself", "cache_dir"),
+            ("filecache::https://host/a.zarr", "give https://host/a.zarr itself", "cache_dir"),
+            ("zip://inner::s3://bucket/a.zip", "give s3://bucket/a.zip itself", "the path inside"),
+            ("simplecache::zip://::gs://b/a.zip", "give gs://b/a.zip itself", "cache_dir"),
+            ("zip::file:///data/a.zip", "give file:///data/a.zip itself", "the path inside"),
+            ("simplecache::/data/a.zarr", "give /data/a.zarr itself", "cache_dir"),
+            ("s3::s3://user:secret@bucket/a", "give s3://...:...@bucket/a itself", ""),
+        ] {
+            let message = refused(chain);
+            assert!(message.contains("fsspec") && message.contains(inner) && message.contains(hint), "{message}");
+            assert!(!message.contains("secret"), "{message}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("a::b")).unwrap();
+        assert!(LocalStore::open(dir.path().join("a::b").to_str().unwrap(), ReadFiles::default()).is_ok());
+        for other in ["http://[::1]:9/a.zarr", "http://host/a::b/c.zarr"] {
+            assert!(super::super::open(&[other.to_owned()], &[], 1, ReadFiles::default()).is_ok(), "{other}");
         }
     }
 }
