@@ -77,7 +77,8 @@ By default, samples are cut along the first dimension of the array that has most
 ``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
 `roi_start` and `roi_end`. By default all are ``0``.)",
                       Integers{})
-      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples.
+      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples, the first
+of which is `roi_start`.
 
 By default that is `window`, at least one: samples don't overlap.)",
                       Integers{})
@@ -96,7 +97,7 @@ By default ``1``.)",
       .AddOptionalArg("offsets", R"(Offsets along the first of `dims`; each gives one group of outputs.
 
 With ``offsets=[0, 1]``, for example, the outputs are a window and the one that starts an element later. Negative
-offsets are allowed.)",
+offsets are allowed. Nothing is read at an offset that isn't named, 0 included.)",
                       Integers{})
       .AddOptionalArg("roi_start", R"(For each of `dims`, the first element that samples may touch.
 
@@ -120,7 +121,8 @@ and `roi_end` leave, or across one of `breaks`.
 
 - ``"error"``: building the pipeline fails.
 - ``"drop"``: such a window isn't a sample.
-- ``"pad"``: its elements outside get `fill_value`; so do those beyond the breaks around its start.)",
+- ``"pad"``: its elements outside get `fill_value`. Where a break parts the windows of a sample, those elements are read
+  that lie on the same side of it as the sample's start.)",
                       "drop")
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
