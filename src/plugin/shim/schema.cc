@@ -208,7 +208,9 @@ By default as many as the memory limits allow.)",
       .AddOptionalArg<int64_t>("device_memory_limit", R"(Bytes of device memory that the reader holds at most, outputs that
 have not been handed over yet included.)",
                                nullptr)
-      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
+      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most. If that is more than
+the machine has, seven eighths of what it has are the limit.)",
+                               nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 
 - ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on chunks from all over an array was

@@ -86,13 +86,11 @@ pub(super) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape], refer
     }
 }
 
-/// The names of the dimensions that samples are cut along.
+/// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
 pub(super) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
     if spec.dims.is_empty() {
-        return reference.dims.first().map(|d| vec![d.clone()]).ok_or_else(|| {
-            Error::value(format!("array '{}' has no dimension: there is nothing to cut samples along", reference.name))
-        });
+        return Ok(reference.dims.first().cloned().into_iter().collect());
     }
     let mut names = Vec::new();
     for key in &spec.dims {
@@ -113,6 +111,18 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         ("roi_start", &spec.roi_start),
         ("roi_end", &spec.roi_end),
     ];
+    if names.is_empty() {
+        let others =
+            [("offsets", spec.offsets.iter().all(|&o| o == 0)), ("breaks", spec.breaks.is_empty()), ("random_crop", spec.random_crop.is_empty())];
+        let unused = per_axis.map(|(what, values)| (what, values.is_empty())).into_iter().chain(others);
+        return match unused.into_iter().find(|(_, unused)| !unused) {
+            None => Ok(Vec::new()),
+            Some((what, _)) => Err(Error::value(format!(
+                "{what}: expected an array with dimensions, but array '{}' has none, which makes it one sample; leave {what} out",
+                arrays[0].name
+            ))),
+        };
+    }
     for (what, values) in per_axis {
         if !values.is_empty() && values.len() != names.len() {
             return Err(Error::value(format!(
@@ -221,6 +231,8 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
                  {step} for it; give 0 there, or take it out of random_crop"
             )));
         }
+        // Some windows are longer than any step that makes sense.
+        step if spec.step.is_empty() => step,
         step => limit("step", step, 1)?,
     };
     let offsets: &[i64] = if i == 0 { &spec.offsets } else { &[] };

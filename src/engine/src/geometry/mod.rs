@@ -145,6 +145,14 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
         }
         picks.push((name, &pick.indices));
     }
+    if axis_names.is_empty() && spec.paths.len() > 1 {
+        return Err(Error::value(format!(
+            "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
+             reader each",
+            arrays[0].name,
+            spec.paths.len()
+        )));
+    }
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
@@ -152,7 +160,7 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
         let mut joined = None;
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
-            let joins = array.parts.len() > 1 && *name == axis_names[0];
+            let joins = array.parts.len() > 1 && axis_names.first() == Some(name);
             let mut len = first[d];
             if joins {
                 let mut starts = vec![0];

@@ -190,6 +190,31 @@ fn only_windows_that_are_read_count() {
 }
 
 #[test]
+fn arrays_without_dimensions_are_one_sample() {
+    let arrays = [array("a", &[]), array("b", &[])];
+    let spec = Spec { paths: vec!["p".into()], offsets: vec![0, 0], return_index: true, ..Spec::default() };
+    let g = Geometry::new(&spec, &arrays).unwrap();
+    assert_eq!((g.samples, g.axes.len()), (1, 0));
+    assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
+    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), [0; 0]);
+    let g = Geometry::new(&Spec { stack_arrays: true, offsets: Vec::new(), ..spec.clone() }, &arrays).unwrap();
+    assert_eq!((shapes(&g), &*g.outputs[0].layout), (vec![vec![2], vec![0]], "C"));
+    let of = |spec: Spec| Geometry::new(&spec, &arrays).unwrap_err().message().to_owned();
+    for (what, spec) in [
+        ("window", Spec { window: vec![0], ..spec.clone() }),
+        ("roi_end", Spec { roi_end: vec![1], ..spec.clone() }),
+        ("offsets", Spec { offsets: vec![0, 1], ..spec.clone() }),
+        ("breaks", Spec { breaks: vec![1], ..spec.clone() }),
+        ("random_crop", Spec { random_crop: vec![DimKey::Index(0)], ..spec.clone() }),
+    ] {
+        let message = of(spec);
+        assert!(message.starts_with(&format!("{what}: expected an array with dimensions")), "{message}");
+    }
+    assert!(of(Spec { dims: vec![DimKey::Index(0)], ..spec.clone() }).contains("has 0 dimensions"));
+    assert!(of(Spec { paths: vec!["p".into(), "q".into()], ..spec }).contains("expected one store"));
+}
+
+#[test]
 fn a_million_breaks_are_found_quickly() {
     let a = array("a", &[("t", 1 << 40)]);
     let breaks: Vec<i64> = (1..1_000_000).map(|i| i << 20).collect();

@@ -123,7 +123,6 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
-        ("windows beyond a break from their start", only(is_apart, json!("read"))),
         ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
@@ -132,7 +131,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
         ("return_index", json!(return_index)),
     ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
+    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Where starts follow each other: how many, and the first. Runs that continue each other are one.
@@ -198,11 +198,17 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
         }
     };
     let cf = &array.cf;
+    let scale = match cf.int_scale {
+        // As a float where that is the same number.
+        Some(i) if i.unsigned_abs() <= 1 << 53 => json!(i as f64),
+        Some(i) => json!(i),
+        None => json!(cf.scale.map(number)),
+    };
     // Values that are unsigned may be reinterpreted only.
     let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
     let decoding = (decoded && !is_identity).then(|| {
         json!({
-            "missing": cf.missing, "scale_factor": cf.scale.map(number), "add_offset": cf.offset.map(number),
+            "missing": shortened(json!(cf.missing)), "scale_factor": scale, "add_offset": cf.offset.map(number),
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),
         })
     });

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use super::links::Dangling;
 use super::{Found, InFile, Part, ReadFiles, Store, too_long, unbuffered, window};
 use crate::error::{Error, Result};
 
@@ -26,8 +27,9 @@ impl LocalStore {
     pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
         let root = root(location)?;
         let wrong = |found: &str| wrong(location, found);
-        let meta = fs::metadata(&root).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => wrong("there is nothing; check the path"),
+        let meta = fs::metadata(&root).map_err(|e| match (e.kind(), Dangling::find(&root)) {
+            (_, Some(dangling)) => wrong(&dangling.to_string()),
+            (ErrorKind::NotFound, _) => wrong("there is nothing; check the path"),
             _ => wrong(&format!("it can't be opened: {e}")),
         })?;
         if !meta.is_dir() {
@@ -73,12 +75,27 @@ impl LocalStore {
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
         Ok(Some((file, meta)))
+    }
+
+    /// Whether the system's error means that there is no such key.
+    ///
+    /// # Errors
+    /// If it doesn't, or a symbolic link says that there is one.
+    fn not_found(&self, key: &str, e: &io::Error) -> Result<()> {
+        if !is_missing(e) {
+            return Err(self.failed(key, e));
+        }
+        match Dangling::find(&self.path(key)) {
+            Some(dangling) => {
+                Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but {dangling}", self.location)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Refuses what isn't a regular file.
@@ -221,8 +238,7 @@ impl Store for LocalStore {
     fn exists(&self, key: &str) -> Result<bool> {
         match fs::metadata(self.path(key)) {
             Ok(meta) => Ok(meta.is_file()),
-            Err(e) if is_missing(&e) => Ok(false),
-            Err(e) => Err(self.failed(key, &e)),
+            Err(e) => self.not_found(key, &e).map(|()| false),
         }
     }
 
@@ -235,15 +251,13 @@ impl Store for LocalStore {
         // cuFile refuses files that were opened nonblocking, so whether it is a regular one is asked before.
         match fs::metadata(&path) {
             Ok(meta) => self.check_kind(key, &meta)?,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         }
         let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(&path);
         // Some file systems have nothing but their page cache.
         let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
@@ -333,6 +347,34 @@ mod tests {
             }
         }
         assert!(store.in_file("no", None).unwrap().is_none() && store.in_file("k/below", None).unwrap().is_none());
+    }
+
+    #[test]
+    fn links_to_content_that_is_not_there_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("a.zarr");
+        fs::create_dir(&store).unwrap();
+        std::os::unix::fs::symlink("../.git/annex/objects/x", store.join("0.0")).unwrap();
+        let store = LocalStore::open(store.to_str().unwrap(), ReadFiles::default()).unwrap();
+        for error in [
+            store.read("0.0", Part::Whole, None, &mut [0; 8]).unwrap_err(),
+            store.get("0.0", 8).unwrap_err(),
+            store.exists("0.0").unwrap_err(),
+            store.in_file("0.0", None).unwrap_err(),
+            store.get("0.0/below", 8).unwrap_err(),
+        ] {
+            let (message, link) = (error.message(), dir.path().join("a.zarr/0.0"));
+            assert!(message.contains("expected a file, but found the symbolic link"), "{message}");
+            assert!(message.contains(&format!("{} to ../.git/annex/objects/x, where", link.display())), "{message}");
+        }
+        // The store itself, or an archive in its place.
+        for name in ["b.zarr", "b.zip"] {
+            let path = dir.path().join(name);
+            std::os::unix::fs::symlink("nowhere", &path).unwrap();
+            let Err(error) = LocalStore::open(path.to_str().unwrap(), ReadFiles::default()) else { panic!("{name}") };
+            assert!(error.message().contains("to nowhere, where there is nothing"), "{error}");
+            assert_eq!(error.kind(), Kind::Value);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod blocking;
 mod failed;
 mod icechunk;
+mod links;
 mod local;
 pub mod remote;
 mod unbuffered;
