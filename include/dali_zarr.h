@@ -37,7 +37,8 @@ enum dali_zarr_status {
   DALI_ZARR_VALUE_ERROR = 1,  /* an argument or the store's metadata is wrong */
   DALI_ZARR_TYPE_ERROR = 2,   /* an argument has the wrong type, or a data type can't be delivered */
   DALI_ZARR_INDEX_ERROR = 3,  /* an index is outside its dimension */
-  DALI_ZARR_RUNTIME_ERROR = 4 /* storage failed, data is corrupt, or a device failed */
+  DALI_ZARR_RUNTIME_ERROR = 4, /* storage failed, data is corrupt, or a device failed */
+  DALI_ZARR_MEMORY_ERROR = 5  /* the machine or the device lacks memory */
 };
 
 /* Element types. */
@@ -83,7 +84,7 @@ typedef struct dali_zarr_meta {
 const char *dali_zarr_version(void);
 
 /* The message of the last call on this thread that did not return DALI_ZARR_OK; empty if there was none. Good until
- * the next such call on this thread. */
+ * the next such call on this thread. An operator of DALI that lacks memory when it is built on this thread counts as one. */
 const char *dali_zarr_last_error(void);
 
 /* The status of that call. */
@@ -132,7 +133,8 @@ int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta 
 
 /* Says what a reader of `spec` would do, as a JSON object: samples, outputs, how arrays are stored, how often chunks are
  * read and where they are decoded, memory, advice. Reads metadata only and needs no GPU. `*json` is good until the next call
- * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small. */
+ * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small
+ * and memory that the machine lacks. */
 int32_t dali_zarr_explain(const char *spec, const char **json);
 
 /* Gives the entry of "pick" that takes the elements along `dim` with these coordinates, in their order: indices for all

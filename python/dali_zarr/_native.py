@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-_ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError}
+_ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
 _library: ctypes.CDLL | None = None
 
@@ -42,6 +42,13 @@ def _check(status: int) -> None:
     if status:
         message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
         raise _ERRORS.get(status, RuntimeError)(message)
+
+
+def memory_error() -> str | None:
+    """What the last call on this thread, or operator that was built on it, lacked memory for; None if it failed otherwise."""
+    if _ERRORS.get(_loaded().dali_zarr_last_error_status()) is not MemoryError:
+        return None
+    return _loaded().dali_zarr_last_error().decode("utf-8", "replace")
 
 
 def set_nvcomp_dirs(dirs: list[str]) -> None:

@@ -244,29 +244,33 @@ class Oracle:
             found |= {i for i in range(1, extent) if self.store_of[i] != self.store_of[i - 1]}
         return sorted(found)
 
+    def reach(self, k: int, start: int) -> tuple[int, int]:
+        """The elements along one of dims, from and to, that a sample with this start reads, all offsets together."""
+        offsets = self.offsets if k == 0 else [0]
+        return start + min(offsets), start + max(offsets) + (self.count[k] - 1) * self.stride[k] + 1
+
     def segment(self, k: int, start: int) -> tuple[int, int]:
-        """The elements along one of dims, from and to, between which a window with this start may read."""
-        return next((a, b) for a, b in itertools.pairwise(self.bounds[k]) if a <= start < b)
+        """The elements along one of dims, from and to, that a sample with this start may read: between the breaks around
+        all of its windows, or around its start where a break or an end of the region parts the windows."""
+        first, end = self.reach(k, start)
+        segments = list(itertools.pairwise(self.bounds[k]))
+        around = [(a, b) for a, b in segments if a <= first and end <= b]
+        return around[0] if around else next((a, b) for a, b in segments if a <= start < b)
 
     def _places(self, k: int, jump: int, policy: str) -> list[int]:
-        """Where windows may start along one of dims."""
-        lo, hi = self.bounds[k][0], self.bounds[k][-1]
-        need = (self.count[k] - 1) * self.stride[k] + 1
-        before = max(0, -min(self.offsets)) if k == 0 else 0
-        after = max(0, max(self.offsets)) if k == 0 else 0
+        """Where samples may start along one of dims: every ``jump`` elements of the region, under every policy."""
+        places = range(self.bounds[k][0], self.bounds[k][-1], jump)
 
-        def fits(s: int) -> bool:
-            a, b = self.segment(k, s)
-            return s - before >= a and s + after + need <= b
+        def fits(start: int) -> bool:
+            (a, b), (first, end) = self.segment(k, start), self.reach(k, start)
+            return a <= first and end <= b
 
+        inside = [s for s in places if fits(s)]
         if k in self.random:
-            return [s for s in range(lo, hi) if fits(s)] or ([lo] if policy == "pad" else [])
-        if policy == "drop":
-            return [s for s in range(lo + before, hi, jump) if fits(s)]
-        places = list(range(lo, hi, jump))
-        if policy == "error" and not all(fits(s) for s in places):
+            return inside or (list(places[:1]) if policy == "pad" else [])
+        if policy == "error" and len(inside) < len(places):
             raise ValueError(f"a window reaches beyond {self.bounds[k]}")
-        return places
+        return list(places) if policy == "pad" else inside
 
     def _grid_dims(self) -> list[str]:
         fields = [v for v in self.variables if v.values.ndim >= 2]

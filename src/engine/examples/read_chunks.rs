@@ -41,7 +41,7 @@ fn read(store: &str, array: &str, output: &str) -> Result<serde_json::Value> {
         "opened": part.sharding.is_some(),
         "cf": match cf {
             Ok(cf) => json!({
-                "missing": cf.missing, "scale": cf.scale, "offset": cf.offset, "src": cf.src_dtype.name(),
+                "missing": cf.missing, "scale": cf.scale, "int_scale": cf.int_scale, "offset": cf.offset, "src": cf.src_dtype.name(),
                 "decoded": cf.decoded.name(),
             }),
             Err(e) => json!({"error": e.message()}),

@@ -82,7 +82,8 @@ By default, samples are cut along the first dimension of the array that has most
 ``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
 `roi_start` and `roi_end`. By default all are ``0``.)",
                       Integers{})
-      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples.
+      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples, the first
+of which is `roi_start`.
 
 By default that is `window`, at least one: samples don't overlap.)",
                       Integers{})
@@ -101,7 +102,7 @@ By default ``1``.)",
       .AddOptionalArg("offsets", R"(Offsets along the first of `dims`; each gives one group of outputs.
 
 With ``offsets=[0, 1]``, for example, the outputs are a window and the one that starts an element later. Negative
-offsets are allowed.)",
+offsets are allowed. Nothing is read at an offset that isn't named, 0 included.)",
                       Integers{})
       .AddOptionalArg("roi_start", R"(For each of `dims`, the first element that samples may touch.
 
@@ -125,7 +126,8 @@ and `roi_end` leave, or across one of `breaks`.
 
 - ``"error"``: building the pipeline fails.
 - ``"drop"``: such a window isn't a sample.
-- ``"pad"``: its elements outside get `fill_value`; so do those beyond the breaks around its start.)",
+- ``"pad"``: its elements outside get `fill_value`. Where a break parts the windows of a sample, those elements are read
+  that lie on the same side of it as the sample's start.)",
                       "drop")
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
@@ -212,7 +214,9 @@ By default as many as the memory limits allow.)",
       .AddOptionalArg<int64_t>("device_memory_limit", R"(Bytes of device memory that the reader holds at most, outputs that
 have not been handed over yet included.)",
                                nullptr)
-      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
+      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most. If that is more than
+the machine has, seven eighths of what it has are the limit.)",
+                               nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 
 - ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on chunks from all over an array was

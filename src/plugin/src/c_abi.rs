@@ -72,12 +72,15 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
     match guard(work) {
         Ok(()) => 0,
         Err(error) => {
-            let status = error.kind() as i32;
-            // A thread that is ending has no place for the message any more; the status still tells.
-            let _ = LAST.try_with(|last| *last.borrow_mut() = (status, c_text(error.message())));
-            status
+            remember(&error);
+            error.kind() as i32
         }
     }
+}
+
+/// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
+pub(crate) fn remember(error: &Error) {
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (error.kind() as i32, c_text(error.message())));
 }
 
 fn null(what: &str) -> Error {

@@ -17,7 +17,8 @@ use crate::error::Result;
 use crate::flow::simulation::Config;
 use crate::flow::simulation::rehearsal::Consumer;
 use crate::order::Order;
-use crate::reader::needs::ordered;
+use crate::memory::Machine;
+use crate::reader::needs::{There, ordered};
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::spec::{Device, Spec};
@@ -51,13 +52,18 @@ pub struct Explanation {
 /// # Errors
 /// Those of opening the reader, apart from limits that are too small, which are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
+    explain_on(spec, &There { host: Machine::find(), device: None })
+}
+
+/// [`explain`] on a machine that has so much memory.
+fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
-    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order)?;
+    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order, there)?;
     let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
         let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
-        let config = Memory::new(&spec, &opened.catalog, &needs, &order)?.config(&spec, &needs, &order);
+        let config = Memory::new(&spec, &opened.catalog, &needs, &order, there)?.config(&spec, &needs, &order);
         Ok((spec, order, config))
     };
     let reads =

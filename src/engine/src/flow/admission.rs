@@ -135,7 +135,8 @@ impl Scheduler {
         let &(number, i) = chunk.users.first()?;
         // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
         let soon = self.s.rules.lookahead as u64 / 2;
-        if chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
+        // While the next batch isn't planned it may be such a use: a late planner shall cost no reads.
+        if self.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }
         let batch = &self.batches.list[(number - self.batches.first) as usize];

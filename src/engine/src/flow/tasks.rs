@@ -163,7 +163,7 @@ pub(crate) struct Outcome {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub catalog: Arc<Catalog>,
-    pub ops: Arc<Vec<dali_zarr_kernels::Op>>,
+    pub ops: Arc<crate::assemble::Ops>,
     pub stats: Arc<super::stats::Stats>,
     pub cache: Option<Arc<Cache>>,
     pub events: crossbeam_channel::Sender<super::Event>,

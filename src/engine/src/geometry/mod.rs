@@ -146,6 +146,14 @@ impl Geometry {
 /// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions they share.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
     let picks = picked::by_name(spec, arrays)?;
+    if axis_names.is_empty() && spec.paths.len() > 1 {
+        return Err(Error::value(format!(
+            "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
+             reader each",
+            arrays[0].name,
+            spec.paths.len()
+        )));
+    }
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
@@ -155,7 +163,7 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
             let lists = picks.get(name).copied();
             let has_own = lists.is_some_and(|lists| lists.len() > 1);
             let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
-            if stored.len() > 1 && *name == axis_names[0] {
+            if stored.len() > 1 && axis_names.first() == Some(name) {
                 if has_own {
                     return Err(Error::value(format!(
                         "pick: stores are joined along \"{name}\", so that its indices count over all of them; expected one \

@@ -93,10 +93,13 @@ fn windows_and_policies() {
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Pad).unwrap(), (0, 4));
     assert_eq!(with(3, 1, 4, &[], OutOfBounds::Drop).unwrap(), (0, 2));
     assert_eq!(with(2, 1, 1, &[-2, 1], OutOfBounds::Drop).unwrap(), (2, 6));
+    assert_eq!(with(2, 3, 1, &[-2, 1], OutOfBounds::Drop).unwrap(), (3, 2), "starts are multiples of the step");
     assert_eq!(with(-1, 1, 1, &[], OutOfBounds::Drop).unwrap(), (0, 1));
     assert_eq!(with(5, 5, 1, &[], OutOfBounds::Error).unwrap(), (0, 2));
     assert!(with(3, 3, 1, &[], OutOfBounds::Error).unwrap_err().message().contains("don't tile"));
     assert!(with(11, 1, 1, &[], OutOfBounds::Drop).unwrap_err().message().contains("no sample"));
+    let far = with(1, 1, 1, &[1000, 0], OutOfBounds::Drop).unwrap_err();
+    assert!(far.message().contains("spans 1001 elements (window 1, stride 1, offsets from 0 to 1000)"), "{far}");
     assert!(with(-2, 1, 1, &[], OutOfBounds::Drop).is_err());
 }
 
@@ -215,6 +218,59 @@ fn windows_keep_to_their_side_of_a_break() {
     }
     let e = starts(Spec { breaks: vec![10], window: vec![11], ..Spec::default() }).unwrap_err();
     assert!(e.message().contains("without a break"), "{e}");
+}
+
+#[test]
+fn only_windows_that_are_read_count() {
+    let spec = |offsets: &[i64], policy| Spec {
+        window: vec![3],
+        step: vec![2],
+        offsets: offsets.to_vec(),
+        roi_start: vec![1],
+        roi_end: vec![16],
+        out_of_bounds_policy: policy,
+        ..Spec::default()
+    };
+    let grid = [1, 3, 5, 7, 9, 11, 13, 15];
+    for offsets in [&[0][..], &[-4], &[4], &[-9, -7], &[2, 5], &[-1, 3]] {
+        assert_eq!(starts(spec(offsets, OutOfBounds::Pad)).unwrap(), grid);
+        let fits = |s: &&i64| offsets.iter().all(|o| 1 <= **s + o && **s + o + 3 <= 16);
+        let expected: Vec<i64> = grid.iter().filter(fits).copied().collect();
+        assert_eq!(starts(spec(offsets, OutOfBounds::Drop)).unwrap(), expected, "{offsets:?}");
+    }
+    // With breaks: all windows on one side of each, whichever side the start is on.
+    let with = |offsets: &[i64], policy| Spec { breaks: vec![8], step: vec![1], ..spec(offsets, policy) };
+    assert_eq!(starts(with(&[-5], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 10, 13, 14, 15]);
+    assert_eq!(starts(with(&[-5, -4], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 13, 14, 15]);
+    // A sample that "drop" keeps is read whole under "pad" too; of others, what lies on the side of their start.
+    let axis = &Geometry::new(&with(&[-5], OutOfBounds::Pad), &[array("a", &[("t", 20)])]).unwrap().axes[0];
+    assert_eq!([10, 11, 12, 13].map(|s| axis.segment(s)), [(1, 8), (8, 16), (8, 16), (8, 16)]);
+    assert_eq!([1, 5, 6, 7, 8].map(|s| axis.segment(s)), [(1, 8); 5]);
+}
+
+#[test]
+fn arrays_without_dimensions_are_one_sample() {
+    let arrays = [array("a", &[]), array("b", &[])];
+    let spec = Spec { paths: vec!["p".into()], offsets: vec![0, 0], return_index: true, ..Spec::default() };
+    let g = Geometry::new(&spec, &arrays).unwrap();
+    assert_eq!((g.samples, g.axes.len()), (1, 0));
+    assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
+    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), [0; 0]);
+    let g = Geometry::new(&Spec { stack_arrays: true, offsets: Vec::new(), ..spec.clone() }, &arrays).unwrap();
+    assert_eq!((shapes(&g), &*g.outputs[0].layout), (vec![vec![2], vec![0]], "C"));
+    let of = |spec: Spec| Geometry::new(&spec, &arrays).unwrap_err().message().to_owned();
+    for (what, spec) in [
+        ("window", Spec { window: vec![0], ..spec.clone() }),
+        ("roi_end", Spec { roi_end: vec![1], ..spec.clone() }),
+        ("offsets", Spec { offsets: vec![0, 1], ..spec.clone() }),
+        ("breaks", Spec { breaks: vec![1], ..spec.clone() }),
+        ("random_crop", Spec { random_crop: vec![DimKey::Index(0)], ..spec.clone() }),
+    ] {
+        let message = of(spec);
+        assert!(message.starts_with(&format!("{what}: expected an array with dimensions")), "{message}");
+    }
+    assert!(of(Spec { dims: vec![DimKey::Index(0)], ..spec.clone() }).contains("has 0 dimensions"));
+    assert!(of(Spec { paths: vec!["p".into(), "q".into()], ..spec }).contains("expected one store"));
 }
 
 #[test]

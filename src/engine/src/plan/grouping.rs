@@ -75,7 +75,12 @@ impl Planner {
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
             }
         });
-        Blocks::new(&runs.collect::<Vec<_>>())
+        let mut runs: Vec<_> = runs.collect();
+        if runs.is_empty() {
+            // No array has a dimension: there is one sample.
+            runs.push(vec![Run { size: 1, count: 1 }]);
+        }
+        Blocks::new(&runs)
     }
 
     /// Bytes of the chunks of one array that a sample needs, about.

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use dali_zarr_kernels::Op;
-
 use super::needs::{bound_chunks, bound_counts, needs};
 use super::{OutputInfo, ReaderMeta};
-use crate::assemble;
+use crate::assemble::{self, Ops};
 use crate::cache;
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
@@ -25,7 +23,7 @@ use crate::state::Identity;
 pub(crate) struct Opened {
     pub catalog: Arc<Catalog>,
     pub order: Order,
-    pub ops: Vec<Op>,
+    pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
     /// What a state of this reader belongs to.
@@ -113,23 +111,20 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
+fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
     let pad = spec.fill_value.unwrap_or(0.0);
-    geometry
-        .norms
-        .iter()
-        .flat_map(|norm| {
-            let array = &dataset.arrays[norm.array];
-            let cf = &array.cf;
-            let decoding = assemble::Decoding {
-                missing: cf.missing.clone(),
-                scale: cf.scale,
-                offset: cf.offset,
-                decoded: Some(cf.decoded),
-            };
-            [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
-        })
-        .collect()
+    Ops::new(geometry.norms.iter().flat_map(|norm| {
+        let array = &dataset.arrays[norm.array];
+        let cf = &array.cf;
+        let decoding = assemble::Decoding {
+            missing: cf.missing.clone(),
+            scale: cf.scale,
+            int_scale: cf.int_scale,
+            offset: cf.offset,
+            decoded: Some(cf.decoded),
+        };
+        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+    }))
 }
 
 /// How each part of each array is decoded, and a note for each array that falls back.

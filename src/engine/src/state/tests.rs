@@ -318,6 +318,35 @@ fn what_differs_is_named() {
 }
 
 #[test]
+fn windows_beyond_a_break_from_their_start_count() {
+    let folder = store();
+    let of = |offsets: &[i64], breaks: &[i64]| Spec {
+        arrays: named(&["g/a"]),
+        offsets: offsets.to_vec(),
+        breaks: breaks.to_vec(),
+        out_of_bounds_policy: OutOfBounds::Pad,
+        ..at(folder.path())
+    };
+    let name = "windows beyond a break from their start";
+    for (offsets, breaks, expected) in [
+        (&[6][..], &[50][..], json!("read")),
+        (&[-6], &[50], json!("read")),
+        // Without a break before them, or with a window at the start, nothing was read otherwise before.
+        (&[6], &[], Value::Null),
+        (&[0, 6], &[50], Value::Null),
+        (&[-6, 6], &[50], Value::Null),
+        // No segment has room for one.
+        (&[10, 70], &[50], Value::Null),
+    ] {
+        let spec = of(offsets, breaks);
+        let mut then: Value = serde_json::from_str(&state(&spec)).unwrap();
+        assert_eq!(then["cut"][name], expected, "{offsets:?} {breaks:?}");
+        then["cut"].as_object_mut().unwrap().remove(name);
+        assert_eq!(identity(&spec).read(&then.to_string()).is_ok(), expected.is_null(), "{offsets:?} {breaks:?}");
+    }
+}
+
+#[test]
 fn decoding_counts_where_there_is_something_to_decode() {
     let folder = tempfile::tempdir().unwrap();
     array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));

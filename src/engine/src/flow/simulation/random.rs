@@ -32,6 +32,7 @@ use crate::explain::memory::Memory as Budget;
 use crate::memory::Span;
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
+use crate::reader::needs::There;
 use crate::random::{GOLDEN, below, key, mix};
 use crate::spec::Spec;
 
@@ -477,7 +478,7 @@ fn live(seed: u64, readers: &[Prepared]) -> Result<()> {
         device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
         ..reader.spec.clone()
     };
-    let config = Budget::new(&spec, catalog, &opened.needs, &opened.order)?.config(&spec, &opened.needs, &opened.order);
+    let config = Budget::new(&spec, catalog, &opened.needs, &opened.order, &There::default())?.config(&spec, &opened.needs, &opened.order);
     let output_bytes: Vec<usize> = opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect();
     let shared = Shared {
         catalog: Arc::clone(catalog),

@@ -14,6 +14,7 @@ use std::time::UNIX_EPOCH;
 
 use async_trait::async_trait;
 
+use super::links::Dangling;
 use super::{ByteRange, Found, InFile, Latency, Phase, ReadFiles, Store, not_after_date, too_long};
 use crate::error::{Error, Result};
 
@@ -34,8 +35,9 @@ impl LocalStore {
     pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
         let root = root(location)?;
         let wrong = |found: &str| wrong(location, found);
-        let meta = fs::metadata(&root).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => wrong("there is nothing; check the path"),
+        let meta = fs::metadata(&root).map_err(|e| match (e.kind(), Dangling::find(&root)) {
+            (_, Some(dangling)) => wrong(&dangling.to_string()),
+            (ErrorKind::NotFound, _) => wrong("there is nothing; check the path"),
             _ => wrong(&format!("it can't be opened: {e}")),
         })?;
         if !meta.is_dir() {
@@ -81,8 +83,7 @@ impl LocalStore {
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
@@ -93,8 +94,23 @@ impl LocalStore {
     fn metadata(&self, key: &str) -> Result<Option<Metadata>> {
         match fs::metadata(self.path(key)) {
             Ok(meta) => Ok(Some(meta)),
-            Err(e) if is_missing(&e) => Ok(None),
-            Err(e) => Err(self.failed(key, &e)),
+            Err(e) => self.not_found(key, &e).map(|()| None),
+        }
+    }
+
+    /// Whether the system's error means that there is no such key.
+    ///
+    /// # Errors
+    /// If it doesn't, or a symbolic link says that there is one.
+    fn not_found(&self, key: &str, e: &io::Error) -> Result<()> {
+        if !is_missing(e) {
+            return Err(self.failed(key, e));
+        }
+        match Dangling::find(&self.path(key)) {
+            Some(dangling) => {
+                Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but {dangling}", self.location)))
+            }
+            None => Ok(()),
         }
     }
 
@@ -301,8 +317,7 @@ impl Store for LocalStore {
         // Some file systems don't have O_DIRECT.
         let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
@@ -413,6 +428,34 @@ mod tests {
             }
         }
         assert!(store.in_file("no", None).unwrap().is_none() && store.in_file("k/below", None).unwrap().is_none());
+    }
+
+    #[test]
+    fn links_to_content_that_is_not_there_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("a.zarr");
+        fs::create_dir(&store).unwrap();
+        std::os::unix::fs::symlink("../.git/annex/objects/x", store.join("0.0")).unwrap();
+        let store = LocalStore::open(store.to_str().unwrap(), ReadFiles::default()).unwrap();
+        for error in [
+            block_on(&store, store.read("0.0", ByteRange::Whole, None, Phase::Running, &mut [0; 8])).unwrap_err(),
+            block_on(&store, store.get("0.0", 8, Phase::Running)).unwrap_err(),
+            block_on(&store, store.exists("0.0")).unwrap_err(),
+            store.in_file("0.0", None).unwrap_err(),
+            block_on(&store, store.get("0.0/below", 8, Phase::Running)).unwrap_err(),
+        ] {
+            let (message, link) = (error.message(), dir.path().join("a.zarr/0.0"));
+            assert!(message.contains("expected a file, but found the symbolic link"), "{message}");
+            assert!(message.contains(&format!("{} to ../.git/annex/objects/x, where", link.display())), "{message}");
+        }
+        // The store itself, or an archive in its place.
+        for name in ["b.zarr", "b.zip"] {
+            let path = dir.path().join(name);
+            std::os::unix::fs::symlink("nowhere", &path).unwrap();
+            let Err(error) = LocalStore::open(path.to_str().unwrap(), ReadFiles::default()) else { panic!("{name}") };
+            assert!(error.message().contains("to nowhere, where there is nothing"), "{error}");
+            assert_eq!(error.kind(), Kind::Value);
+        }
     }
 
     #[test]
