@@ -99,8 +99,14 @@ def take_described() -> int:
     return _loaded().dali_zarr_take_described()
 
 
-# Options that choose what is read of an Icechunk repository, wherever it is.
+# Options that choose what is read of an Icechunk repository or of references, wherever they are.
 _VERSIONS = ("branch", "tag", "snapshot_id", "virtual_chunks")
+
+
+def _is_remote(location: str) -> bool:
+    """Whether a path or URL, of references too, is that of a server."""
+    location = location.strip().removeprefix("reference://").removeprefix("reference::")
+    return "://" in location and not location.startswith("file://")
 
 
 def read_vector(path: str, array: str, options: str | Sequence[str] | None = None) -> np.ndarray:
@@ -111,7 +117,8 @@ def read_vector(path: str, array: str, options: str | Sequence[str] | None = Non
     """
     spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
     options = [options] if isinstance(options, str) else list(options or [])
-    if "://" not in path or path.startswith("file://"):
+    places = [o.partition("=")[2] for o in options if o.partition("=")[0].strip().lower() == "virtual_chunks"]
+    if not any(_is_remote(place) for place in [path, *",".join(places).split(",")]):
         # Those of remote stores beside it are none of its business.
         options = [o for o in options if o.partition("=")[0].strip().lower() in _VERSIONS]
     spec["storage_options"] = options or None

@@ -7,9 +7,9 @@
 use serde_json::{Map, Value};
 
 use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
-use super::json::{bare_float, shown};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::{bare_float, shown};
 
 /// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
-use super::json::{self, shown};
+use super::documents;
 use crate::error::{Error, Result};
-use crate::store::{Latency, Store, block_on};
+use crate::json::shown;
+use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
 /// Listing stops here; it only serves messages and the choice of a store's only array.
 const MAX_LISTED: usize = 1000;
@@ -21,6 +22,8 @@ pub(super) struct Hierarchy<'a> {
     /// Documents by path (v3) or key (v2).
     consolidated: Option<Map<String, Value>>,
     consolidated_key: &'static str,
+    /// Whether chunks are found by Parquet files beside the consolidated metadata.
+    pub has_references: bool,
     /// Documents of arrays that were read together, by key.
     ahead: HashMap<String, Result<Option<Value>>>,
 }
@@ -45,7 +48,7 @@ impl<'a> Hierarchy<'a> {
         let place = |key: &str| format!("store {}, {key}", store.location());
         // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
         let mut refused = None;
-        let mut read = |key: &str| match json::read(store, key) {
+        let mut read = |key: &str| match documents::read(store, key) {
             Err(e) if e.is_refused() => {
                 refused.get_or_insert(e);
                 Ok(None)
@@ -76,6 +79,7 @@ impl<'a> Hierarchy<'a> {
                 is_array,
                 consolidated,
                 consolidated_key: "zarr.json",
+                has_references: false,
                 ahead: HashMap::new(),
             }));
         }
@@ -86,16 +90,19 @@ impl<'a> Hierarchy<'a> {
             is_array,
             consolidated,
             consolidated_key: ".zmetadata",
+            has_references: false,
             ahead: HashMap::new(),
         };
         if let Some(mut document) = read(".zmetadata")? {
+            let has_references = is_metadata_of_references(&document);
             let Some(Value::Object(documents)) = document.get_mut("metadata").map(Value::take) else {
                 return Err(Error::value(format!(
                     "{}: expected an object \"metadata\", but found none; consolidate the metadata again",
                     place(".zmetadata")
                 )));
             };
-            return Ok(Some(v2(Value::Null, documents.contains_key(".zarray"), Some(documents))));
+            let hierarchy = v2(Value::Null, documents.contains_key(".zarray"), Some(documents));
+            return Ok(Some(Self { has_references, ..hierarchy }));
         }
         if let Some(root) = read(".zarray")? {
             return Ok(Some(v2(root, true, None)));
@@ -120,7 +127,7 @@ impl<'a> Hierarchy<'a> {
         }
         keys.sort();
         keys.dedup();
-        let documents = json::read_many(self.store, &keys);
+        let documents = documents::read_many(self.store, &keys);
         self.ahead = keys.into_iter().zip(documents).collect();
     }
 
@@ -129,7 +136,7 @@ impl<'a> Hierarchy<'a> {
     }
 
     fn read(&self, key: &str) -> Result<Option<Value>> {
-        self.ahead.get(key).cloned().unwrap_or_else(|| json::read(self.store, key))
+        self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
     }
 
     /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed
@@ -159,7 +166,7 @@ impl<'a> Hierarchy<'a> {
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
         let documents = |name: &str| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
-            json::read_many(self.store, &keys).into_iter().collect::<Result<Vec<_>>>()
+            documents::read_many(self.store, &keys).into_iter().collect::<Result<Vec<_>>>()
         };
         let mut groups = Vec::new();
         if self.version == 2 {

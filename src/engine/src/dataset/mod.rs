@@ -7,10 +7,10 @@
 
 mod array;
 mod cf;
+mod documents;
 mod dtype;
 mod grid;
 mod hierarchy;
-mod json;
 mod sharding;
 
 use std::sync::Arc;
@@ -19,8 +19,9 @@ pub use array::Part;
 pub use cf::Cf;
 pub(crate) use dtype::scalar_bits;
 pub use grid::DimGrid;
-pub(crate) use json::shown;
 pub use sharding::Sharding;
+
+pub(crate) use crate::json::shown;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
@@ -109,7 +110,13 @@ fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
 
 /// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
 fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
-    if let Some(hierarchy) = metadata_error(Hierarchy::open(&**store))? {
+    let hierarchy = metadata_error(Hierarchy::open(&**store))?;
+    if hierarchy.as_ref().is_some_and(|h| h.has_references)
+        && let Some(references) = metadata_error(store::references(store))?
+    {
+        return describe(spec, i, &references);
+    }
+    if let Some(hierarchy) = hierarchy {
         return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
     }
     let none = || {

@@ -56,6 +56,8 @@ pub(super) struct Chunk {
     pub order: u64,
     /// Whether it was read before, and dropped since.
     pub read: bool,
+    /// Whether it isn't read together with others of its object: that failed.
+    pub alone: bool,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
     pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the task or wave in progress serves.
@@ -94,6 +96,7 @@ impl Table {
             state: State::Wanted,
             order,
             read: false,
+            alone: false,
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,
