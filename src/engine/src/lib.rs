@@ -16,6 +16,7 @@ pub mod flow;
 pub mod geometry;
 mod gpu;
 pub mod gpu_codec;
+mod json;
 pub mod labels;
 pub mod memory;
 mod nvtx;

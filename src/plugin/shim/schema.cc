@@ -35,7 +35,8 @@ void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
 begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``; or zip archives in any of these
-(``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories.
+(``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories; or references, as kerchunk and VirtualiZarr
+write them: JSON (``refs.json``) or a directory of Parquet files (``refs.parq``).
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
@@ -47,7 +48,7 @@ Arrays that don't have that dimension are read from the first store.)",
 The names are those of the Rust crate object_store, and ``max_retries`` (in a row, ``10``), ``retry_timeout`` (``"180s"``)
 and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one); and for Icechunk repositories
 one of ``branch`` (``"main"``), ``tag`` and ``snapshot_id`` (one for all of ``path``, or one for each with commas between them; empty where none is
-chosen), and ``virtual_chunks`` (URLs below which virtual chunks may be). Keys, passwords and tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
+chosen); and for these and references ``virtual_chunks`` (URLs below which the files may be that they refer to). Keys, passwords and tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 

@@ -157,13 +157,24 @@ impl Cache {
             Latency::Remote => {
                 // Without asking, what a branch pointed to at another time would be taken for what it points to now.
                 let snapshot = store.snapshot().filter(|_| !spec.cache_validate).unwrap_or_default();
-                Origin { identity: format!("{}\0{how:016x}{snapshot}", store.location()), remote: true }
+                // References on a disk are remote if their files are, and a path may be a relative one.
+                let location = store.location();
+                let location = match std::path::absolute(location) {
+                    Ok(path) if !location.contains("://") => path.to_string_lossy().into_owned(),
+                    _ => location.to_owned(),
+                };
+                Origin { identity: format!("{location}\0{how:016x}{snapshot}"), remote: true }
             }
             Latency::Local => Origin { identity: store.location().to_owned(), remote: false },
         };
         let origins = stores.iter().map(origin).collect();
         let threads = spec.copying_threads();
         Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.cache_validate, origins, counters })))
+    }
+
+    /// Whether it keeps pieces on a disk.
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_some()
     }
 
     /// The name of a piece of `len` bytes (of a whole value: of any length).
@@ -398,7 +409,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
             "cache_dir: expected a path, but found one that begins with ~, which only a shell replaces; write it out",
         ));
     }
-    if spec.cache_dir.is_some() && !spec.paths.iter().any(|p| store::is_remote(p)) {
+    let remote = || spec.paths.iter().any(|p| store::is_remote(p)) || store::has_remote_places(&spec.storage_options);
+    if spec.cache_dir.is_some() && !remote() {
         return Err(Error::value(
             "cache_dir: expected none, since every path is local; leave it out, or use cache_size if reading is slow",
         ));

@@ -10,11 +10,11 @@ use super::cf::{self, Cf};
 use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
-use super::json::shown;
 use super::names::DimNames;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;

@@ -4,9 +4,9 @@
 use half::f16;
 use serde_json::Value;
 
-use super::json::{named_float, shown};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::{named_float, shown};
 
 /// A stored data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

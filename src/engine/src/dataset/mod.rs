@@ -7,10 +7,10 @@
 
 mod array;
 mod cf;
+mod documents;
 mod dtype;
 mod grid;
 mod hierarchy;
-mod json;
 mod names;
 mod sharding;
 
@@ -20,9 +20,10 @@ pub use array::Part;
 pub use cf::Cf;
 pub(crate) use dtype::{float_bits, float_value, scalar_bits};
 pub use grid::DimGrid;
-pub(crate) use json::shown;
 pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
+
+pub(crate) use crate::json::shown;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
@@ -129,7 +130,14 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
         opened => match metadata_error(opened)? {
-            Some(hierarchy) => return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?)),
+            Some(hierarchy) => {
+                if hierarchy.has_references
+                    && let Some(references) = metadata_error(store::references(store))?
+                {
+                    return describe(spec, i, &references);
+                }
+                return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
+            }
             None => None,
         },
     };

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::json::shown;
+use crate::json::shown;
 
 /// What an array's dimensions are called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

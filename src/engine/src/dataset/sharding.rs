@@ -6,9 +6,9 @@
 use serde_json::{Map, Value, json};
 
 use super::grid::{DimGrid, chunk_shape};
-use super::json::shown;
 use crate::codec::CodecList;
 use crate::error::{Error, Result};
+use crate::json::shown;
 use crate::store::ByteRange;
 
 /// How a shard is divided, and how its index is encoded.

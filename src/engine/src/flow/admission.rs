@@ -85,6 +85,8 @@ impl Scheduler {
                 Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
                 Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
+                Location::Range(range) => self.admit_range(head, range),
+                Location::Unread(index) => self.admit_unread(head, index),
             };
             // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
             // ranges that don't fit where others lie now fit in the end.
@@ -214,7 +216,7 @@ impl Scheduler {
         Span { address: block.base + range.offset as u64, len: chunk.place.decoded }
     }
 
-    fn admit_key(&mut self, head: Wanted) -> bool {
+    pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
         let handle = head.handle;
         let catalog = Arc::clone(&self.s.shared.catalog);
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
@@ -250,17 +252,17 @@ impl Scheduler {
             self.lacking = lacking(Short::Staging);
             return false;
         };
-        self.read(vec![(handle, 0, None)], (staging, landing), to, (range, None), id);
+        self.read(vec![(handle, 0, None)], (staging, landing), to, (None, range, None), id);
         true
     }
 
-    /// Starts a read for these chunks, which are all in one object (of that version).
+    /// Starts a read for these chunks, which are all in one value, or in an object of this name (of that version).
     pub(super) fn read(
         &mut self,
         chunks: Vec<Member>,
         (staging, landing): (Option<arena::Range>, Option<arena::Range>),
         to: Span,
-        (range, version): (ReadRange, Option<Arc<str>>),
+        (object, range, version): (Option<Arc<str>>, ReadRange, Option<Arc<str>>),
         of: ChunkId,
     ) {
         let mut uploads = Vec::new();
@@ -293,6 +295,7 @@ impl Scheduler {
             array: of.array,
             part: of.part,
             key,
+            object,
             range,
             version,
             len: to.len,

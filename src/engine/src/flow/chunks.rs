@@ -58,6 +58,8 @@ pub(super) struct Chunk {
     pub read: bool,
     /// Bytes of its value, if they are more than is usually reserved ([`super::longer`]).
     pub longer: Option<usize>,
+    /// Whether it isn't read together with others of its object: that failed.
+    pub alone: bool,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
     pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the task or wave in progress serves.
@@ -97,6 +99,7 @@ impl Table {
             order,
             read: false,
             longer: None,
+            alone: false,
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,

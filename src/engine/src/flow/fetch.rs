@@ -9,14 +9,14 @@ use futures_util::future::try_join_all;
 
 use super::merging::{MERGE_LOCAL, MERGE_REMOTE};
 use super::pieces::{Pieces, whole};
-use super::requests::RequestLimiter;
+use super::requests::{RequestLimiter, RequestPermit};
 use super::shards::{Entries, Index, ShardId};
 use super::stats::Stats;
 use super::tasks::{Read, ReadRange, Shared};
 use crate::cache::{Cache, Looked, Name, Unvalidated};
 use crate::error::{Error, Result};
 use crate::memory::Lease;
-use crate::store::{ByteRange, Found, Latency, Phase, Store};
+use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
 /// What a look at the cache left to be read.
 pub(super) enum CacheMiss {
@@ -40,7 +40,9 @@ struct Fetched {
 pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::Result<Result<usize>, CacheMiss> {
     let Some(cache) = &shared.cache else { return Err(CacheMiss::NoCache) };
     let number = shared.catalog.store_number(read.array, read.part);
-    if let (ReadRange::From(from), Some(_)) = (read.range, &read.version) {
+    if let ReadRange::From(from) = read.range
+        && (read.version.is_some() || read.object.is_some())
+    {
         let mut pieces = Pieces::new(cache, number, read, from);
         pieces.remembered(cache, read, to);
         if !pieces.complete() {
@@ -48,7 +50,7 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
         }
         return if pieces.complete() { Ok(Ok(read.len)) } else { Err(CacheMiss::Pieces(from, pieces)) };
     }
-    let name = cache.name(number, &read.key, read.byte_range(), read.len);
+    let name = cache.name(number, read.name(), read.byte_range(), read.len);
     match cache.look(&name, read.version.as_ref(), to) {
         Looked::Here(found) => Ok(fits(shared, read, found.size)),
         Looked::Perhaps(piece) => Err(CacheMiss::Piece(name, Some(piece))),
@@ -67,7 +69,8 @@ pub(super) async fn fetch(
     shared: &Shared,
     limiter: Option<&RequestLimiter>,
 ) -> Result<Option<usize>> {
-    let source = Source { shared, array: read.array, part: read.part, key: &read.key, limiter };
+    let (key, object) = (&read.key, read.object.as_ref());
+    let source = Source { shared, array: read.array, part: read.part, key, object, limiter };
     if let (CacheMiss::Pieces(from, pieces), Some(cache)) = (&miss, &shared.cache) {
         let reads = source.pieces(cache, read, *from, pieces, &mut to).await;
         if !matches!(reads, Ok(Some(_))) {
@@ -99,8 +102,13 @@ pub(super) async fn index(
     shared: &Shared,
     limiter: Option<&RequestLimiter>,
 ) -> Result<Option<Arc<Index>>> {
-    let sharding = shared.catalog.sharding(shard);
-    let source = Source { shared, array: shard.array, part: shard.part, key, limiter };
+    let Some(sharding) = shared.catalog.sharded(shard.array, shard.part) else {
+        // One of the store's own: the store keeps it.
+        let _permit = acquire(limiter, 0).await;
+        shared.catalog.store(shard.array, shard.part).read_index(key).await?;
+        return Ok(Some(Arc::new(Index { entries: Entries::Read(Vec::new()), version: None })));
+    };
+    let source = Source { shared, array: shard.array, part: shard.part, key, object: None, limiter };
     let mut bytes = vec![0; sharding.index_bytes];
     let fetched = source.piece(sharding.index_range(), None, None, &mut bytes).await;
     let Some(Fetched { found, from_store }) = fetched.map_err(|e| source.within(&e))? else {
@@ -122,7 +130,7 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
     read.fits(size).map_err(|e| {
         if let Some(cache) = &shared.cache {
             let number = shared.catalog.store_number(read.array, read.part);
-            cache.forget(&cache.name(number, &read.key, read.byte_range(), read.len));
+            cache.forget(&cache.name(number, read.name(), read.byte_range(), read.len));
         }
         e.within(place(shared, read.array, read.part, &read.key))
     })
@@ -134,12 +142,26 @@ pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String
     format!("store {}, array '{name}', chunk {key}", shared.catalog.store(array, part).location())
 }
 
+fn vanished(object: &str) -> Error {
+    Error::runtime(format!("expected the object {object}, but found nothing; chunks lie in it"))
+}
+
+/// Waits until a read of so many bytes may begin.
+async fn acquire(limiter: Option<&RequestLimiter>, bytes: usize) -> Option<RequestPermit<'_>> {
+    match limiter {
+        Some(limiter) => Some(limiter.acquire(bytes).await),
+        None => None,
+    }
+}
+
 /// The source of the bytes of one value: a store, with the cache before it.
 struct Source<'a> {
     shared: &'a Shared,
     array: u16,
     part: u16,
     key: &'a str,
+    /// As [`Read::object`].
+    object: Option<&'a Arc<str>>,
     /// Bounds the requests to remote stores.
     limiter: Option<&'a RequestLimiter>,
 }
@@ -176,12 +198,18 @@ impl Source<'_> {
 
     /// Bytes of the store, when the limiter allows.
     async fn read(&self, range: ByteRange, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        let _permit = match self.limiter {
-            Some(limiter) => Some(limiter.acquire(to.len()).await),
-            None => None,
-        };
+        let _permit = acquire(self.limiter, to.len()).await;
         let start = Instant::now();
-        let found = self.store().read(self.key, range, version, Phase::Running, to).await;
+        let found = match (self.object, range) {
+            (Some(object), ByteRange::From(offset)) => {
+                let (object, version, len) = (Arc::clone(object), version.cloned(), to.len() as u64);
+                let extent = Extent { object, version, offset, len };
+                let found = self.store().read_extent(&extent, Phase::Running, to).await;
+                // Its chunks are no fill values: something says that they are in it.
+                found.and_then(|found| found.ok_or_else(|| vanished(&extent.object)).map(Some))
+            }
+            _ => self.store().read(self.key, range, version, Phase::Running, to).await,
+        };
         Stats::time(&self.shared.stats.read_ns, start.elapsed());
         found
     }

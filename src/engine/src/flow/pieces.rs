@@ -1,4 +1,5 @@
-//! A read of several inner chunks of a shard, some of which the cache has: which are missing there, and which reads bring them.
+//! A read of several chunks of a shard or another object, some of which the cache has: which are missing there, and which reads
+//! bring them.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ pub(super) struct Pieces {
 impl Pieces {
     /// The pieces of a read that begins at offset `from`, in store number `store`.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
-        let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, ByteRange::From(from + at as u64), len);
+        let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
         let there = vec![false; names.len()];
         Self { names, there }
@@ -104,6 +105,7 @@ mod tests {
             array: 0,
             part: 0,
             key: "k".into(),
+            object: None,
             range: super::super::tasks::ReadRange::From(100),
             version: Some("v".into()),
             len: 72,

@@ -48,14 +48,16 @@ pub(crate) struct Read {
     pub array: u16,
     pub part: u16,
     pub key: String,
+    /// If a range is one of an object that holds several values: its name.
+    pub object: Option<Arc<str>>,
     pub range: ReadRange,
-    /// The version that the value must have; `None`: any.
+    /// The version that the value, or the object, must have; `None`: any.
     pub version: Option<Arc<str>>,
     /// Bytes of its destination.
     pub len: usize,
     /// Parts of it that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
-    /// The inner chunks that a range is read for, in order: offset in the range, bytes. Only if there is a cache.
+    /// The chunks that a range is read for, in order: offset in the range, bytes. Only if there is a cache.
     pub pieces: Vec<(usize, usize)>,
     /// If files are read to the device: where to.
     pub past_host: Option<PastHost>,
@@ -71,6 +73,11 @@ pub(crate) enum PastHost {
 }
 
 impl Read {
+    /// What caches call the value that bytes are of.
+    pub fn name(&self) -> &str {
+        self.object.as_deref().unwrap_or(&self.key)
+    }
+
     /// Which bytes of the value are read.
     pub fn byte_range(&self) -> ByteRange {
         match self.range {

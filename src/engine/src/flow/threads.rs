@@ -384,6 +384,7 @@ mod tests {
                     array: 0,
                     part: 0,
                     key: group.to_string(),
+                    object: None,
                     range: ReadRange::Exact,
                     version: None,
                     len: 16,

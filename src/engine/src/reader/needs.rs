@@ -95,7 +95,8 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             };
             needs.encoded = needs.encoded.max(encoded);
             if catalog.dataset.stores[part.store].latency() == Latency::Remote {
-                let slots = part.sharding.as_ref().map_or(1, Sharding::slots);
+                let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
+                let slots = part.sharding.as_ref().map_or(alone, Sharding::slots);
                 let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
                 needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
             }

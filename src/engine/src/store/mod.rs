@@ -4,7 +4,7 @@
 //! read is an error.
 //!
 //! [`Store`] is the one trait. [`LocalStore`] reads a directory; [`RemoteStore`] reads an object store or an HTTP server.
-//! [`Zip`] and [`Repository`] (Icechunk) are adapters over any of them. A caller that must know what kind of store it has
+//! [`Zip`], [`Repository`] (Icechunk) and [`References`] (kerchunk) are adapters over any of them. A caller that must know what kind of store it has
 //! asks for a capability: [`Store::latency`], [`Store::runtime`], [`Store::has_files`], [`Store::locate`].
 
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod links;
 mod local;
 pub(crate) mod object;
 mod open;
+mod reference;
 mod retry;
 mod runtime;
 mod shared_failure;
@@ -28,7 +29,10 @@ pub use icechunk::Repository;
 pub use local::LocalStore;
 pub(crate) use local::O_DIRECT_BYTES_PER_THREAD;
 pub use object::RemoteStore;
-pub use open::{ReadFiles, is_remote, open, repository};
+pub(crate) use open::has_remote_places;
+pub use open::{ReadFiles, is_remote, open, references, repository};
+pub use reference::References;
+pub(crate) use reference::is_metadata_of_references;
 pub(crate) use runtime::blocking;
 pub use runtime::{Counters, Runtime};
 pub use zip::Zip;
@@ -225,10 +229,29 @@ pub trait Store: Send + Sync {
         }
     }
 
+    /// Whether values may be ranges of larger objects, of which [`Self::locate`] tells.
+    fn has_extents(&self) -> bool {
+        false
+    }
+
     /// Where the value of `key` lies, if it is a range of a larger object and the store knows that without reading anything.
     /// Values of one object that lie near each other can be read together, by [`Self::read_extent`].
     fn locate(&self, _key: &str) -> Option<Extent> {
         None
+    }
+
+    /// The number of the index (a manifest, a file of references) that must be read before [`Self::locate`] can tell of `key`;
+    /// `None` if none must.
+    fn unread_index(&self, _key: &str) -> Option<u64> {
+        None
+    }
+
+    /// Reads that index, which stays. In [`Phase::Running`].
+    ///
+    /// # Errors
+    /// If it can't be read.
+    async fn read_index(&self, _key: &str) -> Result<()> {
+        Ok(())
     }
 
     /// Fills `to` from [`Extent::offset`] of an object that [`Self::locate`] named; `None` if the object is gone. What is found

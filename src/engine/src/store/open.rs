@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::icechunk::{IcechunkOptions, Version};
+use super::reference::{has_extension, is_document, strip_scheme};
 use super::virtual_chunks::VirtualChunks;
 use super::zip::{split_path, split_url};
-use super::{LocalStore, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
+use super::{LocalStore, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
 use crate::error::{Error, Result};
 
 /// Whether `location` is the URL of a remote store.
 pub fn is_remote(location: &str) -> bool {
+    let location = strip_scheme(location).unwrap_or(location);
     location.split_once("://").is_some_and(|(scheme, _)| !scheme.eq_ignore_ascii_case("file"))
 }
 
@@ -36,6 +38,12 @@ fn check_chain(location: &str) -> Result<()> {
     )))
 }
 
+/// Whether `options` name servers as places of virtual chunks.
+pub fn has_remote_places(options: &[(String, String)]) -> bool {
+    let icechunk = IcechunkOptions::take(options).ok().and_then(|(icechunk, _)| icechunk);
+    icechunk.is_some_and(|icechunk| icechunk.virtual_chunks.iter().any(|place| is_remote(place)))
+}
+
 /// How files of local stores are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadFiles {
@@ -50,15 +58,17 @@ struct Opener<'a> {
     /// Those of remote stores.
     options: Vec<(String, String)>,
     /// Paths, and places of virtual chunks.
-    locations: Vec<&'a String>,
+    locations: Vec<&'a str>,
     how: ReadFiles,
     threads: usize,
     runtime: Option<Arc<Runtime>>,
+    /// Where virtual chunks may lie, once something needs to know.
+    virtual_chunks: Option<Arc<VirtualChunks>>,
 }
 
-/// Opens the stores at `locations`: directories (paths or `file://` URLs), object stores and HTTP servers, and zip archives in any
-/// of them. `options` belong to the remote ones, or choose what of Icechunk repositories is read; all stores must be repositories
-/// then. `threads` threads drive requests.
+/// Opens the stores at `locations`: directories (paths or `file://` URLs), object stores and HTTP servers, zip archives in any of
+/// them, and references. `options` belong to the remote ones, choose what of Icechunk repositories is read (all stores must be
+/// repositories then), or say where virtual chunks may lie. `threads` threads drive requests.
 ///
 /// # Errors
 /// [`Error::value`] if there is no store of a known kind, or an option is unknown, wrong or a secret.
@@ -68,10 +78,12 @@ pub fn open(
     threads: usize,
     how: ReadFiles,
 ) -> Result<Vec<Arc<dyn Store>>> {
-    locations.iter().try_for_each(|location| check_chain(location))?;
+    locations.iter().try_for_each(|location| check_chain(strip_scheme(location).unwrap_or(location)))?;
     let (icechunk, options) = IcechunkOptions::take(options)?;
-    icechunk.as_ref().map_or(Ok(()), |i| i.check(locations.len()))?;
-    let all: Vec<&String> = locations.iter().chain(icechunk.iter().flat_map(|i| &i.virtual_chunks)).collect();
+    let icechunk = icechunk.unwrap_or_default();
+    icechunk.check(locations.len())?;
+    let all = locations.iter().chain(&icechunk.virtual_chunks).map(|l| strip_scheme(l).unwrap_or(l));
+    let all: Vec<&str> = all.collect();
     if !all.iter().any(|l| is_remote(l)) && !options.is_empty() {
         return Err(Error::value(
             "storage_options: expected none but branch, tag, snapshot_id or virtual_chunks, since every path is local; leave others out, or give \
@@ -83,14 +95,8 @@ pub fn open(
             "use_o_direct: expected a local path among the stores; servers have page caches of their own",
         ));
     }
-    let mut opener = Opener { options, locations: all, how, threads, runtime: None };
-    let stores = locations.iter().map(|l| opener.store(l)).collect::<Result<Vec<_>>>()?;
-    match &icechunk {
-        None => Ok(stores),
-        Some(icechunk) => {
-            stores.into_iter().enumerate().map(|(i, store)| opener.repository(icechunk, i, store)).collect()
-        }
-    }
+    let mut opener = Opener { options, locations: all, how, threads, runtime: None, virtual_chunks: None };
+    locations.iter().enumerate().map(|(i, location)| opener.any(&icechunk, i, location)).collect()
 }
 
 /// The main branch of the Icechunk repository that `store` holds; `None` if it holds none. Makes requests: call it only if there are
@@ -100,12 +106,111 @@ pub fn open(
 /// If there is one that can't be read.
 pub fn repository(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
     let version = Version::default();
-    let open = Repository::open(store, &version, VirtualChunks::default());
+    let open = Repository::open(store, &version, Arc::default());
     Ok(block_on(&**store, open)?.map(|repository| Arc::new(repository) as _))
 }
 
+/// The references that `store`, a directory, holds, of which no file may be read; `None` if it holds none.
+///
+/// # Errors
+/// If there are some that can't be read.
+pub fn references(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
+    let open = References::open_directory(store, store.location(), Arc::default());
+    Ok(block_on(&**store, open)?.map(|references| Arc::new(references) as _))
+}
+
 impl Opener<'_> {
-    fn store(&mut self, location: &String) -> Result<Arc<dyn Store>> {
+    /// The store number `i`.
+    fn any(&mut self, icechunk: &IcechunkOptions, i: usize, location: &str) -> Result<Arc<dyn Store>> {
+        let version = icechunk.version(i);
+        let no_repository = |version: &Version| {
+            Error::value(format!(
+                "store {location}: expected an Icechunk repository, since storage_options choose its {version}, but found none with it; \
+                 check the path and the name"
+            ))
+        };
+        if let Some(references) = self.references(&icechunk.virtual_chunks, location)? {
+            return version.map_or_else(|| Ok(Arc::new(references) as _), |version| Err(no_repository(&version)));
+        }
+        let store = self.store(location)?;
+        if version.is_none() && icechunk.virtual_chunks.is_empty() {
+            // Reading its metadata will show what it holds.
+            return Ok(store);
+        }
+        let places = self.virtual_chunks(&icechunk.virtual_chunks)?;
+        if version.is_none() {
+            let open = References::open_directory(&store, location, Arc::clone(&places));
+            if let Some(references) = block_on(&*store, open)? {
+                return Ok(Arc::new(references));
+            }
+        }
+        let wanted = version.clone().unwrap_or_default();
+        let open = Repository::open(&store, &wanted, places);
+        match (block_on(&*store, open)?, version) {
+            (Some(repository), _) => Ok(Arc::new(repository)),
+            (None, None) => Ok(store),
+            (None, Some(version)) => Err(no_repository(&version)),
+        }
+    }
+
+    /// The references at `location`, if its name or its first byte says that they are there.
+    fn references(&mut self, places: &[String], location: &str) -> Result<Option<References>> {
+        let named = strip_scheme(location);
+        let inner = named.unwrap_or(location);
+        if inner.is_empty() && named.is_some() {
+            return Err(Error::value(format!(
+                "store {location}: expected a path or URL behind reference://, such as reference:///data/refs.json, but found nothing; \
+                 what fsspec calls \"fo\" goes there"
+            )));
+        }
+        let root = if is_remote(inner) { None } else { Some(local::root(inner)?) };
+        let is_file = match &root {
+            // Nothing is asked for: fsspec's rule, without a listing.
+            None => has_extension(inner, &["json"]) || named.is_some() && !has_extension(inner, &["parq", "parquet"]),
+            Some(root) => root.is_file() && (named.is_some() || is_document(root)),
+        };
+        if !is_file && named.is_none() && !has_extension(inner, &["parq", "parquet"]) {
+            return Ok(None);
+        }
+        let places = self.virtual_chunks(places)?;
+        if !is_file {
+            let base = self.store(inner)?;
+            let references = block_on(&*base, References::open_directory(&base, location, places))?;
+            return match named {
+                Some(_) if references.is_none() => Err(Error::value(format!(
+                    "store {location}: expected references, a JSON document or a directory with .zmetadata and Parquet files, but found \
+                     neither; check the path"
+                ))),
+                _ => Ok(references),
+            };
+        }
+        let (base, key): (Arc<dyn Store>, _) = match &root {
+            None => (self.store(inner)?, String::new()),
+            Some(root) => {
+                let (folder, name) = (root.parent().unwrap_or(Path::new("")), root.file_name().unwrap_or_default());
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                let wrong = || Error::value(format!("store {location}: expected a path in UTF-8"));
+                let (folder, name) = folder.to_str().zip(name.to_str()).ok_or_else(wrong)?;
+                (Arc::new(LocalStore::open(folder, ReadFiles::default())?), name.to_owned())
+            }
+        };
+        block_on(&*base, References::open_document((Arc::clone(&base), &key), location, places)).map(Some)
+    }
+
+    /// The places in which virtual chunks may lie.
+    fn virtual_chunks(&mut self, prefixes: &[String]) -> Result<Arc<VirtualChunks>> {
+        if let Some(virtual_chunks) = &self.virtual_chunks {
+            return Ok(Arc::clone(virtual_chunks));
+        }
+        let place = |prefix: &String| {
+            let store = self.store(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
+            Ok((prefix.clone(), store))
+        };
+        let virtual_chunks = Arc::new(VirtualChunks::new(prefixes.iter().map(place).collect::<Result<Vec<_>>>()?));
+        Ok(Arc::clone(self.virtual_chunks.insert(virtual_chunks)))
+    }
+
+    fn store(&mut self, location: &str) -> Result<Arc<dyn Store>> {
         if is_remote(location) { self.remote(location) } else { self.local(location) }
     }
 
@@ -121,7 +226,7 @@ impl Opener<'_> {
         }
     }
 
-    fn remote(&mut self, location: &String) -> Result<Arc<dyn Store>> {
+    fn remote(&mut self, location: &str) -> Result<Arc<dyn Store>> {
         // Each kind of store gets the options that it knows, and those that no other kind here knows: it refuses them.
         let known = |name: &str| self.locations.iter().any(|other| object::knows(other, name));
         let of_kind = |(name, _): &&(String, String)| object::knows(location, name) || !known(name);
@@ -135,30 +240,5 @@ impl Opener<'_> {
         };
         let base: Arc<dyn Store> = Arc::new(RemoteStore::open(archive, &options, runtime)?);
         Ok(Arc::new(Zip::open_in(&base, &inner)?))
-    }
-
-    /// The repository in store number `i`.
-    fn repository(&mut self, icechunk: &IcechunkOptions, i: usize, store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
-        let version = icechunk.version(i);
-        if version.is_none() && icechunk.virtual_chunks.is_empty() {
-            // Reading its metadata will show what it holds.
-            return Ok(store);
-        }
-        let place = |prefix: &String| {
-            let store = self.store(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
-            Ok((prefix.clone(), store))
-        };
-        let places = icechunk.virtual_chunks.iter().map(place).collect::<Result<Vec<_>>>()?;
-        let wanted = version.clone().unwrap_or_default();
-        let open = Repository::open(&store, &wanted, VirtualChunks::new(places));
-        match (block_on(&*store, open)?, version) {
-            (Some(repository), _) => Ok(Arc::new(repository)),
-            (None, None) => Ok(store),
-            (None, Some(version)) => Err(Error::value(format!(
-                "store {}: expected an Icechunk repository, since storage_options choose its {version}, but found none with it; check \
-                 the path and the name",
-                store.location()
-            ))),
-        }
     }
 }

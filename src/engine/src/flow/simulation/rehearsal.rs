@@ -202,6 +202,10 @@ impl Machine {
 
     /// An index of a shard whose chunks are all there, one after the other.
     fn index(&self, shard: ShardId) -> Index {
+        let Some(sharding) = self.catalog.sharded(shard.array, shard.part) else {
+            // One of the store's own, which isn't read.
+            return Index { entries: Entries::Read(Vec::new()), version: None };
+        };
         let part = &self.catalog.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         // Inner chunks are all alike.
         let decoded = part.largest_bytes;
@@ -209,7 +213,7 @@ impl Machine {
             Route::Raw => decoded,
             Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.usual_encoded_bytes(decoded)),
         };
-        let slots = self.catalog.sharding(shard).slots();
+        let slots = sharding.slots();
         Index { entries: Entries::Even { slots, len: len as u64 }, version: None }
     }
 }

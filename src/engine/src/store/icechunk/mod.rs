@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::shared_failure::SharedFailure;
-use super::virtual_chunks::VirtualChunks;
+use super::virtual_chunks::{VirtualChunks, place};
 use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
 use crate::error::{Error, Result};
 use file::{Id, MAX_FILE};
@@ -50,7 +50,7 @@ pub struct Repository {
     manifests: Vec<LazyManifest>,
     /// Bytes of all manifests in memory.
     bytes: AtomicU64,
-    virtual_chunks: VirtualChunks,
+    virtual_chunks: Arc<VirtualChunks>,
 }
 
 /// A manifest that is read when it is first needed.
@@ -83,23 +83,9 @@ impl Chunk<'_> {
     }
 }
 
-/// The version of a chunk begins with its place. Objects of a repository never change, so theirs is the place alone. A file with
-/// virtual chunks may change, so that its version follows.
-fn place(extent: &Extent) -> String {
-    format!("{} {} {}", extent.object, extent.offset, extent.len)
-}
-
 /// Whether an extent lies in an object of the repository itself.
 fn is_native(extent: &Extent) -> bool {
     extent.object.strip_prefix(CHUNKS).is_some_and(|name| !name.contains(['/', '.']))
-}
-
-fn version(extent: &Extent, of_file: Option<Arc<str>>) -> Option<Arc<str>> {
-    match of_file {
-        _ if is_native(extent) => Some(place(extent).into()),
-        Some(of_file) => Some(format!("{}\n{of_file}", place(extent)).into()),
-        None => None,
-    }
 }
 
 impl Repository {
@@ -110,7 +96,7 @@ impl Repository {
     pub(super) async fn open(
         base: &Arc<dyn Store>,
         version: &Version,
-        virtual_chunks: VirtualChunks,
+        virtual_chunks: Arc<VirtualChunks>,
     ) -> Result<Option<Self>> {
         let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
         let Some(id) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
@@ -194,33 +180,26 @@ impl Repository {
         to: &mut [u8],
     ) -> Result<Found> {
         let size = chunk.len();
-        let part = range.resolve(size, to.len())?;
         let Some(extent) = chunk.extent() else {
-            if let (Chunk::Inline(bytes), Some((offset, len))) = (chunk, part) {
+            if let (Chunk::Inline(bytes), Some((offset, len))) = (chunk, range.resolve(size, to.len())?) {
                 to[..len].copy_from_slice(&bytes[offset as usize..][..len]);
             }
             return Ok(Found { size, version: None });
         };
-        let Some((offset, len)) = part.filter(|(_, len)| *len > 0) else {
-            return Ok(Found { size, version: version(&extent, None) });
-        };
-        // A version of the file that was found before is in keeping with the manifest's.
-        let of_file = wanted.and_then(|v| v.strip_prefix(place(&extent).as_str())?.strip_prefix('\n'));
-        let part = Extent {
-            object: Arc::clone(&extent.object),
-            version: of_file.map(Arc::from).or_else(|| extent.version.clone()),
-            offset: extent.offset + offset,
-            len: len as u64,
-        };
-        let found = self.read_extent(&part, phase, &mut to[..len]).await?;
-        let found = found.ok_or_else(|| {
-            let why = match is_native(&extent) {
-                true => "the snapshot expired and was collected as garbage",
-                false => "virtual chunks of the repository lie in it",
-            };
-            Error::runtime(format!("expected the object {}, but found nothing; {why}", extent.object))
-        })?;
-        Ok(Found { size, version: version(&extent, found.version) })
+        if !is_native(&extent) {
+            return self.virtual_chunks.read_value(&extent, range, wanted, phase, to).await;
+        }
+        if let Some((offset, len)) = range.resolve(size, to.len())?.filter(|(_, len)| *len > 0) {
+            let range = ByteRange::From(extent.offset + offset);
+            let found = self.base.read(&extent.object, range, None, phase, &mut to[..len]).await?;
+            found.ok_or_else(|| {
+                Error::runtime(format!(
+                    "expected the object {}, but found nothing; the snapshot expired and was collected as garbage",
+                    extent.object
+                ))
+            })?;
+        }
+        Ok(Found { size, version: Some(place(&extent).into()) })
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
@@ -277,11 +256,9 @@ impl Store for Repository {
             let version = match chunk.extent() {
                 // It is in the manifest: no cache is faster.
                 None => None,
-                Some(extent) if is_native(&extent) => version(&extent, None),
-                Some(extent) => {
-                    let found = self.virtual_chunks.head(&extent.object).await?;
-                    version(&extent, found.and_then(|found| found.version))
-                }
+                // Objects of a repository never change, so their version is the place alone.
+                Some(extent) if is_native(&extent) => Some(place(&extent).into()),
+                Some(extent) => return self.virtual_chunks.head_value(&extent).await.map(Some),
             };
             Ok(Some(Found { size: chunk.len(), version }))
         };
@@ -296,6 +273,20 @@ impl Store for Repository {
         Ok(Some(self.snapshot.children(prefix)))
     }
 
+    fn has_extents(&self) -> bool {
+        true
+    }
+
+    fn unread_index(&self, key: &str) -> Option<u64> {
+        let (node, coords) = self.snapshot.chunk(key)?;
+        let file = self.snapshot.manifest(node, &coords)?;
+        self.manifests[file].manifest.get().is_none().then_some(file as u64)
+    }
+
+    async fn read_index(&self, key: &str) -> Result<()> {
+        self.find(key, Phase::Running).await.map(drop).map_err(|e| self.within(key, &e))
+    }
+
     fn locate(&self, key: &str) -> Option<Extent> {
         self.find_in(key, |file| self.manifests[file].manifest.get())?.extent()
     }
@@ -305,7 +296,7 @@ impl Store for Repository {
         if is_native(extent) {
             return self.base.read(object, ByteRange::From(*offset), None, phase, to).await;
         }
-        self.virtual_chunks.read(object, *offset, version.as_ref(), phase, to).await
+        self.virtual_chunks.read(object, ByteRange::From(*offset), version.as_ref(), phase, to).await
     }
 
     fn snapshot(&self) -> Option<String> {

@@ -22,7 +22,7 @@ impl Default for Version {
 /// What of which repository is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IcechunkOptions {
-    /// One for all stores (none: the default), or one for each store. `None`: any store, which may be no repository.
+    /// One for all stores (none: nothing is chosen), or one for each store. `None`: any store, which may be no repository.
     versions: Vec<Option<Version>>,
     /// URLs below which virtual chunks may lie. Each ends with a slash.
     pub virtual_chunks: Vec<String>,
@@ -93,7 +93,7 @@ impl IcechunkOptions {
     /// Which snapshot of store number `i` is read; `None`: the store may be no repository.
     pub fn version(&self, i: usize) -> Option<Version> {
         match self.versions.as_slice() {
-            [] => Some(Version::default()),
+            [] => None,
             [all] => all.clone(),
             each => each.get(i).cloned().flatten(),
         }
@@ -132,7 +132,7 @@ mod tests {
             assert!(error.message().contains(&format!("in path ({stores}), but found 3")), "{error}");
         }
         let main = taken(&[("virtual_chunks", "s3://b"), ("region", "x")]).unwrap();
-        assert_eq!(main.0.unwrap().version(1), Some(Version::default()));
+        assert_eq!(main.0.unwrap().version(1), None);
         assert_eq!(main.1, [("region".to_owned(), "x".to_owned())]);
         assert_eq!(taken(&[("region", "x")]).unwrap().0, None);
         let error = taken(&[("tag", "a"), ("snapshot_id", "A,B")]).unwrap_err();

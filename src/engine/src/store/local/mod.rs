@@ -206,7 +206,7 @@ impl ForeignVersion<'_> {
 }
 
 fn wrong(location: &str, found: &str) -> Error {
-    Error::value(format!("store {location}: expected a directory or a zip archive, but {found}"))
+    Error::value(format!("store {location}: expected a directory, a zip archive or references in JSON, but {found}"))
 }
 
 /// The path of `location`, which is one or a `file://` URL.

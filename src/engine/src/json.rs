@@ -1,42 +1,14 @@
-//! Metadata documents: bounded reads, and JSON as Python writes it, with bare `NaN` and `Infinity`.
+//! JSON as Python writes it, with bare `NaN` and `Infinity`.
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::store::{Phase, Store, block_on, get_many};
-
-/// Largest document that is read; consolidated metadata of a million chunked variables stays below.
-const MAX_BYTES: u64 = 256 << 20;
 
 /// Stands before a bare token, so that it can't be confused with a string of the same letters.
 const BARE: char = '\u{0}';
 
-/// Reads the document at `key`; `None` if there is none.
-///
-/// # Errors
-/// [`Error::value`] if it is too large or isn't a JSON object.
-pub(super) fn read(store: &dyn Store, key: &str) -> Result<Option<Value>> {
-    document(store, key, block_on(store, store.get(key, MAX_BYTES, Phase::Building))?)
-}
-
-/// [`read`] for each of `keys`, in their order; at the same time where that is faster.
-pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Vec<Result<Option<Value>>> {
-    let found = get_many(store, keys, MAX_BYTES);
-    keys.iter().zip(found).map(|(key, bytes)| document(store, key, bytes?)).collect()
-}
-
-fn document(store: &dyn Store, key: &str, bytes: Option<Vec<u8>>) -> Result<Option<Value>> {
-    let Some(bytes) = bytes else { return Ok(None) };
-    let place = || format!("store {}, {key}", store.location());
-    let value = parse(&bytes).map_err(|e| e.within(place()))?;
-    if !value.is_object() {
-        return Err(Error::value(format!("{}: expected a JSON object, but found {}", place(), shown(&value))));
-    }
-    Ok(Some(value))
-}
-
 /// Parses JSON, which may begin with a byte order mark; bare tokens become strings that [`bare_float`] understands.
-pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let first = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(value),
@@ -51,12 +23,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
 }
 
 /// The float of a bare `NaN`, `Infinity` or `-Infinity`.
-pub(super) fn bare_float(text: &str) -> Option<f64> {
+pub(crate) fn bare_float(text: &str) -> Option<f64> {
     named_float(text.strip_prefix(BARE)?)
 }
 
 /// The float with the name that Zarr gives it.
-pub(super) fn named_float(text: &str) -> Option<f64> {
+pub(crate) fn named_float(text: &str) -> Option<f64> {
     Some(match text.strip_prefix(BARE).unwrap_or(text) {
         "NaN" => f64::NAN,
         "Infinity" => f64::INFINITY,
