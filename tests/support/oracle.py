@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ _LETTERS = {
 
 def layout_of(dims: Sequence[str]) -> str:
     """DALI's layout of named dimensions; empty where a name has no letter or a letter would come twice."""
-    letters = ["C" if d == "<stack>" else next((k for k, v in _LETTERS.items() if d in v), "") for d in dims]
+    letters = ["C" if d == "<stack>" else next((k for k, v in _LETTERS.items() if d.lower() in v), "") for d in dims]
     return "".join(letters) if all(letters) and len(set(letters)) == len(letters) else ""
 
 
@@ -98,10 +98,11 @@ def load(path: str, name: str, mask_and_scale: bool) -> Variable:
 
 class Oracle:
     """The samples and batches of one reader. The keyword arguments are the operator's; those that don't change what is
-    delivered (threads, limits, ``decode_device``) are not taken."""
+    delivered (threads, limits, ``decode_device``) are not taken. ``load`` gives an array of a store."""
 
     def __init__(
         self, batch_size: int = 1, *, path: str | Sequence[str], arrays: Sequence[str], stack_arrays: bool = False,
+        load: Callable[[str, str, bool], Variable] = load,
         pick: Sequence[str] = (), dims: Sequence[str] = (), window: Sequence[int] = (), step: Sequence[int] = (),
         random_crop: Sequence[str] = (), stride: Sequence[int] = (), offsets: Sequence[int] = (),
         roi_start: Sequence[int] = (), roi_end: Sequence[int] = (), breaks: Sequence[int] = (),

@@ -115,10 +115,14 @@ def same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
         )
 
 
-def check(device: str, batch_size: int = 2, epochs: float = 1.0, local: Path | None = None, **args: Any) -> Oracle:
+def check(
+    device: str, batch_size: int = 2, epochs: float = 1.0, local: Path | None = None, told: dict[str, Any] | None = None,
+    **args: Any,
+) -> Oracle:
     """Runs the operator and the oracle side by side for that many epochs (at least one batch) and asserts that every
-    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store."""
-    told = {k: v for k, v in args.items() if k not in _HOW} | ({"path": local} if local else {})
+    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store;
+    ``told`` is what else it is told instead."""
+    told = {k: v for k, v in args.items() if k not in _HOW} | ({"path": local} if local else {}) | (told or {})
     oracle = Oracle(batch_size, **told)
     pipe = build(device, batch_size, **args)
     try:

@@ -106,7 +106,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         understood(document)?;
         chunks_v3(document, &shape, stored, fill)?
     } else {
-        chunks_v2(document, &shape, stored, fill)?
+        chunks_v2(document, &node.attributes, &shape, stored, fill)?
     };
     let part = Part {
         store,
@@ -153,7 +153,13 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     Ok(Chunks { grid, largest_bytes, format, sharding: opened, keys })
 }
 
-fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+fn chunks_v2(
+    document: &Map<String, Value>,
+    attributes: &Map<String, Value>,
+    shape: &[u64],
+    stored: Stored,
+    fill: u64,
+) -> Result<Chunks> {
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
     let grid = grid::regular(field("chunks"), shape)?;
     let fortran = match field("order") {
@@ -161,12 +167,16 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         Value::String(s) if s == "F" => true,
         found => return Err(Error::value(format!("order: expected \"C\" or \"F\", but found {}", shown(found)))),
     };
-    let filters = match field("filters") {
+    let mut filters = match field("filters") {
         Value::Null => Vec::new(),
         Value::Array(filters) => filters.clone(),
         found => return Err(Error::value(format!("filters: expected a list or null, but found {}", shown(found)))),
     };
-    let compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let mut compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let by_nczarr = is_nczarr(document) || is_nczarr(attributes);
+    for codec in filters.iter_mut().chain(&mut compressor) {
+        shuffle_of_the_type(codec, by_nczarr, stored.dtype.size())?;
+    }
     let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
@@ -178,6 +188,28 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         Error::value(format!("dimension_separator: expected \".\" or \"/\", but found {}", shown(separator)))
     })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
+}
+
+/// Whether netCDF-C wrote these keys: `_nczarr_array` and others into attributes, before 4.9.3 in capitals.
+fn is_nczarr(keys: &Map<String, Value>) -> bool {
+    keys.keys().any(|key| key.to_ascii_lowercase().starts_with("_nczarr_"))
+}
+
+/// Gives the elements of a shuffle their size where `codec` has one of "0 bytes". netCDF-C 4.10 means the size of the type,
+/// numcodecs no shuffle: the same metadata of different bytes, so that it must be known who wrote them.
+fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Result<()> {
+    let is_shuffle = codec.get("id").and_then(Value::as_str) == Some("shuffle");
+    if !is_shuffle || codec.get("elementsize").and_then(Value::as_u64) != Some(0) || size == 1 {
+        return Ok(());
+    }
+    if !by_nczarr {
+        return Err(Error::value(format!(
+            "codec \"shuffle\": elementsize: expected the bytes of an element, but found 0, which netCDF-C writes for those \
+             of the type and numcodecs for no shuffle; write {size} into .zarray if netCDF-C wrote the array, else 1"
+        )));
+    }
+    codec["elementsize"] = size.into();
+    Ok(())
 }
 
 /// The largest chunk's shape and its decoded bytes, which must fit into memory.
@@ -271,6 +303,23 @@ mod tests {
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
         assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
+    }
+
+    #[test]
+    fn shuffles_of_nczarr_have_elements_of_the_type() {
+        let shuffled = |attributes: Value, dtype: &str| {
+            let metadata = json!({
+                "zarr_format": 2, "shape": [10], "chunks": [5], "dtype": dtype, "fill_value": 0, "order": "C",
+                "filters": [{"id": "shuffle", "elementsize": 0}], "compressor": {"id": "zlib", "level": 1}
+            });
+            let attributes = attributes.as_object().unwrap().clone();
+            describe(Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() }, 0, false)
+        };
+        let packed = |described: Described| described.part.format.packed().map(|p| p.shuffle());
+        assert_eq!(packed(shuffled(json!({"_nczarr_array": {}}), "<f4").unwrap()), Some(4));
+        assert_eq!(packed(shuffled(json!({"_NCZARR_ATTR": {}}), "<i8").unwrap()), Some(8));
+        assert_eq!(packed(shuffled(json!({}), "|u1").unwrap()), Some(1), "one byte: both mean the same");
+        assert!(shuffled(json!({}), "<f4").err().unwrap().message().contains("write 4 into .zarray"));
     }
 
     #[test]
