@@ -67,7 +67,14 @@ impl Dataset {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
         let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
-        let mut stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
+        Self::of_stores(spec, store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?)
+    }
+
+    /// The same in stores that are open, one for each of the paths.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             let (store, described) = described?;

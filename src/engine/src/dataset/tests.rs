@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::hierarchy::Hierarchy;
 use super::*;
-use crate::store::{ByteRange, Found, LocalStore, Phase};
+use crate::store::{ByteRange, Found, LocalStore, Phase, block_on};
 
 fn v3(shape: &[u64], dims: Value) -> Value {
     json!({
@@ -198,9 +198,11 @@ fn a_deleted_array_is_not_a_missing_chunk() {
     write(dir.path(), "v/zarr.json", &v3(&[4], json!(["x"])));
     let dataset = open(&[dir.path()], &["v"]).unwrap();
     let (part, store) = (&dataset.arrays[0].parts[0], dataset.stores[0].as_ref());
-    assert!(store.get(&part.key(&[0]), 100).unwrap().is_none() && store.exists(part.metadata_key()).unwrap());
+    let exists = || block_on(store, store.exists(part.metadata_key())).unwrap();
+    let key = part.key(&[0]);
+    assert!(block_on(store, store.get(&key, 100, Phase::Running)).unwrap().is_none() && exists());
     fs::remove_dir_all(dir.path().join("v")).unwrap();
-    assert!(!store.exists(part.metadata_key()).unwrap());
+    assert!(!exists());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::flow::budget::Needs;
 use crate::flow::catalog::Catalog;
-use crate::flow::rehearsal::{Cast, CastGpu};
+use crate::flow::simulation::{Config, GpuConfig};
 use crate::flow::wave::WaveLimits;
 use crate::memory::arena::rounded;
 use crate::order::Order;
@@ -66,14 +66,14 @@ impl Memory {
         })
     }
 
-    /// A reader that has it, for samples in this order.
-    pub fn cast(&self, spec: &Spec, needs: &Needs, order: &Order) -> Cast {
+    /// A simulated reader with this memory, for samples in this order.
+    pub fn config(&self, spec: &Spec, needs: &Needs, order: &Order) -> Config {
         let (host, gpu) = match &self.division {
             Division::Cpu(h) => (h, None),
-            Division::Gpu(d, h) => (h, Some(CastGpu { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
+            Division::Gpu(d, h) => (h, Some(GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
         };
         let rules = rules(spec, needs, order, self.window, host.indexes);
-        Cast { rules, staging: host.block, threads: self.decode_threads, gpu }
+        Config { rules, staging: host.block, threads: self.decode_threads, gpu }
     }
 
     /// As `memory` of the explanation.

@@ -117,6 +117,11 @@ impl Table {
         (handle, true)
     }
 
+    /// All chunks that aren't forgotten.
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().filter(|chunk| !matches!(chunk.state, State::Gone))
+    }
+
     /// Forgets a chunk.
     pub fn remove(&mut self, handle: Handle) {
         let chunk = &mut self[handle];

@@ -13,29 +13,28 @@ use super::tasks::ReadRange;
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
 
-/// When ranges of one shard are read together.
+/// When ranges of one object are read together.
 pub(crate) struct Merge {
-    /// They are nearer than this.
+    /// The largest gap between two ranges.
     pub gap: u64,
-    /// The read is no longer than this, so that several share the reading of a large shard.
+    /// The longest merged read. Several reads then share the work of a large shard.
     pub limit: u64,
-    /// Not more than this many bytes for nothing, beyond as many as are wanted.
+    /// A merged read contains at most so many more unwanted bytes than wanted ones.
     pub waste: u64,
 }
 
 impl Merge {
-    /// Whether a read may go on over a gap, having so many bytes that are wanted, and that are not.
+    /// Whether to extend a merged read across a gap, given its wanted and unwanted bytes so far.
     pub fn spans(&self, gap: u64, wanted: u64, wasted: u64) -> bool {
         gap <= self.gap && wasted + gap <= self.waste.saturating_add(wanted)
     }
 }
 
-/// From a disk, what another read costs: a call, and what the system reads ahead anyway.
+/// For a disk. Another read costs a system call, and the system reads ahead anyway.
 pub(super) const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, waste: u64::MAX };
 
-/// From a server: one connection gives 50 to 100 MB/s, and an answer takes 5 to 30 ms to begin; in the time that another
-/// request costs about half a megabyte comes through. Servers count and limit requests, so less isn't worth one; much
-/// more would cost memory, and bandwidth where that is short.
+/// For a server. One connection gives 50 to 100 MB/s and an answer begins after 5 to 30 ms, so another request costs as much time as
+/// about half a megabyte. Larger gaps would cost memory, and bandwidth where that is short.
 pub(crate) const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
 
 /// Chunks that are looked at when neighbours in a shard are looked for.

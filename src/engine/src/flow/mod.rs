@@ -10,7 +10,7 @@
 //!                      └─────────────── events ────────────┘
 //! ```
 //!
-//! In a [`rehearsal`] the same scheduler works with nothing behind it.
+//! In a [`simulation`] the same scheduler works with nothing behind it.
 
 mod admission;
 mod arrival;
@@ -25,10 +25,10 @@ mod launch;
 mod merging;
 mod pieces;
 mod queue;
-pub(crate) mod rehearsal;
 mod requests;
 mod scheduler;
 mod shards;
+pub mod simulation;
 pub mod stats;
 pub(crate) mod tasks;
 mod threads;

@@ -251,7 +251,8 @@ fn virtual_chunks_are_of_the_version_that_their_reference_tells() {
     assert!(chunks.runtime().is_none());
     let read = |name: &str, version: Option<Arc<str>>| {
         let mut to = [0; 8];
-        let found = chunks.read(&format!("{url}{name}"), 92, version.as_ref(), Phase::Running, &mut to);
+        let url = format!("{url}{name}");
+        let found = chunks.read(&url, 92, version.as_ref(), Phase::Running, &mut to);
         blocking::drive(found).map(|found| found.map(|f| (f.size, to)))
     };
     for (tag, date) in [(None, 0), (None, modified), (Some(tag.as_str()), 0)] {
