@@ -139,10 +139,10 @@ int32_t dali_zarr_explain(const char *spec, const char **json);
 
 /* Gives the entry of "pick" that takes the elements along `dim` with these coordinates, in their order: indices for all
  * stores ("level=2,5"), or a list for each where they differ ("level=2,5|1,4"). `dim` is a name, or a position as text. The
- * coordinates are the array of the dimension's name beside "arrays", decoded by its attributes (as "mask_and_scale" decodes).
- * Of `spec`, "path", "arrays", "dims" and "storage_options" count. `*pick` is good until the next call on this thread that
- * gives a text. DALI_ZARR_VALUE_ERROR if a label isn't the coordinate of exactly one element in each store, or, along the
- * dimension by which stores are joined, in all of them together. */
+ * coordinates are the array of the dimension's name in the group of "arrays" or the nearest group around it, decoded by its
+ * attributes as "mask_and_scale" decodes. Of `spec`, "path", "arrays", "dims" and "storage_options" count. `*pick` is good
+ * until the next call on this thread that gives a text. DALI_ZARR_VALUE_ERROR if a label isn't the coordinate of exactly one
+ * element in each store, or, along the dimension by which stores are joined, in all of them together. */
 int32_t dali_zarr_pick_labels(const char *spec, const char *dim, const double *labels, size_t count, const char **pick);
 
 /* The counters of a reader up to now, as a JSON object; `*json` as above. Once nothing is in flight, "chunks_read" is the

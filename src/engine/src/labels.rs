@@ -1,8 +1,8 @@
 //! Labels: elements of a dimension that are named by their coordinates become indices for `pick`.
 //!
-//! The coordinates of a dimension are the array of its name that stands beside the arrays which have the dimension, as CF
-//! asks for it. Labels are compared with decoded coordinates, whatever `mask_and_scale` says of the reader's own arrays. Each
-//! store has coordinates of its own.
+//! The coordinates of a dimension are the array of its name, in the group of the arrays that have the dimension or in the
+//! nearest group around it, as CF and xarray's `DataTree` have it. Labels are compared with decoded coordinates, whatever
+//! `mask_and_scale` says of the reader's own arrays. Each store has coordinates of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,18 +24,19 @@ const MEMORY: u64 = 64 << 20;
 /// Coordinates that an error shows.
 const SHOWN: usize = 20;
 
-/// Where the coordinates of a dimension are.
-struct Source {
-    /// The name of their array.
-    name: String,
-    /// An array beside it that has the dimension: its index in the dataset, and the dimension's in it.
-    array: usize,
-    dim: usize,
+/// A group with arrays that have the dimension.
+struct Group {
+    /// Its path; empty for the root.
+    path: String,
+    /// The arrays: index in the dataset, and which of its dimensions it is.
+    arrays: Vec<(usize, usize)>,
 }
 
 /// The coordinates in one store.
 struct Coordinates {
     store: String,
+    /// The name of their array.
+    array: String,
     /// Their type, decoded.
     dtype: DType,
     values: Vec<f64>,
@@ -53,20 +54,11 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
     let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
-    let sources = sources(&dataset, &name);
-    let mut lists: Option<(&str, Vec<Vec<i64>>)> = None;
-    for source in &sources {
-        let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, source);
-        let found: Vec<_> =
-            each_store(&dataset.stores, read).into_iter().collect::<Result<_>>().map_err(|e| unreadable(&name, &e))?;
-        // Groups without coordinates of their own may have those of another group.
-        if found[0].is_none() {
-            continue;
-        }
-        let own = found.into_iter().zip(&dataset.stores);
-        let all: Vec<Coordinates> = own
-            .map(|(found, store)| found.ok_or_else(|| missing(&name, store.location(), &source.name)))
-            .collect::<Result<_>>()?;
+    // The array of coordinates, and what was found in it.
+    let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
+    for group in groups(&dataset, &name) {
+        let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
+        let all: Vec<Coordinates> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
         let together = if is_joined { all.len() } else { 1 };
         let mut places: Vec<_> = all.chunks(together).map(|some| places(&name, labels, some)).collect::<Result<_>>()?;
         // One list for all stores is for dimensions of one length.
@@ -76,66 +68,70 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
             places.truncate(1);
         }
         match &lists {
-            None => lists = Some((&source.name, places)),
+            None => lists = Some((all[0].array.clone(), places)),
             Some((first, other)) if *other != places => {
                 return Err(Error::value(format!(
-                    "pick: the labels of dimension \"{name}\" are at different indices in the arrays '{first}' and '{}'; give \
-                     indices, or leave out the arrays beside one of them",
-                    source.name
+                    "pick: the labels of dimension \"{name}\" have other indices in array '{first}' than in '{}'; give indices, \
+                     or leave out the arrays of one of their groups",
+                    all[0].array
                 )));
             }
             Some(_) => {}
         }
     }
-    let Some((_, indices)) = lists else {
-        let array = sources.first().map_or(name.as_str(), |source| &source.name);
-        return Err(missing(&name, dataset.stores[0].location(), array));
-    };
+    let (_, indices) = lists.ok_or_else(|| missing(&name, dataset.stores[0].location()))?;
     Ok(Pick { dim: dim.clone(), indices })
 }
 
-/// Where coordinates of the dimension `name` may be: once for each group that has arrays with it.
-fn sources(dataset: &Dataset, name: &str) -> Vec<Source> {
-    let mut sources: Vec<Source> = Vec::new();
+/// The groups that have arrays with the dimension `name`. A store that is an array has none.
+fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
     for (array, info) in dataset.arrays.iter().enumerate() {
-        // Nothing stands beside an array that is the store.
         let in_group = info.parts.iter().all(|part| !part.is_root());
         let Some(dim) = info.dims.names.iter().position(|d| d == name).filter(|_| in_group) else { continue };
-        let path = info.name.trim_matches('/');
-        let group = path.rfind('/').map_or("", |slash| &path[..=slash]);
-        let name = format!("{group}{name}");
-        if sources.iter().all(|source| source.name != name) {
-            sources.push(Source { name, array, dim });
+        let path = info.name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+        match groups.iter_mut().find(|group| group.path == path) {
+            Some(group) => group.arrays.push((array, dim)),
+            None => groups.push(Group { path: path.to_owned(), arrays: vec![(array, dim)] }),
         }
     }
-    sources
+    groups
 }
 
-/// The coordinates in the store number `i`; `None` if it has no such array.
-fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, source: &Source) -> Result<Option<Coordinates>> {
-    let Some(info) = decoded_array(&**store, &source.name)? else { return Ok(None) };
-    let beside = &dataset.arrays[source.array];
-    let len = beside.parts[i].shape[source.dim];
-    let found = &info.parts[0].shape;
-    if *found != [len] {
-        return Err(Error::value(format!(
-            "store {}, array '{}': expected the shape [{len}], with a coordinate for each element of array '{}', but found \
-             {found:?}",
-            store.location(),
-            source.name,
-            beside.name
-        )));
+/// The coordinates of a group's arrays in the store number `i`.
+fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
+    let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
+    let array = array.ok_or_else(|| missing(name, store.location()))?;
+    let path = array.name.clone();
+    let wrong = |expected: String, found: String| {
+        let place = format!("store {}, array '{path}'", store.location());
+        Err(unreadable(name, &Error::value(format!("{place}: expected {expected}, but found {found}"))))
+    };
+    let shape = &array.parts[0].shape;
+    for &(a, dim) in &group.arrays {
+        let beside = &dataset.arrays[a];
+        let len = beside.parts[i].shape[dim];
+        if *shape != [len] {
+            let expected = format!("the shape [{len}], with a coordinate for each element of array '{}'", beside.name);
+            return wrong(expected, format!("{shape:?}"));
+        }
     }
-    if len > MAX_COORDINATES {
-        return Err(Error::value(format!(
-            "store {}, array '{}': expected at most {MAX_COORDINATES} coordinates, but found {len}",
-            store.location(),
-            source.name
-        )));
+    if shape[0] > MAX_COORDINATES {
+        return wrong(format!("at most {MAX_COORDINATES} coordinates"), shape[0].to_string());
     }
-    let dtype = info.cf.decoded;
-    let values = if len == 0 { Vec::new() } else { read(store, info)? };
-    Ok(Some(Coordinates { store: store.location().to_owned(), dtype, values }))
+    let (dtype, is_empty) = (array.cf.decoded, shape[0] == 0);
+    let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
+    let values = values.map_err(|e| unreadable(name, &e))?;
+    Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
+}
+
+/// The array `name` of a group, or of the nearest group around it that has one.
+fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
+    let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
+    match decoded_array(store, &path)? {
+        None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
+        found => Ok(found),
+    }
 }
 
 /// All values of an array of one dimension.
@@ -222,10 +218,10 @@ fn shown(stores: &[Coordinates]) -> String {
     texts.join(", ")
 }
 
-fn missing(name: &str, location: &str, array: &str) -> Error {
+fn missing(name: &str, location: &str) -> Error {
     Error::value(format!(
-        "pick: the labels of dimension \"{name}\" can't be looked up, because store {location} has no array '{array}' with its \
-         coordinates; give indices"
+        "pick: the labels of dimension \"{name}\" can't be looked up, because store {location} has no array '{name}' with its \
+         coordinates beside the arrays; give indices"
     ))
 }
 

@@ -69,7 +69,7 @@ Along the dimension by which stores are joined, indices count over all stores, i
 
 The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices (lists of them
 are one for each store), and floating-point numbers are labels. Labels are looked up, in each store, in the array of the
-dimension's name that stands beside `arrays`: they are its values as `mask_and_scale` decodes them, also where the reader's own
+dimension's name in the group of `arrays` or the nearest group around it: they are its values as `mask_and_scale` decodes them, also where the reader's own
 arrays aren't decoded.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension

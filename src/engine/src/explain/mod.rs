@@ -66,8 +66,9 @@ fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
         let config = Memory::new(&spec, &opened.catalog, &needs, &order, there)?.config(&spec, &needs, &order);
         Ok((spec, order, config))
     };
-    let reads =
-        |(spec, order, config): &(Spec, Order, Config), consumer| reads_per_chunk(&opened, spec, order, *config, consumer);
+    let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
+        reads_per_chunk(&opened, spec, order, *config, consumer)
+    };
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);

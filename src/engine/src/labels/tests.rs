@@ -157,23 +157,37 @@ fn coordinates_must_fit() {
 }
 
 #[test]
-fn coordinates_stand_beside_the_arrays_that_have_the_dimension() {
+fn coordinates_are_those_of_the_nearest_group() {
     let folder = tempfile::tempdir().unwrap();
-    for (group, levels) in [("", &[1, 2][..]), ("a", &[10, 20, 30]), ("b", &[10, 20, 30]), ("c", &[20, 10, 30])] {
+    for (group, levels) in [("", &[30, 20, 10][..]), ("a", &[10, 20, 30]), ("b", &[10, 20, 30]), ("c", &[20, 10, 30])] {
         store(&folder.path().join(group), &[0.0], levels);
     }
+    store(&folder.path().join("b/d"), &[0.0], &[10, 20, 30]);
     array(folder.path(), "surface", "<f4", &[1], &["time"], None, &json!({}));
     let of = |names: &[&str]| {
         let arrays = names.iter().map(|&name| name.to_owned()).collect();
         Spec { arrays, ..spec(&[folder.path()]) }
     };
-    assert_eq!(found(&of(&["surface", "a/z"]), "level", &[2.0]), "level=1");
-    assert_eq!(found(&of(&["a/z", "b/z"]), "level", &[3.0]), "level=2");
+    assert_eq!(found(&of(&["surface", "a/z"]), "level", &[3.0]), "level=2");
+    assert_eq!(found(&of(&["a/z", "b/d/z"]), "level", &[1.0]), "level=0");
     let message = refused(&of(&["a/z", "c/z"]), "level", &[2.0]);
-    assert!(message.contains("'a/level' and 'c/level'"), "{message}");
+    assert!(message.contains("other indices in array 'a/level' than in 'c/level'"), "{message}");
     assert_eq!(found(&of(&["a/z", "c/z"]), "level", &[3.0]), "level=2");
-    fs::remove_dir_all(folder.path().join("c/level")).unwrap();
-    assert_eq!(found(&of(&["c/z", "a/z"]), "level", &[2.0]), "level=1");
+
+    for group in ["a", "b/d", "c"] {
+        fs::remove_dir_all(folder.path().join(group).join("level")).unwrap();
+    }
+    assert_eq!(found(&of(&["b/d/z", "b/z"]), "level", &[1.0]), "level=0", "one group up");
+    assert_eq!(found(&of(&["a/z", "c/z"]), "level", &[1.0]), "level=2", "the root's");
+    assert!(
+        refused(&of(&["b/d/z", "a/z"]), "level", &[1.0]).contains("other indices in array 'b/level' than in 'level'")
+    );
+    array(folder.path(), "a/y", "<f4", &[4], &["level"], None, &json!({}));
+    let message = refused(&of(&["a/z", "a/y"]), "level", &[1.0]);
+    assert!(
+        message.contains("array 'level': expected the shape [4], with a coordinate for each element of array 'a/y'"),
+        "{message}"
+    );
     let itself = Spec { arrays: Vec::new(), ..spec(&[&folder.path().join("a/z")]) };
     assert!(refused(&itself, "level", &[2.0]).contains("has no array 'level'"));
 }

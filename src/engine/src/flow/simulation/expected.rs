@@ -53,7 +53,8 @@ impl Batched {
                     let number = batches.first + i as u64;
                     let expected = &mut self.list[(number - self.first) as usize];
                     let job = expected.by_place.get(&(output as u32, address - base)).copied();
-                    let job = job.ok_or_else(|| Error::runtime(format!("batch {number} has no job at {address:#x}")))?;
+                    let job =
+                        job.ok_or_else(|| Error::runtime(format!("batch {number} has no job at {address:#x}")))?;
                     return Ok((expected, job));
                 }
             }
@@ -65,7 +66,12 @@ impl Batched {
     ///
     /// # Errors
     /// If the job belongs to no batch, fills what isn't missing, or reads where there is nothing to be read.
-    pub fn chunk_of(&mut self, job: &Job, batches: &Batches, missing: impl Fn(ChunkId) -> bool) -> Result<Option<ChunkId>> {
+    pub fn chunk_of(
+        &mut self,
+        job: &Job,
+        batches: &Batches,
+        missing: impl Fn(ChunkId) -> bool,
+    ) -> Result<Option<ChunkId>> {
         let (expected, at) = self.find(job.dst, batches)?;
         let chunk = expected.jobs[at];
         match (chunk, job.source) {

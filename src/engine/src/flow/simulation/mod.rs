@@ -192,7 +192,11 @@ impl Simulation {
     fn lend(&mut self, id: u64) {
         let outputs = self.catalog.planner.geometry().outputs.len() as u64;
         let address = |output| OUTPUTS + (id * outputs + output) * OUTPUT_SPACE;
-        self.scheduler.handle(Event::Lent(DeviceBuffers { id, outputs: (0..outputs).map(address).collect(), ready: 0 }));
+        self.scheduler.handle(Event::Lent(DeviceBuffers {
+            id,
+            outputs: (0..outputs).map(address).collect(),
+            ready: 0,
+        }));
     }
 
     fn start(&mut self, world: &mut impl World, work: Work) -> Result<()> {

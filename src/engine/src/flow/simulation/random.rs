@@ -234,7 +234,9 @@ impl RandomWorld<'_> {
         }
         let members = self.reads.get(&group).ok_or_else(|| Error::runtime("bytes of an unknown read"))?;
         if !members.contains(&(id, bytes.address)) {
-            return Err(Error::runtime(format!("{id:?} is decoded from {bytes:?}, but read {group} brought it elsewhere")));
+            return Err(Error::runtime(format!(
+                "{id:?} is decoded from {bytes:?}, but read {group} brought it elsewhere"
+            )));
         }
         self.memory.expect(bytes, Content::Read(group))
     }
@@ -270,7 +272,8 @@ impl RandomWorld<'_> {
         let mut outcomes = Vec::new();
         let mut run: Vec<Range<usize>> = Vec::new();
         for item in &task.items {
-            let (group, _) = scheduler.chunks[item.handle].payload.ok_or_else(|| Error::runtime("bytes were given back"))?;
+            let (group, _) =
+                scheduler.chunks[item.handle].payload.ok_or_else(|| Error::runtime("bytes were given back"))?;
             self.expect_encoded(item.id, group, item.encoded)?;
             let good = !self.random.chance(self.faults.decode);
             let before = if item.in_place { Content::Read(group) } else { Content::Decoding(item.id) };
@@ -297,7 +300,9 @@ impl RandomWorld<'_> {
     fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
         for chunk in &wave.chunks {
             match (chunk.content, self.reads.contains_key(&chunk.group)) {
-                (Bytes::Encoded, _) | (Bytes::Decoded, true) => self.expect_encoded(chunk.id, chunk.group, chunk.bytes)?,
+                (Bytes::Encoded, _) | (Bytes::Decoded, true) => {
+                    self.expect_encoded(chunk.id, chunk.group, chunk.bytes)?
+                }
                 (Bytes::Decoded, false) => self.memory.expect(chunk.bytes, Content::Decoded(chunk.id))?,
             }
         }
@@ -430,8 +435,7 @@ impl World for RandomWorld<'_> {
     fn plan(&mut self) -> Plan {
         let batch = if self.to_plan > 0 { self.batch_size } else { 0 };
         self.to_plan = self.to_plan.saturating_sub(1);
-        let samples: Vec<Sample> =
-            (self.next_sample..self.next_sample + batch).map(|k| self.order.sample(k)).collect();
+        let samples: Vec<Sample> = (self.next_sample..self.next_sample + batch).map(|k| self.order.sample(k)).collect();
         self.next_sample += batch;
         let plan = self.catalog.plan(&samples);
         self.batches.plan(&plan.batch);

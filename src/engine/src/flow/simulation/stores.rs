@@ -68,7 +68,8 @@ impl Prepared {
         let arrays = 1 + random.below(3);
         let stores = 1 + random.below(5) / 4;
         let remote = random.chance(0.3);
-        let described: Vec<_> = (0..arrays).map(|i| array(random, if i == 2 { None } else { Some(steps) }, width)).collect();
+        let described: Vec<_> =
+            (0..arrays).map(|i| array(random, if i == 2 { None } else { Some(steps) }, width)).collect();
         let store = || -> Arc<dyn Store> {
             let mut documents = HashMap::new();
             documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
