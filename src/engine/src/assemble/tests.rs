@@ -119,7 +119,8 @@ fn rare_operations_give_the_same_on_both_sides() {
             let integers =
                 Decoding { int_scale: Some(random() as i64), decoded: Some(DType::I64), ..Decoding::default() };
             let pairs = [None, Some((1.5, 3.0))].map(|mean_stddev| Norm { array: 0, mean_stddev, dtype: dst });
-            let ops = pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, 2.5, false)));
+            let ops =
+                pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, 2.5, false)));
             let ops = Ops::new(ops);
             for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..4).map(move |n| (n, *s))) {
                 let mut outs = [0, 1].map(|_| vec![0u8; stored.len() * dst.size()]);

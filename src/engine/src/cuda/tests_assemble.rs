@@ -36,7 +36,8 @@ fn op(random: &mut Random) -> (Op, Vec<f64>) {
     match random.below(6) {
         0 => {
             let factor = f64::from_bits(random.next());
-            let op = Op { num_missing: 0, has_offset: 0, has_scale: 1, scale: factor, decoded: DType::I64 as i32, ..common };
+            let op =
+                Op { num_missing: 0, has_offset: 0, has_scale: 1, scale: factor, decoded: DType::I64 as i32, ..common };
             (op, Vec::new())
         }
         1 => {

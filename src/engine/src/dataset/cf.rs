@@ -178,7 +178,9 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
         decoded = if packed {
             match choose(src_dtype, scale, offset) {
                 Packed::Float(float) => float,
-                Packed::Int64(_) => return Err(refused("an integer scale_factor, and missing values that int64 lacks")),
+                Packed::Int64(_) => {
+                    return Err(refused("an integer scale_factor, and missing values that int64 lacks"));
+                }
                 Packed::NoNumber => return Err(refused("a scale_factor that is no plain number")),
             }
         } else {

@@ -7,9 +7,9 @@ use crate::flow::budget::Needs;
 use crate::flow::catalog::Catalog;
 use crate::flow::simulation::{Config, GpuConfig};
 use crate::flow::wave::WaveLimits;
+use crate::memory::Machine;
 use crate::memory::arena::rounded;
 use crate::order::Order;
-use crate::memory::Machine;
 use crate::reader::needs::{Division, Limits, There, divide, limits, rules, smallest};
 use crate::spec::Spec;
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{explain, explain_on};
 use super::memory::Memory;
 use super::reads::reads_per_chunk;
+use super::{explain, explain_on};
 use crate::flow::simulation::rehearsal::Consumer;
 use crate::memory::Machine;
 use crate::reader::Reader;
@@ -340,7 +340,9 @@ fn memory_that_the_machine_lacks_is_told() {
         let told = told_on(&spec, smallest - 1, GIB);
         let why = told["memory"]["refused"].as_str().unwrap();
         assert!(why.starts_with(&format!("host memory: expected at least {smallest} bytes (")), "{why}");
-        assert!(why.contains(&format!("but found {} bytes", smallest - 1)) && why.contains("(/sys/fs/cgroup/memory.max)"));
+        assert!(
+            why.contains(&format!("but found {} bytes", smallest - 1)) && why.contains("(/sys/fs/cgroup/memory.max)")
+        );
         assert!(told["advice"][0].as_str().unwrap().contains("isn't built"), "{told}");
         // What just does is what a reader takes: half of the machine's memory otherwise, if that is less than usual.
         let limit = |total: u64| told_on(&spec, total, total)["memory"]["host_memory_limit"].as_u64().unwrap();

@@ -124,8 +124,11 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         ("roi_end", &spec.roi_end),
     ];
     if names.is_empty() {
-        let others =
-            [("offsets", spec.offsets.iter().all(|&o| o == 0)), ("breaks", spec.breaks.is_empty()), ("random_crop", spec.random_crop.is_empty())];
+        let others = [
+            ("offsets", spec.offsets.iter().all(|&o| o == 0)),
+            ("breaks", spec.breaks.is_empty()),
+            ("random_crop", spec.random_crop.is_empty()),
+        ];
         let unused = per_axis.map(|(what, values)| (what, values.is_empty())).into_iter().chain(others);
         return match unused.into_iter().find(|(_, unused)| !unused) {
             None => Ok(Vec::new()),

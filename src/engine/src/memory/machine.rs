@@ -46,15 +46,15 @@ impl Machine {
         self.available = self.available.min(limit.saturating_sub(used));
         if limit < self.total {
             let file = group.folder.join(files.limit);
-            (self.total, self.says) =
-                (limit, format!("/{}", file.strip_prefix(root).unwrap_or(&file).display()));
+            (self.total, self.says) = (limit, format!("/{}", file.strip_prefix(root).unwrap_or(&file).display()));
         }
     }
 }
 
 /// The value behind a name, where each line has a name and a value.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut words = text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
+    let mut words =
+        text.lines().map(str::split_whitespace).find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
     words.next()
 }
 
@@ -78,11 +78,9 @@ struct Files {
 impl Version {
     fn files(self) -> Files {
         match self {
-            Self::One => Files {
-                limit: "memory.limit_in_bytes",
-                used: "memory.usage_in_bytes",
-                cached: "total_inactive_file",
-            },
+            Self::One => {
+                Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cached: "total_inactive_file" }
+            }
             Self::Two => Files { limit: "memory.max", used: "memory.current", cached: "inactive_file" },
         }
     }
@@ -102,7 +100,9 @@ fn groups(root: &Path) -> Vec<Group> {
     for line in memberships.lines() {
         // NUMBER:CONTROLLERS:PATH; version 2 has the number 0 and no controllers.
         let mut parts = line.splitn(3, ':');
-        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         let version = match controllers {
             "" if number == "0" => Version::Two,
             _ if controllers.split(',').any(|c| c == "memory") => Version::One,
@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(machine(&[("proc/meminfo", "nonsense")]), None);
         let plain = ("proc/meminfo", MEMINFO);
         assert_eq!(found(&[plain]), (64 * GIB, "/proc/meminfo".into(), 48 * GIB));
-        let broken = [plain, ("proc/self/cgroup", "0:\n::\n1:memory\n"), ("proc/self/mountinfo", "a - b\n - cgroup2\n")];
+        let broken =
+            [plain, ("proc/self/cgroup", "0:\n::\n1:memory\n"), ("proc/self/mountinfo", "a - b\n - cgroup2\n")];
         assert_eq!(found(&broken), (64 * GIB, "/proc/meminfo".into(), 48 * GIB));
         assert!(Machine::find().is_some_and(|m| m.total > 0 && m.available <= m.total.max(m.available)));
     }
@@ -243,7 +244,8 @@ mod tests {
                 "sys/fs/cgroup/memory/memory.limit_in_bytes",
             ),
         ] {
-            let files = [file, ("proc/self/cgroup", membership), ("proc/self/mountinfo", mount), (limit, "2147483648\n")];
+            let files =
+                [file, ("proc/self/cgroup", membership), ("proc/self/mountinfo", mount), (limit, "2147483648\n")];
             assert_eq!(found(&files), (2 * GIB, format!("/{limit}"), 2 * GIB), "{membership}");
         }
     }
