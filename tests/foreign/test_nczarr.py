@@ -170,7 +170,7 @@ def test_scalars_and_coordinates(tmp_path, device):
 
 @pytest.mark.parametrize("version", ["4.8", "4.9"])
 def test_older_versions(tmp_path, device, version):
-    """netCDF-C 4.8 wrote objects of its own beside Zarr's, 4.9 keys of its own into Zarr's documents."""
+    """netCDF-C 4.8 wrote objects of its own beside Zarr's, 4.9 keys of its own into Zarr's documents, and no fill value."""
     path = tmp_path / "a"
     stored = _packed(path)
     superblock, array = {"version": "2.0.0"}, {"dimrefs": ["/y", "/x"], "storage": "chunked"}
@@ -187,11 +187,36 @@ def test_older_versions(tmp_path, device, version):
     else:
         attributes["_NCZARR_ATTR"] = types
         file, document = metadata(path, "v")
-        file.write_text(json.dumps(document | {"_NCZARR_ARRAY": array}))
+        file.write_text(json.dumps(document | {"fill_value": None, "_NCZARR_ARRAY": array}))
         (path / ".zgroup").write_text(json.dumps({"zarr_format": 2, "_NCZARR_SUPERBLOCK": superblock, "_NCZARR_GROUP": group}))
     (path / "v" / ".zattrs").write_text(json.dumps(attributes))
     compare(device, Foreign(path, "v", {"written": stored, "zarr-python": zarr_python(path, "v")}, ["y", "x"]))
-    assert build(device, 1, path=path, window=[-1]).run()
+    references = {"by hand": unpack(stored, -7, 0.25, 3.0), "xarray": xarray_values(path, "v")}
+    compare(device, Foreign(path, "v", references, ["y", "x"], {"mask_and_scale": True}))
+
+
+@pytest.mark.parametrize("written", [{"elementsize": "0"}, {"elementsize": "4"}, {}], ids=["4.8", "4.9", "after 4.10"])
+def test_shuffles_of_other_versions(tmp_path, device, written):
+    """Versions differ in what they say of a shuffle, not in what they do."""
+    values = (np.arange(600) * 0.5).reshape(10, 60)
+    with _open(tmp_path / "a") as dataset:
+        dataset.createDimension("x", 60)
+        dataset.createDimension("t", 10)
+        dataset.createVariable("v", "f8", ("t", "x"), compression="zlib", chunksizes=(4, 50))[:] = values
+    file, document = metadata(tmp_path / "a", "v")
+    file.write_text(json.dumps(document | {"filters": [{"id": "shuffle"} | written]}))
+    compare(device, Foreign(tmp_path / "a", "v", {"written": values, "netCDF4": _read(tmp_path / "a", "v")}, ["t", "x"]))
+
+
+def test_scalar_of_4_9(tmp_path, device):
+    """One element, but no dimension: as many names as netCDF has of them."""
+    with _open(tmp_path / "a") as dataset:
+        dataset.createVariable("height", "f8", ())[...] = 2.5
+    file, document = metadata(tmp_path / "a", "height")
+    file.write_text(json.dumps(document | {"fill_value": None, "_NCZARR_ARRAY": {"dimrefs": [], "storage": "scalar"}}))
+    (tmp_path / "a" / "height" / ".zattrs").write_text(json.dumps({"_ARRAY_DIMENSIONS": [], "_NCZARR_ATTR": {}}))
+    references = {"written": np.full(1, 2.5), "zarr-python": zarr_python(tmp_path / "a", "height")}
+    compare(device, Foreign(tmp_path / "a", "height", references))
 
 
 # For the long search by tests/random_foreign.py.

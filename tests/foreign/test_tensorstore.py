@@ -157,5 +157,27 @@ def test_random(tmp_path, device, kind, seed):
     compare(device, kind(rng, tmp_path / "a.zarr"), seed)
 
 
+def _shards(inner: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
+    index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    return {"name": "sharding_indexed", "configuration": {"chunk_shape": inner, "codecs": codecs, "index_codecs": index}}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_shards_of_many_inner_chunks_take_little_memory(tmp_path, device, nested):
+    """Shards that are decoded whole, since they are transposed or within others, are bounded by what they hold."""
+    inner = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    transpose = {"name": "transpose", "configuration": {"order": [1, 0]}}
+    codecs = [_shards((64, 64), [_shards((1, 1), inner)])] if nested else [transpose, _shards((1, 1), inner)]
+    metadata = {
+        "shape": [80, 128], "data_type": "float32", "fill_value": 0.0, "codecs": codecs,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [64, 64]}},
+    }
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/a/"}, "metadata": metadata}
+    values = np.random.default_rng(0).standard_normal((80, 128)).astype("float32")
+    ts.open(spec, create=True).result().write(values).result()
+    references = {"what was written": values, "tensorstore": tensorstore(tmp_path / "a")}
+    compare(device, Foreign(tmp_path / "a", "", references, options={"host_memory_limit": 16 << 20}), tries=2)
+
+
 # For the long search by tests/random_foreign.py.
 RANDOM = (random_v2, random_v3)

@@ -195,20 +195,24 @@ fn is_nczarr(keys: &Map<String, Value>) -> bool {
     keys.keys().any(|key| key.to_ascii_lowercase().starts_with("_nczarr_"))
 }
 
-/// Gives the elements of a shuffle their size where `codec` has one of "0 bytes". netCDF-C 4.10 means the size of the type,
-/// numcodecs no shuffle: the same metadata of different bytes, so that it must be known who wrote them.
+/// Gives the elements of a shuffle their size where netCDF-C wrote it: always that of the type, whatever `codec` says. Versions
+/// of it write 0, a number as text, or none. numcodecs writes numbers; 0 is no shuffle, and none is 4. So 0 means two things
+/// of the same metadata, and it must be known who wrote them.
 fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Result<()> {
-    let is_shuffle = codec.get("id").and_then(Value::as_str) == Some("shuffle");
-    if !is_shuffle || codec.get("elementsize").and_then(Value::as_u64) != Some(0) || size == 1 {
+    if codec.get("id").and_then(Value::as_str) != Some("shuffle") || size == 1 {
         return Ok(());
     }
-    if !by_nczarr {
+    let given = codec.get("elementsize").unwrap_or(&Value::Null);
+    let is_text = given.as_str().is_some_and(|text| text.parse::<u32>().is_ok());
+    let is_zero = given.as_u64() == Some(0);
+    if is_text || by_nczarr && (is_zero || given.is_null()) {
+        codec["elementsize"] = size.into();
+    } else if is_zero {
         return Err(Error::value(format!(
             "codec \"shuffle\": elementsize: expected the bytes of an element, but found 0, which netCDF-C writes for those \
              of the type and numcodecs for no shuffle; write {size} into .zarray if netCDF-C wrote the array, else 1"
         )));
     }
-    codec["elementsize"] = size.into();
     Ok(())
 }
 
@@ -307,19 +311,27 @@ mod tests {
 
     #[test]
     fn shuffles_of_nczarr_have_elements_of_the_type() {
-        let shuffled = |attributes: Value, dtype: &str| {
+        let shuffled = |filter: Value, attributes: Value, dtype: &str| {
             let metadata = json!({
                 "zarr_format": 2, "shape": [10], "chunks": [5], "dtype": dtype, "fill_value": 0, "order": "C",
-                "filters": [{"id": "shuffle", "elementsize": 0}], "compressor": {"id": "zlib", "level": 1}
+                "filters": [filter], "compressor": {"id": "zlib", "level": 1}
             });
             let attributes = attributes.as_object().unwrap().clone();
-            describe(Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() }, 0, false)
+            let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
+            describe(node, 0, false).map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
         };
-        let packed = |described: Described| described.part.format.packed().map(|p| p.shuffle());
-        assert_eq!(packed(shuffled(json!({"_nczarr_array": {}}), "<f4").unwrap()), Some(4));
-        assert_eq!(packed(shuffled(json!({"_NCZARR_ATTR": {}}), "<i8").unwrap()), Some(8));
-        assert_eq!(packed(shuffled(json!({}), "|u1").unwrap()), Some(1), "one byte: both mean the same");
-        assert!(shuffled(json!({}), "<f4").err().unwrap().message().contains("write 4 into .zarray"));
+        let zero = json!({"id": "shuffle", "elementsize": 0});
+        assert_eq!(shuffled(zero.clone(), json!({"_nczarr_array": {}}), "<f4").unwrap(), Some(4));
+        assert_eq!(shuffled(zero.clone(), json!({"_NCZARR_ATTR": {}}), "<i8").unwrap(), Some(8));
+        assert_eq!(shuffled(zero.clone(), json!({}), "|u1").unwrap(), Some(1), "one byte: both mean the same");
+        assert!(shuffled(zero, json!({}), "<f4").unwrap_err().message().contains("write 4 into .zarray"));
+        let none = json!({"id": "shuffle"});
+        assert_eq!(shuffled(none.clone(), json!({"_nczarr_array": {}}), "<f8").unwrap(), Some(8));
+        assert_eq!(shuffled(none, json!({}), "<f8").unwrap(), Some(4), "the default of numcodecs");
+        for text in ["0", "2"] {
+            let text = json!({"id": "shuffle", "elementsize": text});
+            assert_eq!(shuffled(text, json!({}), "<i2").unwrap(), Some(2), "only netCDF-C writes text");
+        }
     }
 
     #[test]
