@@ -383,7 +383,7 @@ def test_truncated_chunks_are_errors(tmp_path, device, name):
         build(device, 5, path=tmp_path, arrays=["a"]).run()
 
 
-@pytest.mark.parametrize("codec", ["json2", "msgpack2", "pickle", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize", "base64"])
+@pytest.mark.parametrize("codec", ["json2", "msgpack2", "pickle", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"])
 def test_codecs_without_numbers_are_refused_by_name(tmp_path, device, codec):
     """They encode objects or text: a ValueError when the pipeline is built, that says what to do."""
     for zarr_format in (2, 3):

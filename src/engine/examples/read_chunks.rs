@@ -41,7 +41,7 @@ fn read(store: &str, array: &str, output: &str) -> Result<serde_json::Value> {
         "opened": part.sharding.is_some(),
         "cf": match cf {
             Ok(cf) => json!({
-                "missing": cf.missing, "scale": cf.scale, "offset": cf.offset, "src": cf.src_dtype.name(),
+                "missing": cf.missing, "scale": cf.scale, "int_scale": cf.int_scale, "offset": cf.offset, "src": cf.src_dtype.name(),
                 "decoded": cf.decoded.name(),
             }),
             Err(e) => json!({"error": e.message()}),
@@ -60,7 +60,7 @@ fn whole_array(info: &ArrayInfo, part: &Part, store: &dyn Store) -> Result<Vec<u
         let encoded = encoded_chunk(part, store, &coords).map_err(|e| e.within(format!("chunk {coords:?}")))?;
         let Some(encoded) = encoded else { continue };
         let mut decoded = vec![0; part.format.decoded_bytes(&extents)?];
-        let most = part.format.max_encoded_bytes(decoded.len());
+        let most = part.format.usual_encoded_bytes(decoded.len());
         assert!(encoded.len() <= most, "{} bytes for {}, but at most {most}", encoded.len(), decoded.len());
         part.format.decode(&encoded, &extents, &mut decoded).map_err(|e| e.within(format!("chunk {coords:?}")))?;
         let stored: Vec<u64> = part.format.order.iter().map(|&axis| extents[axis]).collect();

@@ -7,13 +7,17 @@ use crate::error::{Error, Result};
 /// Stands before a bare token, so that it can't be confused with a string of the same letters.
 const BARE: char = '\u{0}';
 
-/// Parses JSON; bare tokens become strings that [`bare_float`] understands.
+/// Parses JSON, which may begin with a byte order mark; bare tokens become strings that [`bare_float`] understands.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let first = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(value),
         Err(e) => e,
     };
-    let wrong = |e: serde_json::Error| Error::value(format!("expected JSON, but found bytes that aren't: {e}"));
+    let wrong = |e: serde_json::Error| match bytes {
+        [] => Error::value("expected JSON, but found an empty document; it was not written completely"),
+        _ => Error::value(format!("expected JSON, but found bytes that aren't: {e}")),
+    };
     let Some(quoted) = quote_bare_tokens(bytes) else { return Err(wrong(first)) };
     serde_json::from_slice(&quoted).map_err(wrong)
 }

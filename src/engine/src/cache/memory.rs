@@ -61,7 +61,8 @@ impl Memory {
         Ok(Self { block, units, table: Mutex::new(table), counters: Arc::clone(counters) })
     }
 
-    /// Copies the entry of this name to the front of `to`, if there is one that fits and whose version is accepted.
+    /// Copies the entry of this name to the front of `to`, if there is one whose version is accepted. Of one that is longer nothing is
+    /// copied.
     pub fn get(&self, name: &Name, accept: impl FnOnce(Option<&str>) -> bool, to: &mut [u8]) -> Option<Held> {
         let pin = self.pin(name.hash)?;
         let (held, version_at) = pin.head(name)?;
@@ -73,10 +74,12 @@ impl Memory {
                 Some(Arc::<str>::from(String::from_utf8(bytes).ok()?))
             }
         };
-        if held.len > to.len() || !accept(version.as_deref()) {
+        if !accept(version.as_deref()) {
             return None;
         }
-        pin.copy_out(version_at + held.version_len.unwrap_or(0), &mut to[..held.len]);
+        if let Some(to) = to.get_mut(..held.len) {
+            pin.copy_out(version_at + held.version_len.unwrap_or(0), to);
+        }
         Some(Held { len: held.len, size: held.size, version })
     }
 

@@ -39,6 +39,9 @@ use memory::Memory;
 /// The least that a cache may be given: less is a mistake in the unit.
 const LEAST: u64 = 1 << 20;
 
+/// The first byte of whole values' names.
+const WHOLE: u8 = 0;
+
 /// What caches did.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -87,6 +90,13 @@ pub(crate) struct Name {
     bytes: Vec<u8>,
     /// Whether the piece may be on the disk.
     remote: bool,
+}
+
+impl Name {
+    /// Whether the piece is a whole value.
+    fn is_whole(&self) -> bool {
+        self.bytes.first() == Some(&WHOLE)
+    }
 }
 
 /// A piece that is to be written.
@@ -170,7 +180,7 @@ impl Cache {
     /// The name of a piece of `len` bytes (of a whole value: of any length).
     pub fn name(&self, store: usize, key: &str, range: ByteRange, len: usize) -> Name {
         let (tag, offset, len) = match range {
-            ByteRange::Whole => (0u8, 0, 0),
+            ByteRange::Whole => (WHOLE, 0, 0),
             ByteRange::From(offset) => (1, offset, len as u64),
             ByteRange::Last => (2, 0, len as u64),
         };
@@ -186,16 +196,20 @@ impl Cache {
         Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote }
     }
 
-    /// Copies a piece to the front of `to`, if memory has it: of the given version, or of any if none is given.
+    /// Copies a piece to the front of `to`, if memory has it: of the given version, or of any if none is given. Of a whole value that
+    /// is longer only the size is told, as a store does.
     pub fn remembered(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
         let memory = self.memory.as_ref()?;
         let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
-        let Some(held) = memory.get(name, accept, to) else {
+        let held = memory.get(name, accept, to).filter(|held| held.len <= to.len() || name.is_whole());
+        let Some(held) = held else {
             add(&self.counters.misses, 1);
             return None;
         };
-        add(&self.counters.hits, 1);
-        add(&self.counters.bytes, held.len as u64);
+        if held.len <= to.len() {
+            add(&self.counters.hits, 1);
+            add(&self.counters.bytes, held.len as u64);
+        }
         Some(Found { size: held.size, version: held.version })
     }
 
@@ -308,7 +322,11 @@ impl Cache {
         Ok(filled.then(|| Found { size: piece.size, version: piece.version.clone() }))
     }
 
+    /// Whether the piece is there; if it is a whole value that is longer than `to`, of which only the size is told, as a store does.
     fn fill(&self, disk: &Disk, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+        if piece.len > to.len() {
+            return name.is_whole() && piece.len as u64 == piece.size;
+        }
         let filled = disk.fill(name, piece, to);
         if filled {
             self.remember(name, piece.version.as_ref(), piece.size, &to[..piece.len]);

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{BloscCodec, Compression, damaged as damaged_data, wrong_size};
+use super::{damaged as damaged_data, wrong_size};
 use crate::error::{Error, Result};
 
 /// Blocks up to this size are decoded, and larger ones only where metadata ask for them: c-blosc takes up to three times as
@@ -15,8 +15,20 @@ const MAX_BLOCK: usize = 16 << 20;
 /// Bytes of the header.
 const HEADER: usize = 16;
 
-/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most; `asked` is the size of blocks in the
-/// metadata, 0 if they give none.
+/// The least block that c-blosc chooses on its own.
+const LEAST_BLOCK: usize = 16 << 10;
+
+/// The most bytes to which writers in use encode `decoded` bytes; `asked` is the size of blocks in the metadata, 0 if they give none.
+pub(super) fn usual_encoded_bytes(decoded: usize, asked: usize) -> usize {
+    // What doesn't shrink is stored: by most writers as a whole behind the header, by others (GDAL) stream by stream. Then each block
+    // has an offset before it, and each of its streams (16 at most, of at least 128 bytes) a length.
+    let block = if asked == 0 { LEAST_BLOCK } else { asked.max(128) };
+    let streams = (block.min(decoded) / 128).clamp(1, 16);
+    let each = 4 + 4 * streams;
+    decoded.saturating_add(HEADER).saturating_add((decoded / block + 1).saturating_mul(each))
+}
+
+/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most; `asked` is as above.
 pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
     decoded.min(asked.max(MAX_BLOCK)).saturating_mul(3).saturating_add(64 << 10)
 }
@@ -62,5 +74,5 @@ pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()>
 }
 
 fn damaged(encoded: usize, reason: impl std::fmt::Display) -> Error {
-    damaged_data(Compression::Blosc(BloscCodec::Lz4, 0), encoded, reason)
+    damaged_data("blosc", encoded, reason)
 }

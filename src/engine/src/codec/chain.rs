@@ -151,9 +151,11 @@ impl V2Codecs {
         let mut metadata = |codec: &Value| {
             let name = id(codec).ok_or_else(|| unreadable(codec))?;
             let mut codec = codec.clone();
-            if name == "blosc" {
+            match name.as_str() {
                 // A writer's wish (-1 is "choose"); readers find the truth in each chunk's header.
-                codec["shuffle"] = json!(0);
+                "blosc" => codec["shuffle"] = json!(0),
+                "pcodec" => codec = json!({"id": name}),
+                _ => {}
             }
             names.push(name);
             serde_json::from_value::<MetadataV2>(codec.clone()).map_err(|_| unreadable(&codec))
@@ -169,7 +171,7 @@ impl V2Codecs {
             &(!filters.is_empty()).then_some(filters),
             &compressor,
         )
-        .map_err(|e| unknown(&names, e))?;
+        .map_err(|_| unknown(&names, "their configurations aren't known"))?;
         other(names, list, outer, dtype, fill, largest)
     }
 }
@@ -298,7 +300,17 @@ fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
             configuration.insert("blocksize".into(), json!(0));
             "blosc"
         }
+        // Chunks say themselves how they were made.
+        "pcodec" | "numcodecs.pcodec" => {
+            configuration = Map::new();
+            name
+        }
+        "bytes" => {
+            default("endian", json!("little"));
+            name
+        }
         "sharding_indexed" => {
+            configuration.entry("index_codecs").or_insert(json!(["bytes", "crc32c"]));
             for key in ["codecs", "index_codecs"] {
                 if let Some(list) = configuration.get(key).and_then(|list| CodecList::parse(list).ok()) {
                     let list: Vec<MetadataV3> = list.0.iter().map(|(n, c)| normalised(n, c)).collect();

@@ -7,48 +7,60 @@
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::{Compression, damaged, wrong_size};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Fills `out` from the members in `encoded`.
 pub(super) fn decode_gzip(encoded: &[u8], out: &mut [u8]) -> Result<()> {
     let (mut read, mut written) = (0, 0);
     loop {
-        let (r, w) = stream(Compression::Gzip, Decompress::new_gzip(15), &encoded[read..], out, written)?;
-        read += r;
-        written = w;
+        (read, written) = stream(Compression::Gzip, Decompress::new_gzip(15), (encoded, read), (out, written))?;
         read += encoded[read..].iter().take_while(|&&byte| byte == 0).count();
         if read == encoded.len() {
             break;
         }
+        another_member(&encoded[read..])?;
     }
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
 
+/// Checks that what stands behind members of gzip begins as one.
+///
+/// # Errors
+/// If it doesn't.
+pub(super) fn another_member(rest: &[u8]) -> Result<()> {
+    if rest.starts_with(b"\x1f\x8b") {
+        return Ok(());
+    }
+    Err(Error::runtime(format!(
+        "expected nothing but gzip members, but found {} bytes behind them that are none; the chunk is damaged",
+        rest.len()
+    )))
+}
+
 /// Fills `out` from the stream in `encoded`.
 pub(super) fn decode_zlib(encoded: &[u8], out: &mut [u8]) -> Result<()> {
-    let (_, written) = stream(Compression::Zlib, Decompress::new(true), encoded, out, 0)?;
+    let (_, written) = stream(Compression::Zlib, Decompress::new(true), (encoded, 0), (out, 0))?;
     if written == out.len() { Ok(()) } else { Err(wrong_size(out.len(), written)) }
 }
 
-/// Decodes one stream to `out[from..]`; returns how much was read, and where in `out` it ended.
+/// Decodes the stream that begins at `encoded[begin]` to `out[from..]`; returns where it ended in both.
 fn stream(
     kind: Compression,
     mut decoder: Decompress,
-    encoded: &[u8],
-    out: &mut [u8],
-    from: usize,
+    (encoded, begin): (&[u8], usize),
+    (out, from): (&mut [u8], usize),
 ) -> Result<(usize, usize)> {
     let expected = out.len();
     // The decoder sees the end of a stream only when it is given room, also if no byte comes any more.
     let mut spare = [0; 1];
     loop {
-        let read = decoder.total_in() as usize;
+        let read = begin + decoder.total_in() as usize;
         let written = from + decoder.total_out() as usize;
         let room = if written < expected { &mut out[written..] } else { &mut spare[..] };
         let status = decoder
             .decompress(&encoded[read..], room, FlushDecompress::Finish)
             .map_err(|e| damaged(kind, encoded.len(), e))?;
-        let (now_read, now_written) = (decoder.total_in() as usize, from + decoder.total_out() as usize);
+        let (now_read, now_written) = (begin + decoder.total_in() as usize, from + decoder.total_out() as usize);
         if now_written > expected {
             return Err(wrong_size(expected, "more"));
         }
@@ -97,8 +109,11 @@ mod tests {
         assert_eq!(out, data);
         encoded.extend([0; 5]);
         decode_gzip(&encoded, &mut out).unwrap();
-        encoded.push(7);
-        assert!(decode_gzip(&encoded, &mut out).is_err());
+        encoded.extend(b"\nabc");
+        let error = decode_gzip(&encoded, &mut out).unwrap_err();
+        assert!(error.message().contains("found 4 bytes behind them that are none"), "{error}");
+        let error = decode_gzip(&[], &mut out).unwrap_err();
+        assert!(error.message().contains("expected gzip data, but found no bytes at all"), "{error}");
     }
 
     #[test]

@@ -6,13 +6,16 @@
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde_json::json;
 use zarrs::array::{
-    ArrayBytesRaw, ArrayToBytesCodecTraits, BytesRepresentation, CodecChain, CodecOptions, DataType, FillValue,
+    ArrayBytesRaw, ArrayToBytesCodecTraits, BytesRepresentation, Codec, CodecChain, CodecOptions, DataType, FillValue,
 };
 use zarrs::metadata::v3::MetadataV3;
+use zarrs::plugin::PluginCreateError;
 
 use super::chain::unknown;
-use super::{Compression, wrong_size};
+use super::{Compression, damaged, wrong_size};
+use crate::dataset::shown;
 use crate::dtype::DType;
 use crate::error::{Error, Result, panic_text};
 
@@ -45,7 +48,8 @@ impl Fallback {
         largest: &[u64],
     ) -> Result<Self> {
         let parse = |codecs: &[MetadataV3]| {
-            caught(|| CodecChain::from_metadata(codecs).map_err(|e| e.to_string())).map_err(|e| unknown(&names, e))
+            caught(|| CodecChain::from_metadata(codecs).map_err(|e| e.to_string()))
+                .map_err(|e| unknown(&names, refused(codecs).unwrap_or(e)))
         };
         let data_type = DataType::from_metadata(&MetadataV3::new(dtype.name())).map_err(|e| unknown(&names, e))?;
         let fill = fill.to_le_bytes()[..dtype.size()].to_vec();
@@ -85,8 +89,8 @@ impl Fallback {
         &self.names
     }
 
-    /// See [`super::ChunkFormat::max_encoded_bytes`].
-    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
+    /// See [`super::ChunkFormat::usual_encoded_bytes`].
+    pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         self.max_encoded.max(decoded.saturating_add(decoded / 4).saturating_add(65_536))
     }
 
@@ -94,13 +98,7 @@ impl Fallback {
     pub(super) fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
         let expected = out.len();
         let shape = nonzero(shape)?;
-        let failed = |reason: String| {
-            Error::runtime(format!(
-                "expected {} bytes encoded with {}, but they can't be decoded: {reason}; the chunk is damaged",
-                encoded.len(),
-                self.names
-            ))
-        };
+        let failed = |reason: String| damaged(&self.names, encoded.len(), reason);
         let fixed_size = |chain: &CodecChain| {
             caught(|| chain.encoded_representation(&shape, &self.data_type, &self.fill).map_err(|e| e.to_string()))
                 .map(|r| r.size().and_then(|s| usize::try_from(s).ok()))
@@ -139,6 +137,30 @@ impl Fallback {
         out.copy_from_slice(&decoded);
         Ok(())
     }
+}
+
+/// Which codec zarrs doesn't take, if it is one by itself; what zarrs says of it shows its own types.
+fn refused(codecs: &[MetadataV3]) -> Option<String> {
+    codecs.iter().find_map(|codec| {
+        let name = codec.name();
+        let inner = |key: &str| {
+            let list = codec.configuration()?.get(key)?;
+            refused(&serde_json::from_value::<Vec<MetadataV3>>(list.clone()).ok()?)
+        };
+        if let Some(reason) = inner("codecs").or_else(|| inner("index_codecs")) {
+            return Some(reason);
+        }
+        match catch_unwind(AssertUnwindSafe(|| Codec::from_metadata(codec))) {
+            Ok(Ok(_)) => None,
+            Ok(Err(PluginCreateError::Unsupported(_) | PluginCreateError::NameInvalid { .. })) => {
+                Some(format!("there is no decoder for {name}"))
+            }
+            _ => {
+                let given = codec.configuration().map_or(json!({}), |given| json!(given));
+                Some(format!("{name} has no such configuration as {}", shown(&given)))
+            }
+        }
+    })
 }
 
 /// Bytes for each element that shards may add: an index entry of 16 bytes for each inner chunk, and its codecs' headers.

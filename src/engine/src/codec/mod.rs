@@ -79,8 +79,8 @@ impl Compression {
         }
     }
 
-    /// The most bytes to which writers in use encode `decoded` bytes, at any level.
-    pub fn max_encoded_bytes(self, decoded: usize) -> usize {
+    /// The most bytes to which writers in use encode `decoded` bytes, at any level. What is longer is unusual, not wrong.
+    pub fn usual_encoded_bytes(self, decoded: usize) -> usize {
         match self {
             // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
             Self::Zstd => zstd_safe::compress_bound(decoded).saturating_add(64),
@@ -88,9 +88,18 @@ impl Compression {
             // a gzip header with a file name.
             Self::Gzip | Self::Zlib => decoded.saturating_add(decoded / 8).saturating_add(decoded / 64) + 512,
             // LZ4_compressBound and the size before it.
-            Self::Lz4 => decoded.saturating_add(decoded / 255) + 16 + 4,
-            // What doesn't shrink is stored as it is behind the header.
-            Self::Blosc(..) => decoded.saturating_add(16),
+            Self::Lz4 => decoded.saturating_add(decoded / 255).saturating_add(16 + 4),
+            Self::Blosc(_, block) => blosc::usual_encoded_bytes(decoded, block as usize),
+        }
+    }
+
+    /// The most bytes that can decode to `decoded` bytes; `usize::MAX` where the format sets no limit. gzip and bzip2 may have empty
+    /// members, deflate empty blocks, zstd frames that are skipped, Blosc gaps between its blocks.
+    pub fn most_encoded_bytes(self, decoded: usize) -> usize {
+        match self {
+            // Each sequence but the last decodes to at least as many bytes as it has, beside the bytes of its lengths.
+            Self::Lz4 => self.usual_encoded_bytes(decoded),
+            Self::Zstd | Self::Gzip | Self::Zlib | Self::Blosc(..) => usize::MAX,
         }
     }
 
@@ -153,10 +162,18 @@ impl Other {
         }
     }
 
-    fn max_encoded_bytes(&self, decoded: usize) -> usize {
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Chain(chain) => chain.max_encoded_bytes(decoded),
-            Self::Zarrs(fallback) => fallback.max_encoded_bytes(decoded),
+            Self::Chain(chain) => chain.usual_encoded_bytes(decoded),
+            Self::Zarrs(fallback) => fallback.usual_encoded_bytes(decoded),
+        }
+    }
+
+    fn most_encoded_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Chain(chain) => chain.most_encoded_bytes(decoded),
+            // It may be a shard, which may have gaps.
+            Self::Zarrs(_) => usize::MAX,
         }
     }
 }
@@ -227,13 +244,22 @@ impl ChunkFormat {
         decoded_bytes(shape, self.dtype)
     }
 
-    /// The most bytes to which writers in use encode a chunk of `decoded` bytes. A chunk that is larger isn't wrong,
-    /// only unusual.
-    pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
+    /// The most bytes to which writers in use encode a chunk of `decoded` bytes: what is reserved for one before it is read.
+    /// A chunk that is longer is unusual, not wrong.
+    pub fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,
-            Codec::Gpu(packed) => packed.max_encoded_bytes(decoded),
-            Codec::Other(other) => other.max_encoded_bytes(decoded),
+            Codec::Gpu(packed) => packed.usual_encoded_bytes(decoded),
+            Codec::Other(other) => other.usual_encoded_bytes(decoded),
+        }
+    }
+
+    /// The most bytes that can be a chunk of `decoded` bytes; `usize::MAX` where its codecs set no limit.
+    pub fn most_encoded_bytes(&self, decoded: usize) -> usize {
+        match &self.codec {
+            Codec::Raw => decoded,
+            Codec::Gpu(packed) => packed.most_encoded_bytes(decoded),
+            Codec::Other(other) => other.most_encoded_bytes(decoded),
         }
     }
 
@@ -277,9 +303,12 @@ fn wrong_size(expected: usize, found: impl fmt::Display) -> Error {
     ))
 }
 
-/// The error of a chunk that can't be decoded.
-fn damaged(compression: Compression, encoded: usize, reason: impl fmt::Display) -> Error {
-    Error::runtime(format!(
-        "expected {encoded} bytes of {compression} data, but they can't be decoded: {reason}; the chunk is damaged"
-    ))
+/// The error of `encoded` bytes of a chunk that can't be decoded, which should be of the codec (or codecs) `of`.
+fn damaged(of: impl fmt::Display, encoded: usize, reason: impl fmt::Display) -> Error {
+    Error::runtime(match encoded {
+        0 => format!("expected {of} data, but found no bytes at all; the chunk was not written completely"),
+        _ => format!(
+            "expected {of} data, but found {encoded} bytes that can't be decoded: {reason}; the chunk is damaged"
+        ),
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use zarrs::array::ChunkKeyEncoding;
 use zarrs::metadata::v3::MetadataV3;
 
@@ -10,6 +10,7 @@ use super::cf::{self, Cf};
 use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
+use super::names::DimNames;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
@@ -67,7 +68,7 @@ impl Part {
 /// What an array's metadata say beside the [`Part`].
 pub(super) struct Described {
     pub part: Part,
-    pub dims: Vec<String>,
+    pub dims: DimNames,
     pub stored: Stored,
     pub fill: u64,
     pub cf: Cf,
@@ -79,8 +80,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
     };
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
-    let version = field("zarr_format").as_u64();
-    if version != Some(u64::from(node.version)) {
+    if field("zarr_format").as_f64() != Some(f64::from(node.version)) {
         return Err(Error::value(format!(
             "zarr_format: expected {}, but found {}",
             node.version,
@@ -96,7 +96,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
     }
     let fill = own_fill.unwrap_or(0);
     countable(&shape, stored)?;
-    let dims = dimension_names(document.get("dimension_names"), &node.attributes, shape.len())?;
+    let dims = DimNames::read(document.get("dimension_names"), &node.attributes, shape.len());
     let cf = if mask_and_scale {
         cf::decode(node.version, stored, own_fill.filter(|_| node.version == 2), &node.attributes)?
     } else {
@@ -106,7 +106,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         understood(document)?;
         chunks_v3(document, &shape, stored, fill)?
     } else {
-        chunks_v2(document, &shape, stored, fill)?
+        chunks_v2(document, &node.attributes, &shape, stored, fill)?
     };
     let part = Part {
         store,
@@ -144,11 +144,22 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     }
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
-    let keys = key_encoding(field("chunk_key_encoding").clone())?;
+    let keys = key_encoding(field("chunk_key_encoding").clone()).ok_or_else(|| {
+        Error::value(format!(
+            "chunk_key_encoding: expected \"default\" or \"v2\", with the separator \"/\" or \".\", but found {}",
+            shown(field("chunk_key_encoding"))
+        ))
+    })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: opened, keys })
 }
 
-fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+fn chunks_v2(
+    document: &Map<String, Value>,
+    attributes: &Map<String, Value>,
+    shape: &[u64],
+    stored: Stored,
+    fill: u64,
+) -> Result<Chunks> {
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
     let grid = grid::regular(field("chunks"), shape)?;
     let fortran = match field("order") {
@@ -156,21 +167,49 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         Value::String(s) if s == "F" => true,
         found => return Err(Error::value(format!("order: expected \"C\" or \"F\", but found {}", shown(found)))),
     };
-    let filters = match field("filters") {
+    let mut filters = match field("filters") {
         Value::Null => Vec::new(),
         Value::Array(filters) => filters.clone(),
         found => return Err(Error::value(format!("filters: expected a list or null, but found {}", shown(found)))),
     };
-    let compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let mut compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let by_nczarr = is_nczarr(document) || is_nczarr(attributes);
+    for codec in filters.iter_mut().chain(&mut compressor) {
+        shuffle_of_the_type(codec, by_nczarr, stored.dtype.size())?;
+    }
     let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
     let separator = match field("dimension_separator") {
-        Value::Null => Value::from("."),
-        found => found.clone(),
+        Value::Null => &json!("."),
+        found => found,
     };
-    let keys = key_encoding(serde_json::json!({"name": "v2", "configuration": {"separator": separator}}))?;
+    let keys = key_encoding(json!({"name": "v2", "configuration": {"separator": separator}})).ok_or_else(|| {
+        Error::value(format!("dimension_separator: expected \".\" or \"/\", but found {}", shown(separator)))
+    })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
+}
+
+/// Whether netCDF-C wrote these keys: `_nczarr_array` and others into attributes, before 4.9.3 in capitals.
+fn is_nczarr(keys: &Map<String, Value>) -> bool {
+    keys.keys().any(|key| key.to_ascii_lowercase().starts_with("_nczarr_"))
+}
+
+/// Gives the elements of a shuffle their size where `codec` has one of "0 bytes". netCDF-C 4.10 means the size of the type,
+/// numcodecs no shuffle: the same metadata of different bytes, so that it must be known who wrote them.
+fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Result<()> {
+    let is_shuffle = codec.get("id").and_then(Value::as_str) == Some("shuffle");
+    if !is_shuffle || codec.get("elementsize").and_then(Value::as_u64) != Some(0) || size == 1 {
+        return Ok(());
+    }
+    if !by_nczarr {
+        return Err(Error::value(format!(
+            "codec \"shuffle\": elementsize: expected the bytes of an element, but found 0, which netCDF-C writes for those \
+             of the type and numcodecs for no shuffle; write {size} into .zarray if netCDF-C wrote the array, else 1"
+        )));
+    }
+    codec["elementsize"] = size.into();
+    Ok(())
 }
 
 /// The largest chunk's shape and its decoded bytes, which must fit into memory.
@@ -185,15 +224,10 @@ fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     Ok((largest, bytes))
 }
 
-fn key_encoding(value: Value) -> Result<ChunkKeyEncoding> {
-    let wrong = |reason: String| {
-        Error::value(format!(
-            "chunk_key_encoding: expected \"default\" or \"v2\", but found {} ({reason})",
-            shown(&value)
-        ))
-    };
-    let metadata: MetadataV3 = serde_json::from_value(value.clone()).map_err(|e| wrong(e.to_string()))?;
-    ChunkKeyEncoding::from_metadata(&metadata).map_err(|e| wrong(e.to_string()))
+/// How chunks are named; `None` if it isn't known. The reason that zarrs gives is of no use to those who look at metadata.
+fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
+    let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
+    ChunkKeyEncoding::from_metadata(&metadata).ok()
 }
 
 fn shape(value: &Value) -> Result<Vec<u64>> {
@@ -248,45 +282,8 @@ fn understood(document: &Map<String, Value>) -> Result<()> {
     }
 }
 
-/// `dimension_names`, else `_ARRAY_DIMENSIONS`; dimensions without a name are called `dim_0`, `dim_1` and so on.
-fn dimension_names(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Result<Vec<String>> {
-    let (field, names) = match names {
-        Some(names) if !names.is_null() => ("dimension_names", names),
-        _ => ("_ARRAY_DIMENSIONS", attributes.get("_ARRAY_DIMENSIONS").unwrap_or(&Value::Null)),
-    };
-    let wrong = || {
-        Error::value(format!(
-            "{field}: expected a name or null for each of {ndim} dimensions, but found {}",
-            shown(names)
-        ))
-    };
-    let unnamed = vec![Value::Null; ndim];
-    let names = match names {
-        Value::Null => &unnamed,
-        Value::Array(names) if names.len() == ndim => names,
-        _ => return Err(wrong()),
-    };
-    let mut dims: Vec<String> = Vec::with_capacity(ndim);
-    for (i, name) in names.iter().enumerate() {
-        let name = match name {
-            Value::Null => format!("dim_{i}"),
-            Value::String(name) => name.clone(),
-            _ => return Err(wrong()),
-        };
-        if dims.contains(&name) {
-            return Err(Error::value(format!(
-                "{field}: expected a different name for each dimension, but found {name:?} twice"
-            )));
-        }
-        dims.push(name);
-    }
-    Ok(dims)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn node(change: impl Fn(&mut Value)) -> Node {
@@ -304,8 +301,25 @@ mod tests {
     fn keys_and_names() {
         let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, false).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
-        assert_eq!(described.dims, ["dim_0", "lat"]);
+        assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
+    }
+
+    #[test]
+    fn shuffles_of_nczarr_have_elements_of_the_type() {
+        let shuffled = |attributes: Value, dtype: &str| {
+            let metadata = json!({
+                "zarr_format": 2, "shape": [10], "chunks": [5], "dtype": dtype, "fill_value": 0, "order": "C",
+                "filters": [{"id": "shuffle", "elementsize": 0}], "compressor": {"id": "zlib", "level": 1}
+            });
+            let attributes = attributes.as_object().unwrap().clone();
+            describe(Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() }, 0, false)
+        };
+        let packed = |described: Described| described.part.format.packed().map(|p| p.shuffle());
+        assert_eq!(packed(shuffled(json!({"_nczarr_array": {}}), "<f4").unwrap()), Some(4));
+        assert_eq!(packed(shuffled(json!({"_NCZARR_ATTR": {}}), "<i8").unwrap()), Some(8));
+        assert_eq!(packed(shuffled(json!({}), "|u1").unwrap()), Some(1), "one byte: both mean the same");
+        assert!(shuffled(json!({}), "<f4").err().unwrap().message().contains("write 4 into .zarray"));
     }
 
     #[test]
@@ -329,9 +343,6 @@ mod tests {
             ("codecs", json!([{"name": "bytes", "configuration": {"endian": "middle"}}])),
             ("chunk_key_encoding", json!({"name": "nonsense"})),
             ("storage_transformers", json!([{"name": "x"}])),
-            ("dimension_names", json!(["a", "a"])),
-            ("dimension_names", json!(["dim_1", null])),
-            ("dimension_names", json!(["a"])),
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {

@@ -96,31 +96,64 @@ pub(super) fn fill_value(value: &Value, stored: Stored) -> Result<Option<u64>> {
         return Ok(Some(i64::MIN as u64));
     }
     let bits = match dtype {
-        DType::Bool => match value {
-            Value::Bool(b) => Some(u64::from(*b)),
-            Value::Number(n) => n.as_f64().filter(|f| *f == 0.0 || *f == 1.0).map(|f| f as u64),
-            _ => None,
-        },
-        DType::F16 | DType::F32 | DType::F64 => match value {
-            Value::Number(n) => n.as_f64().map(|f| float_bits(f, dtype)),
-            Value::String(s) => match s.strip_prefix("0x") {
-                Some(hex) if hex.len() == 2 * dtype.size() && hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
-                    u64::from_str_radix(hex, 16).ok()
-                }
-                Some(_) => None,
-                None => named_float(s).map(|f| float_bits(f, dtype)),
-            },
-            _ => None,
-        },
-        _ => match value {
-            Value::Number(n) => {
-                let exact = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-                exact.or_else(|| n.as_f64().and_then(whole)).and_then(|i| int_bits(i, dtype))
-            }
-            _ => None,
-        },
+        DType::Bool => truth(value).map(u64::from),
+        DType::F16 | DType::F32 | DType::F64 => float(value, dtype),
+        _ => integer(value).and_then(|i| int_bits(i, dtype)),
     };
     bits.map(Some).ok_or_else(wrong)
+}
+
+// Some writers give fill values as text: n5-zarr did until 2024 ("0", "nan"). They are read as zarr-python reads them, for which a
+// truth value is a number too, as in Python.
+
+/// A truth value. Text only where zarr-python, for which any is true, agrees with what it says.
+fn truth(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(b) => Some(*b),
+        Value::Number(n) => n.as_f64().map(|f| f != 0.0),
+        Value::String(s) => {
+            let says = s.eq_ignore_ascii_case("true") || s.trim().parse::<f64>().is_ok_and(|f| f != 0.0);
+            says.then_some(true)
+        }
+        _ => None,
+    }
+}
+
+/// The bits of a float of `dtype`.
+fn float(value: &Value, dtype: DType) -> Option<u64> {
+    let number = match value {
+        Value::Bool(b) => f64::from(u8::from(*b)),
+        Value::Number(n) => n.as_f64()?,
+        Value::String(s) => match s.strip_prefix("0x") {
+            Some(hex) => {
+                let bits = u64::from_str_radix(hex, 16).ok().filter(|_| hex.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                match hex.len() {
+                    digits if digits == 2 * dtype.size() => return Some(bits),
+                    4 => float_value(bits, DType::F16),
+                    8 => float_value(bits, DType::F32),
+                    16 => float_value(bits, DType::F64),
+                    _ => return None,
+                }
+            }
+            None => named_float(s).or_else(|| s.trim().parse().ok())?,
+        },
+        _ => return None,
+    };
+    Some(float_bits(number, dtype))
+}
+
+/// A whole number.
+fn integer(value: &Value) -> Option<i128> {
+    match value {
+        Value::Bool(b) => Some(i128::from(*b)),
+        Value::Number(n) => {
+            let exact = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+            exact.or_else(|| n.as_f64().and_then(whole))
+        }
+        // zarr-python refuses "1.0".
+        Value::String(s) => s.trim().parse().ok().or_else(|| s.trim().parse().ok().and_then(whole)),
+        _ => None,
+    }
 }
 
 /// Reads a scalar of `dtype` that is spelled like a fill value, as in the configurations of codecs.
@@ -161,7 +194,7 @@ pub(super) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
 }
 
 /// The bits of the float of `dtype` that is nearest to `f`, zero-extended.
-pub(super) fn float_bits(f: f64, dtype: DType) -> u64 {
+pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
     match dtype {
         DType::F16 => u64::from(crate::dtype::half_from_f64(f).to_bits()),
         DType::F32 => u64::from((f as f32).to_bits()),
@@ -170,7 +203,7 @@ pub(super) fn float_bits(f: f64, dtype: DType) -> u64 {
 }
 
 /// The float with these bits.
-pub(super) fn float_value(bits: u64, dtype: DType) -> f64 {
+pub(crate) fn float_value(bits: u64, dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
@@ -232,18 +265,47 @@ mod tests {
         assert_eq!(fill(json!(u64::MAX), "uint64"), u64::MAX);
         assert_eq!(fill(json!(3.0), "int8"), 3);
         assert_eq!(fill(json!(true), "bool"), 1);
+        assert_eq!(fill(json!(2), "bool"), 1);
+        assert_eq!(fill(json!("0x3c00"), "float32"), u64::from(1f32.to_bits()));
         let time = Stored { dtype: DType::I64, time: true, big_endian: false };
         assert_eq!(fill_value(&json!("NaT"), time).unwrap(), Some(1 << 63));
         assert_eq!(fill_value(&Value::Null, time).unwrap(), None);
+        let cases = [
+            (json!("0"), "int32", 0),
+            (json!("-7"), "int16", 0xfff9),
+            (json!("0.0"), "uint8", 0),
+            (json!("18446744073709551615"), "uint64", u64::MAX),
+            (json!(true), "int8", 1),
+            (json!(true), "float32", u64::from(1f32.to_bits())),
+            (json!(false), "float64", 0),
+            (json!("1.5"), "float32", u64::from(1.5f32.to_bits())),
+            (json!("nan"), "float32", 0x7fc0_0000),
+            (json!("-inf"), "float16", 0xfc00),
+            (json!("1e400"), "float64", f64::INFINITY.to_bits()),
+            (json!("True"), "bool", 1),
+            (json!("1"), "bool", 1),
+        ];
+        for (value, name, bits) in cases {
+            assert_eq!(fill(value.clone(), name), bits, "{value} {name}");
+        }
         for (value, name) in [
             (json!(256), "uint8"),
             (json!(-1), "uint64"),
             (json!(0.5), "int32"),
-            (json!("0x7fc0"), "float32"),
+            (json!("0x7fc"), "float32"),
             (json!("0x+fc00001"), "float32"),
-            (json!("nan"), "float32"),
-            (json!(2), "bool"),
             (json!([1]), "int8"),
+            (json!([1]), "float32"),
+            (json!("256"), "uint8"),
+            (json!("1.5"), "int16"),
+            (json!("nan"), "int32"),
+            (json!("inf"), "int32"),
+            (json!("many"), "float64"),
+            (json!(""), "float64"),
+            // True for zarr-python.
+            (json!("false"), "bool"),
+            (json!("0"), "bool"),
+            (json!(""), "bool"),
         ] {
             assert!(fill_value(&value, v3(name)).is_err(), "{value} {name}");
         }

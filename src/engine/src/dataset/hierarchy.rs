@@ -1,11 +1,14 @@
 //! Finds an array's metadata in a store: Zarr v2 and v3, with consolidated metadata or without.
+//!
+//! An array is read if its own metadata are sound, whatever stands above it: no group at all, one of the other version, or
+//! documents that are damaged.
 
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
 use super::documents;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
@@ -16,12 +19,17 @@ const MAX_DEPTH: usize = 8;
 /// What is at the top of a store.
 pub(super) struct Hierarchy<'a> {
     store: &'a dyn Store,
+    /// 2 or 3: that of the top, which is looked for first below it too.
     version: u8,
+    /// Whether there is a document at the top.
+    rooted: bool,
     root: Value,
     is_array: bool,
     /// Documents by path (v3) or key (v2).
     consolidated: Option<Map<String, Value>>,
     consolidated_key: &'static str,
+    /// What is wrong with a document of groups, without which arrays may be found.
+    damaged: Option<Error>,
     /// Whether chunks are found by Parquet files beside the consolidated metadata.
     pub has_references: bool,
     /// Documents of arrays that were read together, by key.
@@ -69,48 +77,85 @@ impl<'a> Hierarchy<'a> {
             };
             let consolidated =
                 root.get("consolidated_metadata").and_then(|c| c.get("metadata")).and_then(Value::as_object);
-            let consolidated = consolidated.map(|documents| {
+            let consolidated = consolidated.filter(|documents| !documents.is_empty()).map(|documents| {
                 documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
             });
             return Ok(Some(Self {
                 store,
                 version: 3,
+                rooted: true,
                 root,
                 is_array,
                 consolidated,
                 consolidated_key: "zarr.json",
+                damaged: None,
                 has_references: false,
                 ahead: HashMap::new(),
             }));
         }
-        let v2 = |root, is_array, consolidated| Self {
+        let v2 = |root, is_array, consolidated, damaged| Self {
             store,
             version: 2,
+            rooted: true,
             root,
             is_array,
             consolidated,
             consolidated_key: ".zmetadata",
+            damaged,
             has_references: false,
             ahead: HashMap::new(),
         };
-        if let Some(mut document) = read(".zmetadata")? {
-            let has_references = is_metadata_of_references(&document);
-            let Some(Value::Object(documents)) = document.get_mut("metadata").map(Value::take) else {
-                return Err(Error::value(format!(
-                    "{}: expected an object \"metadata\", but found none; consolidate the metadata again",
-                    place(".zmetadata")
-                )));
-            };
-            let hierarchy = v2(Value::Null, documents.contains_key(".zarray"), Some(documents));
-            return Ok(Some(Self { has_references, ..hierarchy }));
+        let mut damaged = None;
+        match read(".zmetadata") {
+            Ok(None) => {}
+            Ok(Some(mut document)) => {
+                let has_references = is_metadata_of_references(&document);
+                match document.get_mut("metadata").map(Value::take) {
+                    Some(Value::Object(documents)) if !documents.is_empty() => {
+                        let hierarchy = v2(Value::Null, documents.contains_key(".zarray"), Some(documents), None);
+                        return Ok(Some(Self { has_references, ..hierarchy }));
+                    }
+                    found => {
+                        damaged = Some(Error::value(format!(
+                            "{}: expected an object \"metadata\" with documents, but found {}; consolidate the metadata again",
+                            place(".zmetadata"),
+                            found.as_ref().map_or("none".to_owned(), shown)
+                        )));
+                    }
+                }
+            }
+            Err(e) if is_damage(&e) => damaged = Some(e),
+            Err(e) => return Err(e),
         }
         if let Some(root) = read(".zarray")? {
-            return Ok(Some(v2(root, true, None)));
+            return Ok(Some(v2(root, true, None, None)));
         }
-        if read(".zgroup")?.is_some() {
-            return Ok(Some(v2(Value::Null, false, None)));
+        match read(".zgroup") {
+            Ok(None) if damaged.is_none() => refused.map_or(Ok(None), Err),
+            Err(e) if !is_damage(&e) => Err(e),
+            found => Ok(Some(v2(Value::Null, false, None, damaged.or(found.err())))),
         }
-        refused.map_or(Ok(None), Err)
+    }
+
+    /// A store with nothing at the top, but perhaps with arrays below.
+    pub fn without_top(store: &'a dyn Store) -> Self {
+        Self {
+            store,
+            version: 3,
+            rooted: false,
+            root: Value::Null,
+            is_array: false,
+            consolidated: None,
+            consolidated_key: "zarr.json",
+            damaged: None,
+            has_references: false,
+            ahead: HashMap::new(),
+        }
+    }
+
+    /// What is wrong with a document at the top, where that may be why something isn't found.
+    pub fn damaged(&self) -> Option<&Error> {
+        self.damaged.as_ref()
     }
 
     /// Reads the documents of these arrays that aren't known yet, all together: from a server that takes as long as one.
@@ -120,7 +165,8 @@ impl<'a> Hierarchy<'a> {
             let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
             if self.version == 3 && !self.is_array && !self.is_consolidated(path) {
                 keys.push(format!("{prefix}zarr.json"));
-            } else if self.version == 2 && !self.is_consolidated(&format!("{prefix}.zarray")) {
+            }
+            if (self.version == 2 || !self.rooted) && !self.is_consolidated(&format!("{prefix}.zarray")) {
                 keys.push(format!("{prefix}.zattrs"));
                 keys.extend((!self.is_array).then(|| format!("{prefix}.zarray")));
             }
@@ -131,8 +177,13 @@ impl<'a> Hierarchy<'a> {
         self.ahead = keys.into_iter().zip(documents).collect();
     }
 
+    /// The document of an array that consolidated metadata have.
+    fn consolidated(&self, key: &str) -> Option<&Value> {
+        self.consolidated.as_ref()?.get(key).filter(|document| document.is_object())
+    }
+
     fn is_consolidated(&self, key: &str) -> bool {
-        self.consolidated.as_ref().is_some_and(|documents| documents.contains_key(key))
+        self.consolidated(key).is_some()
     }
 
     fn read(&self, key: &str) -> Result<Option<Value>> {
@@ -164,27 +215,40 @@ impl<'a> Hierarchy<'a> {
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
         let Some(children) = block_on(self.store, self.store.children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
-        let documents = |name: &str| {
+        let documents = |name: &str, paths: &[String]| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
-            documents::read_many(self.store, &keys).into_iter().collect::<Result<Vec<_>>>()
+            documents::read_many(self.store, &keys)
         };
-        let mut groups = Vec::new();
-        if self.version == 2 {
-            for ((path, array), group) in paths.iter().zip(documents(".zarray")?).zip(documents(".zgroup")?) {
-                match (array, group) {
-                    (Some(_), _) => drop(names.insert(path.clone())),
-                    (None, Some(_)) => groups.push(path),
-                    (None, None) => {}
+        let (mut groups, mut rest) = (Vec::new(), paths);
+        let versions = if self.version == 2 { [2, 3] } else { [3, 2] };
+        for version in versions {
+            let nodes = if version == 3 {
+                let kind = |node: Option<Value>| {
+                    let node = node?;
+                    Some(if node.get("node_type").and_then(Value::as_str)? == "array" {
+                        Kind::Array
+                    } else {
+                        Kind::Group
+                    })
+                };
+                let nodes = documents("zarr.json", &rest).into_iter();
+                nodes.map(|node| told(node, Kind::Array, kind)).collect::<Result<Vec<_>>>()?
+            } else {
+                let of = |name, kind: Kind| {
+                    documents(name, &rest).into_iter().map(move |d| told(d, kind, |d| d.map(|_| kind)))
+                };
+                let both = of(".zarray", Kind::Array).zip(of(".zgroup", Kind::Group));
+                both.map(|(array, group)| Ok(array?.or(group?))).collect::<Result<Vec<_>>>()?
+            };
+            let mut others = Vec::new();
+            for (path, kind) in rest.into_iter().zip(nodes) {
+                match kind {
+                    Some(Kind::Array) => drop(names.insert(path)),
+                    Some(Kind::Group) => groups.push(path),
+                    None => others.push(path),
                 }
             }
-        } else {
-            for (path, node) in paths.iter().zip(documents("zarr.json")?) {
-                match node.as_ref().and_then(|n| n.get("node_type")).and_then(Value::as_str) {
-                    Some("array") => drop(names.insert(path.clone())),
-                    Some("group") => groups.push(path),
-                    _ => {}
-                }
-            }
+            rest = others;
         }
         for path in groups {
             if depth < MAX_DEPTH && names.len() < MAX_LISTED {
@@ -201,15 +265,31 @@ impl<'a> Hierarchy<'a> {
             return Ok(None);
         }
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        if self.version == 3 { self.array_v3(path, prefix) } else { self.array_v2(prefix) }
+        let v3 = || self.array_v3(path, prefix.clone());
+        let v2 = || self.array_v2(prefix.clone());
+        if self.is_array {
+            return if self.version == 3 { v3() } else { v2() };
+        }
+        let (first, second) = if self.version == 3 { (v3(), &v2 as &dyn Fn() -> _) } else { (v2(), &v3 as _) };
+        match first {
+            Ok(Some(node)) => Ok(Some(node)),
+            // A store that refuses what isn't there may have the other one.
+            Ok(None) => second(),
+            Err(e) if e.is_refused() => match second() {
+                Ok(Some(node)) => Ok(Some(node)),
+                _ => Err(e),
+            },
+            Err(e) => Err(e),
+        }
     }
 
     fn array_v3(&self, path: &str, prefix: String) -> Result<Option<Node>> {
         let own_key = format!("{prefix}zarr.json");
-        let consolidated = self.consolidated.as_ref().and_then(|documents| documents.get(path)).cloned();
+        let known = |node: &&Value| matches!(node.get("node_type").and_then(Value::as_str), Some("array" | "group"));
+        let consolidated = self.consolidated(path).filter(known);
         let (mut metadata, from_consolidated) = match consolidated {
             _ if self.is_array => (self.root.clone(), false),
-            Some(document) => (document, true),
+            Some(document) => (document.clone(), true),
             None => match self.read(&own_key)? {
                 Some(document) => (document, false),
                 None => return Ok(None),
@@ -225,15 +305,19 @@ impl<'a> Hierarchy<'a> {
 
     fn array_v2(&self, prefix: String) -> Result<Option<Node>> {
         let (own_key, attributes_key) = (format!("{prefix}.zarray"), format!("{prefix}.zattrs"));
-        let documents = self.consolidated.as_ref().filter(|documents| documents.contains_key(&own_key));
-        let (metadata, attributes) = match documents {
-            Some(documents) => (documents.get(&own_key).cloned(), documents.get(&attributes_key).cloned()),
-            None if self.is_array => (Some(self.root.clone()), self.read(&attributes_key)?),
-            None => (self.read(&own_key)?, self.read(&attributes_key)?),
+        let consolidated = self.consolidated(&own_key);
+        let (metadata, attributes) = match consolidated {
+            Some(document) => {
+                (document.clone(), self.consolidated.as_ref().and_then(|all| all.get(&attributes_key).cloned()))
+            }
+            None if self.is_array => (self.root.clone(), self.read(&attributes_key)?),
+            None => match self.read(&own_key)? {
+                Some(document) => (document, self.read(&attributes_key)?),
+                None => return Ok(None),
+            },
         };
-        let Some(metadata) = metadata else { return Ok(None) };
         let attributes = self.attributes(attributes, &attributes_key)?;
-        Ok(Some(Node { version: 2, key: self.key(own_key, documents.is_some())?, prefix, metadata, attributes }))
+        Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
     }
 
     /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether
@@ -256,6 +340,31 @@ impl<'a> Hierarchy<'a> {
             ))),
         }
     }
+}
+
+/// What there is below a group.
+#[derive(Clone, Copy)]
+enum Kind {
+    Array,
+    Group,
+}
+
+/// What a document says that there is; `if_damaged`, so that it is seen, if nobody can know.
+fn told(
+    document: Result<Option<Value>>,
+    if_damaged: Kind,
+    kind: impl Fn(Option<Value>) -> Option<Kind>,
+) -> Result<Option<Kind>> {
+    match document {
+        Ok(document) => Ok(kind(document)),
+        Err(e) if is_damage(&e) => Ok(Some(if_damaged)),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether a document is there that isn't one, rather than that it can't be read.
+fn is_damage(e: &Error) -> bool {
+    e.kind() == ErrorKind::Value
 }
 
 /// Whether a name can be that of an array below the root.

@@ -11,14 +11,16 @@ mod documents;
 mod dtype;
 mod grid;
 mod hierarchy;
+mod names;
 mod sharding;
 
 use std::sync::Arc;
 
 pub use array::Part;
 pub use cf::Cf;
-pub(crate) use dtype::scalar_bits;
+pub(crate) use dtype::{float_bits, float_value, scalar_bits};
 pub use grid::DimGrid;
+pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
 
 pub(crate) use crate::json::shown;
@@ -43,8 +45,8 @@ pub struct Dataset {
 pub struct ArrayInfo {
     /// Its name in the store; that of the store if it is the array itself.
     pub name: String,
-    /// The dimensions' names, all different.
-    pub dims: Vec<String>,
+    /// What its dimensions are called.
+    pub dims: DimNames,
     /// The type of the stored elements.
     pub dtype: DType,
     /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
@@ -66,7 +68,14 @@ impl Dataset {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
         let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
-        let mut stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
+        Self::of_stores(spec, store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?)
+    }
+
+    /// The same in stores that are open, one for each of the paths.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             let (store, described) = described?;
@@ -91,14 +100,22 @@ type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
 const TOGETHER: usize = 16;
 
 fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
-    let describe = |i: usize| describe(spec, i, &stores[i]);
+    each_store(stores, |i, store| describe(spec, i, store))
+}
+
+/// Does `work` for each store, in their order; for some at the same time if that means to wait for servers.
+pub(crate) fn each_store<T: Send>(
+    stores: &[Arc<dyn Store>],
+    work: impl Fn(usize, &Arc<dyn Store>) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let work = |i: usize| work(i, &stores[i]);
     if stores.len() == 1 || stores.iter().all(|s| s.latency() == Latency::Local) {
-        return (0..stores.len()).map(describe).collect();
+        return (0..stores.len()).map(work).collect();
     }
     let all: Vec<usize> = (0..stores.len()).collect();
-    let together = |some: &[usize]| -> Vec<Result<Arrays>> {
+    let together = |some: &[usize]| -> Vec<Result<T>> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || describe(i))).collect();
+            let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || work(i))).collect();
             let panicked = |p: Box<dyn std::any::Any + Send>| {
                 Err(Error::runtime(format!("internal error while metadata were read: {}", panic_text(&*p))))
             };
@@ -110,30 +127,50 @@ fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
 
 /// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
 fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
-    let hierarchy = metadata_error(Hierarchy::open(&**store))?;
-    if hierarchy.as_ref().is_some_and(|h| h.has_references)
-        && let Some(references) = metadata_error(store::references(store))?
-    {
-        return describe(spec, i, &references);
-    }
-    if let Some(hierarchy) = hierarchy {
-        return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
-    }
-    let none = || {
-        Error::value(format!(
-            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, and no \
-             Icechunk repository; check the path",
-            store.location()
-        ))
+    let refused = match Hierarchy::open(&**store) {
+        Err(e) if e.is_refused() => Some(e),
+        opened => match metadata_error(opened)? {
+            Some(hierarchy) => {
+                if hierarchy.has_references
+                    && let Some(references) = metadata_error(store::references(store))?
+                {
+                    return describe(spec, i, &references);
+                }
+                return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
+            }
+            None => None,
+        },
+    };
+    let none = || match &refused {
+        Some(e) => Error::value(e.message()),
+        None => Error::value(format!(
+            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
+             below, and no Icechunk repository; check the path",
+            store.location(),
+            spec.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
+        )),
     };
     let repository = match store.snapshot() {
-        Some(_) => None,
-        None => metadata_error(store::repository(store))?,
+        None if refused.is_none() => metadata_error(store::repository(store))?,
+        _ => None,
     };
-    let repository = repository.ok_or_else(none)?;
-    let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
-    let arrays = describe_in(spec, i, &*repository, hierarchy)?;
-    Ok((repository, arrays))
+    if let Some(repository) = repository {
+        let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
+        let arrays = describe_in(spec, i, &*repository, hierarchy)?;
+        return Ok((repository, arrays));
+    }
+    // Writers of single arrays leave folders above them that aren't groups.
+    let mut hierarchy = Hierarchy::without_top(&**store);
+    let found = if spec.arrays.is_empty() {
+        metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
+    } else {
+        hierarchy.read_ahead(&spec.arrays);
+        spec.arrays.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+    };
+    if !found {
+        return Err(none());
+    }
+    Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?))
 }
 
 fn describe_in(
@@ -146,6 +183,18 @@ fn describe_in(
     hierarchy.read_ahead(&names);
     let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.mask_and_scale)?));
     names.iter().map(found).collect()
+}
+
+/// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
+///
+/// # Errors
+/// If its metadata can't be read.
+pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
+    let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
+    let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
+    let described = metadata_error(array::describe(node, 0, true))
+        .map_err(|e| e.within(format!("store {}, array '{name}'", store.location())))?;
+    Ok(Some(ArrayInfo::new(name.to_owned(), described)))
 }
 
 impl ArrayInfo {
@@ -163,8 +212,8 @@ impl ArrayInfo {
                 self.name
             )))
         };
-        if self.dims != other.dims {
-            return differ("dimensions", format!("{:?}", self.dims), format!("{:?}", other.dims));
+        if self.dims.names != other.dims.names {
+            return differ("dimensions", format!("{:?}", self.dims.names), format!("{:?}", other.dims.names));
         }
         if self.dtype != other.stored.dtype {
             return differ("data type", self.dtype.to_string(), other.stored.dtype.to_string());
@@ -173,7 +222,7 @@ impl ArrayInfo {
             return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
         }
         if self.cf != other.cf {
-            return differ("decoding attributes", format!("{:?}", self.cf), format!("{:?}", other.cf));
+            return differ("decoding attributes", self.cf.to_string(), other.cf.to_string());
         }
         self.parts.push(other.part);
         Ok(())
@@ -187,7 +236,10 @@ fn metadata_error<T>(result: Result<T>) -> Result<T> {
 
 fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
-        let missing = || format!("store {}: expected an array '{name}', but found none of that name", store.location());
+        let missing = || {
+            let (place, besides) = (store.location(), besides(hierarchy));
+            format!("store {place}: expected an array '{name}', but found none of that name{besides}")
+        };
         // The list only serves the message.
         let names = hierarchy.names().ok().flatten().ok_or_else(|| Error::value(missing()))?;
         return Err(Error::value(match names.as_slice() {
@@ -195,7 +247,12 @@ fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask
                 "store {}: expected an array '{name}' in it, but the store is an array itself; leave arrays out",
                 store.location()
             ),
-            _ => format!("store {}: expected an array '{name}', but found {}", store.location(), listed(&names)),
+            _ => format!(
+                "store {}: expected an array '{name}', but found {}{}",
+                store.location(),
+                listed(&names),
+                besides(hierarchy)
+            ),
         }));
     };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
@@ -211,8 +268,9 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
     let mut names = names.map_err(|why| {
         Error::value(format!(
             "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; \
-             give arrays",
-            store.location()
+             give arrays{}",
+            store.location(),
+            besides(hierarchy)
         ))
     })?;
     match (names.pop(), names.is_empty()) {
@@ -220,12 +278,18 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
         (last, _) => {
             names.extend(last);
             Err(Error::value(format!(
-                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}",
+                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}{}",
                 store.location(),
-                listed(&names)
+                listed(&names),
+                besides(hierarchy)
             )))
         }
     }
+}
+
+/// What is wrong with the top of a store, in which something wasn't found.
+fn besides(hierarchy: &Hierarchy) -> String {
+    hierarchy.damaged().map_or(String::new(), |e| format!("; besides, {e}"))
 }
 
 fn listed(names: &[String]) -> String {
@@ -247,3 +311,5 @@ fn base_name(location: &str) -> String {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_unusual;

@@ -3,7 +3,7 @@
 //! Specification: Zarr v3, codec `sharding_indexed`. Opened here are shards that are the array's only codec, with an
 //! index of plain integers and an optional CRC-32C; other shards are decoded whole.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::grid::{DimGrid, chunk_shape};
 use crate::codec::CodecList;
@@ -119,7 +119,11 @@ pub(super) fn parse(configuration: &Map<String, Value>, shape: &[u64], grid: &[D
             )));
         }
     };
-    let (big_endian, checksum) = match CodecList::parse(field("index_codecs"))?.entries() {
+    let index_codecs = match field("index_codecs") {
+        Value::Null => &json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]),
+        given => given,
+    };
+    let (big_endian, checksum) = match CodecList::parse(index_codecs)?.entries() {
         [(bytes, endian)] if bytes == "bytes" => (is_big(endian), false),
         [(bytes, endian), (crc, _)] if bytes == "bytes" && crc == "crc32c" => (is_big(endian), true),
         _ => return Ok(None),
@@ -164,8 +168,6 @@ fn is_big(configuration: &Map<String, Value>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn shards(index_codecs: Value, shard: u64) -> Result<Option<Shards>> {

@@ -137,7 +137,8 @@ impl Scheduler {
         let &(number, i) = chunk.users.first()?;
         // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
         let soon = self.s.rules.lookahead as u64 / 2;
-        if chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
+        // While the next batch isn't planned it may be such a use: a late planner shall cost no reads.
+        if self.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }
         let batch = &self.batches.list[(number - self.batches.first) as usize];
@@ -147,7 +148,7 @@ impl Scheduler {
     }
 
     /// Whether the CPU decodes a chunk to memory from which it is copied to a GPU.
-    fn bounces(&self, handle: Handle) -> bool {
+    pub(super) fn bounces(&self, handle: Handle) -> bool {
         self.s.lanes.is_some() && self.chunks[handle].place.route == Route::Cpu
     }
 
@@ -223,7 +224,10 @@ impl Scheduler {
         let in_place = route == Route::Raw && self.s.lanes.is_none();
         let (most, range) = match route {
             Route::Raw => (decoded, ReadRange::Exact),
-            _ => (catalog.part(id).format.max_encoded_bytes(decoded), ReadRange::Whole),
+            _ => {
+                let usual = || catalog.part(id).format.usual_encoded_bytes(decoded);
+                (self.chunks[handle].longer.unwrap_or_else(usual), ReadRange::Whole)
+            }
         };
         let (bounce, slots) = self.takes_decoded(handle);
         let staging = bounce + if in_place { 0 } else { arena::rounded(most) };
@@ -308,7 +312,7 @@ impl Scheduler {
         self.s.shared.catalog.store(id.array, id.part).has_files()
     }
 
-    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't).
+    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't, or it can't hold so many).
     ///
     /// # Errors
     /// If there isn't enough of it now.
@@ -318,7 +322,9 @@ impl Scheduler {
             && bytes >= LEAST_LANDING
             && self.in_files(self.chunks[handle].id);
         match &mut self.s.landing {
-            Some(block) if applies => block.arena.take(bytes).map(Some).ok_or(Short::Staging),
+            Some(block) if applies && bytes <= block.arena.capacity() => {
+                block.arena.take(bytes).map(Some).ok_or(Short::Staging)
+            }
             _ => Ok(None),
         }
     }

@@ -28,7 +28,13 @@ impl Scheduler {
         let members = std::mem::take(&mut group.chunks);
         let to = group.to;
         let read = match result {
-            Ok(Some(read)) => read,
+            Ok(Some(read)) if read <= to.len => read,
+            Ok(Some(bytes)) => {
+                for (handle, ..) in members {
+                    self.longer(id, handle, bytes);
+                }
+                return;
+            }
             other => {
                 // Of ranges that references tell of, each may be wrong by itself: a chunk fails with its own read.
                 let again = members.len() > 1 && other.is_err();

@@ -86,7 +86,7 @@ pub(super) async fn fetch(
         return source.missing().await;
     };
     let len = fits(shared, read, found.size)?;
-    if from_store {
+    if from_store && len <= read.len {
         shared.stats.read(len);
     }
     Ok(Some(len))

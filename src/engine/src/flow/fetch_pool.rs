@@ -62,13 +62,13 @@ impl Fetch for FetchPool {
     }
 }
 
-/// The encoded bytes of a chunk, read once more to new memory. Blocks.
+/// The encoded bytes of a chunk, of which there were `len`, read once more to new memory. Blocks.
 ///
 /// # Errors
 /// If they can't be read any more.
-pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
+pub(crate) fn reread(catalog: &Catalog, id: ChunkId, len: usize) -> Result<Vec<u8>> {
     let (key, store) = (catalog.key(id), &**catalog.store(id.array, id.part));
-    let max = catalog.part(id).format.max_encoded_bytes(catalog.decoded_bytes(id)) as u64;
+    let max = catalog.part(id).format.usual_encoded_bytes(catalog.decoded_bytes(id)).max(len) as u64;
     let gone = || Error::runtime("it vanished while it was read");
     block_on(store, async {
         let (Location::Shard(_, slot), Some(sharding)) = (catalog.location(id), &catalog.part(id).sharding) else {
@@ -79,7 +79,7 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId) -> Result<Vec<u8>> {
             store.read(&key, sharding.index_range(), None, Phase::Running, &mut index).await?.ok_or_else(gone)?;
         let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
         if len > max {
-            return Err(Error::runtime(format!("expected at most {max} encoded bytes, found {len}")));
+            return Err(Error::runtime(format!("expected at most {max} encoded bytes, but found {len}; it was replaced")));
         }
         let mut bytes = vec![0; len as usize];
         let range = ByteRange::From(offset);

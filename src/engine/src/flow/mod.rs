@@ -10,7 +10,7 @@
 //!                      └─────────────── events ────────────┘
 //! ```
 //!
-//! In a [`rehearsal`] the same scheduler works with nothing behind it.
+//! In a [`simulation`] the same scheduler works with nothing behind it.
 
 mod admission;
 mod arrival;
@@ -22,13 +22,14 @@ mod decode;
 mod fetch;
 mod fetch_pool;
 mod launch;
+pub(crate) mod longer;
 mod merging;
 mod pieces;
 mod queue;
-pub(crate) mod rehearsal;
 mod requests;
 mod scheduler;
 mod shards;
+pub mod simulation;
 pub mod stats;
 pub(crate) mod tasks;
 mod threads;
@@ -61,7 +62,8 @@ pub(crate) struct Plan {
 pub(crate) enum Event {
     /// The planner planned the next batch.
     Planned(Box<Plan>),
-    /// A read ended: bytes read, or `None` if there is no such key.
+    /// A read ended: bytes read, or `None` if there is no such key. More bytes than there was room for: nothing was read, and the
+    /// value has so many.
     Fetched(GroupId, Result<Option<usize>>),
     /// A read with uploads is over, and its memory is being copied to the device. [`Event::Uploaded`] will follow.
     Uploading,

@@ -6,7 +6,8 @@
 //! A decoded chunk stays while a planned batch needs it, unless memory is short: then the one needed last goes first.
 //!
 //! This file has its state, its events and its dealings with batches; [`super::admission`] decides what is read (and
-//! [`super::merging`], of shards), [`super::arrival`] what becomes of chunks that were read or decoded, [`super::launch`] what goes to a GPU's lanes.
+//! [`super::merging`], of shards), [`super::arrival`] what becomes of chunks that were read or decoded ([`super::longer`], if there was too little room for them), and
+//! [`super::launch`] what goes to a GPU's lanes.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -20,6 +21,7 @@ use dali_zarr_kernels::Layout;
 use super::admission::Lacking;
 use super::batches::{Batches, From, Planned, resolved};
 use super::chunks::{Group, Handle, State, Table};
+use super::longer::Room;
 use super::queue::{Queue, Wanted};
 use super::shards::{Known, Shards};
 use super::stats::Stats;
@@ -62,6 +64,8 @@ pub(crate) struct Rules {
     pub shuffled: Option<usize>,
     /// Whether the last output is the samples' index.
     pub index_output: bool,
+    /// Which limits on host memory have room for chunks that are longer than others.
+    pub room: Room,
 }
 
 /// Everything that the scheduler works with.
@@ -236,6 +240,9 @@ impl Scheduler {
                     Ok(None) => (Some(Known::Missing), None),
                     Err(e) => (None, Some(e)),
                 };
+                if error.is_none() {
+                    self.locate(shard);
+                }
                 for handle in self.shards.set(shard, known) {
                     match &error {
                         Some(e) => self.settle(handle, State::Failed(e.clone())),

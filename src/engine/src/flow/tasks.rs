@@ -86,28 +86,28 @@ impl Read {
         }
     }
 
-    /// The number of bytes that were read of a value of `size` bytes.
+    /// The bytes that were read of a value of `size` bytes; of a whole value that is longer than the span, nothing was read, and
+    /// they are `size`.
     ///
     /// # Errors
-    /// If the value is too long or, where that is known, too short.
+    /// If the value hasn't the length that is known.
     pub fn fits(&self, size: u64) -> Result<usize> {
-        let (what, hint) = match self.range {
-            ReadRange::From(_) => return Ok(self.len),
-            ReadRange::Whole if size <= self.len as u64 => return Ok(size as usize),
-            ReadRange::Exact if size == self.len as u64 => return Ok(self.len),
-            ReadRange::Whole => {
-                ("expected at most", "no encoding of the chunk's size takes as much; the chunk is corrupt")
-            }
-            ReadRange::Exact => ("expected", "the chunk is truncated or isn't what the metadata says"),
-        };
-        Err(Error::runtime(format!("{what} {} bytes, found {size}; {hint}", self.len)))
+        match self.range {
+            ReadRange::From(_) => Ok(self.len),
+            ReadRange::Whole => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
+            ReadRange::Exact if size == self.len as u64 => Ok(self.len),
+            ReadRange::Exact => Err(Error::runtime(format!(
+                "expected {} bytes, but found {size}; the chunk is truncated or isn't what the metadata says",
+                self.len
+            ))),
+        }
     }
 }
 
 /// Which bytes of a key are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadRange {
-    /// All of it. The destination is long enough for any encoding of the chunk.
+    /// All of it, into a span that is long enough for what writers in use write. If it is longer nothing is read.
     Whole,
     /// All of it. Its length must be that of the destination.
     Exact,
@@ -170,7 +170,7 @@ pub(crate) struct Outcome {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub catalog: Arc<Catalog>,
-    pub ops: Arc<Vec<dali_zarr_kernels::Op>>,
+    pub ops: Arc<crate::assemble::Ops>,
     pub stats: Arc<super::stats::Stats>,
     pub cache: Option<Arc<Cache>>,
     pub events: crossbeam_channel::Sender<super::Event>,

@@ -1,4 +1,4 @@
-//! The threads that read local stores. With a GPU each has its own way to the device.
+//! The threads that read local stores. With a GPU each has its own stream of copies to the device.
 //!
 //! One of the places where `unsafe` is allowed: device memory, and page-locked memory that the device reads, is used by address.
 
@@ -32,26 +32,26 @@ pub(super) struct Threads {
     workers: Workers<Work>,
     /// One for each thread. Dropping them waits for their copies, so they are dropped after the threads, and before any memory is
     /// freed.
-    ways: Vec<Arc<Mutex<Way>>>,
+    copy_streams: Vec<Arc<Mutex<CopyStream>>>,
 }
 
 impl Threads {
-    /// With `lanes` each thread gets a way to their device.
+    /// With `lanes` each thread gets a copy stream to their device.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
     pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
-        let mut ways = Vec::new();
+        let mut copy_streams = Vec::new();
         let body = || {
             let upload = lanes.map(Lanes::upload).transpose()?;
             let storage = lanes.map(Lanes::storage).transpose()?.flatten();
-            let way = upload.map(|upload| Arc::new(Mutex::new(Way { upload, copying: None, failed: None })));
-            ways.extend(way.clone());
+            let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
+            copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            Ok(move |work| Thread { work, shared, way, storage }.run())
+            Ok(move |work| Thread { work, shared, copies, storage }.run())
         };
         let workers = Workers::new("fetch", threads, shared, body)?;
-        Ok(Self { workers, ways })
+        Ok(Self { workers, copy_streams })
     }
 
     /// Gives work to the next thread that is free.
@@ -61,12 +61,12 @@ impl Threads {
 
     /// See [`super::tasks::Fetch::report_copies`].
     pub fn report_copies(&self, shared: &Shared) {
-        for way in &self.ways {
-            // A thread that has it is about to report, or to start a copy.
-            if let Ok(mut way) = way.try_lock()
-                && way.is_done()
+        for stream in &self.copy_streams {
+            // A thread that holds the lock is about to report, or to start a copy.
+            if let Ok(mut stream) = stream.try_lock()
+                && stream.is_done()
             {
-                way.finish(shared);
+                stream.finish(shared);
             }
         }
     }
@@ -75,8 +75,8 @@ impl Threads {
 /// How often a thread without work looks whether its copy is done.
 const POLL: Duration = Duration::from_micros(100);
 
-/// A thread's way to the device, and the copy that is under way.
-struct Way {
+/// A thread's stream of copies to the device, and the copy that is under way.
+struct CopyStream {
     upload: Box<dyn Upload>,
     /// The read whose uploads are under way, and its bytes.
     copying: Option<(GroupId, usize)>,
@@ -84,7 +84,7 @@ struct Way {
     failed: Option<Error>,
 }
 
-impl Way {
+impl CopyStream {
     /// Starts uploads, and reports that before anything can report their end. False if nobody listens any more.
     fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
         // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
@@ -121,19 +121,19 @@ impl Way {
 struct Thread {
     work: Receiver<Work>,
     shared: Shared,
-    way: Option<Arc<Mutex<Way>>>,
-    /// Its way from files to the device, if this reader uses it.
+    copies: Option<Arc<Mutex<CopyStream>>>,
+    /// Reads files to the device, if this reader uses GPUDirect Storage.
     storage: Option<Box<dyn Storage>>,
 }
 
 impl Thread {
-    fn way(&self) -> Option<MutexGuard<'_, Way>> {
-        self.way.as_ref().map(|way| way.lock().unwrap_or_else(PoisonError::into_inner))
+    fn copies(&self) -> Option<MutexGuard<'_, CopyStream>> {
+        self.copies.as_ref().map(|copies| copies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn run(self) {
         loop {
-            let is_copying = self.way().is_some_and(|way| way.copying.is_some());
+            let is_copying = self.copies().is_some_and(|copies| copies.copying.is_some());
             let work = if is_copying {
                 self.work.recv_timeout(POLL)
             } else {
@@ -142,8 +142,8 @@ impl Thread {
             // A copy that has ended is reported before the next read.
             if is_copying
                 && !matches!(work, Err(RecvTimeoutError::Disconnected))
-                && let Some(mut way) = self.way().filter(|way| way.is_done())
-                && !way.finish(&self.shared)
+                && let Some(mut copies) = self.copies().filter(|copies| copies.is_done())
+                && !copies.finish(&self.shared)
             {
                 return;
             }
@@ -151,7 +151,7 @@ impl Thread {
                 Ok(_) if self.shared.stopped() => continue,
                 Ok(work) => self.handle(work),
                 Err(RecvTimeoutError::Timeout) => true,
-                // Dropping the ways, which happens after this, waits for copies.
+                // Dropping the copy streams, which happens after this, waits for copies.
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             if !going_on {
@@ -168,7 +168,7 @@ impl Thread {
                 let span = to.span();
                 let past_host = read.past_host.zip(self.storage.as_deref());
                 let result = match past_host {
-                    Some((way, storage)) => fetch_past_host(&read, to, way, &self.shared, storage),
+                    Some((target, storage)) => fetch_past_host(&read, to, target, &self.shared, storage),
                     None => self.fetch(&read, to),
                 };
                 let uploads = match &result {
@@ -186,14 +186,14 @@ impl Thread {
             }
         };
         drop(range);
-        let Some(mut way) = self.way() else { return self.shared.events.send(event).is_ok() };
+        let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
         // The last copy has ended long ago: the bus is faster than one thread.
-        if !way.finish(&self.shared) {
+        if !stream.finish(&self.shared) {
             return false;
         }
         match uploads {
             None => self.shared.events.send(event).is_ok(),
-            Some((group, len, copies)) => way.start(group, len, &copies, &self.shared),
+            Some((group, len, copies)) => stream.start(group, len, &copies, &self.shared),
         }
     }
 
@@ -215,7 +215,7 @@ impl Thread {
 fn fetch_past_host(
     read: &Read,
     to: Lease,
-    way: PastHost,
+    target: PastHost,
     shared: &Shared,
     storage: &dyn Storage,
 ) -> Result<Option<usize>> {
@@ -227,12 +227,15 @@ fn fetch_past_host(
         return Ok(None);
     };
     let len = fits(shared, read, value.size)?;
+    if len > read.len {
+        return Ok(Some(len));
+    }
     let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
     // SAFETY: the scheduler reserved the slots and the landing place for this read alone, until it hears of its end; the lease
     // is this read's.
     let result = unsafe {
-        match way {
+        match target {
             PastHost::Slots => {
                 let part = |&(offset, len, slot): &(usize, usize, u64)| (begin + offset as u64, len, slot);
                 storage.read(&value.file, &read.uploads.iter().map(part).collect::<Vec<_>>())

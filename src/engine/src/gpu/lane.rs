@@ -332,7 +332,7 @@ impl Lane {
 
     /// Reads a chunk once more and has the CPU decode it.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
-        let bytes = crate::flow::reread(&self.shared.catalog, chunk.id)?;
+        let bytes = crate::flow::reread(&self.shared.catalog, chunk.id, chunk.bytes.len)?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
         self.decode_on_cpu(&again)

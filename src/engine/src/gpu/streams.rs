@@ -96,6 +96,11 @@ pub(super) fn sort(
                 }
                 let start = opened.parts.iter().map(|p| p.start).min().unwrap_or(0);
                 let end = opened.parts.iter().map(|p| p.start + p.len).max().unwrap_or(0);
+                // Longer than what writers in use write: it is the only one of its wave.
+                if end - start > room {
+                    sorted.refused.push(i);
+                    continue;
+                }
                 (start, end - start)
             }
         };
@@ -136,4 +141,55 @@ pub(super) fn sort(
     // Stable: the streams of a chunk stay in order.
     sorted.streams.sort_by_key(|s| (s.codec, s.chunk));
     sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::wave::WaveChunk;
+    use crate::gpu_codec::tests::{sample, zstd};
+    use crate::memory::Span;
+    use crate::plan::ChunkId;
+    use crate::reader::opening::Opened;
+    use crate::spec::Spec;
+
+    #[test]
+    fn a_chunk_that_the_staging_buffer_has_no_room_for_stays_on_the_host() {
+        const LEN: usize = 4000;
+        let dir = tempfile::tempdir().unwrap();
+        let metadata = format!(
+            r#"{{"zarr_format": 2, "shape": [4, {LEN}], "chunks": [1, {LEN}], "dtype": "|u1", "fill_value": 0, "order": "C",
+            "filters": null, "compressor": {{"id": "gzip"}}}}"#
+        );
+        std::fs::write(dir.path().join(".zarray"), metadata).unwrap();
+        let spec = Spec { paths: vec![dir.path().to_str().unwrap().to_owned()], ..Spec::default() };
+        let catalog = Opened::new(&spec).unwrap().catalog;
+        let gzip = |i: u8, extra: usize| {
+            let mut out = flate2::GzBuilder::new().extra(vec![0; extra]).write(Vec::new(), flate2::Compression::new(1));
+            std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
+            out.finish().unwrap()
+        };
+        // A long header isn't copied; a stream of bytes that don't shrink is, though it has a few more.
+        let encoded = [gzip(0, 60_000), gzip(1, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
+        let mut wave = Wave::default();
+        for (i, bytes) in encoded.iter().enumerate() {
+            wave.chunks.push(WaveChunk {
+                id: ChunkId { array: 0, part: 0, index: i as u64 },
+                handle: i as u32,
+                bytes: Span { address: bytes.as_ptr() as u64, len: bytes.len() },
+                source: bytes.as_ptr() as u64,
+                content: Content::Encoded,
+                group: i as u64,
+                slot: 0,
+                decoded_bytes: LEN,
+                jobs: 0..0,
+            });
+        }
+        for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
+            let mut sorted = sort(&wave, &catalog, room, ZstdDecoder::Kernels, |_| true);
+            sorted.refused.sort_unstable();
+            assert_eq!(sorted.refused, refused, "{room}");
+            assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));
+        }
+    }
 }

@@ -6,14 +6,25 @@
 #![allow(unsafe_code)]
 
 pub mod arena;
+mod machine;
 mod pool;
 
+pub(crate) use machine::Machine;
 pub use pool::{HostBuffer, Pool};
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
+
+/// A number of bytes for people.
+pub(crate) fn shown(n: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| n >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", n as f64 / *unit as f64),
+        None => format!("{n} bytes"),
+    }
+}
 
 /// A block of anonymous memory, mapped lazily: pages cost nothing until they are used, and stay afterwards.
 #[derive(Debug)]
@@ -47,8 +58,8 @@ impl HostBlock {
         };
         if base == libc::MAP_FAILED {
             let e = std::io::Error::last_os_error();
-            return Err(Error::runtime(format!(
-                "the system refuses {len} bytes of host memory: {e}; lower host_memory_limit"
+            return Err(Error::memory(format!(
+                "host memory: expected {len} bytes, but the system refuses them: {e}; lower host_memory_limit"
             )));
         }
         // Page faults cost more than the copies themselves; huge pages make them rare. Only advice: failure is fine.

@@ -9,6 +9,8 @@ mod tests;
 mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
+#[cfg(test)]
+mod tests_longer;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -126,7 +128,7 @@ impl Reader {
     }
 
     /// Reserves the memory and starts the threads.
-    fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, opened: Opened) -> Result<Self> {
         let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();

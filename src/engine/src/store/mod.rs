@@ -11,6 +11,7 @@
 
 mod blocking;
 mod icechunk;
+mod links;
 mod local;
 pub(crate) mod object;
 mod open;

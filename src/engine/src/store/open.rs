@@ -13,7 +13,29 @@ use crate::error::{Error, Result};
 /// Whether `location` is the URL of a remote store.
 pub fn is_remote(location: &str) -> bool {
     let location = strip_scheme(location).unwrap_or(location);
-    location.split_once("://").is_some_and(|(scheme, _)| scheme != "file")
+    location.split_once("://").is_some_and(|(scheme, _)| !scheme.eq_ignore_ascii_case("file"))
+}
+
+/// Refuses chained URLs of fsspec, such as `simplecache::s3://bucket/store`.
+fn check_chain(location: &str) -> Result<()> {
+    const LINKS: [&str; 6] = ["simplecache", "filecache", "blockcache", "cached", "zip", "tar"];
+    let protocols: Vec<&str> = location.split("::").map(|l| l.split_once("://").map_or(l, |(p, _)| p)).collect();
+    let Some((_, inner)) = location.rsplit_once("::") else { return Ok(()) };
+    // Paths of files and of URLs may have colons too, and so have addresses of IPv6.
+    let is_link = LINKS.contains(&protocols[0]) && !Path::new(location).exists();
+    if !is_link && (!protocols[0].bytes().all(|b| b.is_ascii_alphanumeric()) || !inner.contains("://")) {
+        return Ok(());
+    }
+    let hint = if protocols.iter().any(|p| p.contains("cache")) {
+        ", and cache_dir to keep its chunks on a local disk"
+    } else {
+        ", with the path inside of it behind it if it is a zip archive"
+    };
+    let inner = if inner.contains("://") { object::shown(inner) } else { inner.to_owned() };
+    Err(Error::value(format!(
+        "path: expected a path or a URL, but found a chain of fsspec's ({}), which this reader doesn't follow; give {inner} itself{hint}",
+        protocols.join("::")
+    )))
 }
 
 /// Whether `options` name servers as places of virtual chunks.
@@ -56,6 +78,7 @@ pub fn open(
     threads: usize,
     how: ReadFiles,
 ) -> Result<Vec<Arc<dyn Store>>> {
+    locations.iter().try_for_each(|location| check_chain(strip_scheme(location).unwrap_or(location)))?;
     let (icechunk, options) = IcechunkOptions::take(options)?;
     let icechunk = icechunk.unwrap_or_default();
     icechunk.check(locations.len())?;

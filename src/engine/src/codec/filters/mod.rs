@@ -8,6 +8,7 @@
 //! [`parse`] reads metadata; a family of codecs is a file.
 
 mod arithmetic;
+mod base64;
 mod cast_value;
 mod checksum;
 mod element;
@@ -143,16 +144,21 @@ impl Chain {
         Ok(range)
     }
 
-    /// See [`super::ChunkFormat::max_encoded_bytes`]: what each step adds, at most, to what the one before wrote.
-    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
-        self.steps.iter().fold(decoded, |bytes, step| step.max_encoded_bytes(bytes))
+    /// See [`super::ChunkFormat::usual_encoded_bytes`]: what each step adds, at most, to what the one before wrote.
+    pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        self.steps.iter().fold(decoded, |bytes, step| step.encoded_bytes(bytes, Packer::usual_encoded_bytes))
+    }
+
+    /// See [`super::ChunkFormat::most_encoded_bytes`].
+    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
+        self.steps.iter().fold(decoded, |bytes, step| step.encoded_bytes(bytes, Packer::most_encoded_bytes))
     }
 
     /// The most bytes that decoding holds at a time, beside the encoded chunk and the decoded one.
     pub(super) fn scratch_bytes(&self, decoded: usize) -> usize {
         let mut sizes = vec![decoded];
         for step in &self.steps {
-            sizes.push(step.max_encoded_bytes(sizes[sizes.len() - 1]));
+            sizes.push(step.encoded_bytes(sizes[sizes.len() - 1], Packer::most_inside));
         }
         // Between two steps there is one buffer, and while one runs there are two; but the first step writes to the chunk's own
         // memory, and what the last checksums stand around is read where it lies. Blosc takes something for itself.
@@ -275,7 +281,7 @@ impl Step {
             }
             Self::Pack(packer) => {
                 let (Size::Exactly(bytes) | Size::AtMost(bytes)) = side.size;
-                (Size::AtMost(packer.max_encoded_bytes(bytes)), side.shape.clone())
+                (Size::AtMost(packer.most_inside(bytes)), side.shape.clone())
             }
         };
         Ok(Side { size, shape })
@@ -307,8 +313,8 @@ impl Step {
         Ok(())
     }
 
-    /// The most bytes to which it encodes `decoded` bytes.
-    fn max_encoded_bytes(&self, decoded: usize) -> usize {
+    /// The most bytes to which it encodes `decoded` bytes; `packed` says so of compressors.
+    fn encoded_bytes(&self, decoded: usize, packed: impl Fn(&Packer, usize) -> usize) -> usize {
         let resized = |from: DType, to: DType| (decoded / from.size()).saturating_mul(to.size());
         match self {
             Self::Arithmetic(arithmetic) => resized(arithmetic.decoded.dtype, arithmetic.encoded.dtype),
@@ -316,7 +322,7 @@ impl Step {
             Self::PackBits => layout::packed_bytes(decoded),
             Self::ScaleOffset(_) | Self::Transpose(..) | Self::Swap(_) | Self::Shuffle(_) => decoded,
             Self::Checksum(..) => decoded.saturating_add(checksum::BYTES),
-            Self::Pack(packer) => packer.max_encoded_bytes(decoded),
+            Self::Pack(packer) => packed(packer, decoded),
         }
     }
 }

@@ -3,8 +3,9 @@
 //! What a header claims never decides how much memory is taken: output goes to memory of the size that the metadata
 //! say, or grows with what is really decoded, up to a limit.
 
+use super::base64;
 use super::lzma::Lzma;
-use crate::codec::{Compression, blosc_sizes, wrong_size};
+use crate::codec::{Compression, blosc_sizes, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
 /// A compressor.
@@ -16,6 +17,8 @@ pub(super) enum Packer {
     Bz2,
     /// xz, lzma and raw LZMA.
     Lzma(Lzma),
+    /// Text of another alphabet, which compresses nothing; but its length doesn't tell how many bytes it stands for either.
+    Base64,
 }
 
 /// One decoder of one stream.
@@ -44,8 +47,13 @@ impl Packer {
     /// If `encoded` is damaged, or decodes to another size.
     pub(super) fn decode(&self, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let expected = out.len();
-        if let Self::Common(compression) = self {
-            return compression.decode(encoded, out);
+        match self {
+            Self::Common(compression) => return compression.decode(encoded, out),
+            Self::Base64 => {
+                let found = base64::decode(encoded, out).map_err(|e| damaged(self.name(), encoded.len(), e))?;
+                return if found == expected { Ok(()) } else { Err(wrong_size(expected, found)) };
+            }
+            Self::Bz2 | Self::Lzma(_) => {}
         }
         let mut output = Output { fixed: Some(out), grown: Vec::new(), limit: expected, written: 0 };
         self.streams(encoded, &mut output)?;
@@ -65,6 +73,16 @@ impl Packer {
             }
             // The densest inner compressor writes a run of zeros in about one byte of 30000.
             Self::Common(Compression::Blosc(..)) => (blosc_sizes(encoded)?, 1 << 16),
+            Self::Base64 => {
+                let mut decoded = vec![0; (encoded.len() / 4 * 3 + 3).min(limit)];
+                let found =
+                    base64::decode(encoded, &mut decoded).map_err(|e| damaged(self.name(), encoded.len(), e))?;
+                if found > limit {
+                    return Err(too_large(limit, found));
+                }
+                decoded.truncate(found);
+                return Ok(decoded);
+            }
             _ => {
                 let mut output = Output { fixed: None, grown: Vec::new(), limit, written: 0 };
                 self.streams(encoded, &mut output)?;
@@ -87,10 +105,11 @@ impl Packer {
             Self::Common(compression) => compression.name(),
             Self::Bz2 => "bz2",
             Self::Lzma(_) => "lzma",
+            Self::Base64 => "base64",
         }
     }
 
-    /// A decoder of one stream that decodes to at most `limit` bytes; LZ4 and Blosc have no streams.
+    /// A decoder of one stream that decodes to at most `limit` bytes; LZ4, Blosc and base64 have no streams.
     fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         Ok(match self {
             Self::Common(Compression::Zstd) => Box::new(zstd_safe::DCtx::create()),
@@ -98,7 +117,9 @@ impl Packer {
             Self::Common(Compression::Zlib) => Box::new(flate2::Decompress::new(true)),
             Self::Bz2 => Box::new(bzip2::Decompress::new(false)),
             Self::Lzma(lzma) => lzma.open(limit)?,
-            Self::Common(Compression::Lz4 | Compression::Blosc(..)) => return Err("it is one block".into()),
+            Self::Common(Compression::Lz4 | Compression::Blosc(..)) | Self::Base64 => {
+                return Err("it is one block".into());
+            }
         })
     }
 
@@ -108,19 +129,16 @@ impl Packer {
         let behind = match self {
             Self::Common(Compression::Gzip) => Behind::Padded,
             Self::Common(Compression::Zlib) => Behind::Anything,
-            Self::Common(_) => Behind::Streams,
+            Self::Common(_) | Self::Base64 => Behind::Streams,
             Self::Bz2 | Self::Lzma(_) => Behind::StreamsOrRest,
         };
-        let damaged = |reason: String| {
-            Error::runtime(format!(
-                "expected {} bytes of {} data, but they can't be decoded: {reason}; the chunk is damaged",
-                encoded.len(),
-                self.name()
-            ))
-        };
+        let damaged = |reason: String| damaged(self.name(), encoded.len(), reason);
         let mut rest = encoded;
         let mut first = true;
         loop {
+            if !first && behind == Behind::Padded {
+                deflate::another_member(rest)?;
+            }
             let before = output.written;
             match one_stream(self.open(limit).map_err(damaged)?.as_mut(), &mut rest, output) {
                 Ok(()) => {}
@@ -143,22 +161,39 @@ impl Packer {
         }
     }
 
-    /// The most bytes to which writers in use encode `decoded` bytes.
-    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
+    /// See [`Compression::usual_encoded_bytes`].
+    pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Common(compression) => compression.max_encoded_bytes(decoded),
+            Self::Common(compression) => compression.usual_encoded_bytes(decoded),
             // bzip2's manual: 1 % and 600 bytes; an empty stream may follow.
             Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
             // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
             Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
+            Self::Base64 => decoded.div_ceil(3).saturating_mul(4),
         }
+    }
+
+    /// See [`Compression::most_encoded_bytes`].
+    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Common(compression) => compression.most_encoded_bytes(decoded),
+            // Any number of streams, and anything behind them or the padding.
+            Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
+        }
+    }
+
+    /// The most bytes that are taken where another codec encodes them once more. How many there are is only known when that one is
+    /// undone, so that memory for the longest must be there.
+    pub(super) fn most_inside(&self, decoded: usize) -> usize {
+        let generous = decoded.saturating_mul(2).saturating_add(64 << 10);
+        self.most_encoded_bytes(decoded).min(generous)
     }
 
     /// See [`Compression::working_bytes`].
     pub(super) fn working_bytes(&self, decoded: usize) -> usize {
         match self {
             Self::Common(compression) => compression.working_bytes(decoded),
-            Self::Bz2 | Self::Lzma(_) => 0,
+            Self::Bz2 | Self::Lzma(_) | Self::Base64 => 0,
         }
     }
 }
@@ -285,7 +320,7 @@ mod tests {
     fn sizes_known_and_unknown() {
         let data = data();
         for (packer, encoded) in all() {
-            assert!(encoded.len() <= packer.max_encoded_bytes(data.len()), "{packer:?}");
+            assert!(encoded.len() <= packer.usual_encoded_bytes(data.len()), "{packer:?}");
             let mut out = vec![0; data.len()];
             packer.decode(&encoded, &mut out).unwrap();
             assert_eq!(out, data, "{packer:?}");

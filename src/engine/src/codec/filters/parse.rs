@@ -33,7 +33,6 @@ pub(in crate::codec) fn refuse<'a>(names: impl IntoIterator<Item = &'a str>) -> 
             "json2" | "json" | "msgpack2" | "msgpack" | "pickle" => "any Python object",
             "vlen-utf8" | "vlen-bytes" | "vlen-array" => "elements of different lengths",
             "categorize" => "text",
-            "base64" => "text",
             _ => continue,
         };
         return Err(Error::value(format!(
@@ -205,6 +204,7 @@ fn byte_step(name: &str, configuration: &Map<String, Value>, format: Format) -> 
     }
     Ok(Some(Some(match plain {
         "bz2" => Step::Pack(Packer::Bz2),
+        "base64" => Step::Pack(Packer::Base64),
         "lzma" => Step::Pack(Packer::Lzma(Lzma::parse(configuration)?)),
         "crc32" => checksum(Checksum::Crc32, "start")?,
         "adler32" => checksum(Checksum::Adler32, "start")?,

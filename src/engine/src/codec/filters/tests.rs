@@ -40,7 +40,7 @@ fn types_change_along_a_chain() {
     // 4 bits unused, then 1010 1010 1100: as differences of int16.
     let deltas = [4i16, 0xaa - 4, 0xc0 - 0xaa].map(i16::to_le_bytes).concat();
     let encoded = [crc32fast::hash(&deltas).to_le_bytes().as_slice(), &deltas].concat();
-    assert_eq!(format.max_encoded_bytes(12), encoded.len());
+    assert_eq!(format.usual_encoded_bytes(12), encoded.len());
     assert_eq!(decode(&format, &encoded, &[12]).unwrap(), [1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0]);
     for cut in 0..encoded.len() {
         assert!(decode(&format, &encoded[..cut], &[12]).is_err());
@@ -100,7 +100,7 @@ fn honest_chunks_are_within_their_bounds() {
     ] {
         let dtype = if codecs[0] == "numcodecs.packbits" { DType::Bool } else { DType::U8 };
         let format = v3(codecs.clone(), dtype, &[1000]).unwrap();
-        assert_eq!(format.max_encoded_bytes(decoded), least, "{codecs}");
+        assert_eq!(format.usual_encoded_bytes(decoded), least, "{codecs}");
         assert_eq!(format.scratch_bytes(decoded), scratch, "{codecs}");
     }
     let noise: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -110,7 +110,7 @@ fn honest_chunks_are_within_their_bounds() {
         let mut encoded = Vec::with_capacity(2 * noise.len());
         stream.process_vec(&noise, &mut encoded, liblzma::stream::Action::Finish).unwrap();
         let format = v2(json!([]), json!({"id": "lzma", "format": 2}), DType::U8, &[100_000]).unwrap();
-        assert!(encoded.len() <= format.max_encoded_bytes(noise.len()));
+        assert!(encoded.len() <= format.usual_encoded_bytes(noise.len()));
         assert_eq!(decode(&format, &encoded, &[100_000]).unwrap(), noise);
     }
 }
@@ -197,7 +197,7 @@ fn damage_never_panics() {
 
 #[test]
 fn refusals_name_the_codec_and_the_way_out() {
-    for name in ["json2", "pickle", "vlen-utf8", "vlen-array", "categorize", "base64", "msgpack2"] {
+    for name in ["json2", "pickle", "vlen-utf8", "vlen-array", "categorize", "msgpack2"] {
         let errors = [
             v2(json!([{"id": name}]), Value::Null, DType::U8, &[4]).unwrap_err(),
             v2(json!([]), json!({"id": name}), DType::U8, &[4]).unwrap_err(),
@@ -222,4 +222,63 @@ fn refusals_name_the_codec_and_the_way_out() {
     }
     let error = v2(json!([{"id": "zlib"}, {"id": "delta", "dtype": "|u1"}]), Value::Null, DType::U8, &[4]).unwrap_err();
     assert!(error.message().contains("behind a compressor"), "{error}");
+}
+
+/// Chunks say themselves how they were made: what the metadata say of it only concerns writers.
+#[test]
+fn pcodec_of_every_configuration() {
+    use zarrs::array::{ArrayBytes, ArrayToBytesCodecTraits, CodecChain, CodecOptions, DataType, FillValue};
+    use zarrs::metadata::v3::MetadataV3;
+
+    let shape = [std::num::NonZeroU64::new(300).unwrap()];
+    let data = little(&(0..300).map(|i| i * i % 977).collect::<Vec<_>>());
+    for (written, told) in [
+        (json!({"delta_spec": "try_consecutive", "delta_encoding_order": 2}), json!({"delta_spec": "try_consecutive"})),
+        (json!({"delta_spec": "try_lookback"}), json!({"delta_spec": "try_lookback", "mode_spec": "auto"})),
+        (json!({"delta_spec": "none"}), json!({"delta_spec": "try_conv1", "mode_spec": "try_int_mult", "level": 13})),
+    ] {
+        let metadata: MetadataV3 =
+            serde_json::from_value(json!({"name": "numcodecs.pcodec", "configuration": written})).unwrap();
+        let chain = CodecChain::from_metadata(&[metadata]).unwrap();
+        let (dtype, fill) = (DataType::from_metadata(&MetadataV3::new("int32")).unwrap(), FillValue::new(vec![0; 4]));
+        let encoded =
+            chain.encode(ArrayBytes::new_flen(data.clone()), &shape, &dtype, &fill, &CodecOptions::default()).unwrap();
+        let new = v3(json!([{"name": "numcodecs.pcodec", "configuration": told.clone()}]), DType::I32, &[300]).unwrap();
+        assert_eq!(decode(&new, &encoded, &[300]).unwrap(), data, "{told}");
+        let mut old = told.clone();
+        old["id"] = json!("pcodec");
+        let old = v2(json!([]), old, DType::I32, &[300]).unwrap();
+        assert_eq!(decode(&old, &encoded, &[300]).unwrap(), data, "{told}");
+    }
+}
+
+#[test]
+fn base64_anywhere_in_a_chain() {
+    let data: Vec<u8> = (0..50).map(|i| i * 5).collect();
+    let text = |bytes: &[u8]| {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let digits = |group: &[u8]| {
+            let bits = group.iter().fold(0u32, |bits, &b| bits << 8 | u32::from(b)) << (8 * (3 - group.len()));
+            let digit = |i: usize| if i <= group.len() { DIGITS[(bits >> (18 - 6 * i)) as usize & 63] } else { b'=' };
+            [digit(0), digit(1), digit(2), digit(3)]
+        };
+        bytes.chunks(3).flat_map(digits).collect::<Vec<u8>>()
+    };
+    let alone = v2(json!([]), json!({"id": "base64"}), DType::U8, &[50]).unwrap();
+    assert!(alone.packed().is_none(), "not on the GPU");
+    assert_eq!(alone.usual_encoded_bytes(50), text(&data).len());
+    assert_eq!(decode(&alone, &text(&data), &[50]).unwrap(), data);
+    let error = decode(&alone, &text(&data)[..66], &[50]).unwrap_err();
+    assert!(error.message().contains("expected base64 data") && error.message().contains("group"), "{error}");
+    let error = decode(&alone, &text(&data[1..]), &[50]).unwrap_err();
+    assert!(error.message().contains("expected 50 decoded bytes, but found 49"), "{error}");
+    // Filters, text of compressed bytes, and a compressor of text.
+    let mut packed = Vec::with_capacity(1000);
+    zstd_safe::compress(&mut packed, &data, 3).unwrap();
+    let format = v2(json!([{"id": "zstd"}]), json!({"id": "base64"}), DType::U8, &[50]).unwrap();
+    assert_eq!(decode(&format, &text(&packed), &[50]).unwrap(), data);
+    let mut packed = Vec::with_capacity(1000);
+    zstd_safe::compress(&mut packed, &text(&data), 3).unwrap();
+    let format = v3(json!(["bytes", "numcodecs.base64", "zstd"]), DType::U8, &[50]).unwrap();
+    assert_eq!(decode(&format, &packed, &[50]).unwrap(), data);
 }

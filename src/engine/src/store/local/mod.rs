@@ -14,6 +14,7 @@ use std::time::UNIX_EPOCH;
 
 use async_trait::async_trait;
 
+use super::links::Dangling;
 use super::{ByteRange, Found, InFile, Latency, Phase, ReadFiles, Store, not_after_date, too_long};
 use crate::error::{Error, Result};
 
@@ -34,8 +35,9 @@ impl LocalStore {
     pub fn open(location: &str, how: ReadFiles) -> Result<Self> {
         let root = root(location)?;
         let wrong = |found: &str| wrong(location, found);
-        let meta = fs::metadata(&root).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => wrong("there is nothing; check the path"),
+        let meta = fs::metadata(&root).map_err(|e| match (e.kind(), Dangling::find(&root)) {
+            (_, Some(dangling)) => wrong(&dangling.to_string()),
+            (ErrorKind::NotFound, _) => wrong("there is nothing; check the path"),
             _ => wrong(&format!("it can't be opened: {e}")),
         })?;
         if !meta.is_dir() {
@@ -81,8 +83,7 @@ impl LocalStore {
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
@@ -93,8 +94,23 @@ impl LocalStore {
     fn metadata(&self, key: &str) -> Result<Option<Metadata>> {
         match fs::metadata(self.path(key)) {
             Ok(meta) => Ok(Some(meta)),
-            Err(e) if is_missing(&e) => Ok(None),
-            Err(e) => Err(self.failed(key, &e)),
+            Err(e) => self.not_found(key, &e).map(|()| None),
+        }
+    }
+
+    /// Whether the system's error means that there is no such key.
+    ///
+    /// # Errors
+    /// If it doesn't, or a symbolic link says that there is one.
+    fn not_found(&self, key: &str, e: &io::Error) -> Result<()> {
+        if !is_missing(e) {
+            return Err(self.failed(key, e));
+        }
+        match Dangling::find(&self.path(key)) {
+            Some(dangling) => {
+                Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but {dangling}", self.location)))
+            }
+            None => Ok(()),
         }
     }
 
@@ -201,7 +217,8 @@ pub(super) fn root(location: &str) -> Result<PathBuf> {
     if location.is_empty() {
         return Err(Error::value("path: expected the path of a Zarr store, but found an empty string"));
     }
-    let Some(rest) = location.strip_prefix("file://") else { return Ok(PathBuf::from(location)) };
+    let url = location.split_at_checked("file://".len()).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("file://"));
+    let Some((_, rest)) = url else { return Ok(PathBuf::from(location)) };
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {
         return Err(wrong(location, "found a file:// URL without an absolute path; write file:///PATH"));
@@ -300,8 +317,7 @@ impl Store for LocalStore {
         // Some file systems don't have O_DIRECT.
         let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
             Ok(file) => file,
-            Err(e) if is_missing(&e) => return Ok(None),
-            Err(e) => return Err(self.failed(key, &e)),
+            Err(e) => return self.not_found(key, &e).map(|()| None),
         };
         let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
         self.check_kind(key, &meta)?;
@@ -415,6 +431,34 @@ mod tests {
     }
 
     #[test]
+    fn links_to_content_that_is_not_there_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("a.zarr");
+        fs::create_dir(&store).unwrap();
+        std::os::unix::fs::symlink("../.git/annex/objects/x", store.join("0.0")).unwrap();
+        let store = LocalStore::open(store.to_str().unwrap(), ReadFiles::default()).unwrap();
+        for error in [
+            block_on(&store, store.read("0.0", ByteRange::Whole, None, Phase::Running, &mut [0; 8])).unwrap_err(),
+            block_on(&store, store.get("0.0", 8, Phase::Running)).unwrap_err(),
+            block_on(&store, store.exists("0.0")).unwrap_err(),
+            store.in_file("0.0", None).unwrap_err(),
+            block_on(&store, store.get("0.0/below", 8, Phase::Running)).unwrap_err(),
+        ] {
+            let (message, link) = (error.message(), dir.path().join("a.zarr/0.0"));
+            assert!(message.contains("expected a file, but found the symbolic link"), "{message}");
+            assert!(message.contains(&format!("{} to ../.git/annex/objects/x, where", link.display())), "{message}");
+        }
+        // The store itself, or an archive in its place.
+        for name in ["b.zarr", "b.zip"] {
+            let path = dir.path().join(name);
+            std::os::unix::fs::symlink("nowhere", &path).unwrap();
+            let Err(error) = LocalStore::open(path.to_str().unwrap(), ReadFiles::default()) else { panic!("{name}") };
+            assert!(error.message().contains("to nowhere, where there is nothing"), "{error}");
+            assert_eq!(error.kind(), Kind::Value);
+        }
+    }
+
+    #[test]
     fn a_truncated_file_is_an_error_not_zeros() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k");
@@ -471,10 +515,60 @@ mod tests {
         let path = dir.path().to_str().unwrap();
         assert!(LocalStore::open(&format!("file://{path}/a%20b"), ReadFiles::default()).is_ok());
         assert!(LocalStore::open(&format!("file://localhost{path}/a b"), ReadFiles::default()).is_ok());
+        let stores = super::super::open(&[format!("FILE://{path}/a%20b")], &[], 1, ReadFiles::default());
+        assert!(stores.unwrap()[0].latency() == Latency::Local, "schemes have no case");
         fs::write(dir.path().join("file.zip"), b"").unwrap();
         for wrong in ["", "file://relative", "/no/such/store", &format!("{path}/file.zip"), "ftp://host/store"] {
             let error = super::super::open(&[wrong.to_owned()], &[], 1, ReadFiles::default()).err().unwrap();
             assert_eq!(error.kind(), Kind::Value, "{error}");
+        }
+    }
+
+    /// What is said of a path or URL.
+    fn refused(location: &str) -> String {
+        super::super::open(&[location.to_owned()], &[], 1, ReadFiles::default()).err().unwrap().message().to_owned()
+    }
+
+    #[test]
+    fn files_that_are_no_stores_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes, found) in [
+            ("a.nc", &b"\x89HDF\r\n\x1a\n and more"[..], "an HDF5 or NetCDF file"),
+            ("b.nc", b"CDF\x01 and more", "an HDF5 or NetCDF file"),
+            ("c.json", b"{\"a\": 1}", "a JSON file"),
+            ("zarr.json", b"{\"zarr_format\": 3}", "zarr.json, which is a part of a store"),
+            ("d.tif", b"II*\0 and more", "a file of another kind"),
+            ("e", b"", "an empty file"),
+            ("f", b"PK\x03\x04 and so on", "no end of one; the file is truncated"),
+            ("g.zip", b"", "no end of one; the file is truncated"),
+        ] {
+            let path = dir.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            let message = refused(path.to_str().unwrap());
+            assert!(message.contains(found) && message.contains("zip archive"), "{name}: {message}");
+        }
+    }
+
+    #[test]
+    fn chains_of_urls_name_the_inner_one() {
+        for (chain, inner, hint) in [
+            ("simplecache::s3://bucket/era5.zarr", "give s3://bucket/era5.zarr itself", "cache_dir"),
+            ("filecache::https://host/a.zarr", "give https://host/a.zarr itself", "cache_dir"),
+            ("zip://inner::s3://bucket/a.zip", "give s3://bucket/a.zip itself", "the path inside"),
+            ("simplecache::zip://::gs://b/a.zip", "give gs://b/a.zip itself", "cache_dir"),
+            ("zip::file:///data/a.zip", "give file:///data/a.zip itself", "the path inside"),
+            ("simplecache::/data/a.zarr", "give /data/a.zarr itself", "cache_dir"),
+            ("s3::s3://user:secret@bucket/a", "give s3://...:...@bucket/a itself", ""),
+        ] {
+            let message = refused(chain);
+            assert!(message.contains("fsspec") && message.contains(inner) && message.contains(hint), "{message}");
+            assert!(!message.contains("secret"), "{message}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("a::b")).unwrap();
+        assert!(LocalStore::open(dir.path().join("a::b").to_str().unwrap(), ReadFiles::default()).is_ok());
+        for other in ["http://[::1]:9/a.zarr", "http://host/a::b/c.zarr"] {
+            assert!(super::super::open(&[other.to_owned()], &[], 1, ReadFiles::default()).is_ok(), "{other}");
         }
     }
 }

@@ -126,7 +126,7 @@ fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
 }
 
 /// A URL for messages, without secrets.
-pub(super) fn shown(location: &str) -> String {
+pub(in crate::store) fn shown(location: &str) -> String {
     match Url::parse(location) {
         Ok(mut url) => {
             if url.password().is_some() {

@@ -18,7 +18,7 @@ mod tests;
 mod transfer;
 mod validate;
 
-pub(super) use connect::knows;
+pub(super) use connect::{knows, shown};
 pub(crate) use transfer::is_dated_or_tagged;
 
 use std::borrow::Cow;

@@ -35,7 +35,33 @@ pub(in crate::store) fn split_path(path: &Path) -> Option<(PathBuf, String)> {
     Some((file.to_owned(), inner))
 }
 
+/// What to say of a file that isn't an archive, neither by name nor by its first bytes.
+fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
+    let mut head = [0; 8];
+    let len = file.read_at(&mut head, 0).ok()?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let found = match &head[..len] {
+        _ if ["zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"].contains(&name) => {
+            format!("{name}, which is a part of a store; give the directory that holds it")
+        }
+        _ if location.to_ascii_lowercase().ends_with(".zip") => return None,
+        [] => "an empty file; check the path".to_owned(),
+        [b'P', b'K', ..] => return None,
+        [0x89, b'H', b'D', b'F', ..] | [b'C', b'D', b'F', ..] => {
+            "an HDF5 or NetCDF file; write its variables to a Zarr store".to_owned()
+        }
+        [b'{' | b'[', ..] => "a JSON file; give the directory or the archive of a Zarr store".to_owned(),
+        _ => "a file of another kind; give the directory or the archive of a Zarr store".to_owned(),
+    };
+    Some(format!("expected a directory or a zip archive, but found {found}"))
+}
+
 impl ArchiveFile {
+    /// What the file is, in words, if neither its name nor its first bytes are those of an archive.
+    pub fn other_kind(&self, path: &Path) -> Option<String> {
+        other_kind(&self.file, path, &self.location)
+    }
+
     /// # Errors
     /// [`Error::value`] if the file can't be opened.
     pub fn open(location: &str, path: &Path) -> Result<Self> {

@@ -78,8 +78,9 @@ impl Zip {
     /// # Errors
     /// [`Error::value`] if it isn't an archive that can be read.
     pub fn open_file(location: &str, path: &Path, inner: &str) -> Result<Self> {
-        let base = ArchiveFile::open(location, path)?;
-        drive(Self::open(location.to_owned(), Arc::new(base), inner))
+        let base = Arc::new(ArchiveFile::open(location, path)?);
+        let opened = drive(Self::open(location.to_owned(), Arc::clone(&base) as _, inner));
+        opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(format!("store {location}: {kind}"))))
     }
 
     /// Opens the archive at the URL of `base`, and of that the part below `inner`. Blocks.
