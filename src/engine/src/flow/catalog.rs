@@ -253,4 +253,9 @@ impl Catalog {
     pub fn sharded(&self, array: u16, part: u16) -> Option<&Sharding> {
         self.dataset.arrays[array as usize].parts[part as usize].sharding.as_ref()
     }
+
+    /// How a shard is divided.
+    pub fn sharding(&self, shard: ShardId) -> &Sharding {
+        self.sharded(shard.array, shard.part).expect("only shards have an index")
+    }
 }

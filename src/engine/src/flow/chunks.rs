@@ -128,6 +128,11 @@ impl Table {
         self.chunks.iter().filter(|chunk| !matches!(chunk.state, State::Gone))
     }
 
+    /// All chunks, and where they lie.
+    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
+        self.chunks.iter_mut().filter(|c| !matches!(c.state, State::Gone)).map(|c| (c.id, &mut c.place))
+    }
+
     /// Forgets a chunk.
     pub fn remove(&mut self, handle: Handle) {
         let chunk = &mut self[handle];

@@ -150,6 +150,17 @@ impl Scheduler {
         }
     }
 
+    /// Finds the places of all chunks that an index of their store tells of, now that it was read.
+    pub(super) fn locate(&mut self, index: ShardId) {
+        let catalog = Arc::clone(&self.s.shared.catalog);
+        if catalog.sharded(index.array, index.part).is_some() {
+            return;
+        }
+        for (id, place) in self.chunks.places().filter(|(_, place)| place.location == Location::Unread(index)) {
+            place.location = catalog.location(id);
+        }
+    }
+
     fn admit_alone(&mut self, head: Wanted) -> Admission {
         if self.admit_key(head) { Admission::Done } else { Admission::NoRoom }
     }

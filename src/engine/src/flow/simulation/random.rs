@@ -96,7 +96,9 @@ impl Lacking<'_> {
     fn chunk(&self, id: ChunkId) -> bool {
         match self.catalog.location(id) {
             Location::Shard(shard, _) => self.shard(shard),
-            Location::Key => self.is([0, id.array.into(), id.part.into(), id.index]),
+            Location::Key | Location::Range(_) | Location::Unread(_) => {
+                self.is([0, id.array.into(), id.part.into(), id.index])
+            }
         }
     }
 }

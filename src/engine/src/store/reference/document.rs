@@ -332,15 +332,15 @@ mod tests {
             (&generator(r#""key": "k", "url": "u", "dimensions": {"i": {}}"#), "start, stop and step"),
             (&generator(r#""key": "k", "url": "u", "dimensions": {"i": [1.5]}"#), "lists of integers or text"),
             (
-                &generator(r#""key": "k", "url": "u", "dimensions": {"i": {"stop": 33554433}}"#),
-                "at most 33554432 references",
+                &generator(r#""key": "k", "url": "u", "dimensions": {"i": {"stop": 16777217}}"#),
+                "at most 16777216 references",
             ),
             (
                 &generator(
                     r#""key": "k", "url": "u", "dimensions": {"i": {"start": -9223372036854775808, "stop": 9223372036854775807},
                         "j": {"stop": 9223372036854775807}}"#,
                 ),
-                "at most 33554432 references",
+                "at most 16777216 references",
             ),
         ] {
             let error = read(text).unwrap_err();
@@ -354,7 +354,7 @@ mod tests {
         // Each reference takes 60 kB of text to make, and leaves nothing of it.
         let text = format!(
             r#"{{"version": 1, "templates": {{"f": "{{{{1}}}}"}}, "gen": [{{"key": "k", "url": "{{{{f(c='{}')}}}}",
-                "dimensions": {{"i": {{"stop": 33554432}}}}}}]}}"#,
+                "dimensions": {{"i": {{"stop": 16777216}}}}}}]}}"#,
             "x".repeat(60_000)
         );
         let error = parse_within(text.as_bytes(), Resolver::at("/"), Budget::new(1 << 24)).unwrap_err();

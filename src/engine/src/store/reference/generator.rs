@@ -6,7 +6,7 @@ use super::template::{Budget, Named, Names, Template, Value};
 use crate::error::{Error, Result};
 
 /// References that all generators of a document may make.
-const MAX_MADE: u64 = 1 << 25;
+const MAX_MADE: u64 = 1 << 24;
 
 /// The templates of a document: text, and functions that make text of arguments.
 #[derive(Debug, Default)]

@@ -36,8 +36,8 @@ impl std::fmt::Display for Value {
 pub(super) struct Budget(u64);
 
 impl Budget {
-    /// What all templates of a store may take: some minutes at worst.
-    pub const ALL: u64 = 8 << 30;
+    /// What all templates of a document may take: a minute or so, for ten million references of a few expressions.
+    pub const ALL: u64 = 6 << 30;
 
     pub fn new(steps: u64) -> Self {
         Self(steps)
