@@ -1,4 +1,4 @@
-//! xarray's rules, case by case; the example `compare_with_zarr_python.py` compares thousands with xarray itself.
+//! xarray's rules, case by case; `tests/test_cf_attributes.py` compares random attributes with xarray itself.
 
 use serde_json::json;
 
