@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test bench demo lint format clean
+.PHONY: help setup build test foreign bench bindings demo lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -41,6 +41,18 @@ $(VENV)/.bench: $(VENV)/.python tests/requirements-bench.txt
 	$(BIN)/python -m pip install --quiet --requirement tests/requirements-bench.txt
 	@touch $@
 
+# The writers of foreign stores: Python's in .venv, but zarr-python 2 and Node's in a folder of their own.
+build/foreign/.python: $(VENV)/.python tests/requirements-foreign.txt tests/foreign/requirements-zarr2.txt
+	$(BIN)/python -m pip install --quiet --requirement tests/requirements.txt --requirement tests/requirements-foreign.txt
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D)/zarr2 --requirement tests/foreign/requirements-zarr2.txt
+	@touch $@
+
+build/foreign/.node: tests/foreign/package.json
+	@command -v npm >/dev/null || { echo "npm was not found: install Node 20 or later (apt install npm)"; exit 1; }
+	@mkdir -p $(@D) && cp $< $(@D)
+	npm install --silent --prefix $(@D) --no-package-lock --no-audit --no-fund
+	@touch $@
+
 build: setup  ## Build the plugin and install the package dali_zarr into .venv
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
 
@@ -48,8 +60,20 @@ test: build  ## Run every test; those that need a GPU are skipped without one
 	cargo test --release --locked --workspace
 	$(BIN)/python -m pytest tests
 
+foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
+	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign
+
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers
 	$(BIN)/python tests/bench/bench.py
+
+# libclang reads the headers; the compiler's own ones aren't part of it.
+BINDINGS ?= src/nvcomp-sys/src/sys.rs
+
+bindings: setup  ## Write the bindings of nvCOMP anew, from the headers in .venv
+	@$(BIN)/python -c "import clang.native" 2>/dev/null || $(BIN)/python -m pip install --quiet libclang==18.1.1
+	LIBCLANG_PATH=$$(echo $(HERE)/$(VENV)/lib/python3*/site-packages/clang/native) cargo run --quiet --release --locked --manifest-path src/nvcomp-sys/bindgen/Cargo.toml -- \
+	    $$(cc -print-file-name=include) $(VENV)/lib/python3*/site-packages/nvidia/libnvcomp/include $(or $(DALI_ZARR_CUDA_INCLUDE),/usr/local/cuda/include) > $(BINDINGS).new
+	@mv $(BINDINGS).new $(BINDINGS)
 
 demo: build  ## Train a small U-Net on an ERA5-like store
 	$(BIN)/python python/examples/era5_unet.py

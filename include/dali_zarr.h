@@ -37,7 +37,8 @@ enum dali_zarr_status {
   DALI_ZARR_VALUE_ERROR = 1,  /* an argument or the store's metadata is wrong */
   DALI_ZARR_TYPE_ERROR = 2,   /* an argument has the wrong type, or a data type can't be delivered */
   DALI_ZARR_INDEX_ERROR = 3,  /* an index is outside its dimension */
-  DALI_ZARR_RUNTIME_ERROR = 4 /* storage failed, data is corrupt, or a device failed */
+  DALI_ZARR_RUNTIME_ERROR = 4, /* storage failed, data is corrupt, or a device failed */
+  DALI_ZARR_MEMORY_ERROR = 5  /* the machine or the device lacks memory */
 };
 
 /* Element types. */
@@ -83,7 +84,7 @@ typedef struct dali_zarr_meta {
 const char *dali_zarr_version(void);
 
 /* The message of the last call on this thread that did not return DALI_ZARR_OK; empty if there was none. Good until
- * the next such call on this thread. */
+ * the next such call on this thread. An operator of DALI that lacks memory when it is built on this thread counts as one. */
 const char *dali_zarr_last_error(void);
 
 /* The status of that call. */
@@ -132,8 +133,17 @@ int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta 
 
 /* Says what a reader of `spec` would do, as a JSON object: samples, outputs, how arrays are stored, how often chunks are
  * read and where they are decoded, memory, advice. Reads metadata only and needs no GPU. `*json` is good until the next call
- * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small. */
+ * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small
+ * and memory that the machine lacks. */
 int32_t dali_zarr_explain(const char *spec, const char **json);
+
+/* Gives the entry of "pick" that takes the elements along `dim` with these coordinates, in their order: indices for all
+ * stores ("level=2,5"), or a list for each where they differ ("level=2,5|1,4"). `dim` is a name, or a position as text. The
+ * coordinates are the array of the dimension's name in the group of "arrays" or the nearest group around it, decoded by its
+ * attributes as "mask_and_scale" decodes. Of `spec`, "path", "arrays", "dims" and "storage_options" count. `*pick` is good
+ * until the next call on this thread that gives a text. DALI_ZARR_VALUE_ERROR if a label isn't the coordinate of exactly one
+ * element in each store, or, along the dimension by which stores are joined, in all of them together. */
+int32_t dali_zarr_pick_labels(const char *spec, const char *dim, const double *labels, size_t count, const char **pick);
 
 /* The counters of a reader up to now, as a JSON object; `*json` as above. Once nothing is in flight, "chunks_read" is the
  * sum of "chunks_decoded_gpu", "chunks_decoded_cpu", "chunks_uncompressed" and "chunks_failed". May be called while another

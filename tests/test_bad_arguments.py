@@ -126,7 +126,8 @@ def test_dimensions_that_disagree(tmp_path, device):
     """Arrays that share a name of a dimension must agree on its length."""
     write_array(tmp_path, "a", np.ones((3, 4), "float32"), dims=("t", "x"))
     write_array(tmp_path, "b", np.ones((3, 5), "float32"), dims=("t", "x"))
-    refused(device, ValueError, "x", "4", "5", path=tmp_path, arrays=["a", "b"])
+    message = refused(device, ValueError, "x", "4", "5", "pick as many indices of both", path=tmp_path, arrays=["a", "b"])
+    assert "two readers" not in message, "shuffled, they wouldn't stay in step"
 
 
 def test_stores_that_disagree(tmp_path, device):
@@ -253,3 +254,36 @@ def test_values_of_the_wrong_type(era5, device, args, kind, words):
         fn.zarr_reader(**({"device": device, "path": era5, "arrays": ["t2m"], "dims": ["time"]} | args))
     for word in ("zarr_reader", *words):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("path", "/data/\udc80"), ("path", ["/data", "/data/\udc80"]), ("path", b"/data/\x80"), ("path", [b"/data/\x80"]),
+        ("arrays", "\udc80"), ("arrays", ["t2m", "a\ud800"]), ("dims", ["\udfff"]), ("random_crop", ["\udc80"]),
+        ("pick", ["\udc80=1"]), ("pick", {"\udc80": [1]}), ("pick", {"\udc80": [1.0]}), ("out_of_bounds_policy", "\udc80"),
+        ("decode_device", "\udc80"), ("io", "\udc80"), ("cache_dir", "/cache/\udc80"), ("cache_dir", b"/cache/\x80"),
+        ("name", "\udc80"), ("storage_options", {"user_agent": "\udc80"}), ("storage_options", ["user_agent=\udc80"]),
+        ("storage_options", {"\udc80": "me"}),
+    ],
+    ids=ascii,
+)
+def test_surrogates(era5, device, name, value):
+    """Text that has no UTF-8: names of files that aren't UTF-8, for example. In the operator and in explain."""
+    import dali_zarr
+    from nvidia.dali import fn
+
+    args = {"path": str(era5), "arrays": ["t2m"], name: value}
+    words = f"^zarr_reader: {name}: expected text that UTF-8 can encode, but found .* with the surrogate U\\+D[89A-F]"
+    for call in (lambda: fn.zarr_reader(device=device, **args), lambda: dali_zarr.explain(device=device, **args)):
+        with pytest.raises(ValueError, match=words) as caught:
+            call()
+        assert caught.type is ValueError and (name != "storage_options" or "user_agent" not in str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["device", "dtype"])
+def test_surrogates_in_explain(era5, name):
+    import dali_zarr
+
+    with pytest.raises(ValueError, match=f"zarr_reader: {name}: expected text that UTF-8 can encode"):
+        dali_zarr.explain(path=era5, arrays=["t2m"], **{name: "\udc80"})

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import re
 
+import dali_zarr
 import numpy as np
 import psutil
 import pytest
+from dali_zarr import _native
 from support.cuda import memory_used
-from support.pipelines import build, check
-from support.stores import Layout, write_array
+from support.pipelines import build, check, run_script
+from support.stores import Layout, metadata, write_array
 
 MIB = 1 << 20
 
@@ -45,17 +48,21 @@ def test_nothing_grows(store, device, array, order):
         gc.collect()
         return most
 
+    def growth(of: list[int]) -> list[int]:
+        return [later - earlier for earlier, later in itertools.pairwise(of)]
+
     peak(2)
     peaks, threads, files = [peak(3)], me.num_threads(), me.num_fds()
-    on_device = memory_used() if device == "gpu" else 0
-    peaks += [peak(3) for _ in range(4)]
+    on_device = [memory_used() if device == "gpu" else 0]
+    for _ in range(4):
+        peaks.append(peak(3))
+        on_device.append(memory_used() if device == "gpu" else 0)
     # On a busy machine one peak is 15 MiB above another now and then; a leak shows each time.
-    growth = [later - earlier for earlier, later in itertools.pairwise(peaks)]
-    assert min(growth) < 2 * MIB and sum(growth) < 48 * MIB, f"resident memory grew: {growth}"
+    assert min(growth(peaks)) < 2 * MIB and sum(growth(peaks)) < 48 * MIB, f"resident memory grew: {growth(peaks)}"
     assert me.num_threads() <= threads, "threads were added"
     assert me.num_fds() <= files, "descriptors were left open"
-    if device == "gpu":
-        assert memory_used() - on_device < 12 * MIB, "device memory grew"
+    # What other processes have on the device counts too, and comes and goes.
+    assert min(growth(on_device)) < 3 * MIB, f"device memory grew: {growth(on_device)}"
 
 
 @pytest.mark.parametrize("limit", [32, 64, 160])
@@ -76,12 +83,17 @@ def test_host_memory_limit(store, device, limit):
 def test_device_memory_limit(store, gpu, limit):
     """So does its device memory, nvCOMP's workspace included."""
     build(gpu, 1, path=store, arrays=["a"], device_memory_limit=64 * MIB).run()
-    gc.collect()
-    before = memory_used()
-    pipe = build(gpu, 2, path=store, arrays=["a"], device_memory_limit=limit * MIB)
-    for _ in range(40):
-        pipe.run()
-    assert memory_used() - before < (limit + 32) * MIB
+    taken = []
+    # Other processes may take some of it meanwhile, but not each time.
+    while len(taken) < 5 and min(taken, default=limit * MIB * 2) >= (limit + 32) * MIB:
+        gc.collect()
+        before = memory_used()
+        pipe = build(gpu, 2, path=store, arrays=["a"], device_memory_limit=limit * MIB)
+        for _ in range(40):
+            pipe.run()
+        taken.append(memory_used() - before)
+        del pipe
+    assert taken[-1] < (limit + 32) * MIB, taken
 
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
@@ -124,6 +136,69 @@ def test_the_smallest_limit_is_enough_for_chunks_of_all_sizes(tmp_path, io_threa
         build("cpu", 4, host_memory_limit=1, **args)
     least = int(str(caught.value).split("at least ")[1].split()[0])
     check("cpu", 4, epochs=3, host_memory_limit=least, **args)
+
+
+@pytest.fixture
+def huge(tmp_path):
+    """Samples of 20 TiB, and a vector that is as long, in chunks of 1 GiB: more than any machine has."""
+    _claim(tmp_path, "a", (2, 20 << 40), (1, 1 << 30))
+    _claim(tmp_path, "line", (20 << 40,), (1 << 30,))
+    return tmp_path
+
+
+def _claim(path, name, shape, chunks):
+    """Metadata of an array of bytes, without any chunk."""
+    ones = (1,) * len(shape)
+    write_array(path, name, np.zeros(ones, "uint8"), codec="none", layout=Layout(ones))
+    file, document = metadata(path, name)
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+    file.write_text(json.dumps(document | {"shape": shape, "chunk_grid": grid}))
+
+
+@pytest.mark.parametrize("limit", [{}, {"host_memory_limit": 1 << 50}, {"host_memory_limit": 1 << 20}], ids=str)
+def test_what_the_machine_lacks_is_a_memory_error(huge, device, limit):
+    """When the pipeline is built, with the numbers in the first line; nothing is reserved before."""
+    before = psutil.Process().memory_info().rss
+    args = {"path": huge, "arrays": ["a"]} | limit
+    with pytest.raises(MemoryError) as caught:
+        build(device, 3, **({"host_memory_limit": None} | args))
+    first, _, rest = str(caught.value).partition("\n")
+    # Batches that go to a GPU are there from the beginning.
+    first = first.removeprefix("zarr_reader: ")
+    assert first.startswith(f"{'host' if device == 'cpu' else 'device'} memory: expected at least "), first
+    assert all(word in first for word in ("GiB", "3 samples", f"{3 * (20 << 40)} bytes", str(1 << 30), "batch_size")), first
+    assert "zarr_reader" in rest and first not in rest
+    assert psutil.Process().memory_info().rss - before < 300 * MIB
+    e = dali_zarr.explain(batch_size=3, device=device, **args)
+    assert e["memory"]["machine_memory"] <= psutil.virtual_memory().total
+    if device == "cpu":
+        assert e["memory"]["refused"] == first and any(first in text for text in e["advice"])
+
+
+def test_what_the_machine_lacks_in_the_dynamic_mode(huge):
+    run_script(
+        "import sys, dali_zarr, nvidia.dali.experimental.dynamic as ndd\n"
+        "try:\n"
+        "    next(iter(ndd.readers.Zarr(path=sys.argv[1], arrays='a', device='cpu').next_epoch(batch_size=1)))\n"
+        "except MemoryError as error:\n"
+        "    assert 'host memory: expected at least ' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n",
+        str(huge),
+    )
+
+
+def test_what_the_machine_lacks_by_the_c_abi(huge):
+    with pytest.raises(MemoryError, match="host memory: expected at least"):
+        _native.read_vector(str(huge), "line")
+
+
+def test_what_a_gpu_lacks_is_a_memory_error(tmp_path, gpu):
+    """With a limit as without one."""
+    _claim(tmp_path, "a", (2, 2 << 40), (1, 1 << 28))
+    for limit in ({"device_memory_limit": None}, {"device_memory_limit": 1 << 50}, {}):
+        with pytest.raises(MemoryError, match="^zarr_reader: device memory: expected at least .* of the GPU"):
+            build(gpu, 1, path=tmp_path, arrays=["a"], **limit)
 
 
 def test_the_smallest_host_limit(store, gpu):

@@ -16,7 +16,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import build, same, settled, to_numpy
+from support.pipelines import at_rest, build, same, settled, to_numpy
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
 
@@ -108,7 +108,6 @@ def test_a_second_process_asks_once_for_each_object(tmp_path, device, values, ki
     with Server(tmp_path / "s") as server:
         first = run(server.url, values, 24, device, cache_dir=tmp_path / "cache", **TIGHT)
         assert first["cache_dir_writes"] > 0 and first["cache_dir_errors"] == first["cache_dir_dropped"] == 0
-        settle(tmp_path / "cache")
         server.take_log()
         counters = run(server.url, values, 24, device, cache_dir=tmp_path / "cache", **TIGHT)
         requests = chunk_requests(server)
@@ -121,18 +120,6 @@ def test_a_second_process_asks_once_for_each_object(tmp_path, device, values, ki
         assert chunk_requests(server) == {}
 
 
-def settle(folder):
-    """Waits until nothing is being written."""
-    last, since = None, time.monotonic()
-    while time.monotonic() < since + 20:
-        now = sorted(p.name for p in folder.rglob("*"))
-        if now == last:
-            return
-        last = now
-        time.sleep(0.2)
-    raise AssertionError(f"{folder} is still being written")
-
-
 def pieces(folder):
     return [p for p in (folder / "dali-zarr-1").glob("??/*") if p.is_file()]
 
@@ -142,13 +129,11 @@ def test_replaced_objects_are_noticed(tmp_path, device, values, kind):
     write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES[kind])
     with Server(tmp_path / "s") as server:
         run(server.url, values, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
-        settle(tmp_path / "cache")
         time.sleep(0.05)
         zarr.open(tmp_path / "s", mode="r+")["a"][:] = values + 1
         server.take_log()
         run(server.url, values + 1, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
         assert any(method == "GET" for method, _ in chunk_requests(server))
-        settle(tmp_path / "cache")
         server.take_log()
         run(server.url, values + 1, 12, device, cache_dir=tmp_path / "cache", **TIGHT)
         assert {method for method, _ in chunk_requests(server)} == {"HEAD"}, "and kept anew"
@@ -167,7 +152,6 @@ def test_what_the_disk_has_of_a_range_is_not_read_again(tmp_path, device, values
                 same(to_numpy(pipe.run()[0])[0], values[:, at : at + 4], f"from {at}")
             came.append(settled(pipe))
             del pipe
-            settle(tmp_path / "cache")
     half = 6 * 8
     assert [c["cache_dir_writes"] >= half for c in came[:2]] == [True, True] and came[2]["cache_dir_writes"] == 0
     assert came[1]["cache_dir_hits"] >= half, "what the first one kept"
@@ -184,7 +168,6 @@ def test_an_archive_is_one_object_whose_version_is_known_when_it_is_open(tmp_pat
             archive.write(file, file.relative_to(tmp_path / "s"))
     with Server(tmp_path / "served") as server:
         run(f"{server.url}/x.zip", values, 12, cache_dir=tmp_path / "cache", **TIGHT)
-        settle(tmp_path / "cache")
         server.take_log()
         counters = run(f"{server.url}/x.zip", values, 24, cache_dir=tmp_path / "cache", **TIGHT)
         opening = server.take_log()
@@ -199,16 +182,16 @@ def test_an_old_index_never_meets_a_new_shard(tmp_path, values):
     with Server(tmp_path / "s") as server:
         pipe = build("cpu", 4, path=server.url, roi_end=[4], **how)
         same(to_numpy(pipe.run()[0]), values[:4], "kept")
+        settled(pipe)
         del pipe
-        settle(tmp_path / "cache")
         zarr.open(tmp_path / "s", mode="r+")["a"][:] = values + 1
         pipe = build("cpu", 4, path=server.url, roi_end=[4], **how)
         same(to_numpy(pipe.run()[0]), values[:4], "as it was")
         pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
         with pytest.raises(RuntimeError, match="it was replaced since its index was read"):
             pipe.run()
+        at_rest(dali_zarr.stats)
         del pipe
-        settle(tmp_path / "cache")
         pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
         same(to_numpy(pipe.run()[0]), values[4:8] + 1, "the index is read again")
 
@@ -239,8 +222,8 @@ def test_a_damaged_object_is_not_kept(tmp_path, values, device, codec):
         pipe = build(device, 48, **args)
         with pytest.raises(RuntimeError, match="/c/"):
             pipe.run()
+        at_rest(dali_zarr.stats)
         del pipe
-        settle(tmp_path / "cache")
         assert len(pieces(tmp_path / "cache")) < 48
         # The same length and date: the server can't tell them apart.
         chunk.write_bytes(good)
@@ -254,7 +237,6 @@ def test_damaged_files_are_misses(tmp_path, values, kind):
     dice = random.Random(1)
     with Server(tmp_path / "s") as server:
         run(server.url, values, 12, cache_dir=tmp_path / "cache", **TIGHT)
-        settle(tmp_path / "cache")
         files = pieces(tmp_path / "cache")
         assert len(files) >= 48
         for number, file in enumerate(sorted(files)):

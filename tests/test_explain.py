@@ -7,14 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 
 import dali_zarr
 import numpy as np
 import pytest
 from dali_zarr import _native
 from nvidia.dali import types
-from support.pipelines import build
+from support.pipelines import at_rest, build
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -126,7 +125,8 @@ def test_advice_fits(tmp_path):
     assert shuffled["reads"]["shuffled"]["reads_per_chunk"] > 5
     assert any("times per epoch" in text for text in shuffled["advice"])
     whole = write(tmp_path / "t", fields, 1)
-    assert dali_zarr.explain(path=whole, arrays="a", batch_size=8, random_shuffle=True)["advice"] == []
+    enough = {"path": whole, "arrays": "a", "batch_size": 8, "random_shuffle": True, "host_memory_limit": 64 << 20}
+    assert dali_zarr.explain(**enough)["advice"] == []
     small = dali_zarr.explain(path=path, arrays="a", dims=["time", "lat", "lon"], window=[1, 1, 1], roi_end=[8, 1, 1])
     assert small["arrays"][0]["read_amplification"] == 8 * 8 * 16
     tight = dali_zarr.explain(path=path, arrays="a", batch_size=8, host_memory_limit=64 << 10)
@@ -156,13 +156,8 @@ class Reader:
 
     def chunks_read(self) -> int:
         """Once nothing is going on any more: the batch ahead is ready, and the queue is full."""
-        last = -1
-        while True:
-            (counters,) = dali_zarr.stats()
-            if counters["chunks_read"] == last:
-                return last
-            last = counters["chunks_read"]
-            time.sleep(0.03)
+        (counters,) = at_rest(dali_zarr.stats)
+        return counters["chunks_read"]
 
     def next(self) -> None:
         batch = ctypes.c_void_p()

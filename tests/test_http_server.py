@@ -11,12 +11,12 @@ import zipfile
 from collections import Counter
 from urllib.parse import quote
 
-import dali_zarr
 import numpy as np
 import pytest
 import zarr
 from support.pipelines import build, check, same, settled, to_numpy
 from support.real_servers import KINDS, RealServer, why_not
+from support.remote import asked_at_most
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -76,12 +76,12 @@ def test_what_the_server_does_not_have_is_the_fill_value(place, device, values, 
     missing = chunk_files(root, "a")[::2]
     for file in missing:
         file.unlink()
+    since = time.monotonic()
     check(device, 4, epochs=2, path=url, local=root, arrays=["a"])
     log = server.take_log()
     assert {r.status for r in of_chunks(log)} == {404, 206 if kind == "v3-shards" else 200}
-    # Whether the array is still there, which is asked once in 10 s.
     asked = Counter(r.path.rpartition("/")[2] for r in log if r.method == "HEAD")
-    assert set(asked) == {".zarray" if kind == "v2" else "zarr.json"} and asked.total() <= 3
+    assert set(asked) == {".zarray" if kind == "v2" else "zarr.json"} and asked.total() <= asked_at_most(since)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
@@ -113,7 +113,9 @@ def test_a_chunk_is_a_request_in_the_log(place, values, kind, shuffled):
     layout = STORES[kind]["layout"]
     write_array(root, "a", values, dims=DIMS, **STORES[kind])
     order = {"random_shuffle": True, "initial_fill": 1000} if shuffled else {}
-    pipe = build("cpu", 4, path=url, arrays=["a"], host_memory_limit=64 << 20, **order)
+    # Without second requests for slow ones, which a busy machine takes its own delays for.
+    once = {"storage_options": {"hedge": False}, "host_memory_limit": 64 << 20}
+    pipe = build("cpu", 4, path=url, arrays=["a"], **once, **order)
     for _ in range(24):
         pipe.run()
     counters, log = settled(pipe), server.take_log()
@@ -122,7 +124,7 @@ def test_a_chunk_is_a_request_in_the_log(place, values, kind, shuffled):
     assert Counter(r.path for r in documents).most_common(1)[0][1] == 1, "each document is asked for once"
     asked = of_chunks(log)
     assert len(asked) <= 1.05 * counters["chunks_read"], (len(asked), counters)
-    assert len(log) == counters["requests"] and counters["requests_retried"] == counters["requests_hedged"] == 0
+    assert len(log) == counters["requests"] and counters["requests_retried"] == 0
     if layout.shards:
         size = 16 * 12 * 2 * 2 + 4
         index = f"bytes=-{size}" if layout.index_location == "end" else f"bytes=0-{size - 1}"
@@ -135,7 +137,8 @@ def test_a_chunk_is_a_request_in_the_log(place, values, kind, shuffled):
 def test_connections_are_kept(place, values, kind):
     server, root, url = place
     write_array(root, "a", np.concatenate([values] * 8), dims=DIMS, **STORES[kind])
-    pipe = build("cpu", 4, path=url, arrays=["a"], io_concurrency=3, random_shuffle=True, initial_fill=1, **TIGHT)
+    few = {"io_concurrency": 3, "storage_options": {"hedge": False}}
+    pipe = build("cpu", 4, path=url, arrays=["a"], random_shuffle=True, initial_fill=1, **few, **TIGHT)
     for _ in range(48):
         pipe.run()
     settled(pipe)
@@ -145,20 +148,19 @@ def test_connections_are_kept(place, values, kind):
 
 
 def test_a_chunk_that_is_replaced_comes_anew(place, device, values):
-    """Whole values have no version that they would have to have."""
+    """Whole values have no version that they would have to have. What was read before is used up by the next epoch: an epoch is
+    longer than chunks are kept for batches ahead."""
     _, root, url = place
     write_array(root, "a", values, dims=DIMS, **STORES["v3"])
     write_array(root / "new", "a", values + 1, dims=DIMS, **STORES["v3"])
-    pipe = build(device, 4, path=url, arrays=["a"], **TIGHT)
-    same(to_numpy(pipe.run()[0]), values[:4], "as it was")
+    pipe = build(device, 1, path=url, arrays=["a"], **TIGHT)
+    same(to_numpy(pipe.run()[0]), values[:1], "as it was")
     replace(root)
-    for number in range(1, 6):
-        found = to_numpy(pipe.run()[0])
-        for i, field in enumerate(found):
-            at = number * 4 + i
-            assert any(np.array_equal(field, v[at]) for v in (values, values + 1)), f"sample {at} is of neither"
-    # What was asked for before has been used by now.
-    same(to_numpy(pipe.run()[0]), values[:4] + 1, "the next epoch")
+    for at in range(1, 24):
+        (found,) = to_numpy(pipe.run()[0])
+        assert any(np.array_equal(found, v[at]) for v in (values, values + 1)), f"sample {at} is of neither"
+    for at in range(24):
+        same(to_numpy(pipe.run()[0])[0], values[at] + 1, f"sample {at} in the next epoch")
 
 
 def replace(root):
@@ -216,12 +218,7 @@ def cached(url, folder, expected, **args):
     for number in range(9):
         out, index = (to_numpy(o) for o in pipe.run())
         same(out, expected[index[:, 0]], f"batch {number}")
-    counters = settled(pipe)
-    for _ in range(200):
-        if dali_zarr.stats(pipe)["reader"]["cache_dir_writes"] + counters["cache_dir_hits"] >= len(list(folder.glob("*/??/*"))):
-            break
-        time.sleep(0.02)
-    return counters
+    return settled(pipe)
 
 
 @pytest.mark.parametrize("kind", ["v2", "v3", "v3-shards"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import time
@@ -10,8 +9,8 @@ import time
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import build, run_script, same, to_numpy
-from support.remote import DIMS, SHAPE, STORES, compare, drain, present
+from support.pipelines import build, same, settled, to_numpy
+from support.remote import DIMS, SHAPE, STORES, asked_at_most, compare, drain, present
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
 
@@ -66,9 +65,9 @@ def test_documents_of_many_arrays_are_read_together(tmp_path, values):
     names = [f"a{i}" for i in range(20)]
     for name in names:
         write_array(tmp_path, name, values, dims=DIMS, codec="zstd", layout=Layout(SHAPE))
-    with Server(tmp_path, latency=0.1) as server:
+    with Server(tmp_path, gather=(20, "/a")) as server:
         build("cpu", 2, path=server.url, arrays=names)
-        assert server.most_in_flight > 5
+        assert server.most_in_flight >= 20
 
 
 def test_each_chunk_is_one_request(tmp_path, values):
@@ -91,11 +90,13 @@ def test_a_shard_is_one_index_and_merged_ranges(tmp_path, values):
     with Server(tmp_path) as server:
         drain(server.url, 2, arrays=["a"], dims=["time"], window=[12])
         log = server.take_log()
-    for shard in ("/a/c/0/0/0", "/a/c/1/0/0"):
-        ranges = [r for _, path, r in log if path == shard]
+    for file in chunk_files(tmp_path, "a"):
+        ranges = [r for _, path, r in log if path == f"/{file.relative_to(tmp_path)}"]
         # 48 inner chunks of 16 + 16 bytes in the index, and its checksum.
-        assert ranges.count(f"bytes=-{48 * 16 + 4}") == 1, ranges
-        assert 1 <= len(ranges) - 1 <= 4, ranges  # again for the next epoch, perhaps in two
+        index = 48 * 16 + 4
+        assert ranges.count(f"bytes=-{index}") == 1, ranges
+        # Those that are dropped before the next epoch is planned are read again, perhaps not all together.
+        assert ranges[:2] == [f"bytes=-{index}", f"bytes=0-{file.stat().st_size - index - 1}"], ranges
     assert [path for _, path, _ in log].count("/zarr.json") == 1
 
 
@@ -108,14 +109,19 @@ def test_far_ranges_of_a_shard_stay_apart(tmp_path):
         ranges = [r for _, path, r in server.take_log() if "/c/" in path and not r.startswith("bytes=-")]
     read = sorted((int(a), int(b) + 1) for a, b in (r.removeprefix("bytes=").split("-") for r in ranges))
     index = np.frombuffer(chunk_files(tmp_path, "a")[0].read_bytes()[-16 * 16 - 4 : -4], "<u8").reshape(4, 4, 2)
+    wanted = sorted((int(o), int(o) + int(n)) for o, n in index[:, 0])
     expected: list[tuple[int, int]] = []
-    for offset, size in sorted((int(o), int(n)) for o, n in index[:, 0]):
-        if expected and expected[-1][1] == offset:
-            expected[-1] = (expected[-1][0], offset + size)
+    for start, end in wanted:
+        if expected and expected[-1][1] == start:
+            expected[-1] = (expected[-1][0], end)
         else:
-            expected.append((offset, offset + size))
-    assert sorted(set(read)) == expected, "inner chunks with a megabyte between them are read one by one, neighbours together"
+            expected.append((start, end))
+    assert set(expected) <= set(read), "inner chunks with a megabyte between them are read one by one, neighbours together"
     assert len(expected) > 1
+    # What was dropped may be read again alone. Nothing that isn't wanted is ever read.
+    for start, end in read:
+        assert any(first <= start and end <= last for first, last in expected), (start, end)
+        assert start in {first for first, _ in wanted} and end in {last for _, last in wanted}, (start, end)
 
 
 def test_missing_chunks_are_fill_values_and_ask_once_after_the_array(tmp_path, values):
@@ -123,11 +129,11 @@ def test_missing_chunks_are_fill_values_and_ask_once_after_the_array(tmp_path, v
     for file in chunk_files(tmp_path, "a")[::2]:
         file.unlink()
     with Server(tmp_path) as server:
+        since = time.monotonic()
         compare("cpu", tmp_path, server.url, 4, arrays=["a"])
         counts = server.counts()
-    # Once in 10 s; the machine may be slow.
     assert {path for method, path in counts if method == "HEAD"} == {"/a/zarr.json"}
-    assert counts["HEAD", "/a/zarr.json"] <= 3
+    assert counts["HEAD", "/a/zarr.json"] <= asked_at_most(since)
 
 
 @pytest.mark.parametrize("status", [403, 405, 501])
@@ -139,7 +145,6 @@ def test_servers_that_refuse_head(tmp_path, values, status):
     with Server(tmp_path / "s", fault=lambda _number, method, _path: status if method == "HEAD" else None) as server:
         for first in (True, False):
             compare("cpu", tmp_path / "s", server.url, 4, arrays=["a"], cache_dir=str(tmp_path / "cache"))
-            time.sleep(0.5)  # writing is done behind
             log = server.take_log()
             assert 1 <= sum(method == "HEAD" for method, _, _ in log) <= 16, "tasks may find out at the same time, but once"
             chunks = {range_ for method, path, range_ in log if method == "GET" and path in present(tmp_path / "s")}
@@ -151,36 +156,39 @@ def test_many_requests_are_under_way_at_a_time(tmp_path, values):
     big = np.repeat(values, 8, axis=0)
     write_array(tmp_path, "a", big, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
     for limit in (5, 100):
-        with Server(tmp_path, latency=0.2) as server:
-            build("cpu", 192, path=server.url, arrays=["a"], io_concurrency=limit).run()
-            assert limit * 0.8 <= server.most_in_flight <= limit
+        with Server(tmp_path, gather=(limit, "/a/c/")) as server:
+            # A second request for a slow one is beside the limit.
+            build("cpu", 192, path=server.url, arrays=["a"], io_concurrency=limit, storage_options={"hedge": False}).run()
+            assert server.most_in_flight == limit
 
 
 @pytest.mark.parametrize("codec", ["zstd", "bz2"])
 def test_a_batch_does_not_wait_for_what_a_later_one_needs(tmp_path, device, values, codec):
     """Also not where the GPU, or the CPU for it, decodes chunks together."""
     write_array(tmp_path, "a", values, dims=DIMS, codec=codec, zarr_format=2, layout=Layout((1, 8, 16)))
-    with Server(tmp_path, fault=lambda _number, _method, path: 6.0 if path.endswith("/9.0.0") else None) as server:
+    allowed = tmp_path / "allowed"
+
+    def hold(_number, _method, path):
+        while path.endswith("/9.0.0") and not allowed.exists():
+            time.sleep(0.02)
+
+    with Server(tmp_path, fault=hold) as server:
         pipe = build(device, 2, path=server.url, arrays=["a"], dali_queue=1)
-        start = time.monotonic()
         for i in range(4):
             same(to_numpy(pipe.run()[0]), values[2 * i : 2 * i + 2], f"batch {i}")
-        assert time.monotonic() - start < 5
+        allowed.touch()
         same(to_numpy(pipe.run()[0]), values[8:10], "batch 4")
 
 
 def test_counters_tell_of_requests(tmp_path, values):
     write_array(tmp_path / "s", "a", values, dims=DIMS, codec="zstd", layout=Layout((1, 8, 16)))
-    file = tmp_path / "stats.json"
-    script = (
-        "import sys\nfrom support.pipelines import build\n"
-        "pipe = build('cpu', 24, path=sys.argv[1], arrays=['a'])\npipe.run()\ndel pipe\n"
-    )
     with Server(tmp_path, fault=lambda n, *_: 503 if n % 9 == 0 else None) as server:
-        run_script(script, f"{server.url}/s", env={"DALI_ZARR_STATS_FILE": str(file)})
-        stats, log = json.loads(file.read_text()), server.take_log()
-    # Of what was under way when the reader was closed only one side may know.
-    assert abs(stats["requests"] - len(log)) <= 2 and abs(stats["requests_retried"] - len(log) // 9) <= 1
+        pipe = build("cpu", 24, path=f"{server.url}/s", arrays=["a"])
+        pipe.run()
+        stats, log = settled(pipe), server.take_log()
+    # A second request for a slow one isn't made again.
+    assert stats["requests"] == len(log)
+    assert len(log) // 9 - stats["requests_hedged"] <= stats["requests_retried"] <= len(log) // 9
     assert stats["requests_bytes"] >= stats["bytes_read"] >= stats["chunks_read"] > 0
 
 
@@ -194,7 +202,7 @@ def test_a_wrong_url_is_told_soon(tmp_path):
         start = time.monotonic()
         with pytest.raises(ValueError, match=re.escape(url)):
             build("cpu", 1, path=url, arrays=["a"])
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 30
     with Server(tmp_path) as server, pytest.raises(ValueError, match=r"found none of zarr.json, .zmetadata"):
         build("cpu", 1, path=server.url, arrays=["a"])
 

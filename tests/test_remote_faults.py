@@ -76,10 +76,9 @@ def test_a_shard_that_is_replaced_is_an_error_or_read_anew_but_never_mixed(tmp_p
 
 
 FULL_DISK = '''
-import json, sys, time
-from pathlib import Path
-import dali_zarr, numpy as np
-from support.pipelines import build, same, to_numpy
+import json, sys
+import numpy as np
+from support.pipelines import build, same, settled, to_numpy
 
 url, folder, values, fill, limit = sys.argv[1:]
 values = np.load(values)
@@ -95,13 +94,7 @@ pipe = build("cpu", 2, path=url, arrays=["a"], dali_queue=1, prefetch_queue_dept
 for i in range(36):
     at = 2 * (i % 12)
     same(to_numpy(pipe.run()[0]), values[at : at + 2], f"batch {i}")
-counters = {}
-for _ in range(100):
-    before, counters = counters, dali_zarr.stats(pipe)["reader"]
-    if before == counters:
-        break
-    time.sleep(0.05)
-print(json.dumps(counters))
+print(json.dumps(settled(pipe)))
 '''
 
 

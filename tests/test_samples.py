@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dali_zarr
 import numpy as np
 import pytest
 from support.pipelines import batches, build, check, same
-from support.stores import Layout, sample_values, write_array, write_era5
+from support.stores import Layout, chunk_files, sample_values, write_array, write_era5
 
 ERA5 = ["t2m", "z", "lsm", "time"]
 
@@ -217,6 +218,36 @@ def test_the_only_array_needs_no_name(tmp_path, device):
     values = sample_values("float32", (5, 3))
     write_array(tmp_path, "lonely", values)
     same(next(batches(build(device, 5, path=tmp_path)))[0], values, "lonely")
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "missing"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("codec", ["none", "zstd", "gzip"])
+def test_arrays_without_dimensions_are_one_sample(tmp_path, device, codec, zarr_format, there):
+    """Alone; beside others they are the same in each sample. A missing chunk has the fill value."""
+    how = {"codec": codec, "zarr_format": zarr_format, "fill_value": 7}
+    for name, value in (("a", 2.5), ("b", -1.25)):
+        write_array(tmp_path, name, np.array(value, "float32"), **how)
+        if not there:
+            chunk_files(tmp_path, name)[0].unlink()
+    field = write_array(tmp_path, "field", sample_values("float32", (3, 4)), dims=("t", "x"), **how)
+    a, b = (np.float32(v) for v in ((2.5, -1.25) if there else (7, 7)))
+
+    pipe = build(device, 2, path=tmp_path / "a")
+    assert pipe.reader_meta("reader")["epoch_size"] == 1
+    for _ in range(3):
+        same(next(batches(pipe))[0], np.array([a, a]), "alone: a new epoch for each sample of the batch")
+    args = {"path": tmp_path, "arrays": ["a", "b"], "offsets": [0, 0], "return_index": True, "random_shuffle": True}
+    *values, index = next(batches(build(device, 3, **args)))
+    assert [v.tolist() for v in values] == [[x] * 3 for x in (a, b, a, b)] and index.shape == (3, 0)
+    (stack,) = next(batches(build(device, 1, path=tmp_path, arrays=["a", "b"], stack_arrays=True, mean=[1.0], stddev=[0.5])))
+    same(stack, (np.array([[a, b]], "float64") - 1).astype("float32") / np.float32(0.5), "stacked")
+    for out, want in zip(next(batches(build(device, 3, path=tmp_path, arrays=["a", "field"]))), (np.full(3, a), field)):
+        same(out, want, "beside a field")
+    e = dali_zarr.explain(path=tmp_path / "a")
+    assert (e["samples"], e["outputs"][0]["shape"], e["reads"]["in_order"]["chunks"]) == (1, [], 1) and "scalar" in str(e)
+    with pytest.raises(ValueError, match="window: expected an array with dimensions, but array 'a' has none"):
+        build(device, 1, path=tmp_path, arrays=["a", "b"], window=[1])
 
 
 def test_arrays_may_repeat(era5, device):

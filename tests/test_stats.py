@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
-import time
 
 import dali_zarr
 import numpy as np
 import pytest
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
-from support.pipelines import build, run_script, settled
+from support.pipelines import at_rest, build, run_script, settled
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -90,11 +89,7 @@ def test_missing_and_damaged_chunks(tmp_path, device, values):
             failed += 1
             break
     assert failed == 1
-    for _ in range(200):
-        (counters,) = [c for c in dali_zarr.stats() if c["path"] == [str(tmp_path / "s")]]
-        if ends(counters) == counters["chunks_read"]:
-            break
-        time.sleep(0.05)
+    (counters,) = at_rest(lambda: [c for c in dali_zarr.stats() if c["path"] == [str(tmp_path / "s")]])
     assert counters["chunks_failed"] == 1, counters
     assert ends(counters) == counters["chunks_read"] <= 8, counters
     assert counters["cpu_fallbacks"] == 0, counters
@@ -244,15 +239,12 @@ def test_profilers_see_the_stages(tmp_path, device, values):
     subprocess.run(["c++", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
     script = (
         "import sys\n"
-        "from support.pipelines import build\n"
-        "import dali_zarr, json, time\n"
+        "from support.pipelines import build, settled\n"
+        "import json\n"
         "pipe = build(sys.argv[2], 4, path=sys.argv[1], arrays='a', prefetch_queue_depth=2, io_threads=2, decode_threads=2)\n"
         "for _ in range(24):\n"
         "    pipe.run()\n"
-        "last = None\n"
-        "while (now := dali_zarr.stats(pipe)['reader']) != last:\n"
-        "    last = now\n"
-        "    time.sleep(0.1)\n"
+        "now = settled(pipe)\n"
         "del pipe\n"
         "print(json.dumps(now))\n"
     )

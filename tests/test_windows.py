@@ -154,11 +154,12 @@ def test_what_makes_no_sense_is_refused(era5, device, args, words):
     [
         {"window": [0]}, {"window": [4], "step": [1]}, {"window": [4]}, {"window": [2], "stride": [3], "step": [1]},
         {"offsets": [0, 2]}, {"offsets": [-2, 1], "window": [2], "step": [1]}, {"roi_start": [3], "roi_end": [-4], "window": [2]},
+        {"offsets": [2]}, {"offsets": [-3], "window": [2], "step": [2]}, {"offsets": [2, 3], "roi_start": [1], "step": [3]},
     ],
     ids=str,
 )
 def test_breaks(era5, device, breaks, args, policy):
-    """No window reaches across: it is dropped, or filled beyond the breaks around its start."""
+    """No sample reaches across: it is dropped, or filled beyond the breaks around its windows, or else its start."""
     check(
         device, 3, path=era5, arrays=["t2m", "lsm", "time"], dims=["time"], breaks=breaks, out_of_bounds_policy=policy,
         fill_value=-9, return_index=True, **args,
@@ -176,6 +177,26 @@ def test_breaks_by_hand(era5, device):
     before, after = next(batches(pipe))
     assert before.tolist() == [-1, *range(9), -1, *range(10, 23)]
     assert after.tolist() == [*range(1, 10), -1, *range(11, 24), -1]
+
+
+def test_only_windows_that_are_read_count(era5, device):
+    """By hand: starts are multiples of the step under every policy, and a start may lie where nothing is read."""
+    args = {"path": era5, "arrays": ["time"], "return_index": True, "step": [2]}
+
+    def take(offsets, **more):
+        pipe = build(device, 1, offsets=offsets, **args, **more)
+        count = pipe.reader_meta("reader")["epoch_size"]
+        taken = itertools.islice(batches(pipe), count)
+        return [(int(index[0, 0]), *(int(o[0]) for o in outputs)) for *outputs, index in taken]
+
+    assert take([-3]) == [(h, h - 3) for h in range(4, 24, 2)]
+    assert take([5]) == [(h, h + 5) for h in range(0, 19, 2)]
+    assert take([-3, -1]) == [(h, h - 3, h - 1) for h in range(4, 24, 2)]
+    assert take([-3], breaks=[12]) == [(h, h - 3) for h in range(4, 24, 2)]
+    assert take([-3, -2], breaks=[12]) == [(h, h - 3, h - 2) for h in range(4, 24, 2) if h != 14]
+    pad = {"out_of_bounds_policy": "pad", "fill_value": -1}
+    assert take([-3], breaks=[12], **pad) == [(0, -1), (2, -1), *((h, h - 3) for h in range(4, 24, 2))]
+    assert take([-3, -2], breaks=[12], **pad)[7] == (14, -1, 12)
 
 
 def test_breaks_under_the_policy_error(era5, device):
@@ -220,7 +241,7 @@ def test_random_windows(device, data):
         "window": [data.draw(st.integers(0, 5)) for _ in cut], "stride": [data.draw(st.integers(1, 2)) for _ in cut],
         "step": [0 if d in random else data.draw(st.integers(1, 3)) for d in cut],
         "breaks": data.draw(st.lists(st.integers(-11, 11), max_size=3)),
-        "offsets": data.draw(st.sampled_from([[0], [0, 1], [-1, 2]])),
+        "offsets": data.draw(st.sampled_from([[0], [0, 1], [-1, 2], [2], [-3], [-2, -1], [3, 1]])),
         "out_of_bounds_policy": data.draw(st.sampled_from(["drop", "pad", "error"])), "fill_value": -3.0,
     }
     values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)

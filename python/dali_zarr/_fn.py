@@ -33,6 +33,26 @@ def _check(name: str, value: Any) -> None:
                 raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
 
 
+def check_text(name: str, value: Any) -> None:
+    """Raises ValueError for text that has no encoding in UTF-8, in any part of an argument: DALI and JSON can't carry it."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            # Values of options aren't repeated: they may be secrets.
+            shown = "text" if name == "storage_options" else repr(value)
+            raise ValueError(
+                f"zarr_reader: {name}: expected text that UTF-8 can encode, but found {shown} with the surrogate "
+                f"U+{ord(value[error.start]):04X} at position {error.start}; a file whose name isn't UTF-8 has to be renamed"
+            ) from None
+    elif isinstance(value, dict):
+        for item in value.items():
+            check_text(name, item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_text(name, item)
+
+
 # Options that are lists, in which None stands for nothing.
 _LISTS = ("snapshot_id", "virtual_chunks")
 
@@ -64,16 +84,12 @@ def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["path"] = path
     if isinstance(arguments.get("cache_dir"), os.PathLike | bytes):
         arguments["cache_dir"] = os.fsdecode(arguments["cache_dir"])
+    for name, value in arguments.items():
+        check_text(name, value)
     if isinstance(arguments.get("storage_options"), dict):
         arguments["storage_options"] = [f"{k}={_option(k, v)}" for k, v in arguments["storage_options"].items()]
     if isinstance(arguments.get("pick"), dict):
-        arguments["pick"] = _pick.to_strings(
-            arguments["pick"],
-            path=path,
-            arrays=arguments.get("arrays"),
-            dims=arguments.get("dims"),
-            options=arguments.get("storage_options"),
-        )
+        arguments["pick"] = _pick.to_strings(arguments)
     for name in _PRECISE:
         value = arguments.get(name)
         if value is not None:

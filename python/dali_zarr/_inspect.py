@@ -32,7 +32,8 @@ def _dtype_name(dtype: Any) -> str:
 def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
-    Only metadata are read, and no GPU is needed: for ``device="gpu"`` without a limit the default of 8 GiB is assumed.
+    Only metadata are read (and coordinates, for labels in ``pick``), and no GPU is needed: for ``device="gpu"`` without a limit
+    the default of 8 GiB is assumed.
 
     Args:
         batch_size: The pipeline's batch size.
@@ -55,15 +56,20 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
           prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
           ``samples_looked_at``. A chunk that the store lacks counts as read;
         - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
-          that a reader with these limits ends in, or None;
+          that a reader with these limits ends in, or None; ``machine_memory`` is what this machine, or its control group,
+          has of host memory, or None where that isn't known;
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
           the decoded chunks of an epoch, and their ratios: what fits depends on how well chunks are compressed, which isn't
           known without reading them. With a ratio below 0.95 they fit in any case;
         - ``advice``: what would make it faster.
 
     Raises:
-        ValueError, TypeError, IndexError: As building the pipeline does, limits that are too small excepted.
+        ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory
+            that the machine lacks.
     """
+    for given in ("name", "dtype"):
+        _fn.check_text(given, arguments.get(given))
+    _fn.check_text("device", device)
     name = arguments.pop("name", None)
     dtype = arguments.pop("dtype", None)
     spec = {key: value for key, value in _fn._arguments(arguments).items() if not key.startswith("_")}

@@ -92,7 +92,7 @@ def _check_jax_type(name: str, dtype: Any) -> None:
 _CHECKS = {"nvidia.dali.plugin.pytorch": _check_torch_type, "nvidia.dali.plugin.jax": _check_jax_type}
 
 
-def _replace(owner: type, name: str, around: Callable[..., Any]) -> None:
+def replace(owner: type, name: str, around: Callable[..., Any]) -> None:
     """Puts ``around``, which gets the method it stands for before its arguments, in the place of a method; once only."""
     method = getattr(owner, name)
     if getattr(method, "_dali_zarr", False):
@@ -117,7 +117,7 @@ def _check_when_made(module: ModuleType) -> None:
                 for pipe in self._pipes:
                     _check_outputs(pipe, getattr(self, "output_map", None), check)
 
-    _replace(module._DaliBaseIterator, "__init__", checked)
+    replace(module._DaliBaseIterator, "__init__", checked)
 
 
 def _check_proxy(module: ModuleType) -> None:
@@ -130,7 +130,7 @@ def _check_proxy(module: ModuleType) -> None:
             _check_outputs(self._pipe, None, _check_torch_type)
         return method(self)
 
-    _replace(module.DALIServer, "start_thread", checked)
+    replace(module.DALIServer, "start_thread", checked)
 
 
 def _is_zarr(node: Any) -> bool:
@@ -152,7 +152,7 @@ def _check_jax_types(module: ModuleType) -> None:
                 _check_jax_type(self.output_map[category], batch[category].dtype)
         return method(self, outputs, category)
 
-    _replace(module.DALIGenericIterator, "_gather_outputs_for_category", checked)
+    replace(module.DALIGenericIterator, "_gather_outputs_for_category", checked)
 
 
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {

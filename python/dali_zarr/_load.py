@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import _build, _dynamic, _fn, _iterators, _native
+from . import _build, _dynamic, _errors, _fn, _iterators, _native
 
 LIBRARY = Path(__file__).parent / _build.LIBRARY
 
@@ -75,3 +75,4 @@ def load() -> None:
     _fn.wrap_functions()
     _dynamic.add_operator()
     _iterators.hook()
+    _errors.hook()

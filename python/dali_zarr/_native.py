@@ -3,52 +3,26 @@
 import ctypes
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-_ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError}
-# In the order of enum dali_zarr_dtype.
-_DTYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
+_ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
 _library: ctypes.CDLL | None = None
-
-
-class _Output(ctypes.Structure):
-    _fields_ = (
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("ndim", ctypes.c_size_t),
-        ("dtype", ctypes.c_int32),
-        ("sample_bytes", ctypes.c_size_t),
-        ("layout", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-    )
 
 
 def bind(path: Path) -> None:
     """Declares the functions of the library, which DALI has loaded already."""
     global _library
     library = ctypes.CDLL(str(path))
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    library.dali_zarr_last_error.restype = ctypes.c_char_p
-    library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(ctypes.c_char_p), size]
-    library.dali_zarr_open.argtypes = [ctypes.c_char_p, ctypes.POINTER(pointer)]
-    library.dali_zarr_close.argtypes = [pointer]
-    library.dali_zarr_close.restype = None
-    library.dali_zarr_describe_output.argtypes = [pointer, size, ctypes.POINTER(_Output)]
-    library.dali_zarr_next_batch.argtypes = [pointer, ctypes.POINTER(pointer)]
-    library.dali_zarr_batch_data.argtypes = [pointer, size, ctypes.POINTER(pointer), ctypes.POINTER(size)]
-    library.dali_zarr_explain.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)]
-    library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
+    text, size = ctypes.c_char_p, ctypes.c_size_t
+    library.dali_zarr_last_error.restype = text
+    library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(text), size]
+    library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
+    library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]
+    library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
     library.dali_zarr_take_described.argtypes = []
     library.dali_zarr_take_described.restype = ctypes.c_uint64
-    library.dali_zarr_batch_release.argtypes = [pointer]
-    library.dali_zarr_batch_release.restype = None
     _library = library
 
 
@@ -70,6 +44,13 @@ def _check(status: int) -> None:
         raise _ERRORS.get(status, RuntimeError)(message)
 
 
+def memory_error() -> str | None:
+    """What the last call on this thread, or operator that was built on it, lacked memory for; None if it failed otherwise."""
+    if _ERRORS.get(_loaded().dali_zarr_last_error_status()) is not MemoryError:
+        return None
+    return _loaded().dali_zarr_last_error().decode("utf-8", "replace")
+
+
 def set_nvcomp_dirs(dirs: list[str]) -> None:
     """Tells the library where nvCOMP may be, before it looks in the system's places."""
     array = (ctypes.c_char_p * len(dirs))(*(d.encode() for d in dirs))
@@ -87,6 +68,18 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
     return json.loads(text.value or b"{}")
 
 
+def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
+    """The entry of ``pick`` that takes the elements along ``dim`` with these coordinates, e.g. ``"level=2,5"``.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: as opening the reader does; or if a label isn't the coordinate of one element.
+    """
+    text = ctypes.c_char_p()
+    array = (ctypes.c_double * len(labels))(*labels)
+    _check(_loaded().dali_zarr_pick_labels(_json(spec), dim.encode(), array, len(labels), ctypes.byref(text)))
+    return (text.value or b"").decode()
+
+
 def all_stats() -> list[dict[str, Any]]:
     """The counters of all readers of this process."""
     text = ctypes.c_char_p()
@@ -97,36 +90,3 @@ def all_stats() -> list[dict[str, Any]]:
 def take_described() -> int:
     """The number of the reader that DALI asked last on this thread to describe its epoch; 0 if it asked none."""
     return _loaded().dali_zarr_take_described()
-
-
-# Options that choose what is read of an Icechunk repository, wherever it is.
-_VERSIONS = ("branch", "tag", "snapshot_id", "virtual_chunks")
-
-
-def read_vector(path: str, array: str, options: str | Sequence[str] | None = None) -> np.ndarray:
-    """All of a one-dimensional array of numbers, e.g. the coordinates of a dimension.
-
-    Raises:
-        ValueError, TypeError, RuntimeError: as the reader does.
-    """
-    spec = {"path": path, "arrays": array, "dims": [0], "window": [-1], "io_threads": 1, "decode_threads": 1}
-    options = [options] if isinstance(options, str) else list(options or [])
-    if "://" not in path or path.lower().startswith("file://"):
-        # Those of remote stores beside it are none of its business.
-        options = [o for o in options if o.partition("=")[0].strip().lower() in _VERSIONS]
-    spec["storage_options"] = options or None
-    library, reader, batch = _loaded(), ctypes.c_void_p(), ctypes.c_void_p()
-    _check(library.dali_zarr_open(_json(spec), ctypes.byref(reader)))
-    try:
-        output, data, size = _Output(), ctypes.c_void_p(), ctypes.c_size_t()
-        _check(library.dali_zarr_describe_output(reader, 0, ctypes.byref(output)))
-        if output.ndim != 1:
-            raise ValueError(f"store {path}, array '{array}': expected one dimension, but found {output.ndim}")
-        _check(library.dali_zarr_next_batch(reader, ctypes.byref(batch)))
-        try:
-            _check(library.dali_zarr_batch_data(batch, 0, ctypes.byref(data), ctypes.byref(size)))
-            return np.frombuffer(ctypes.string_at(data, output.sample_bytes), _DTYPES[output.dtype])
-        finally:
-            library.dali_zarr_batch_release(batch)
-    finally:
-        library.dali_zarr_close(reader)

@@ -99,6 +99,14 @@ static int misuse(void) {
   if (text) return 104; /* set to NULL by a failed call */
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{}", NULL));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{\"path\": \"/nonexistent/store.zarr\"}", &text));
+  const double label = 1;
+  text = "";
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels(NULL, "x", &label, 1, &text));
+  if (text) return 104;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", NULL, &label, 1, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", NULL, 1, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", &label, 0, &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", &label, 1, NULL));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_stats(NULL, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_all_stats(NULL));
   if (dali_zarr_all_stats(&text) != 0 || strcmp(text, "[]") != 0 || dali_zarr_take_described() != 0) return 105;

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ _LETTERS = {
 
 def layout_of(dims: Sequence[str]) -> str:
     """DALI's layout of named dimensions; empty where a name has no letter or a letter would come twice."""
-    letters = ["C" if d == "<stack>" else next((k for k, v in _LETTERS.items() if d in v), "") for d in dims]
+    letters = ["C" if d == "<stack>" else next((k for k, v in _LETTERS.items() if d.lower() in v), "") for d in dims]
     return "".join(letters) if all(letters) and len(set(letters)) == len(letters) else ""
 
 
@@ -70,8 +70,16 @@ class Variable:
 
 def _dims_of(array: zarr.Array) -> list[str]:
     names = array.metadata.dimension_names if array.metadata.zarr_format == 3 else None
-    names = names or array.attrs.get("_ARRAY_DIMENSIONS") or [None] * array.ndim
-    return [n if n is not None else f"dim_{i}" for i, n in enumerate(names)]
+    names = names or array.attrs.get("_ARRAY_DIMENSIONS")
+    if not isinstance(names, (list, tuple)) or len(names) != array.ndim or not all(isinstance(n, (str, type(None))) for n in names):
+        names = [None] * array.ndim
+    while True:
+        called = [n or f"dim_{i}" for i, n in enumerate(names)]
+        # Who shares a name has none.
+        alone = [n if n and called.count(n) == 1 else None for n in names]
+        if alone == list(names):
+            return called
+        names = alone
 
 
 def load(path: str, name: str, mask_and_scale: bool) -> Variable:
@@ -90,10 +98,11 @@ def load(path: str, name: str, mask_and_scale: bool) -> Variable:
 
 class Oracle:
     """The samples and batches of one reader. The keyword arguments are the operator's; those that don't change what is
-    delivered (threads, limits, ``decode_device``) are not taken."""
+    delivered (threads, limits, ``decode_device``) are not taken. ``load`` gives an array of a store."""
 
     def __init__(
         self, batch_size: int = 1, *, path: str | Sequence[str], arrays: Sequence[str], stack_arrays: bool = False,
+        load: Callable[[str, str, bool], Variable] = load,
         pick: Sequence[str] = (), dims: Sequence[str] = (), window: Sequence[int] = (), step: Sequence[int] = (),
         random_crop: Sequence[str] = (), stride: Sequence[int] = (), offsets: Sequence[int] = (),
         roi_start: Sequence[int] = (), roi_end: Sequence[int] = (), breaks: Sequence[int] = (),
@@ -123,9 +132,13 @@ class Oracle:
         # Which store each element along the first of dims comes from.
         lengths = next(([v.values.shape[v.dims.index(self.dims[0])] for v in p] for p in parts if self.dims[0] in p[0].dims), [])
         self.store_of = np.repeat(np.arange(len(lengths)), lengths)
+        own = [text for text in pick if "|" in text.rpartition("=")[2]]
+        for text in own:
+            self._pick_in_each(text, parts)
         self.variables = [self._join(p) for p in parts]
         for text in pick:
-            self._pick(text)
+            if text not in own:
+                self._pick(text)
         self.extents = self._extents()
 
         given = list(window) or [0] * len(self.dims)
@@ -186,10 +199,23 @@ class Oracle:
         axis = first.dims.index(self.dims[0])
         return Variable(first.name, first.dims, np.concatenate([p.values for p in parts], axis))
 
-    def _pick(self, text: str) -> None:
+    def _picked_dim(self, text: str) -> tuple[str, str]:
         dim, _, indices = text.rpartition("=")
-        if dim.lstrip("-").isdigit():
-            dim = self.reference.dims[int(dim)]
+        return (self.reference.dims[int(dim)] if dim.lstrip("-").isdigit() else dim), indices
+
+    def _pick_in_each(self, text: str, parts: list[list[Variable]]) -> None:
+        """Takes a list of indices of its own from each store."""
+        dim, indices = self._picked_dim(text)
+        lists = [[int(i) for i in one.split(",")] for one in indices.split("|")]
+        if dim == self.dims[0] or len(lists) != len(parts[0]) or len({len(one) for one in lists}) != 1:
+            raise ValueError(f"pick {text!r} for {len(parts[0])} stores that are joined along {self.dims[0]!r}")
+        for stores in parts:
+            for v, wanted in zip(stores, lists):
+                if dim in v.dims:
+                    v.values = np.take(v.values, wanted, axis=v.dims.index(dim))  # IndexError where outside
+
+    def _pick(self, text: str) -> None:
+        dim, indices = self._picked_dim(text)
         wanted = [int(i) for i in indices.split(",")]
         if not any(dim in v.dims for v in self.variables):
             raise ValueError(f"pick: no array has dimension {dim!r}")
@@ -219,29 +245,33 @@ class Oracle:
             found |= {i for i in range(1, extent) if self.store_of[i] != self.store_of[i - 1]}
         return sorted(found)
 
+    def reach(self, k: int, start: int) -> tuple[int, int]:
+        """The elements along one of dims, from and to, that a sample with this start reads, all offsets together."""
+        offsets = self.offsets if k == 0 else [0]
+        return start + min(offsets), start + max(offsets) + (self.count[k] - 1) * self.stride[k] + 1
+
     def segment(self, k: int, start: int) -> tuple[int, int]:
-        """The elements along one of dims, from and to, between which a window with this start may read."""
-        return next((a, b) for a, b in itertools.pairwise(self.bounds[k]) if a <= start < b)
+        """The elements along one of dims, from and to, that a sample with this start may read: between the breaks around
+        all of its windows, or around its start where a break or an end of the region parts the windows."""
+        first, end = self.reach(k, start)
+        segments = list(itertools.pairwise(self.bounds[k]))
+        around = [(a, b) for a, b in segments if a <= first and end <= b]
+        return around[0] if around else next((a, b) for a, b in segments if a <= start < b)
 
     def _places(self, k: int, jump: int, policy: str) -> list[int]:
-        """Where windows may start along one of dims."""
-        lo, hi = self.bounds[k][0], self.bounds[k][-1]
-        need = (self.count[k] - 1) * self.stride[k] + 1
-        before = max(0, -min(self.offsets)) if k == 0 else 0
-        after = max(0, max(self.offsets)) if k == 0 else 0
+        """Where samples may start along one of dims: every ``jump`` elements of the region, under every policy."""
+        places = range(self.bounds[k][0], self.bounds[k][-1], jump)
 
-        def fits(s: int) -> bool:
-            a, b = self.segment(k, s)
-            return s - before >= a and s + after + need <= b
+        def fits(start: int) -> bool:
+            (a, b), (first, end) = self.segment(k, start), self.reach(k, start)
+            return a <= first and end <= b
 
+        inside = [s for s in places if fits(s)]
         if k in self.random:
-            return [s for s in range(lo, hi) if fits(s)] or ([lo] if policy == "pad" else [])
-        if policy == "drop":
-            return [s for s in range(lo + before, hi, jump) if fits(s)]
-        places = list(range(lo, hi, jump))
-        if policy == "error" and not all(fits(s) for s in places):
+            return inside or (list(places[:1]) if policy == "pad" else [])
+        if policy == "error" and len(inside) < len(places):
             raise ValueError(f"a window reaches beyond {self.bounds[k]}")
-        return places
+        return list(places) if policy == "pad" else inside
 
     def _grid_dims(self) -> list[str]:
         fields = [v for v in self.variables if v.values.ndim >= 2]

@@ -9,13 +9,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from support.oracle import Oracle
+from support.server import Server
+
+T = TypeVar("T")
 
 # The operator's arguments that change how it works but not what it delivers: the oracle doesn't take them.
 _HOW = {
@@ -112,10 +115,14 @@ def same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
         )
 
 
-def check(device: str, batch_size: int = 2, epochs: float = 1.0, local: Path | None = None, **args: Any) -> Oracle:
+def check(
+    device: str, batch_size: int = 2, epochs: float = 1.0, local: Path | None = None, told: dict[str, Any] | None = None,
+    **args: Any,
+) -> Oracle:
     """Runs the operator and the oracle side by side for that many epochs (at least one batch) and asserts that every
-    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store."""
-    told = {k: v for k, v in args.items() if k not in _HOW} | ({"path": local} if local else {})
+    output of every batch is equal to the bit, and its layout right. ``local`` is where the oracle finds a remote store;
+    ``told`` is what else it is told instead."""
+    told = {k: v for k, v in args.items() if k not in _HOW} | ({"path": local} if local else {}) | (told or {})
     oracle = Oracle(batch_size, **told)
     pipe = build(device, batch_size, **args)
     try:
@@ -149,17 +156,36 @@ def stats_of(tmp_path: Path, batch_count: int, device: str = "cpu", batch_size: 
 
 
 def settled(pipe: Any) -> dict[str, Any]:
-    """The reader's counters once they stand still: its queue and DALI's are full, and every request was answered."""
+    """The reader's counters once they stand still: its queue and DALI's are full, every request was answered, and what is to
+    be written to a cache is."""
     import dali_zarr
 
-    last = None
-    for _ in range(200):
-        now = dali_zarr.stats(pipe)["reader"]
-        if now == last:
+    return at_rest(lambda: dali_zarr.stats(pipe)["reader"])
+
+
+def at_rest(counters: Callable[[], T]) -> T:
+    """What ``counters`` gives once it stands still while no thread of a reader has or waits for a processor or a disk, and no
+    test's server has a request to answer."""
+    last, still = None, 0
+    for _ in range(2000):
+        now = counters()
+        still = still + 1 if now == last and not _works() else 0
+        if still == 4:
             return now
         last = now
-        time.sleep(0.05)
+        time.sleep(0.03)
     raise AssertionError(f"the counters don't come to rest: {last}")
+
+
+def _works() -> bool:
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name, state = (task / "comm").read_text(), (task / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if name.startswith("dali-zarr") and state in "RD":
+            return True
+    return any(server.in_flight for server in Server.running)
 
 
 def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90) -> str:

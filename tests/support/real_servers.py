@@ -7,6 +7,7 @@ The server of ``server.py`` answers as its author thinks that servers do. These 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -46,9 +47,10 @@ class RealServer:
         work.mkdir(parents=True, exist_ok=True)
         self._log = work / "access.log"
         self._log.touch()
-        self._read = 0
+        self._read = self._marks = 0
         start = {"aiohttp": self._aiohttp, "nginx": self._nginx}[kind]
         self.url, self._process = start(Path(root), work)
+        self.take_log()
 
     def __enter__(self) -> RealServer:
         return self
@@ -85,21 +87,24 @@ class RealServer:
             )
             url = f"http://127.0.0.1:{port}"
             if _answers(url, process):
-                self.take_log()
                 return url, process
         raise RuntimeError(f"nginx didn't start: {(work / 'error.log').read_text()}")
 
     def take_log(self) -> list[Request]:
-        """Each request that was answered; the log begins anew. A request is logged after its answer, so the last ones are
-        waited for."""
-        size = -1
-        while size != (size := self._log.stat().st_size):
-            time.sleep(0.04)
-        with self._log.open() as file:
-            file.seek(self._read)
-            text = file.read(size - self._read)
-        self._read = size
-        requests = [Request(**json.loads(line)) for line in text.splitlines()]
+        """Each request that was answered; the log begins anew. A request is logged after its answer, so one of our own is sent
+        behind them and waited for."""
+        self._marks += 1
+        mark = f"/mark-{self._marks}"
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(self.url + mark, timeout=30)
+        for _ in range(1000):
+            text = self._log.read_text()[self._read :]
+            lines = text.splitlines(keepends=True)
+            if text.endswith("\n") and any(f'"{mark}"' in line for line in lines):
+                break
+            time.sleep(0.02)
+        self._read += len(text)
+        requests = [Request(**json.loads(line)) for line in lines if f'"{mark}"' not in line]
         return [replace(r, path=unquote(r.path)) for r in requests]
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from .oracle import Oracle
-from .pipelines import build, same, to_numpy
+from .pipelines import build, same, settled, to_numpy
 from .stores import Layout, chunk_files
 
 DIMS = ("time", "lat", "lon")
@@ -42,6 +42,8 @@ def compare(device, local, url, batch_size=2, epochs=1.0, name_arrays=True, **ar
     for number in range(max(1, int(np.ceil(oracle.epoch_length(0) * epochs / batch_size)))):
         for i, (out, want) in enumerate(zip(pipe.run(), next(expected), strict=True)):
             same(to_numpy(out), want, f"batch {number}, output {i}")
+    if "cache_dir" in how:
+        settled(pipe)
 
 
 def drain(url, batches, **args):
@@ -49,6 +51,11 @@ def drain(url, batches, **args):
     pipe = build("cpu", 2, path=url, dali_queue=1, prefetch_queue_depth=1, **args)
     for _ in range(batches):
         pipe.run()
+
+
+def asked_at_most(since):
+    """How often a store may have been asked since then whether an array is still there: once in 10 s."""
+    return 1 + (time.monotonic() - since) // 10
 
 
 def present(store):

@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 # What a fault does to an answer: its status and headers are sent, then so many bytes of the body, then this.
 CLOSE, STALL = "close", "stall"
+# Seconds after which requests are answered though there are too few: the test fails then.
+GATHERING = 20
 
 
 class Server:
@@ -23,16 +26,23 @@ class Server:
 
     It is a process of its own, because building a pipeline waits for answers and holds Python's lock. ``fault`` is asked there
     for each request (its number, its method and path): None to answer, a status, a number of seconds to wait first, or a pair
-    of the bytes to send and what comes then.
+    of the bytes to send and what comes then. With ``gather``, a number and the beginning of paths, requests for such paths aren't
+    answered before so many requests were under way at a time.
     """
 
-    def __init__(self, root: Path, latency: float = 0.0, fault: Callable[[int, str, str], object] | None = None) -> None:
+    running: ClassVar[set[Server]] = set()
+
+    def __init__(
+        self, root: Path, latency: float = 0.0, fault: Callable[[int, str, str], object] | None = None,
+        gather: tuple[int, str] | None = None,
+    ) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, child = context.Pipe()
-        self._process = context.Process(target=_serve, args=(child, self._pipe, Path(root), latency, fault), daemon=True)
+        self._process = context.Process(target=_serve, args=(child, self._pipe, Path(root), latency, fault, gather), daemon=True)
         self._process.start()
         child.close()
         self.url: str = self._pipe.recv()
+        self.running.add(self)
 
     def __enter__(self) -> Server:
         return self
@@ -41,6 +51,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
+        self.running.discard(self)
         # The other process has this end of the pipe too, so that closing it would tell it nothing.
         self._pipe.send("close")
         self._pipe.close()
@@ -64,12 +75,16 @@ class Server:
     def most_in_flight(self) -> int:
         return self._ask("most")
 
+    @property
+    def in_flight(self) -> int:
+        return self._ask("now")
+
 
 class _State:
-    def __init__(self, root: Path, latency: float, fault) -> None:
-        self.root, self.latency, self.fault = root, latency, fault
+    def __init__(self, root: Path, latency: float, fault, gather) -> None:
+        self.root, self.latency, self.fault, self.gather = root, latency, fault, gather
         self.log: list[tuple[str, str, str]] = []
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.count = self.in_flight = self.most = 0
 
     def begin(self, method: str, path: str, range_: str) -> int:
@@ -78,7 +93,13 @@ class _State:
             self.count += 1
             self.in_flight += 1
             self.most = max(self.most, self.in_flight)
+            self.lock.notify_all()
             return self.count
+
+    def wait_for_others(self, path: str) -> None:
+        if self.gather and path.startswith(self.gather[1]):
+            with self.lock:
+                self.lock.wait_for(lambda: self.most >= self.gather[0], GATHERING)
 
     def end(self) -> None:
         with self.lock:
@@ -90,10 +111,10 @@ class _State:
         return log
 
 
-def _serve(pipe, other_end, root: Path, latency: float, fault) -> None:
+def _serve(pipe, other_end, root: Path, latency: float, fault, gather) -> None:
     # The fork has it too; only without it the pipe ends when the tests close theirs.
     other_end.close()
-    state = _State(root, latency, fault)
+    state = _State(root, latency, fault, gather)
 
     class Handler(_Handler):
         state_of_server = state
@@ -108,6 +129,8 @@ def _serve(pipe, other_end, root: Path, latency: float, fault) -> None:
                     os._exit(0)
                 case "log":
                     pipe.send(state.take_log())
+                case "now":
+                    pipe.send(state.in_flight)
                 case _:
                     pipe.send(state.most)
     except EOFError:
@@ -142,6 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         number = server.begin(self.command, path, self.headers.get("Range", ""))
         try:
+            server.wait_for_others(path)
             if server.latency:
                 time.sleep(server.latency)
             fault = server.fault(number, self.command, path) if server.fault else None

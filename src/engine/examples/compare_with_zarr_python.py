@@ -180,12 +180,12 @@ def emulate(raw, cf):
     x = raw.view(cf["src"]) if raw.ndim else raw.reshape(1).view(cf["src"]).reshape(())
     missing = np.array(cf["missing"], "u8").astype(f"u{x.itemsize}").view(x.dtype)
     mask = np.isin(x.astype("f8"), missing.astype("f8")) if len(missing) else np.zeros(x.shape, bool)
+    if cf["int_scale"] is not None:
+        return x.astype("i8") * np.int64(cf["int_scale"])
     if not cf["missing"] and cf["scale"] is None and cf["offset"] is None:
         return x.astype(cf["decoded"])
     if cf["decoded"] == "bool":
         return (x != 0) | mask
-    if cf["decoded"].startswith("int"):
-        return np.rint(x.astype("f8") * cf["scale"]).astype(cf["decoded"])
     kind = np.dtype(cf["decoded"]).type
     y = x.astype(kind)
     y[mask] = np.nan
@@ -199,7 +199,7 @@ def emulate(raw, cf):
 def compare_cf(binary, root):
     nan = float("nan")
     values = [{}, {"_FillValue": 5}, {"missing_value": 5}, {"missing_value": 5, "_FillValue": 7}, {"missing_value": [5]},
-              {"missing_value": [5, 7]}, {"missing_value": -1}, {"_FillValue": -1}, {"missing_value": nan},
+              {"missing_value": [5, 7]}, {"missing_value": [5, 7, 0], "_FillValue": 3}, {"missing_value": -1}, {"_FillValue": -1}, {"missing_value": nan},
               {"missing_value": 5.5}, {"missing_value": 0.1}, {"_FillValue": 0.0}, {"missing_value": "x"},
               {"_FillValue": nan}, {"missing_value": 1e20}, {"_FillValue": 255}, {"missing_value": 5.0, "_FillValue": 5},
               {"missing_value": None}, {"missing_value": []}, {"missing_value": True}]

@@ -8,7 +8,7 @@ use std::io::{BufRead, stdin};
 use dali_zarr_engine::dataset::{ArrayInfo, Dataset, Part};
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::spec::Spec;
-use dali_zarr_engine::store::{self, Store};
+use dali_zarr_engine::store::{ByteRange, Phase, Store, block_on};
 use serde_json::json;
 
 fn main() {
@@ -41,7 +41,7 @@ fn read(store: &str, array: &str, output: &str) -> Result<serde_json::Value> {
         "opened": part.sharding.is_some(),
         "cf": match cf {
             Ok(cf) => json!({
-                "missing": cf.missing, "scale": cf.scale, "offset": cf.offset, "src": cf.src_dtype.name(),
+                "missing": cf.missing, "scale": cf.scale, "int_scale": cf.int_scale, "offset": cf.offset, "src": cf.src_dtype.name(),
                 "decoded": cf.decoded.name(),
             }),
             Err(e) => json!({"error": e.message()}),
@@ -86,10 +86,14 @@ fn whole_array(info: &ArrayInfo, part: &Part, store: &dyn Store) -> Result<Vec<u
 
 fn encoded_chunk(part: &Part, store: &dyn Store, coords: &[u64]) -> Result<Option<Vec<u8>>> {
     let missing = || {
-        if store.exists(part.metadata_key())? { Ok(None) } else { Err(Error::runtime("the store was deleted")) }
+        if block_on(store, store.exists(part.metadata_key()))? {
+            Ok(None)
+        } else {
+            Err(Error::runtime("the store was deleted"))
+        }
     };
     let Some(sharding) = &part.sharding else {
-        return match store.get(&part.key(coords), u64::MAX)? {
+        return match block_on(store, store.get(&part.key(coords), u64::MAX, Phase::Running))? {
             None => missing(),
             found => Ok(found),
         };
@@ -97,10 +101,11 @@ fn encoded_chunk(part: &Part, store: &dyn Store, coords: &[u64]) -> Result<Optio
     let (shard, slot) = sharding.shard_of(coords);
     let key = part.key(&shard);
     let mut index = vec![0; sharding.index_bytes];
-    let Some(found) = store.read(&key, sharding.index_part(), None, &mut index)? else { return missing() };
+    let read = |range, version, to: &mut [u8]| block_on(store, store.read(&key, range, version, Phase::Running, to));
+    let Some(found) = read(sharding.index_range(), None, &mut index)? else { return missing() };
     let Some((offset, len)) = sharding.decode_index(&index, found.size)?[slot] else { return Ok(None) };
     let mut encoded = vec![0; len as usize];
-    store.read(&key, store::Part::From(offset), found.version.as_ref(), &mut encoded)?;
+    read(ByteRange::From(offset), found.version.as_ref(), &mut encoded)?;
     Ok(Some(encoded))
 }
 

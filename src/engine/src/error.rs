@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Index = 3,
     /// Storage failed, data is corrupt, or a device failed: `RuntimeError` at the batch that needed it.
     Runtime = 4,
+    /// The machine or the device lacks memory: `MemoryError`, when the pipeline is built.
+    Memory = 5,
 }
 
 /// An error of the reader. Cheap to clone, since one bad chunk fails every batch that uses it.
@@ -47,6 +49,10 @@ impl Error {
     /// [`ErrorKind::Runtime`].
     pub fn runtime(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Runtime, message)
+    }
+    /// [`ErrorKind::Memory`].
+    pub fn memory(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Memory, message)
     }
     /// That a store refuses access, which some stores also say of what isn't there.
     pub(crate) fn refused(message: impl Into<String>) -> Self {

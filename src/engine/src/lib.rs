@@ -1,8 +1,8 @@
 //! The engine of dali-zarr: from a spec to finished batches.
 //!
 //! Data flows one way: [`spec`] → [`dataset`] → [`order`] of samples → [`geometry`] and [`plan`] → fetch, decode and
-//! [`assemble`] ([`flow`] on the CPU, [`gpu`] on a GPU) → queue → [`reader`]. Fetching looks into a [`cache`] first. It knows
-//! nothing of DALI or Python.
+//! [`assemble`] ([`flow`] on the CPU, [`gpu`] on a GPU) → queue → [`reader`]. Fetching looks into a [`cache`] first. Who wants to
+//! `pick` by coordinates asks [`labels`] before. It knows nothing of DALI or Python.
 
 pub mod assemble;
 pub mod cache;
@@ -16,6 +16,8 @@ pub mod flow;
 pub mod geometry;
 mod gpu;
 pub mod gpu_codec;
+mod json;
+pub mod labels;
 pub mod memory;
 mod nvtx;
 pub mod order;

@@ -70,8 +70,8 @@ pub enum DimKey {
 pub struct Pick {
     /// The dimension.
     pub dim: DimKey,
-    /// The indices; negative from the end.
-    pub indices: Vec<i64>,
+    /// Lists of indices, negative from the end: one for all stores, or one of the same length for each store.
+    pub indices: Vec<Vec<i64>>,
 }
 
 /// Everything that the reader is told. Vectors that belong to `dims` are empty (the default for every dimension)
@@ -244,17 +244,33 @@ impl std::fmt::Display for DimKey {
 }
 
 impl Pick {
-    /// Reads `"level=0,5,-1"`.
+    /// Reads `"level=0,5,-1"`, or with a list for each store `"level=0,5,-1|1,4,0"`.
+    ///
+    /// # Errors
+    /// If it has another form.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = || {
             Error::value(format!(
-                "pick: expected \"DIMENSION=INDEX,INDEX,…\" with whole numbers, e.g. \"level=0,5,-1\", but found {text:?}"
+                "pick: expected \"DIMENSION=INDEX,INDEX,…\" with whole numbers, e.g. \"level=0,5,-1\", or such a list for \
+                 each store with \"|\" between them, but found {text:?}"
             ))
         };
-        let (dim, list) = text.rsplit_once('=').ok_or_else(wrong)?;
-        let indices: Vec<i64> =
-            list.split(',').map(|i| i.trim().parse().map_err(|_| wrong())).collect::<Result<_>>()?;
+        let (dim, lists) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let list = |list: &str| list.split(',').map(|i| i.trim().parse().map_err(|_| wrong())).collect();
+        let indices: Vec<Vec<i64>> = lists.split('|').map(list).collect::<Result<_>>()?;
         Ok(Self { dim: DimKey::parse(dim.trim()), indices })
+    }
+}
+
+/// The form that [`Pick::parse`] reads.
+impl std::fmt::Display for Pick {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |list: &Vec<i64>| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        let lists = self.indices.iter().map(list).collect::<Vec<_>>().join("|");
+        match &self.dim {
+            DimKey::Name(name) => write!(f, "{name}={lists}"),
+            DimKey::Index(i) => write!(f, "{i}={lists}"),
+        }
     }
 }
 
@@ -313,5 +329,29 @@ impl Spec {
     pub fn num_outputs(&self) -> usize {
         let per_offset = if self.stack_arrays { 1 } else { self.arrays.len().max(1) };
         per_offset * self.offsets.len().max(1) + usize::from(self.return_index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_are_read_and_written() {
+        for (text, dim, indices) in [
+            ("level=0,5,-1", DimKey::Name("level".into()), vec![vec![0, 5, -1]]),
+            ("level=2,5|1,4", DimKey::Name("level".into()), vec![vec![2, 5], vec![1, 4]]),
+            ("-1=3|3|-1", DimKey::Index(-1), vec![vec![3], vec![3], vec![-1]]),
+            ("a|b=c=7", DimKey::Name("a|b=c".into()), vec![vec![7]]),
+        ] {
+            let pick = Pick { dim, indices };
+            assert_eq!((Pick::parse(text).unwrap(), pick.to_string().as_str()), (pick.clone(), text));
+        }
+        assert_eq!(Pick::parse(" x = 1 , 2 | 3,4 ").unwrap().to_string(), "x=1,2|3,4");
+        for text in
+            ["level", "level=", "level=1|", "level=|1", "level=1,|2,3", "level=1.0", "level=1;2", "=", "level=1||2"]
+        {
+            assert!(Pick::parse(text).unwrap_err().message().contains("pick: expected \"DIMENSION="), "{text}");
+        }
     }
 }

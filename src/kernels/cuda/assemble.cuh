@@ -56,6 +56,8 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
     move_shuffled(box, shuffled, job, op, tile);
   } else if (is_plain(op)) {
     copy_box(box, job, unit, op.swap ? size : 1, tile);
+  } else if (is_rare(op)) {
+    convert_elements(box, job, op, tile);
   } else if (op.src_dtype == kF32 && op.dst_dtype == kF32) {
     convert_units<2, kF32, uint32_t, kF32, uint32_t>(box, reinterpret_cast<const uint32_t*>(job.src), job, op, tile);
   } else if (op.src_dtype == kI16 && op.dst_dtype == kF32) {
@@ -63,6 +65,6 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
   } else if (op.src_dtype == kU16 && op.dst_dtype == kF32) {
     convert_units<2, kU16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile);
   } else {
-    convert_any(box, job, op, tile);
+    convert_elements(box, job, op, tile);
   }
 }

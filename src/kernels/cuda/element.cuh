@@ -205,20 +205,59 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
 
 DZ_HD bool decodes(const Op& op) { return op.num_missing | op.has_scale | op.has_offset | op.has_norm; }
 
-// From the stored bits (in native order) to the output's bits.
+constexpr int32_t kInlineMissing = 2;
+
+// Whether the operation is one of the few that most kernels' ways leave out, to keep registers for the others.
+DZ_HD bool scales_integers(const Op& op) { return op.has_scale && op.decoded == kI64; }
+DZ_HD bool is_rare(const Op& op) { return op.num_missing > kInlineMissing || scales_integers(op); }
+
+// As NumPy's astype on x86-64: fractions are cut off, and what int64 can't hold becomes its smallest value.
+DZ_HD int64_t to_i64(Value v) {
+  if (v.form != Value::kReal) return v.i;  // or the unsigned value's bits
+  const double limit = 9223372036854775808.0;
+  return v.f >= -limit && v.f < limit ? int64_t(v.f) : INT64_MIN;
+}
+
+// Whether `x` is among the missing values of an operation that has more than fit it: `count` float64 in ascending order.
+DZ_HD bool is_listed(double x, uint64_t address, int32_t count) {
+  const double* values = reinterpret_cast<const double*>(address);
+  int32_t from = 0, to = count;
+  while (from < to) {
+    const int32_t middle = from + (to - from) / 2;
+    if (values[middle] < x) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  return from < count && values[from] == x;
+}
+
+// From the stored bits (in native order) to the output's bits. Without RARE: of an operation that isn't rare.
+template <bool RARE>
 DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t dst_dtype) {
   Value v = value_of(bits, src_dtype);
-  if (decodes(op)) {
+  const bool in_integers = RARE && scales_integers(op);
+  if (in_integers) {
+    v.i = int64_t(uint64_t(to_i64(v)) * bit_cast<uint64_t>(op.scale));
+    v.form = Value::kInt;
+  }
+  if (in_integers ? op.has_norm : decodes(op)) {
     double x = to_f64(v);
-    // Written out, not a loop: an index into a local array would cost the device a trip to memory.
-    const bool missing = (op.num_missing > 0 && same(v, value_of(op.missing[0], src_dtype))) ||
-                         (op.num_missing > 1 && same(v, value_of(op.missing[1], src_dtype)));
+    bool missing;
+    if (RARE && op.num_missing > kInlineMissing) {
+      missing = is_listed(x, op.missing[0], op.num_missing);
+    } else {
+      // Written out, not a loop: an index into a local array would cost the device a trip to memory.
+      missing = (op.num_missing > 0 && same(v, value_of(op.missing[0], src_dtype))) ||
+                (op.num_missing > 1 && same(v, value_of(op.missing[1], src_dtype)));
+    }
     if (missing) x = bit_cast<double>(0x7ff8000000000000ull);
     // Devices give one NaN for all; here, as on x86, a NaN goes through arithmetic and a new one has its sign set.
     if (x != x) {
       x = bit_cast<double>(bit_cast<uint64_t>(x) | 0x0008000000000000ull);
     } else {
-      if (op.has_scale) x = rounded(mul_rn(x, op.scale), op.decoded);
+      if (op.has_scale && !in_integers) x = rounded(mul_rn(x, op.scale), op.decoded);
       if (op.has_offset) x = rounded(add_rn(x, op.offset), op.decoded);
       if (op.has_norm) x = div_rn(add_rn(x, -op.mean), op.stddev);
       if (x != x) x = bit_cast<double>(0xfff8000000000000ull);
@@ -229,9 +268,16 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
   return bits_of(v, dst_dtype);
 }
 
+// The same of any operation, for ways that have many: what is rare is apart from them.
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op) { return convert<true>(bits, op, op.src_dtype, op.dst_dtype); }
+
+DZ_HD uint64_t convert_any(uint64_t bits, const Op& op) {
+  return is_rare(op) ? convert_rare(bits, op) : convert<false>(bits, op, op.src_dtype, op.dst_dtype);
+}
+
 // What every element of a box gets that has no chunk behind it.
 DZ_HD uint64_t constant(const Op& op, uint32_t source) {
-  if (source == kFill) return convert(op.fill, op, op.src_dtype, op.dst_dtype);
+  if (source == kFill) return convert_any(op.fill, op);
   Value v;
   v.form = Value::kReal;
   v.f = op.pad;

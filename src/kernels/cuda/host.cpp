@@ -158,7 +158,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
       if (job.source == kChunk) {
         bits = shuffled ? any_of(s, src, uint32_t(src_size)) : load(job.src, src, src_size);
         if (op.swap) bits = swap_bytes(bits, src_size);
-        bits = is_plain(op) ? bits : convert(bits, op, op.src_dtype, op.dst_dtype);
+        bits = is_plain(op) ? bits : convert_any(bits, op);
       } else {
         bits = constant(op, job.source);
       }
@@ -192,7 +192,7 @@ uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
   return s.reach;
 }
 
-uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert(bits, *op, op->src_dtype, op->dst_dtype); }
+uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert_any(bits, *op); }
 
 uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
   return kind == kAdler32 ? adler(data, len) : kind == kXxh64Low ? xxh(data, len) : crc(data, len, kind);

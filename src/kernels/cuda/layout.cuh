@@ -27,6 +27,7 @@ enum DType : int32_t {
 
 enum Source : uint32_t { kChunk, kFill, kPad };
 
+// Field by field described in src/lib.rs.
 struct Op {
   int32_t src_dtype;
   int32_t dst_dtype;

@@ -100,7 +100,7 @@ __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s,
     }
     return true;
   }
-  if (op.dst_dtype != kF32) return false;
+  if (op.dst_dtype != kF32 || is_rare(op)) return false;
   if (op.src_dtype == kF32) {
     convert_units<1, kF32, uint32_t, kF32, uint32_t>(box, Elements<uint32_t, BITS>{s}, job, op, tile);
   } else if (op.src_dtype == kI16) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void move_any(const Box& box, const Shuffled& shared,
     locate(box, tile.first + i, from, to);
     uint64_t bits = any_of(s, from, uint32_t(size));
     if (op.swap) bits = swap_bytes(bits, size);
-    if (!is_plain(op)) bits = convert(bits, op, op.src_dtype, op.dst_dtype);
+    if (!is_plain(op)) bits = convert_any(bits, op);
     store(job.dst, to, bits, op.dst_dtype);
   }
 }

@@ -39,7 +39,8 @@ unsafe extern "C" {
 /// If a job names an operation that is not in `ops`, or has no dimension or more than [`crate::MAX_DIMS`].
 ///
 /// # Safety
-/// Every element that a job's box covers lies in memory that may be read (source) and written (output).
+/// Every element that a job's box covers lies in memory that may be read (source) and written (output), and so do the
+/// missing values of which an operation has the address.
 pub unsafe fn assemble(jobs: &[Job], ops: &[Op]) {
     for job in jobs {
         assert!((job.op as usize) < ops.len() && (1..=crate::MAX_DIMS).contains(&(job.ndim as usize)));
@@ -92,8 +93,12 @@ pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
 }
 
 /// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise).
+///
+/// # Panics
+/// If the operation has more missing values than it holds itself.
 pub fn convert(bits: u64, op: &Op) -> u64 {
-    // SAFETY: a pure function of its arguments.
+    assert!(op.num_missing as usize <= crate::MAX_INLINE);
+    // SAFETY: a pure function of its arguments, since there is no address among them.
     unsafe { dz_host_convert(bits, op) }
 }
 

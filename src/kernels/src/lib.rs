@@ -47,6 +47,9 @@ pub enum Source {
     Pad = 2,
 }
 
+/// Missing values that an [`Op`] has room for.
+pub const MAX_INLINE: usize = 2;
+
 /// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,9 +60,10 @@ pub struct Op {
     pub dst_dtype: i32,
     /// Nonzero: the stored bytes of each element are in the other byte order.
     pub swap: i32,
-    /// How many of `missing` are in use (0 to 2).
+    /// How many stored values mean "missing".
     pub num_missing: i32,
-    /// Nonzero: multiply by `scale`, in float64.
+    /// Nonzero: multiply by `scale`, in float64; or, if `decoded` is int64, convert to int64 and multiply there, modulo 2^64.
+    /// There is no missing value and no offset then.
     pub has_scale: i32,
     /// Nonzero: add `offset`, in float64, after `scale`, without contraction to one rounding.
     pub has_offset: i32,
@@ -68,11 +72,12 @@ pub struct Op {
     /// The type that decoding by CF conventions yields: after `scale` and after `offset` the value is rounded to it, if it
     /// is float32 or float16.
     pub decoded: i32,
-    /// Stored values that mean "missing" and become NaN, as bits of `src_dtype` in native order, zero-extended.
-    pub missing: [u64; 2],
+    /// Stored values that mean "missing" and become NaN, as bits of `src_dtype` in native order, zero-extended. If there are
+    /// more than fit, the first entry is the address of all of them: float64, in ascending order.
+    pub missing: [u64; MAX_INLINE],
     /// The array's fill value: bits of `src_dtype` in native order, zero-extended.
     pub fill: u64,
-    /// See `has_scale`.
+    /// See `has_scale`. In int64, the bits of the factor.
     pub scale: f64,
     /// See `has_offset`.
     pub offset: f64,

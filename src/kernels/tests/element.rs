@@ -189,6 +189,34 @@ fn missing_values_become_nan_before_scale_and_offset() {
 }
 
 #[test]
+fn integer_scales_multiply_as_numpy_does_in_int64() {
+    let times = |factor: i64, src: i32, dst: i32| Op {
+        has_scale: 1,
+        scale: f64::from_bits(factor as u64),
+        decoded: I64,
+        ..op(src, dst)
+    };
+    let int = |bits: u64, factor: i64, src: i32| host::convert(bits, &times(factor, src, I64)) as i64;
+    assert_eq!(int((1 << 53) + 1, 3, I64), 3 * ((1 << 53) + 1));
+    assert_eq!(int(u64::MAX, 3, U64), -3, "unsigned values wrap around");
+    assert_eq!(int(1 << 62, 3, I64), 3i64 << 62, "and so does the product");
+    assert_eq!(int(-7i16 as u16 as u64, -2, I16), 14);
+    let floats = [(1.9f32, 2), (-1.9, -2), (0.0, 0), (2f32.powi(62), i64::MIN)];
+    for (value, expected) in floats {
+        assert_eq!(int(value.to_bits() as u64, 2, F32), expected, "{value}");
+    }
+    // What int64 can't hold is its smallest value.
+    for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 2f64.powi(63), -2f64.powi(63), -1e300] {
+        assert_eq!(int(value.to_bits(), 1, F64), i64::MIN, "{value}");
+    }
+    assert_eq!(host::convert(40, &times(10, U8, U8)), 255, "saturated");
+    let bits = (1u64 << 60) + (1 << 36) + 1;
+    assert_eq!(host::convert(bits, &times(1, I64, F32)), (bits as f32).to_bits() as u64, "one rounding, not two");
+    let norm = Op { has_norm: 1, mean: 3.0, stddev: 7.0, ..times(2, I32, F64) };
+    assert_eq!(f64::from_bits(host::convert(10, &norm)), 17.0 / 7.0);
+}
+
+#[test]
 fn normalisation_comes_after_decoding_and_in_float64() {
     let op = Op { has_scale: 1, scale: 2.0, has_norm: 1, mean: 3.0, stddev: 7.0, ..op(I32, F32) };
     assert_eq!(host::convert(10, &op), ((17f64 / 7.0) as f32).to_bits() as u64);

@@ -1,12 +1,7 @@
 //! Finds and opens the library, once for the process, and resolves its functions.
 
-use crate::sys::{
-    Decompress, DeflateOpts, Functions, GetDecompressSize, GetProperties, GetTempSize, GzipOpts, Lz4Opts, Properties,
-    SnappyOpts, ZstdOpts,
-};
-use std::ffi::{CStr, CString, c_void};
-use std::mem::transmute;
-use std::os::unix::ffi::OsStrExt;
+use crate::sys::{Functions, nvcompProperties_t, nvcompStatus_t};
+use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::{env, fmt};
@@ -19,21 +14,11 @@ pub const ADVICE: &str =
     "install it with: pip install nvidia-libnvcomp-cu13==5.3.0.16; or name the library's file in DALI_ZARR_NVCOMP";
 
 /// The opened library.
-#[derive(Debug)]
 pub struct Library {
-    /// Zstandard frames, RFC 8878.
-    pub zstd: Functions<ZstdOpts>,
-    /// Gzip members, RFC 1952.
-    pub gzip: Functions<GzipOpts>,
-    /// Raw deflate streams, RFC 1951.
-    pub deflate: Functions<DeflateOpts>,
-    /// LZ4 blocks, without a frame.
-    pub lz4: Functions<Lz4Opts>,
-    /// Snappy, raw format.
-    pub snappy: Functions<SnappyOpts>,
-    /// Its version, and that of its CUDA runtime.
-    pub properties: Properties,
-    /// What was opened.
+    pub(crate) functions: Functions,
+    /// The library's version number: see [`version_parts`].
+    pub version: u32,
+    /// The file that was opened.
     pub path: PathBuf,
 }
 
@@ -101,88 +86,23 @@ fn candidates() -> Vec<(PathBuf, &'static str)> {
 }
 
 fn open(path: &Path) -> Result<Library, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a zero byte".to_owned())?;
-    // SAFETY: the name is a C string. Opening runs the library's initialisers, which need neither CUDA nor a driver.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(last_error());
+    // SAFETY: opening runs the library's initialisers, which need neither CUDA nor a driver.
+    let opened = unsafe { unix::Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| e.to_string())?;
+    // SAFETY: the functions have these signatures in every version 5 of the library, and are not called before its
+    // version is known, but for `nvcompGetProperties`, which never changed.
+    let functions = unsafe { Functions::from_library(opened) }.map_err(|e| e.to_string())?;
+    let mut properties = nvcompProperties_t { version: 0, cudart_version: 0 };
+    // SAFETY: writes one `nvcompProperties_t`.
+    let status = unsafe { functions.nvcompGetProperties(&mut properties) };
+    let version = properties.version;
+    let (major, minor, patch) = version_parts(version);
+    if status != nvcompStatus_t::nvcompSuccess || major != 5 || minor < 3 {
+        return Err(format!("expected nvCOMP 5.3, found {major}.{minor}.{patch} (status {})", status.0));
     }
-    // On failure below the handle stays open: unloading a library that has run initialisers is not worth its risks.
-    let symbol = |name: &str| -> Result<*mut c_void, String> {
-        let c_name = CString::new(name).map_err(|_| "a symbol's name has a zero byte".to_owned())?;
-        // SAFETY: the handle is open, the name a C string.
-        let address = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
-        if address.is_null() { Err(format!("it has no function {name}")) } else { Ok(address) }
-    };
-    // SAFETY: the symbol has this signature in every version 5 of the library; a data pointer and a function pointer
-    // have the same size on every platform that has dlsym.
-    let get_properties = unsafe { transmute::<*mut c_void, GetProperties>(symbol("nvcompGetProperties")?) };
-    let mut properties = Properties::default();
-    // SAFETY: writes one `Properties`.
-    let status = unsafe { get_properties(&mut properties) };
-    let (major, minor, _) = version_parts(properties.version);
-    if status != 0 || major != 5 || minor < 3 {
-        return Err(format!("expected nvCOMP 5.3, found {} (status {status})", version(properties.version)));
-    }
-    macro_rules! functions {
-        ($codec:literal, $opts:ty) => {
-            Functions {
-                // SAFETY: the symbols have the signatures of `sys` in version 5 of the library, which this is.
-                get_temp_size: unsafe {
-                    transmute::<*mut c_void, GetTempSize<$opts>>(symbol(concat!(
-                        "nvcompBatched",
-                        $codec,
-                        "DecompressGetTempSizeAsync"
-                    ))?)
-                },
-                // SAFETY: likewise.
-                get_decompress_size: unsafe {
-                    transmute::<*mut c_void, GetDecompressSize>(symbol(concat!(
-                        "nvcompBatched",
-                        $codec,
-                        "GetDecompressSizeAsync"
-                    ))?)
-                },
-                // SAFETY: likewise.
-                decompress: unsafe {
-                    transmute::<*mut c_void, Decompress<$opts>>(symbol(concat!(
-                        "nvcompBatched",
-                        $codec,
-                        "DecompressAsync"
-                    ))?)
-                },
-            }
-        };
-    }
-    Ok(Library {
-        zstd: functions!("Zstd", ZstdOpts),
-        gzip: functions!("Gzip", GzipOpts),
-        deflate: functions!("Deflate", DeflateOpts),
-        lz4: functions!("LZ4", Lz4Opts),
-        snappy: functions!("Snappy", SnappyOpts),
-        properties,
-        path: path.to_owned(),
-    })
+    Ok(Library { functions, version, path: path.to_owned() })
 }
 
 /// Major, minor, patch of the library's version number.
 pub fn version_parts(version: u32) -> (u32, u32, u32) {
     (version / 1000, version / 100 % 10, version % 100)
-}
-
-fn version(number: u32) -> String {
-    let (major, minor, patch) = version_parts(number);
-    format!("{major}.{minor}.{patch}")
-}
-
-fn last_error() -> String {
-    // SAFETY: dlerror returns null or a C string that is valid until this thread's next call of a dl function.
-    unsafe {
-        let message = libc::dlerror();
-        if message.is_null() {
-            "unknown error".to_owned()
-        } else {
-            CStr::from_ptr(message).to_string_lossy().into_owned()
-        }
-    }
 }

@@ -1,37 +1,56 @@
-//! Each call of [`crate::sys`] as a function that returns a [`Result`]. Thin: the device arrays stay raw addresses, and
-//! whether they are right is the caller's promise.
+//! Each call of [`crate::sys`] as a method of [`Library`] that returns a [`Result`]. Thin: the device arrays stay raw
+//! addresses, and whether they are right is the caller's promise.
 
-use crate::sys::{CudaStream, Functions, Opts, RawStatus};
+use crate::library::Library;
+use crate::sys::{
+    cudaStream_t, nvcompBatchedZstdDecompressOpts_t as ZstdOpts, nvcompDecompressBackend_t as Backend, nvcompStatus_t,
+};
 use std::ffi::c_void;
 use std::fmt;
 
-/// A status other than success, of a call or of one stream. Compare with the constants, print for its name.
+/// The defaults but for the backend: kernels on the multiprocessors, which need no special memory and run on every device.
+const ZSTD: ZstdOpts = ZstdOpts { backend: Backend::NVCOMP_DECOMPRESS_BACKEND_CUDA, reserved: [0; 60] };
+
+/// A status other than success, of a call or of one stream. Compare with the constants of [`nvcompStatus_t`], print for
+/// its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Status(pub RawStatus);
+pub struct Status(pub nvcompStatus_t);
 
 impl Status {
+    /// The status of one stream, as the library writes it.
+    pub fn of_stream(raw: i32) -> Self {
+        Self(nvcompStatus_t(raw as u32))
+    }
+
     /// Name and meaning.
     fn describe(self) -> (&'static str, &'static str) {
         match self.0 {
-            0 => ("nvcompSuccess", "no error"),
-            10 => ("nvcompErrorInvalidValue", "an argument is invalid"),
-            11 => ("nvcompErrorNotSupported", "the device or the data is not supported"),
-            12 => ("nvcompErrorCannotDecompress", "the compressed data is corrupt"),
-            13 => ("nvcompErrorBadChecksum", "the checksum does not match"),
-            14 => ("nvcompErrorCannotVerifyChecksums", "the checksum could not be verified"),
-            15 => ("nvcompErrorOutputBufferTooSmall", "the data decodes to more than was expected"),
-            16 => ("nvcompErrorWrongHeaderLength", "a header has the wrong length"),
-            17 => ("nvcompErrorAlignment", "a buffer is not aligned as required"),
-            18 => ("nvcompErrorChunkSizeTooLarge", "a stream is too large"),
-            19 => ("nvcompErrorCannotCompress", "the data cannot be compressed"),
-            20 => ("nvcompErrorWrongInputLength", "the compressed data has the wrong length"),
-            21 => ("nvcompErrorBatchSizeTooLarge", "too many streams in one call"),
-            22 => ("nvcompErrorSubChunkCountTooLarge", "a stream has too many parts"),
-            23 => ("nvcompErrorSubChunkCountTooSmall", "a stream has too few parts"),
-            24 => ("nvcompErrorOutputBufferAlignmentTooSmall", "an output is not aligned as required"),
-            1000 => ("nvcompErrorCudaError", "a CUDA call failed"),
-            10000 => ("nvcompErrorInternal", "an internal error"),
-            _ => ("nvcompStatus_t", "a status that this version does not know"),
+            nvcompStatus_t::nvcompSuccess => ("nvcompSuccess", "no error"),
+            nvcompStatus_t::nvcompErrorInvalidValue => ("nvcompErrorInvalidValue", "an argument is invalid"),
+            nvcompStatus_t::nvcompErrorNotSupported => {
+                ("nvcompErrorNotSupported", "the device or the data is not supported")
+            }
+            nvcompStatus_t::nvcompErrorCannotDecompress => {
+                ("nvcompErrorCannotDecompress", "the compressed data is corrupt")
+            }
+            nvcompStatus_t::nvcompErrorBadChecksum => ("nvcompErrorBadChecksum", "the checksum does not match"),
+            nvcompStatus_t::nvcompErrorOutputBufferTooSmall => {
+                ("nvcompErrorOutputBufferTooSmall", "the data decodes to more than was expected")
+            }
+            nvcompStatus_t::nvcompErrorWrongHeaderLength => {
+                ("nvcompErrorWrongHeaderLength", "a header has the wrong length")
+            }
+            nvcompStatus_t::nvcompErrorAlignment => ("nvcompErrorAlignment", "a buffer is not aligned as required"),
+            nvcompStatus_t::nvcompErrorChunkSizeTooLarge => ("nvcompErrorChunkSizeTooLarge", "a stream is too large"),
+            nvcompStatus_t::nvcompErrorWrongInputLength => {
+                ("nvcompErrorWrongInputLength", "the compressed data has the wrong length")
+            }
+            nvcompStatus_t::nvcompErrorBatchSizeTooLarge => {
+                ("nvcompErrorBatchSizeTooLarge", "too many streams in one call")
+            }
+            nvcompStatus_t::nvcompErrorCudaError => ("nvcompErrorCudaError", "a CUDA call failed"),
+            nvcompStatus_t::nvcompErrorInternal => ("nvcompErrorInternal", "an internal error"),
+            _ => ("nvcompStatus_t", "see nvCOMP's documentation"),
         }
     }
 }
@@ -39,7 +58,7 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, meaning) = self.describe();
-        write!(f, "{name} ({}): {meaning}", self.0)
+        write!(f, "{name} ({}): {meaning}", self.0.0)
     }
 }
 
@@ -51,11 +70,8 @@ impl fmt::Debug for Status {
 
 impl std::error::Error for Status {}
 
-fn check(status: RawStatus) -> Result<(), Status> {
-    match status {
-        0 => Ok(()),
-        other => Err(Status(other)),
-    }
+fn check(status: nvcompStatus_t) -> Result<(), Status> {
+    if status == nvcompStatus_t::nvcompSuccess { Ok(()) } else { Err(Status(status)) }
 }
 
 /// Device addresses of the arrays of one batch; each has an entry per stream.
@@ -77,40 +93,41 @@ pub struct Batch {
     pub statuses: u64,
 }
 
-impl<O: Opts> Functions<O> {
-    /// Bytes of workspace for a batch of `streams`, none of which decodes to more than `max_stream` bytes and all
+impl Library {
+    /// Bytes of workspace for `streams` zstd frames, none of which decodes to more than `max_stream` bytes and all
     /// together to no more than `max_total`. A formula: touches no device.
     ///
     /// # Errors
-    /// What the library says, e.g. for a stream larger than it supports.
-    pub fn temp_size(&self, streams: usize, max_stream: usize, max_total: usize) -> Result<usize, Status> {
+    /// The library's status, e.g. for a frame larger than it supports.
+    pub fn zstd_temp_size(&self, streams: usize, max_stream: usize, max_total: usize) -> Result<usize, Status> {
         let mut bytes = 0;
-        // SAFETY: the function has this signature (the library is of the version that `sys` describes), and writes
-        // one usize.
-        check(unsafe { (self.get_temp_size)(streams, max_stream, O::CUDA, &mut bytes, max_total) })?;
+        // SAFETY: writes one usize.
+        check(unsafe {
+            self.functions.nvcompBatchedZstdDecompressGetTempSizeAsync(streams, max_stream, ZSTD, &mut bytes, max_total)
+        })?;
         Ok(bytes)
     }
 
-    /// Enqueues the decoding of a batch.
+    /// Enqueues the decoding of a batch of zstd frames.
     ///
     /// # Errors
-    /// What the library says of the call; each stream's own status and size come in the batch's arrays.
+    /// The status of the call; each frame's own status and size come in the batch's arrays.
     ///
     /// # Safety
     /// The addresses in `batch` are of live device arrays with `batch.len` entries, whose own addresses and sizes are of
     /// live device memory, in the context that is current; `temp` has `temp_bytes` bytes, at least
-    /// [`Self::temp_size`]; `stream` is of that context. All stay so until the stream has passed this point. The
-    /// compressed streams are well-formed: the library may read or write out of bounds for those that are not.
-    pub unsafe fn decompress(
+    /// [`Self::zstd_temp_size`]; `stream` is of that context. All stay so until the stream has passed this point. The
+    /// frames are well-formed: the library may read or write out of bounds for those that are not.
+    pub unsafe fn zstd_decompress(
         &self,
         batch: &Batch,
         temp: u64,
         temp_bytes: usize,
-        stream: CudaStream,
+        stream: cudaStream_t,
     ) -> Result<(), Status> {
-        // SAFETY: the signature is the library's; the caller vouches for the addresses.
+        // SAFETY: the caller vouches for the addresses.
         check(unsafe {
-            (self.decompress)(
+            self.functions.nvcompBatchedZstdDecompressAsync(
                 batch.compressed as *const *const c_void,
                 batch.compressed_bytes as *const usize,
                 batch.capacity as *const usize,
@@ -119,28 +136,8 @@ impl<O: Opts> Functions<O> {
                 temp as *mut c_void,
                 temp_bytes,
                 batch.decoded as *const *mut c_void,
-                O::CUDA,
-                batch.statuses as *mut RawStatus,
-                stream,
-            )
-        })
-    }
-
-    /// Enqueues the reading of the decoded sizes from the streams' headers into `batch.decoded_bytes`.
-    ///
-    /// # Errors
-    /// What the library says of the call.
-    ///
-    /// # Safety
-    /// As for [`Self::decompress`], for `compressed`, `compressed_bytes` and `decoded_bytes`.
-    pub unsafe fn decompressed_sizes(&self, batch: &Batch, stream: CudaStream) -> Result<(), Status> {
-        // SAFETY: the signature is the library's; the caller vouches for the addresses.
-        check(unsafe {
-            (self.get_decompress_size)(
-                batch.compressed as *const *const c_void,
-                batch.compressed_bytes as *const usize,
-                batch.decoded_bytes as *mut usize,
-                batch.len,
+                ZSTD,
+                batch.statuses as *mut nvcompStatus_t,
                 stream,
             )
         })

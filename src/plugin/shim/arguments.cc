@@ -1,7 +1,7 @@
 // From DALI's OpSpec to the engine's arguments, and between the two sets of element types.
 
-#include <optional>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -192,6 +192,7 @@ void Check(const engine::Status &status) {
     case engine::Kind::Type: throw dali::DaliTypeError(message);
     case engine::Kind::Index: throw dali::DaliIndexError(message);
     case engine::Kind::Runtime: break;
+    case engine::Kind::Memory: break;  // the Python package makes a MemoryError of it
   }
   throw dali::DaliRuntimeError(message);
 }

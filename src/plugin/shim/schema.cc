@@ -22,7 +22,7 @@ a reanalysis. The chunks that a batch needs are read, decompressed and assembled
 reader's own; with ``device="gpu"`` they are decompressed on the GPU where the codec allows it.
 
 Dimensions are called by the names that the store gives them (``dimension_names``, ``_ARRAY_DIMENSIONS``); those without
-a name are called ``dim_0``, ``dim_1``, ... by position.
+a name of their own are called ``dim_0``, ``dim_1``, ... by position.
 
 There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
 by offset, and one more with `return_index`. All samples of an output have the same shape.
@@ -35,7 +35,8 @@ void AddSampleArguments(dali::OpSchema &schema) {
   schema
       .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
 begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``; or zip archives in any of these
-(``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories.
+(``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories; or references, as kerchunk and VirtualiZarr
+write them: JSON (``refs.json``) or a directory of Parquet files (``refs.parq``).
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
@@ -47,7 +48,7 @@ Arrays that don't have that dimension are read from the first store.)",
 The names are those of the Rust crate object_store, and ``max_retries`` (in a row, ``10``), ``retry_timeout`` (``"180s"``)
 and ``hedge`` (``"true"``: requests that take much longer than usual are raced by a second one); and for Icechunk repositories
 one of ``branch`` (``"main"``), ``tag`` and ``snapshot_id`` (one for all of ``path``, or one for each with commas between them; empty where none is
-chosen), and ``virtual_chunks`` (URLs below which virtual chunks may be). Keys, passwords and tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
+chosen); and for these and references ``virtual_chunks`` (URLs below which the files may be that they refer to). Keys, passwords and tokens are refused, because DALI serialises arguments: they come from the environment, a profile or a role.)",
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
@@ -62,9 +63,14 @@ the same type, or `dtype` must be set.)",
       .AddOptionalArg("pick", R"(Indices to take along dimensions before anything else, each in the form
 ``"DIMENSION=INDEX,INDEX,..."``, for example ``"level=0,5,-1"``.
 
-Negative indices count from the end; the order is kept and repetitions are allowed. The function
-``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices, and
-floating-point numbers are labels that are looked up in the store's array of the dimension's name.)",
+Negative indices count from the end; the order is kept and repetitions are allowed. The indices are the same in all stores of
+`path`, unless there is a list for each store, as in ``"level=2,5|1,4"`` for two: lists of one length, in the order of `path`.
+Along the dimension by which stores are joined, indices count over all stores, in one list.
+
+The function ``fn.zarr_reader`` also takes a dictionary ``{dimension: [...]}``, in which whole numbers are indices (lists of them
+are one for each store), and floating-point numbers are labels. Labels are looked up, in each store, in the array of the
+dimension's name in the group of `arrays` or the nearest group around it: they are its values as `mask_and_scale` decodes them, also where the reader's own
+arrays aren't decoded.)",
                       Strings{})
       .AddOptionalArg("dims", R"(Names of the dimensions along which samples are cut; ``"0"`` or ``"-1"`` is a dimension
 by its position.
@@ -77,7 +83,8 @@ By default, samples are cut along the first dimension of the array that has most
 ``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
 `roi_start` and `roi_end`. By default all are ``0``.)",
                       Integers{})
-      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples.
+      .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples, the first
+of which is `roi_start`.
 
 By default that is `window`, at least one: samples don't overlap.)",
                       Integers{})
@@ -96,7 +103,7 @@ By default ``1``.)",
       .AddOptionalArg("offsets", R"(Offsets along the first of `dims`; each gives one group of outputs.
 
 With ``offsets=[0, 1]``, for example, the outputs are a window and the one that starts an element later. Negative
-offsets are allowed.)",
+offsets are allowed. Nothing is read at an offset that isn't named, 0 included.)",
                       Integers{})
       .AddOptionalArg("roi_start", R"(For each of `dims`, the first element that samples may touch.
 
@@ -120,7 +127,8 @@ and `roi_end` leave, or across one of `breaks`.
 
 - ``"error"``: building the pipeline fails.
 - ``"drop"``: such a window isn't a sample.
-- ``"pad"``: its elements outside get `fill_value`; so do those beyond the breaks around its start.)",
+- ``"pad"``: its elements outside get `fill_value`. Where a break parts the windows of a sample, those elements are read
+  that lie on the same side of it as the sample's start.)",
                       "drop")
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
@@ -174,7 +182,8 @@ Excludes `random_shuffle` and `stick_to_shard`.)",
 
 The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
 `initial_fill`, how they share chunks. All shards of a data set
-must be given the same seed. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
+must be given the same seed. Two shuffled readers with the same seed don't stay in step unless their samples and chunks are the
+same. The default ``-1`` is a fixed seed too, the same in every process: neither the pipeline's
 seed nor a random one takes its place.)",
                                int64_t{-1})
       .AddOptionalArg<int64_t>("shard_id", R"(Which shard this reader delivers, from 0 to ``num_shards - 1``.)",
@@ -206,7 +215,9 @@ By default as many as the memory limits allow.)",
       .AddOptionalArg<int64_t>("device_memory_limit", R"(Bytes of device memory that the reader holds at most, outputs that
 have not been handed over yet included.)",
                                nullptr)
-      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most.)", nullptr)
+      .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most. If that is more than
+the machine has, seven eighths of what it has are the limit.)",
+                               nullptr)
       .AddOptionalArg("io", R"(How chunks of local stores are read.
 
 - ``"auto"``: by GPUDirect Storage if the machine has it and a short trial on chunks from all over an array was

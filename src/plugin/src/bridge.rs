@@ -8,6 +8,7 @@ use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
 use dali_zarr_engine::spec::{Device, DimKey, Spec};
 
+use crate::c_abi;
 use crate::parse::{
     parse_decode_device, parse_folder, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive, size,
 };
@@ -24,6 +25,7 @@ mod ffi {
         Type = 2,
         Index = 3,
         Runtime = 4,
+        Memory = 5,
     }
 
     /// The outcome of a call.
@@ -173,6 +175,12 @@ pub struct ReadyBatch {
 pub struct HostMemory(Option<Fenced<HostBuffer>>);
 
 fn to_status(result: Result<()>) -> ffi::Status {
+    if let Err(error) = &result
+        && error.kind() == ErrorKind::Memory
+    {
+        // DALI has no exception of this kind: whoever caught another one asks here what it was.
+        c_abi::remember(error);
+    }
     match result {
         Ok(()) => ffi::Status { kind: ffi::Kind::Ok, message: String::new() },
         Err(error) => ffi::Status {
@@ -181,6 +189,7 @@ fn to_status(result: Result<()>) -> ffi::Status {
                 ErrorKind::Type => ffi::Kind::Type,
                 ErrorKind::Index => ffi::Kind::Index,
                 ErrorKind::Runtime => ffi::Kind::Runtime,
+                ErrorKind::Memory => ffi::Kind::Memory,
             },
             message: error.message().to_owned(),
         },

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use dali_zarr_engine::error::{Error, Result};
 use dali_zarr_engine::explain::explain;
+use dali_zarr_engine::labels;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
-use dali_zarr_engine::spec::Spec;
+use dali_zarr_engine::spec::{DimKey, Spec};
 
 use crate::json::parse_spec;
 use crate::registry::{self, Registered};
@@ -71,12 +72,15 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
     match guard(work) {
         Ok(()) => 0,
         Err(error) => {
-            let status = error.kind() as i32;
-            // A thread that is ending has no place for the message any more; the status still tells.
-            let _ = LAST.try_with(|last| *last.borrow_mut() = (status, c_text(error.message())));
-            status
+            remember(&error);
+            error.kind() as i32
         }
     }
+}
+
+/// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
+pub(crate) fn remember(error: &Error) {
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (error.kind() as i32, c_text(error.message())));
 }
 
 fn null(what: &str) -> Error {
@@ -312,6 +316,35 @@ pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *cons
         let explained = explain(&parse_spec(spec)?)?.to_json().to_string();
         // SAFETY: as above.
         unsafe { put(json, keep_text(&explained), "json") }
+    })
+}
+
+/// Looks up labels, and gives what picks them.
+///
+/// # Safety
+/// `spec` and `dim` are strings, `labels` points to `count` numbers, and `pick` is good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_pick_labels(
+    spec: *const c_char,
+    dim: *const c_char,
+    labels: *const f64,
+    count: usize,
+    pick: *mut *const c_char,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise for these pointers.
+        let (spec, dim) = unsafe {
+            put(pick, std::ptr::null(), "pick")?;
+            (text(spec, "spec")?, text(dim, "dim")?)
+        };
+        if labels.is_null() || count == 0 {
+            return Err(Error::value("labels: expected at least one, but found none"));
+        }
+        // SAFETY: not null, and the caller promises `count` numbers.
+        let labels = unsafe { std::slice::from_raw_parts(labels, count) };
+        let found = labels::find(&parse_spec(spec)?, &DimKey::parse(dim), labels)?.to_string();
+        // SAFETY: as above.
+        unsafe { put(pick, keep_text(&found), "pick") }
     })
 }
 

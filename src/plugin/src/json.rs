@@ -203,7 +203,7 @@ mod tests {
         let spec = parse_spec(
             r#"{"path": "a.zarr", "arrays": ["t", "u"], "dims": ["time", 1, "-1"], "window": 3, "offsets": [0, -1],
                 "random_crop": [1, "-1"], "breaks": [8, -3], "cross_stores": false, "initial_fill": 77,
-                "pick": "level=0,5", "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
+                "pick": ["level=0,5", "1=2|3"], "dtype": "float16", "mean": [1, 2.5], "out_of_bounds_policy": "pad",
                 "storage_options": {"aws_region": "x=y"}, "io_concurrency": 300, "cache_size": 5000000,
                 "cache_dir": "/scratch", "cache_dir_size": 7, "cache_validate": false,
                 "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(spec.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
         assert_eq!((spec.breaks, spec.cross_stores, spec.initial_fill), (vec![8, -3], false, 77));
         assert_eq!(spec.offsets, [0, -1]);
-        assert_eq!(spec.pick[0].indices, [0, 5]);
+        assert_eq!(spec.pick[0].indices, [[0, 5]]);
+        assert_eq!(spec.pick[1].indices, [[2], [3]]);
         assert_eq!(spec.dtype, Some(DType::F16));
         assert_eq!(spec.mean, [1.0, 2.5]);
         assert_eq!(spec.out_of_bounds_policy, OutOfBounds::Pad);

@@ -8,7 +8,7 @@
 
 use half::f16;
 
-use crate::dtype::half_from_f64;
+use crate::dtype::{DType, half_from_f64};
 
 /// An element as it lies in memory.
 pub(super) trait Element: Copy {
@@ -28,6 +28,37 @@ pub(super) trait Element: Copy {
     fn from_int(v: i128) -> Self;
     /// The value as an integer, for integers and bool; `None` for floats.
     fn to_int(self) -> Option<i128>;
+    /// As NumPy's `astype` on x86-64: modulo 2^64, fractions cut off, and of floats that int64 can't hold its smallest value.
+    #[inline(always)]
+    fn to_i64(self) -> i64 {
+        let limit = 2f64.powi(63);
+        match self.to_int() {
+            Some(i) => i as i64,
+            None if (-limit..limit).contains(&self.to_f64()) => self.to_f64() as i64,
+            None => i64::MIN,
+        }
+    }
+}
+
+/// The element of `dtype` with these bits, as float64.
+pub(super) fn value(bits: u64, dtype: DType) -> f64 {
+    fn of<T: Element>(bits: u64) -> f64 {
+        T::from_bits64(bits).to_f64()
+    }
+    match dtype {
+        DType::Bool => of::<Bool>(bits),
+        DType::I8 => of::<i8>(bits),
+        DType::I16 => of::<i16>(bits),
+        DType::I32 => of::<i32>(bits),
+        DType::I64 => of::<i64>(bits),
+        DType::U8 => of::<u8>(bits),
+        DType::U16 => of::<u16>(bits),
+        DType::U32 => of::<u32>(bits),
+        DType::U64 => of::<u64>(bits),
+        DType::F16 => of::<f16>(bits),
+        DType::F32 => of::<f32>(bits),
+        DType::F64 => of::<f64>(bits),
+    }
 }
 
 macro_rules! memory {

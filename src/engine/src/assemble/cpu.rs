@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use dali_zarr_kernels::{Job, Layout, Op, Source};
+use dali_zarr_kernels::{Job, Layout, MAX_INLINE, Op, Source};
 
 use super::cast::{Bool, Element, convert};
 use super::is_copy;
@@ -16,7 +16,7 @@ use half::f16;
 ///
 /// # Safety
 /// The job's boxes must lie in memory that is alive; nobody else may touch the destination meanwhile, nor write the
-/// source.
+/// source. The operation is one of [`super::Ops`] that is alive.
 pub unsafe fn run(job: &Job, op: &Op) {
     debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
     if is_copy(op) && job.source == Source::Chunk as u32 {
@@ -129,24 +129,15 @@ impl Swap for u64 {
 
 /// The general path from one type to another.
 fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
+    if op.num_missing as usize > MAX_INLINE || scales_integers(op) {
+        return rare_elements::<S, D>(job, op);
+    }
     // Compared as float64, as xarray's decoding does: 64-bit integers beyond 2^53 equal their neighbours.
-    let missing: [f64; 2] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
+    let missing: [f64; MAX_INLINE] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
     let missing = &missing[..op.num_missing as usize];
     let decode = |v: S| -> D {
-        let mut x = v.to_f64();
-        if missing.contains(&x) {
-            x = f64::NAN;
-        }
-        if op.has_scale != 0 {
-            x = rounded(x * op.scale, op.decoded);
-        }
-        if op.has_offset != 0 {
-            x = rounded(x + op.offset, op.decoded);
-        }
-        if op.has_norm != 0 {
-            x = (x - op.mean) / op.stddev;
-        }
-        D::from_f64(x)
+        let x = v.to_f64();
+        finished(if missing.contains(&x) { f64::NAN } else { x }, op)
     };
     let plain = missing.is_empty() && op.has_scale == 0 && op.has_offset == 0 && op.has_norm == 0;
     let only_norm = missing.is_empty() && op.has_scale == 0 && op.has_offset == 0;
@@ -168,6 +159,55 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
         map::<S, D>(job, |p| convert(S::load(p, true)));
     } else {
         map::<S, D>(job, |p| decode(S::load(p, swap)));
+    }
+}
+
+/// What follows after missing values became NaN.
+#[inline(always)]
+fn finished<D: Element>(mut x: f64, op: &Op) -> D {
+    if op.has_scale != 0 {
+        x = rounded(x * op.scale, op.decoded);
+    }
+    if op.has_offset != 0 {
+        x = rounded(x + op.offset, op.decoded);
+    }
+    normalised(x, op)
+}
+
+#[inline(always)]
+fn normalised<D: Element>(x: f64, op: &Op) -> D {
+    D::from_f64(if op.has_norm != 0 { (x - op.mean) / op.stddev } else { x })
+}
+
+/// Whether an operation multiplies in int64.
+fn scales_integers(op: &Op) -> bool {
+    op.has_scale != 0 && op.decoded == DType::I64 as i32
+}
+
+/// [`elements`] for operations that multiply in int64, or have more missing values than they hold themselves.
+fn rare_elements<S: Element, D: Element>(job: &Job, op: &Op) {
+    let missing: &[f64] = match op.num_missing as usize {
+        ..=MAX_INLINE => &[],
+        // SAFETY: the operation has the address of so many values, which live as long, as `run`'s caller promises.
+        n => unsafe { std::slice::from_raw_parts(op.missing[0] as *const f64, n) },
+    };
+    let decode = |v: S| -> D {
+        if scales_integers(op) {
+            let product = v.to_i64().wrapping_mul(op.scale.to_bits() as i64);
+            return if op.has_norm != 0 { normalised(product as f64, op) } else { convert(product) };
+        }
+        let x = v.to_f64();
+        let is_missing = missing.get(missing.partition_point(|&v| v < x)) == Some(&x);
+        finished(if is_missing { f64::NAN } else { x }, op)
+    };
+    if job.source == Source::Pad as u32 {
+        let v = D::from_f64(op.pad);
+        map::<S, D>(job, |_| v);
+    } else if job.source == Source::Fill as u32 {
+        let v = decode(S::from_bits64(op.fill));
+        map::<S, D>(job, |_| v);
+    } else {
+        map::<S, D>(job, |p| decode(S::load(p, op.swap != 0)));
     }
 }
 

@@ -34,7 +34,7 @@ fn apply<S: Copy, D: Copy + Default>(values: &[S], op: &Op, source: Source) -> V
 }
 
 fn plain(src: DType, dst: DType) -> Op {
-    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, dtype: dst }, 0.0, false)
+    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, dtype: dst }, 0.0, false).0
 }
 
 #[test]
@@ -64,9 +64,10 @@ fn decoding_then_normalisation_then_cast() {
         scale: Some(0.01),
         offset: Some(273.15),
         decoded: Some(DType::F64),
+        ..Decoding::default()
     };
     let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), dtype: DType::F32 };
-    let op = op(DType::I16, 7, &decoding, &norm, -1.0, true);
+    let (op, _) = op(DType::I16, 7, &decoding, &norm, -1.0, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
     let got: Vec<f32> = apply(&stored, &op, Source::Chunk);
     let want = |v: f64| ((v * 0.01 + 273.15 - 280.0) / 12.5) as f32;
@@ -90,8 +91,91 @@ fn decoding_to_float32_rounds_each_step() {
     };
     let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
     let stored = [1.5f32, 12345.678, -7.25];
-    let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, 0.0, false), Source::Chunk);
+    let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, 0.0, false).0, Source::Chunk);
     assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
+}
+
+/// Whatever the CPU does, the kernels' source does too.
+#[test]
+fn rare_operations_give_the_same_on_both_sides() {
+    let mut seed = 7u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed >> 7 ^ seed << 23
+    };
+    for src in DType::ALL {
+        let mask = u64::MAX >> (64 - 8 * src.size());
+        let mut stored: Vec<u64> = (0..64).map(|_| random() & mask).collect();
+        stored.extend([0, 1, 2, mask, mask >> 1, (mask >> 1) + 1]);
+        let bytes: Vec<u8> = stored.iter().flat_map(|v| v.to_le_bytes()[..src.size()].to_vec()).collect();
+        for dst in DType::ALL {
+            let listed = Decoding {
+                // A third of what is stored, and each also as the neighbour that equals it in float64.
+                missing: stored.iter().step_by(3).flat_map(|&v| [v, v ^ u64::from(src.size() == 8)]).collect(),
+                scale: Some(0.1),
+                decoded: Some(DType::F64),
+                ..Decoding::default()
+            };
+            let integers =
+                Decoding { int_scale: Some(random() as i64), decoded: Some(DType::I64), ..Decoding::default() };
+            let pairs = [None, Some((1.5, 3.0))].map(|mean_stddev| Norm { array: 0, mean_stddev, dtype: dst });
+            let ops =
+                pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, 2.5, false)));
+            let ops = Ops::new(ops);
+            for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..4).map(move |n| (n, *s))) {
+                let mut outs = [0, 1].map(|_| vec![0u8; stored.len() * dst.size()]);
+                for (by_kernels, out) in [false, true].into_iter().zip(&mut outs) {
+                    let n = stored.len() as u32;
+                    let mut j = job(bytes.as_ptr() as u64, out.as_mut_ptr() as u64, &[(n, 1, 1)], of);
+                    j.op = number;
+                    // SAFETY: both vectors have `n` elements of the types that the operation names.
+                    match by_kernels {
+                        false => unsafe { run(&j, &ops[number as usize]) },
+                        true => unsafe { dali_zarr_kernels::host::assemble(&[j], &ops) },
+                    }
+                }
+                let nan = |bytes: &[u8], d: DType| match d {
+                    DType::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+                    DType::F32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+                    DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+                    _ => false,
+                };
+                let (a, b) = (outs[0].chunks(dst.size()), outs[1].chunks(dst.size()));
+                for (i, (a, b)) in a.zip(b).enumerate() {
+                    assert!(
+                        a == b || nan(a, dst) && nan(b, dst),
+                        "{src} {dst}, op {number}, {of:?}, element {i} {:#x}: {a:?} {b:?}",
+                        stored[i]
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_mean_missing_are_found_in_lists_of_any_length() {
+    let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
+    let stored: Vec<i16> = (-300..300).collect();
+    for n in [3, 4, 7, 100] {
+        let values: Vec<i16> = (0..n).map(|i| (i * 37 % 101 - 50) * 3).collect();
+        let missing = values.iter().map(|&v| u64::from(v as u16)).collect();
+        let decoding = Decoding { missing, decoded: Some(DType::F32), ..Decoding::default() };
+        // The copy is as good as the first one, which is gone.
+        let ops = Ops::new([op(DType::I16, 0, &decoding, &norm, 0.0, false)]).clone();
+        let got: Vec<f32> = apply(&stored, &ops[0], Source::Chunk);
+        for (v, x) in stored.iter().zip(got) {
+            assert!(if values.contains(v) { x.is_nan() } else { x == f32::from(*v) }, "{n}: {v} {x}");
+        }
+    }
+    let decoding = Decoding {
+        missing: [1.0, -0.0, f32::INFINITY].map(|v: f32| u64::from(v.to_bits())).to_vec(),
+        decoded: Some(DType::F32),
+        ..Decoding::default()
+    };
+    let ops = Ops::new([op(DType::F32, 0, &decoding, &norm, 0.0, false)]);
+    let got: Vec<f32> = apply(&[0.0f32, -0.0, 1.0, f32::INFINITY, -1.0, f32::NEG_INFINITY], &ops[0], Source::Chunk);
+    assert_eq!(got.iter().map(|x| x.is_nan()).collect::<Vec<_>>(), [true, true, true, true, false, false]);
 }
 
 #[test]

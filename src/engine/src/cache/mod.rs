@@ -30,8 +30,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{Error, Result};
 use crate::spec::Spec;
-use crate::store::remote::{blocking, is_dated_or_tagged};
-use crate::store::{self, AsyncStore, Found, Part, Store};
+use crate::store::object::is_dated_or_tagged;
+use crate::store::{self, ByteRange, Found, Latency, Store, blocking};
 use disk::Disk;
 use file::Opened;
 use memory::Memory;
@@ -121,12 +121,12 @@ pub(crate) enum Looked {
     /// All of it.
     Here(Found),
     /// The disk has it, of a version that the object may have or not.
-    Perhaps(Unsure),
+    Perhaps(Unvalidated),
     Nothing,
 }
 
-/// A piece on the disk. It stays what it was found to be, also if it is removed.
-pub(crate) struct Unsure(Opened);
+/// A piece on the disk whose version the store must confirm. It stays readable if others remove it.
+pub(crate) struct Unvalidated(Opened);
 
 /// The caches of a reader.
 pub(crate) struct Cache {
@@ -153,25 +153,36 @@ impl Cache {
             return Ok(None);
         }
         let how = hash(access(spec));
-        let origin = |store: &Arc<dyn Store>| match store.remote() {
-            Some(remote) => {
+        let origin = |store: &Arc<dyn Store>| match store.latency() {
+            Latency::Remote => {
                 // Without asking, what a branch pointed to at another time would be taken for what it points to now.
                 let snapshot = store.snapshot().filter(|_| !spec.cache_validate).unwrap_or_default();
-                Origin { identity: format!("{}\0{how:016x}{snapshot}", remote.location()), remote: true }
+                // References on a disk are remote if their files are, and a path may be a relative one.
+                let location = store.location();
+                let location = match std::path::absolute(location) {
+                    Ok(path) if !location.contains("://") => path.to_string_lossy().into_owned(),
+                    _ => location.to_owned(),
+                };
+                Origin { identity: format!("{location}\0{how:016x}{snapshot}"), remote: true }
             }
-            None => Origin { identity: store.location().to_owned(), remote: false },
+            Latency::Local => Origin { identity: store.location().to_owned(), remote: false },
         };
         let origins = stores.iter().map(origin).collect();
         let threads = spec.copying_threads();
         Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.cache_validate, origins, counters })))
     }
 
+    /// Whether it keeps pieces on a disk.
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
     /// The name of a piece of `len` bytes (of a whole value: of any length).
-    pub fn name(&self, store: usize, key: &str, part: Part, len: usize) -> Name {
-        let (tag, offset, len) = match part {
-            Part::Whole => (WHOLE, 0, 0),
-            Part::From(offset) => (1, offset, len as u64),
-            Part::Last => (2, 0, len as u64),
+    pub fn name(&self, store: usize, key: &str, range: ByteRange, len: usize) -> Name {
+        let (tag, offset, len) = match range {
+            ByteRange::Whole => (WHOLE, 0, 0),
+            ByteRange::From(offset) => (1, offset, len as u64),
+            ByteRange::Last => (2, 0, len as u64),
         };
         let Origin { identity, remote } = &self.origins[store];
         let mut bytes = Vec::with_capacity(18 + identity.len() + key.len());
@@ -236,7 +247,7 @@ impl Cache {
             Some(held) => disk.knows(name.object, held),
         };
         match current {
-            None => return Looked::Perhaps(Unsure(piece)),
+            None => return Looked::Perhaps(Unvalidated(piece)),
             Some(true) if self.fill(disk, name, &piece, to) => {
                 return Looked::Here(Found { size: piece.size, version: piece.version });
             }
@@ -255,7 +266,7 @@ impl Cache {
         &self,
         name: &Name,
         key: &str,
-        store: &dyn AsyncStore,
+        store: &dyn Store,
         turns: &Semaphore,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -277,9 +288,9 @@ impl Cache {
     pub async fn stored_if_same(
         &self,
         name: &Name,
-        Unsure(piece): &Unsure,
+        Unvalidated(piece): &Unvalidated,
         key: &str,
-        store: &dyn AsyncStore,
+        store: &dyn Store,
         turns: &Semaphore,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
@@ -398,7 +409,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
             "cache_dir: expected a path, but found one that begins with ~, which only a shell replaces; write it out",
         ));
     }
-    if spec.cache_dir.is_some() && !spec.paths.iter().any(|p| store::is_remote(p)) {
+    let remote = || spec.paths.iter().any(|p| store::is_remote(p)) || store::has_remote_places(&spec.storage_options);
+    if spec.cache_dir.is_some() && !remote() {
         return Err(Error::value(
             "cache_dir: expected none, since every path is local; leave it out, or use cache_size if reading is slow",
         ));

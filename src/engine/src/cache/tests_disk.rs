@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::store::Phase;
-use crate::store::remote::fake::{Server, publish};
+use crate::store::object::fake::{Server, publish};
+use crate::store::{Phase, block_on};
 
 fn spec(dir: &Path, url: &str) -> Spec {
     Spec {
@@ -22,14 +22,14 @@ fn open(spec: &Spec) -> (Arc<Cache>, Vec<Arc<dyn Store>>) {
 
 /// What a reader gets of a whole value, and which requests it made for it.
 fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) -> (Vec<u8>, Vec<String>) {
-    let store = stores[0].remote().unwrap();
+    let store = &*stores[0];
     let turns = Semaphore::new(1);
-    let name = cache.name(0, "k", Part::Whole, len);
+    let name = cache.name(0, "k", ByteRange::Whole, len);
     let mut to = vec![0; len];
     server.log.lock().unwrap().clear();
-    store.io().block_on(async {
-        if cache.stored_now(&name, "k", &**store, &turns, &mut to).await.unwrap().is_none() {
-            let found = store.read("k", Part::Whole, None, Phase::Running, &mut to).await.unwrap().unwrap();
+    block_on(store, async {
+        if cache.stored_now(&name, "k", store, &turns, &mut to).await.unwrap().is_none() {
+            let found = store.read("k", ByteRange::Whole, None, Phase::Running, &mut to).await.unwrap().unwrap();
             cache.keep(&name, &found, &to);
         }
     });
@@ -93,7 +93,7 @@ fn what_waits_is_bounded_and_written_before_the_end() {
     let found = Found { size: 1, version: Some("\"v\"".into()) };
     let bytes = vec![1; 16 << 20];
     for number in 0..12 {
-        cache.keep(&cache.name(0, &number.to_string(), Part::Whole, 0), &found, &bytes);
+        cache.keep(&cache.name(0, &number.to_string(), ByteRange::Whole, 0), &found, &bytes);
     }
     let counters = Arc::clone(&cache.counters);
     drop(cache);
@@ -102,7 +102,7 @@ fn what_waits_is_bounded_and_written_before_the_end() {
     let (cache, _stores) = open(&spec);
     let mut to = vec![0; 16 << 20];
     let there = (0..12).filter(|number: &i32| {
-        let name = cache.name(0, &number.to_string(), Part::Whole, 0);
+        let name = cache.name(0, &number.to_string(), ByteRange::Whole, 0);
         cache.stored(&name, &"\"v\"".into(), &mut to)
     });
     assert_eq!(there.count() as u64, written);

@@ -60,7 +60,7 @@ pub fn status_message(status: i32) -> Option<String> {
     match status {
         0 => None,
         UNWRITTEN_STATUS => Some("the GPU's decoder did not decode it and gave no reason".to_owned()),
-        other => Some(nvcomp_sys::Status(other).to_string()),
+        other => Some(nvcomp_sys::Status::of_stream(other).to_string()),
     }
 }
 

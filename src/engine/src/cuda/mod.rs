@@ -47,7 +47,8 @@ fn driver_error(call: &str, error: DriverError) -> Error {
         }
         _ => "",
     };
-    Error::runtime(format!("{call} failed: {}: {}{advice}", text(error.error_name()), text(error.error_string())))
+    let message = format!("{call} failed: {}: {}{advice}", text(error.error_name()), text(error.error_string()));
+    if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY { Error::memory(message) } else { Error::runtime(message) }
 }
 #[cfg(test)]
 pub(crate) mod test_gpu;

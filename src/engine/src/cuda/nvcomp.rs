@@ -33,7 +33,7 @@ pub fn available() -> Result<()> {
 /// If the library isn't there, or doesn't support streams as large.
 pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize> {
     let library = library()?;
-    library.zstd.temp_size(n, stream, total).map_err(|status| {
+    library.zstd_temp_size(n, stream, total).map_err(|status| {
         Error::runtime(format!("nvCOMP's workspace for {n} zstd streams of at most {stream} bytes: {status}"))
     })
 }
@@ -71,13 +71,13 @@ pub(super) unsafe fn decode_async(
         decoded: arrays.out_ptrs,
         statuses: arrays.statuses,
     };
-    let raw = stream.raw() as nvcomp_sys::sys::CudaStream;
+    let raw = stream.raw() as nvcomp_sys::sys::cudaStream_t;
     // SAFETY: both arrays have n entries, says the caller.
     unsafe {
         memset_async(stream, arrays.statuses, POISON, n * size_of::<i32>())?;
         memset_async(stream, arrays.out_sizes, POISON, n * size_of::<u64>())?;
     }
     // SAFETY: the caller vouches for arrays, streams and workspace; `memset_async` made the stream's context current.
-    let result = unsafe { library.zstd.decompress(&batch, temp_ptr, temp_len, raw) };
+    let result = unsafe { library.zstd_decompress(&batch, temp_ptr, temp_len, raw) };
     result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} zstd streams: {status}")))
 }

@@ -2,11 +2,13 @@
 
 use super::test_gpu::{Gpu, Random, bytes_of, gpu};
 use super::{DeviceBuffer, copy_device_async, memset_async};
+use crate::assemble::Ops;
 use crate::dtype::DType;
 use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Shuffle, Source, TILE, host};
 use std::time::Instant;
 
-fn op(random: &mut Random) -> Op {
+/// An operation, and its missing values if it has many.
+fn op(random: &mut Random) -> (Op, Vec<f64>) {
     let dtypes = DType::ALL;
     let src = dtypes[random.below(12) as usize];
     let plain = random.below(3) == 0;
@@ -14,7 +16,7 @@ fn op(random: &mut Random) -> Op {
     let mut flag = || i32::from(!plain && random.below(3) == 0);
     let (has_scale, has_offset, has_norm, missing) = (flag(), flag(), flag(), 2 * flag());
     let mask = u64::MAX >> (64 - 8 * src.size());
-    Op {
+    let common = Op {
         src_dtype: src as i32,
         dst_dtype: dst as i32,
         swap: random.below(2) as i32,
@@ -30,6 +32,21 @@ fn op(random: &mut Random) -> Op {
         mean: random.below(1000) as f64 / 7.0,
         stddev: 1.0 + random.below(100) as f64 / 3.0,
         pad: random.below(10_000) as f64 / 3.0 - 1000.0,
+    };
+    match random.below(6) {
+        0 => {
+            let factor = f64::from_bits(random.next());
+            let op =
+                Op { num_missing: 0, has_offset: 0, has_scale: 1, scale: factor, decoded: DType::I64 as i32, ..common };
+            (op, Vec::new())
+        }
+        1 => {
+            let mut missing: Vec<f64> = (0..3 + random.below(200)).map(|i| i as f64 - 100.0).collect();
+            missing.extend([f64::NEG_INFINITY, f64::INFINITY]);
+            missing.sort_by(f64::total_cmp);
+            (Op { num_missing: missing.len() as i32, ..common }, missing)
+        }
+        _ => (common, Vec::new()),
     }
 }
 
@@ -124,7 +141,8 @@ fn gpu_assemble_agrees_with_the_host() {
         for (i, value) in source.chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 3 == 0) {
             value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
         }
-        let ops: Vec<Op> = (0..40).map(|_| op(&mut random)).collect();
+        let ops = Ops::new((0..40).map(|_| op(&mut random)));
+        let missing = gpu.upload(&bytes_of(ops.missing()));
         let (mut jobs, mut at) = (Vec::new(), 0u64);
         for _ in 0..if round == 0 { 1 } else { 300 } {
             let index = random.below(ops.len() as u64) as usize;
@@ -150,7 +168,7 @@ fn gpu_assemble_agrees_with_the_host() {
         // SAFETY: the boxes lie within the two buffers.
         unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops) };
         let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; at as usize]));
-        run(&gpu, &moved(src.ptr(), dst.ptr()), &ops);
+        run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(missing.ptr()));
         let found = gpu.download(&dst);
         for job in &jobs {
             let op = &ops[job.op as usize];

@@ -10,10 +10,11 @@ use super::cf::{self, Cf};
 use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
-use super::json::shown;
+use super::names::DimNames;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
@@ -67,7 +68,7 @@ impl Part {
 /// What an array's metadata say beside the [`Part`].
 pub(super) struct Described {
     pub part: Part,
-    pub dims: Vec<String>,
+    pub dims: DimNames,
     pub stored: Stored,
     pub fill: u64,
     pub cf: Cf,
@@ -95,7 +96,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
     }
     let fill = own_fill.unwrap_or(0);
     countable(&shape, stored)?;
-    let dims = dimension_names(document.get("dimension_names"), &node.attributes, shape.len())?;
+    let dims = DimNames::read(document.get("dimension_names"), &node.attributes, shape.len());
     let cf = if mask_and_scale {
         cf::decode(node.version, stored, own_fill.filter(|_| node.version == 2), &node.attributes)?
     } else {
@@ -105,7 +106,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         understood(document)?;
         chunks_v3(document, &shape, stored, fill)?
     } else {
-        chunks_v2(document, &shape, stored, fill)?
+        chunks_v2(document, &node.attributes, &shape, stored, fill)?
     };
     let part = Part {
         store,
@@ -152,7 +153,13 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
     Ok(Chunks { grid, largest_bytes, format, sharding: opened, keys })
 }
 
-fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+fn chunks_v2(
+    document: &Map<String, Value>,
+    attributes: &Map<String, Value>,
+    shape: &[u64],
+    stored: Stored,
+    fill: u64,
+) -> Result<Chunks> {
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
     let grid = grid::regular(field("chunks"), shape)?;
     let fortran = match field("order") {
@@ -160,12 +167,16 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         Value::String(s) if s == "F" => true,
         found => return Err(Error::value(format!("order: expected \"C\" or \"F\", but found {}", shown(found)))),
     };
-    let filters = match field("filters") {
+    let mut filters = match field("filters") {
         Value::Null => Vec::new(),
         Value::Array(filters) => filters.clone(),
         found => return Err(Error::value(format!("filters: expected a list or null, but found {}", shown(found)))),
     };
-    let compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let mut compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
+    let by_nczarr = is_nczarr(document) || is_nczarr(attributes);
+    for codec in filters.iter_mut().chain(&mut compressor) {
+        shuffle_of_the_type(codec, by_nczarr, stored.dtype.size())?;
+    }
     let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
     let (largest, largest_bytes) = largest(&grid, stored)?;
     let format = codecs.format(stored.dtype, fill, &largest)?;
@@ -177,6 +188,32 @@ fn chunks_v2(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         Error::value(format!("dimension_separator: expected \".\" or \"/\", but found {}", shown(separator)))
     })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
+}
+
+/// Whether netCDF-C wrote these keys: `_nczarr_array` and others into attributes, before 4.9.3 in capitals.
+fn is_nczarr(keys: &Map<String, Value>) -> bool {
+    keys.keys().any(|key| key.to_ascii_lowercase().starts_with("_nczarr_"))
+}
+
+/// Gives the elements of a shuffle their size where netCDF-C wrote it: always that of the type, whatever `codec` says. Versions
+/// of it write 0, a number as text, or none. numcodecs writes numbers; 0 is no shuffle, and none is 4. So 0 means two things
+/// of the same metadata, and it must be known who wrote them.
+fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Result<()> {
+    if codec.get("id").and_then(Value::as_str) != Some("shuffle") || size == 1 {
+        return Ok(());
+    }
+    let given = codec.get("elementsize").unwrap_or(&Value::Null);
+    let is_text = given.as_str().is_some_and(|text| text.parse::<u32>().is_ok());
+    let is_zero = given.as_u64() == Some(0);
+    if is_text || by_nczarr && (is_zero || given.is_null()) {
+        codec["elementsize"] = size.into();
+    } else if is_zero {
+        return Err(Error::value(format!(
+            "codec \"shuffle\": elementsize: expected the bytes of an element, but found 0, which netCDF-C writes for those \
+             of the type and numcodecs for no shuffle; write {size} into .zarray if netCDF-C wrote the array, else 1"
+        )));
+    }
+    Ok(())
 }
 
 /// The largest chunk's shape and its decoded bytes, which must fit into memory.
@@ -249,41 +286,6 @@ fn understood(document: &Map<String, Value>) -> Result<()> {
     }
 }
 
-/// `dimension_names`, else `_ARRAY_DIMENSIONS`; dimensions without a name are called `dim_0`, `dim_1` and so on.
-fn dimension_names(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Result<Vec<String>> {
-    let (field, names) = match names {
-        Some(names) if !names.is_null() => ("dimension_names", names),
-        _ => ("_ARRAY_DIMENSIONS", attributes.get("_ARRAY_DIMENSIONS").unwrap_or(&Value::Null)),
-    };
-    let wrong = || {
-        Error::value(format!(
-            "{field}: expected a name or null for each of {ndim} dimensions, but found {}",
-            shown(names)
-        ))
-    };
-    let unnamed = vec![Value::Null; ndim];
-    let names = match names {
-        Value::Null => &unnamed,
-        Value::Array(names) if names.len() == ndim => names,
-        _ => return Err(wrong()),
-    };
-    let mut dims: Vec<String> = Vec::with_capacity(ndim);
-    for (i, name) in names.iter().enumerate() {
-        let name = match name {
-            Value::Null => format!("dim_{i}"),
-            Value::String(name) => name.clone(),
-            _ => return Err(wrong()),
-        };
-        if dims.contains(&name) {
-            return Err(Error::value(format!(
-                "{field}: expected a different name for each dimension, but found {name:?} twice"
-            )));
-        }
-        dims.push(name);
-    }
-    Ok(dims)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,8 +305,33 @@ mod tests {
     fn keys_and_names() {
         let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, false).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
-        assert_eq!(described.dims, ["dim_0", "lat"]);
+        assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
+    }
+
+    #[test]
+    fn shuffles_of_nczarr_have_elements_of_the_type() {
+        let shuffled = |filter: Value, attributes: Value, dtype: &str| {
+            let metadata = json!({
+                "zarr_format": 2, "shape": [10], "chunks": [5], "dtype": dtype, "fill_value": 0, "order": "C",
+                "filters": [filter], "compressor": {"id": "zlib", "level": 1}
+            });
+            let attributes = attributes.as_object().unwrap().clone();
+            let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
+            describe(node, 0, false).map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
+        };
+        let zero = json!({"id": "shuffle", "elementsize": 0});
+        assert_eq!(shuffled(zero.clone(), json!({"_nczarr_array": {}}), "<f4").unwrap(), Some(4));
+        assert_eq!(shuffled(zero.clone(), json!({"_NCZARR_ATTR": {}}), "<i8").unwrap(), Some(8));
+        assert_eq!(shuffled(zero.clone(), json!({}), "|u1").unwrap(), Some(1), "one byte: both mean the same");
+        assert!(shuffled(zero, json!({}), "<f4").unwrap_err().message().contains("write 4 into .zarray"));
+        let none = json!({"id": "shuffle"});
+        assert_eq!(shuffled(none.clone(), json!({"_nczarr_array": {}}), "<f8").unwrap(), Some(8));
+        assert_eq!(shuffled(none, json!({}), "<f8").unwrap(), Some(4), "the default of numcodecs");
+        for text in ["0", "2"] {
+            let text = json!({"id": "shuffle", "elementsize": text});
+            assert_eq!(shuffled(text, json!({}), "<i2").unwrap(), Some(2), "only netCDF-C writes text");
+        }
     }
 
     #[test]
@@ -328,9 +355,6 @@ mod tests {
             ("codecs", json!([{"name": "bytes", "configuration": {"endian": "middle"}}])),
             ("chunk_key_encoding", json!({"name": "nonsense"})),
             ("storage_transformers", json!([{"name": "x"}])),
-            ("dimension_names", json!(["a", "a"])),
-            ("dimension_names", json!(["dim_1", null])),
-            ("dimension_names", json!(["a"])),
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {

@@ -1,26 +1,31 @@
 //! CF decoding (`_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `_Unsigned`) as xarray's `open_zarr` does
 //! it without decoding times: which values are missing, which type results. What xarray refuses is refused here.
 //!
-//! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and
-//! an integer `scale_factor` alone gives int64.
+//! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and an
+//! integer `scale_factor` without `add_offset` turns values into int64 (fractions are cut off) before it multiplies them.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
 use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
-use super::json::{bare_float, shown};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::{bare_float, shown};
+
+/// Values that mean missing at most: more would be a mistake, or mischief.
+const MAX_MISSING: usize = 4096;
 
 /// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cf {
-    /// Stored values that mean missing: bits of `src_dtype` in native order, zero-extended; at most 2. xarray compares
-    /// values as floats: -0.0 equals 0.0, and integers beyond 2^53 equal their neighbours.
+    /// Stored values that mean missing: bits of `src_dtype` in native order, zero-extended. xarray compares values as
+    /// floats: -0.0 equals 0.0, and integers beyond 2^53 equal their neighbours.
     pub missing: Vec<u64>,
     /// Factor, already rounded to `decoded`; the product is rounded to `decoded` too, also before a summand is added.
     pub scale: Option<f64>,
+    /// Instead of all these: values become int64, as NumPy's `astype` has it, and are multiplied by this, modulo 2^64.
+    pub int_scale: Option<i64>,
     /// Summand, rounded likewise.
     pub offset: Option<f64>,
     /// The type of the stored elements, after `_Unsigned`: as wide as the array's own.
@@ -33,12 +38,13 @@ pub struct Cf {
 impl Cf {
     /// No decoding at all.
     pub fn identity(dtype: DType) -> Self {
-        Self { missing: Vec::new(), scale: None, offset: None, src_dtype: dtype, decoded: dtype }
+        Self { missing: Vec::new(), scale: None, int_scale: None, offset: None, src_dtype: dtype, decoded: dtype }
     }
 
     /// Whether values pass unchanged.
     pub fn is_identity(&self) -> bool {
-        self.missing.is_empty() && self.scale.is_none() && self.offset.is_none() && self.src_dtype == self.decoded
+        let factors = self.scale.is_some() || self.int_scale.is_some() || self.offset.is_some();
+        self.missing.is_empty() && !factors && self.src_dtype == self.decoded
     }
 }
 
@@ -93,7 +99,7 @@ impl Number {
 /// A scale or offset, with what Python's type of it decides.
 #[derive(Clone, Copy)]
 enum Factor {
-    Int(f64),
+    Int(i128),
     Float(f64),
     /// A bool or a list of one: no number type for xarray.
     Odd(f64),
@@ -102,7 +108,8 @@ enum Factor {
 impl Factor {
     fn value(self) -> f64 {
         match self {
-            Self::Int(f) | Self::Float(f) | Self::Odd(f) => f,
+            Self::Int(i) => i as f64,
+            Self::Float(f) | Self::Odd(f) => f,
         }
     }
 }
@@ -110,7 +117,8 @@ impl Factor {
 /// Which type xarray computes in.
 enum Packed {
     Float(DType),
-    Int64,
+    /// Multiplied by this.
+    Int64(i128),
     NoNumber,
 }
 
@@ -170,7 +178,9 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
         decoded = if packed {
             match choose(src_dtype, scale, offset) {
                 Packed::Float(float) => float,
-                Packed::Int64 => return Err(refused("an integer scale_factor, and missing values that int64 lacks")),
+                Packed::Int64(_) => {
+                    return Err(refused("an integer scale_factor, and missing values that int64 lacks"));
+                }
                 Packed::NoNumber => return Err(refused("a scale_factor that is no plain number")),
             }
         } else {
@@ -182,11 +192,16 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
             }
         };
     }
+    let mut int_scale = None;
     if packed {
         if !named {
             decoded = match choose(decoded, scale, offset) {
                 Packed::Float(float) => float,
-                Packed::Int64 => int64_scale(decoded, scale)?,
+                Packed::Int64(factor) => {
+                    let factor = i64::try_from(factor).ok();
+                    int_scale = Some(factor.ok_or_else(|| refused("an integer scale_factor that int64 can't hold"))?);
+                    DType::I64
+                }
                 Packed::NoNumber => return Err(refused("a scale_factor that is no plain number")),
             };
         } else if !decoded.is_float() {
@@ -200,12 +215,13 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
         decoded = DType::Bool;
     }
 
-    let missing = missing_bits(&values, src_dtype)?;
+    let missing = missing_bits(&values, src_dtype);
     let rounded = |factor: Option<Factor>| {
         let value = factor.map(Factor::value);
         if decoded.is_float() { value.map(|f| float_value(float_bits(f, decoded), decoded)) } else { value }
     };
-    Ok(Cf { missing, scale: rounded(scale), offset: rounded(offset), src_dtype, decoded })
+    let scale = if int_scale.is_some() { None } else { rounded(scale) };
+    Ok(Cf { missing, scale, int_scale, offset: rounded(offset), src_dtype, decoded })
 }
 
 enum Fill {
@@ -258,6 +274,9 @@ fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> {
             Value::Null => {}
             _ => out.push(number(value)),
         }
+    }
+    if out.len() > MAX_MISSING {
+        return Err(refused(&format!("{} numbers in {name}, of which {MAX_MISSING} are read at most", out.len())));
     }
     // One float makes all of a list floats, and one string makes all of it strings.
     if out.iter().any(Option::is_none) {
@@ -383,7 +402,7 @@ fn factor(attrs: &Map<String, Value>, name: &str) -> Result<Option<Factor>> {
     Ok(match (inner, number(inner)) {
         (Value::Null, _) if value.is_null() => None,
         (_, Some(n)) if value.is_array() || value.is_boolean() => Some(Factor::Odd(n.as_f64())),
-        (_, Some(Number::Int(i))) => Some(Factor::Int(i as f64)),
+        (_, Some(Number::Int(i))) => Some(Factor::Int(i)),
         (_, Some(Number::Float(f))) => Some(Factor::Float(f)),
         _ => return Err(wrong()),
     })
@@ -393,7 +412,7 @@ fn factor(attrs: &Map<String, Value>, name: &str) -> Result<Option<Factor>> {
 fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed {
     match (scale, offset) {
         (_, Some(_)) | (Some(Factor::Float(_)), None) => Packed::Float(DType::F64),
-        (Some(Factor::Int(_)), None) => Packed::Int64,
+        (Some(Factor::Int(i)), None) => Packed::Int64(i),
         (Some(Factor::Odd(_)), None) => Packed::NoNumber,
         (None, None) => Packed::Float(match dtype {
             DType::F16 | DType::F32 | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
@@ -402,17 +421,8 @@ fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed
     }
 }
 
-/// An integer scale alone multiplies in int64. Computed in float64 that is exact for what passes here.
-fn int64_scale(dtype: DType, scale: Option<Factor>) -> Result<DType> {
-    let small = scale.is_none_or(|s| s.value().abs() <= f64::from(1 << 20));
-    if !dtype.is_float() && dtype.size() <= 4 && small {
-        return Ok(DType::I64);
-    }
-    Err(refused("an integer scale_factor, with which xarray computes in int64 (write it with a decimal point)"))
-}
-
 /// The stored values that equal one of `values`.
-fn missing_bits(values: &[Option<Number>], dtype: DType) -> Result<Vec<u64>> {
+fn missing_bits(values: &[Option<Number>], dtype: DType) -> Vec<u64> {
     let mut missing = Vec::new();
     for value in values.iter().flatten() {
         if dtype.is_float() {
@@ -436,14 +446,7 @@ fn missing_bits(values: &[Option<Number>], dtype: DType) -> Result<Vec<u64>> {
             missing.extend(value.as_int().and_then(|i| int_bits(i, dtype)));
         }
     }
-    if missing.len() > 2 {
-        return Err(Error::value(format!(
-            "mask_and_scale: expected at most two stored values that mean missing, but found {}; write the array with \
-             one of them",
-            missing.len()
-        )));
-    }
-    Ok(missing)
+    missing
 }
 
 #[cfg(test)]

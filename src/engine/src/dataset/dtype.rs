@@ -4,9 +4,9 @@
 use half::f16;
 use serde_json::Value;
 
-use super::json::{named_float, shown};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::{named_float, shown};
 
 /// A stored data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub(super) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
 }
 
 /// The bits of the float of `dtype` that is nearest to `f`, zero-extended.
-pub(super) fn float_bits(f: f64, dtype: DType) -> u64 {
+pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
     match dtype {
         DType::F16 => u64::from(crate::dtype::half_from_f64(f).to_bits()),
         DType::F32 => u64::from((f as f32).to_bits()),
@@ -203,7 +203,7 @@ pub(super) fn float_bits(f: f64, dtype: DType) -> u64 {
 }
 
 /// The float with these bits.
-pub(super) fn float_value(bits: u64, dtype: DType) -> f64 {
+pub(crate) fn float_value(bits: u64, dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
         DType::F32 => f64::from(f32::from_bits(bits as u32)),

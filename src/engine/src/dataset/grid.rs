@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use super::json::shown;
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// Boundaries that are listed, not computed, are kept in memory: 128 MB of them at most.
 const MAX_LISTED: u64 = 1 << 24;

@@ -7,9 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
-use super::json::{self, shown};
+use super::documents;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Store;
+use crate::json::shown;
+use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
 /// Listing stops here; it only serves messages and the choice of a store's only array.
 const MAX_LISTED: usize = 1000;
@@ -29,6 +30,8 @@ pub(super) struct Hierarchy<'a> {
     consolidated_key: &'static str,
     /// What is wrong with a document of groups, without which arrays may be found.
     damaged: Option<Error>,
+    /// Whether chunks are found by Parquet files beside the consolidated metadata.
+    pub has_references: bool,
     /// Documents of arrays that were read together, by key.
     ahead: HashMap<String, Result<Option<Value>>>,
 }
@@ -53,7 +56,7 @@ impl<'a> Hierarchy<'a> {
         let place = |key: &str| format!("store {}, {key}", store.location());
         // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
         let mut refused = None;
-        let mut read = |key: &str| match json::read(store, key) {
+        let mut read = |key: &str| match documents::read(store, key) {
             Err(e) if e.is_refused() => {
                 refused.get_or_insert(e);
                 Ok(None)
@@ -86,6 +89,7 @@ impl<'a> Hierarchy<'a> {
                 consolidated,
                 consolidated_key: "zarr.json",
                 damaged: None,
+                has_references: false,
                 ahead: HashMap::new(),
             }));
         }
@@ -98,23 +102,28 @@ impl<'a> Hierarchy<'a> {
             consolidated,
             consolidated_key: ".zmetadata",
             damaged,
+            has_references: false,
             ahead: HashMap::new(),
         };
         let mut damaged = None;
         match read(".zmetadata") {
             Ok(None) => {}
-            Ok(Some(mut document)) => match document.get_mut("metadata").map(Value::take) {
-                Some(Value::Object(documents)) if !documents.is_empty() => {
-                    return Ok(Some(v2(Value::Null, documents.contains_key(".zarray"), Some(documents), None)));
+            Ok(Some(mut document)) => {
+                let has_references = is_metadata_of_references(&document);
+                match document.get_mut("metadata").map(Value::take) {
+                    Some(Value::Object(documents)) if !documents.is_empty() => {
+                        let hierarchy = v2(Value::Null, documents.contains_key(".zarray"), Some(documents), None);
+                        return Ok(Some(Self { has_references, ..hierarchy }));
+                    }
+                    found => {
+                        damaged = Some(Error::value(format!(
+                            "{}: expected an object \"metadata\" with documents, but found {}; consolidate the metadata again",
+                            place(".zmetadata"),
+                            found.as_ref().map_or("none".to_owned(), shown)
+                        )));
+                    }
                 }
-                found => {
-                    damaged = Some(Error::value(format!(
-                        "{}: expected an object \"metadata\" with documents, but found {}; consolidate the metadata again",
-                        place(".zmetadata"),
-                        found.as_ref().map_or("none".to_owned(), shown)
-                    )));
-                }
-            },
+            }
             Err(e) if is_damage(&e) => damaged = Some(e),
             Err(e) => return Err(e),
         }
@@ -139,6 +148,7 @@ impl<'a> Hierarchy<'a> {
             consolidated: None,
             consolidated_key: "zarr.json",
             damaged: None,
+            has_references: false,
             ahead: HashMap::new(),
         }
     }
@@ -163,7 +173,7 @@ impl<'a> Hierarchy<'a> {
         }
         keys.sort();
         keys.dedup();
-        let documents = json::read_many(self.store, &keys);
+        let documents = documents::read_many(self.store, &keys);
         self.ahead = keys.into_iter().zip(documents).collect();
     }
 
@@ -177,7 +187,7 @@ impl<'a> Hierarchy<'a> {
     }
 
     fn read(&self, key: &str) -> Result<Option<Value>> {
-        self.ahead.get(key).cloned().unwrap_or_else(|| json::read(self.store, key))
+        self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
     }
 
     /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed
@@ -203,11 +213,11 @@ impl<'a> Hierarchy<'a> {
 
     /// Whether it could be listed.
     fn list(&self, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<bool> {
-        let Some(children) = self.store.children(prefix)? else { return Ok(false) };
+        let Some(children) = block_on(self.store, self.store.children(prefix))? else { return Ok(false) };
         let paths: Vec<String> = children.iter().take(MAX_LISTED).map(|child| format!("{prefix}{child}")).collect();
         let documents = |name: &str, paths: &[String]| {
             let keys: Vec<String> = paths.iter().map(|path| format!("{path}/{name}")).collect();
-            json::read_many(self.store, &keys)
+            documents::read_many(self.store, &keys)
         };
         let (mut groups, mut rest) = (Vec::new(), paths);
         let versions = if self.version == 2 { [2, 3] } else { [3, 2] };
@@ -314,7 +324,8 @@ impl<'a> Hierarchy<'a> {
     /// there are others would cost a request for each array, so that it is taken to have its own: whoever writes consolidated
     /// metadata writes those too, and only they tell of an array that was deleted.
     fn key(&self, own: String, consolidated: bool) -> Result<String> {
-        let alone = consolidated && self.store.remote().is_none() && !self.store.exists(&own)?;
+        let store = self.store;
+        let alone = consolidated && store.latency() == Latency::Local && !block_on(store, store.exists(&own))?;
         Ok(if alone { self.consolidated_key.to_owned() } else { own })
     }
 

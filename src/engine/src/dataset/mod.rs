@@ -7,25 +7,28 @@
 
 mod array;
 mod cf;
+mod documents;
 mod dtype;
 mod grid;
 mod hierarchy;
-mod json;
+mod names;
 mod sharding;
 
 use std::sync::Arc;
 
 pub use array::Part;
 pub use cf::Cf;
-pub(crate) use dtype::scalar_bits;
+pub(crate) use dtype::{float_bits, float_value, scalar_bits};
 pub use grid::DimGrid;
-pub(crate) use json::shown;
+pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
+
+pub(crate) use crate::json::shown;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
 use crate::spec::Spec;
-use crate::store::{self, ReadFiles, Store};
+use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
 
@@ -42,8 +45,8 @@ pub struct Dataset {
 pub struct ArrayInfo {
     /// Its name in the store; that of the store if it is the array itself.
     pub name: String,
-    /// The dimensions' names, all different.
-    pub dims: Vec<String>,
+    /// What its dimensions are called.
+    pub dims: DimNames,
     /// The type of the stored elements.
     pub dtype: DType,
     /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
@@ -65,7 +68,14 @@ impl Dataset {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
         let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
-        let mut stores = store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?;
+        Self::of_stores(spec, store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?)
+    }
+
+    /// The same in stores that are open, one for each of the paths.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
         let mut arrays: Vec<ArrayInfo> = Vec::new();
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             let (store, described) = described?;
@@ -90,14 +100,22 @@ type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
 const TOGETHER: usize = 16;
 
 fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
-    let describe = |i: usize| describe(spec, i, &stores[i]);
-    if stores.len() == 1 || stores.iter().all(|s| s.remote().is_none()) {
-        return (0..stores.len()).map(describe).collect();
+    each_store(stores, |i, store| describe(spec, i, store))
+}
+
+/// Does `work` for each store, in their order; for some at the same time if that means to wait for servers.
+pub(crate) fn each_store<T: Send>(
+    stores: &[Arc<dyn Store>],
+    work: impl Fn(usize, &Arc<dyn Store>) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let work = |i: usize| work(i, &stores[i]);
+    if stores.len() == 1 || stores.iter().all(|s| s.latency() == Latency::Local) {
+        return (0..stores.len()).map(work).collect();
     }
     let all: Vec<usize> = (0..stores.len()).collect();
-    let together = |some: &[usize]| -> Vec<Result<Arrays>> {
+    let together = |some: &[usize]| -> Vec<Result<T>> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || describe(i))).collect();
+            let threads: Vec<_> = some.iter().map(|&i| scope.spawn(move || work(i))).collect();
             let panicked = |p: Box<dyn std::any::Any + Send>| {
                 Err(Error::runtime(format!("internal error while metadata were read: {}", panic_text(&*p))))
             };
@@ -112,7 +130,14 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
         opened => match metadata_error(opened)? {
-            Some(hierarchy) => return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?)),
+            Some(hierarchy) => {
+                if hierarchy.has_references
+                    && let Some(references) = metadata_error(store::references(store))?
+                {
+                    return describe(spec, i, &references);
+                }
+                return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
+            }
             None => None,
         },
     };
@@ -160,6 +185,18 @@ fn describe_in(
     names.iter().map(found).collect()
 }
 
+/// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
+///
+/// # Errors
+/// If its metadata can't be read.
+pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
+    let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
+    let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
+    let described = metadata_error(array::describe(node, 0, true))
+        .map_err(|e| e.within(format!("store {}, array '{name}'", store.location())))?;
+    Ok(Some(ArrayInfo::new(name.to_owned(), described)))
+}
+
 impl ArrayInfo {
     fn new(name: String, described: Described) -> Self {
         let Described { part, dims, stored, fill, cf } = described;
@@ -175,8 +212,8 @@ impl ArrayInfo {
                 self.name
             )))
         };
-        if self.dims != other.dims {
-            return differ("dimensions", format!("{:?}", self.dims), format!("{:?}", other.dims));
+        if self.dims.names != other.dims.names {
+            return differ("dimensions", format!("{:?}", self.dims.names), format!("{:?}", other.dims.names));
         }
         if self.dtype != other.stored.dtype {
             return differ("data type", self.dtype.to_string(), other.stored.dtype.to_string());

@@ -6,10 +6,10 @@
 use serde_json::{Map, Value, json};
 
 use super::grid::{DimGrid, chunk_shape};
-use super::json::shown;
 use crate::codec::CodecList;
 use crate::error::{Error, Result};
-use crate::store;
+use crate::json::shown;
+use crate::store::ByteRange;
 
 /// How a shard is divided, and how its index is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl Sharding {
     }
 
     /// The bytes of a shard that are its encoded index, [`Self::index_bytes`] of them.
-    pub fn index_part(&self) -> store::Part {
-        if self.index_at_end { store::Part::Last } else { store::Part::From(0) }
+    pub fn index_range(&self) -> ByteRange {
+        if self.index_at_end { ByteRange::Last } else { ByteRange::From(0) }
     }
 
     /// Decodes the index of a shard of `object_len` bytes: for each slot the offset in the shard and the length of the
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((sharding.slots(), sharding.index_bytes), (4, 68));
         assert_eq!(sharding.shard_of(&[3, 2]), (vec![1, 1], 2));
         assert_eq!(sharding.shard_of(&[0, 3]), (vec![0, 1], 1));
-        assert_eq!(sharding.index_part(), store::Part::Last);
+        assert_eq!(sharding.index_range(), ByteRange::Last);
 
         let mut bytes: Vec<u8> =
             [0, 10, u64::MAX, u64::MAX, 10, 0, 122, 10].iter().flat_map(|n: &u64| n.to_be_bytes()).collect();

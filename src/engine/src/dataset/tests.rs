@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::hierarchy::Hierarchy;
 use super::*;
-use crate::store::{self, Found, LocalStore};
+use crate::store::{ByteRange, Found, LocalStore, Phase, block_on};
 
 pub(super) fn v3(shape: &[u64], dims: Value) -> Value {
     json!({
@@ -57,23 +58,37 @@ struct Watched {
     opened: Mutex<Vec<String>>,
 }
 
+#[async_trait]
 impl Store for Watched {
     fn location(&self) -> &str {
         self.inner.location()
     }
-    fn read(&self, key: &str, part: store::Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+    fn latency(&self) -> Latency {
+        Latency::Local
+    }
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
         self.opened.lock().unwrap().push(key.to_owned());
-        self.inner.read(key, part, version, to)
+        self.inner.read(key, range, version, phase, to).await
     }
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
         self.opened.lock().unwrap().push(key.to_owned());
-        self.inner.get(key, most)
+        self.inner.get(key, max, phase).await
     }
-    fn exists(&self, key: &str) -> Result<bool> {
-        self.inner.exists(key)
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        self.inner.head(key).await
     }
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.inner.children(prefix)
+    async fn exists(&self, key: &str) -> Result<bool> {
+        self.inner.exists(key).await
+    }
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.inner.children(prefix).await
     }
 }
 
@@ -120,7 +135,7 @@ fn consolidated_metadata_of_v2_are_read_once() {
     let dataset = open(&[dir.path()], &[]).unwrap();
     let array = &dataset.arrays[0];
     assert_eq!((array.name.as_str(), array.dtype), ("a", DType::F32));
-    assert_eq!(array.dims, ["y", "x"]);
+    assert_eq!(array.dims.names, ["y", "x"]);
     let format = &array.parts[0].format;
     assert_eq!((format.order.as_slice(), format.swap, format.describe()), (&[1, 0][..], true, "zlib".to_owned()));
     assert_eq!(array.parts[0].key(&[1, 0]), "a/1.0");
@@ -183,9 +198,11 @@ fn a_deleted_array_is_not_a_missing_chunk() {
     write(dir.path(), "v/zarr.json", &v3(&[4], json!(["x"])));
     let dataset = open(&[dir.path()], &["v"]).unwrap();
     let (part, store) = (&dataset.arrays[0].parts[0], dataset.stores[0].as_ref());
-    assert!(store.get(&part.key(&[0]), 100).unwrap().is_none() && store.exists(part.metadata_key()).unwrap());
+    let exists = || block_on(store, store.exists(part.metadata_key())).unwrap();
+    let key = part.key(&[0]);
+    assert!(block_on(store, store.get(&key, 100, Phase::Running)).unwrap().is_none() && exists());
     fs::remove_dir_all(dir.path().join("v")).unwrap();
-    assert!(!store.exists(part.metadata_key()).unwrap());
+    assert!(!exists());
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn arrays_of_one_version_below_groups_of_the_other() {
         write(root, "b/.zarray", &v2());
         write(root, "b/.zattrs", &json!({"_ARRAY_DIMENSIONS": ["y", "x"]}));
         assert_eq!(keys(root, &["a", "b"]), ["a/c/0", "b/0.0"]);
-        assert_eq!(open(&[root], &["b"]).unwrap().arrays[0].dims, ["y", "x"]);
+        assert_eq!(open(&[root], &["b"]).unwrap().arrays[0].dims.names, ["y", "x"]);
         let error = message(open(&[root], &["c"]));
         assert!(error.contains("found the arrays 'a', 'b'"), "{error}");
     }

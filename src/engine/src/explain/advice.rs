@@ -3,6 +3,7 @@
 use super::Explanation;
 use crate::codec::Compression;
 use crate::flow::catalog::Route;
+use crate::memory::shown as bytes;
 use crate::reader::needs::Division;
 use crate::spec::{DecodeDevice, Device};
 
@@ -17,6 +18,7 @@ const FEW_FOR_GPU: usize = 64;
 pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(refused(e));
+    all.extend(scarce_memory(e));
     all.extend(read_often(e));
     all.extend(large_chunks(e));
     all.extend(cpu_codecs(e));
@@ -28,6 +30,33 @@ pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
 fn refused(e: &Explanation) -> Option<String> {
     let why = e.memory.refused.as_ref()?;
     Some(format!("a reader with these limits isn't built ({why}); what is said here holds for the smallest ones"))
+}
+
+/// Limits that are more than the machine can give.
+fn scarce_memory(e: &Explanation) -> Vec<String> {
+    let mut all = Vec::new();
+    let (Some(machine), None) = (&e.memory.machine, &e.memory.refused) else { return all };
+    let (limit, total) = (e.memory.limits.host, bytes(machine.total));
+    if let Some(given) = e.spec.host_memory_limit.filter(|&given| given > limit) {
+        all.push(format!(
+            "host_memory_limit: {} are more than the {total} that this machine has ({}): {} are taken at most",
+            bytes(given),
+            machine.says,
+            bytes(limit)
+        ));
+    }
+    let most = limit.saturating_add(e.spec.cache_size);
+    if most > machine.available {
+        let what = if e.spec.cache_size > 0 { "host_memory_limit and cache_size" } else { "host_memory_limit" };
+        all.push(format!(
+            "the reader may take {} of host memory, but of the {total} that this machine has ({}) {} are available now: \
+             lower {what}, or free memory that others hold",
+            bytes(most),
+            machine.says,
+            bytes(machine.available)
+        ));
+    }
+    all
 }
 
 /// Chunks that are read several times in an epoch.
@@ -153,13 +182,4 @@ fn small_memory(e: &Explanation, working_set: usize) -> Option<String> {
             bytes(kept as u64)
         )
     })
-}
-
-/// A number of bytes for people.
-fn bytes(n: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS.iter().find(|(unit, _)| n >= *unit) {
-        Some((unit, name)) => format!("{:.1} {name}", n as f64 / *unit as f64),
-        None => format!("{n} bytes"),
-    }
 }

@@ -126,7 +126,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
             };
             ArrayFacts {
                 name: array.name.clone(),
-                dims: array.dims.clone(),
+                dims: array.dims.names.clone(),
                 dtype: array.dtype.name(),
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
@@ -173,26 +173,29 @@ pub(crate) fn chunks_in_reach(catalog: &Catalog, array: usize) -> Vec<u64> {
     let (view, parts) = (&geometry.views[array], &catalog.dataset.arrays[array].parts);
     let part = |(p, part): (usize, &Part)| {
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
-            // Elements of the joined, picked dimension that samples touch, of those in this store.
-            let (mut from, mut to) = match dim.role {
+            // Elements of the joined, picked dimension that samples touch.
+            let (from, to) = match dim.role {
                 Role::Whole => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
                     (from.max(0) as u64, to.max(0) as u64)
                 }
             };
-            if let Some((joined, starts)) = &view.joined
-                && *joined == d
-            {
-                (from, to) = (from.max(starts[p]) - starts[p], to.clamp(starts[p], starts[p + 1]) - starts[p]);
-            }
-            let count = match &dim.pick {
+            // The joined indices that lie in this store.
+            let (first, end) = match &view.joined {
+                Some((joined, starts)) if *joined == d => (starts[p], starts[p + 1]),
+                _ => (0, u64::MAX),
+            };
+            let count = match dim.picked(p) {
                 Some(pick) => {
-                    let picked = pick.iter().take(to as usize).skip(from as usize);
-                    picked.map(|&i| grid.chunk_at(i)).collect::<std::collections::BTreeSet<_>>().len() as u64
+                    let touched = pick.iter().take(to as usize).skip(from as usize);
+                    let here = touched.filter(|&&i| first <= i && i < end);
+                    here.map(|&i| grid.chunk_at(i - first)).collect::<std::collections::BTreeSet<_>>().len() as u64
                 }
-                None if from >= to => 0,
-                None => grid.chunk_at(to - 1) - grid.chunk_at(from) + 1,
+                None => match (from.max(first), to.min(end)) {
+                    (from, to) if from >= to => 0,
+                    (from, to) => grid.chunk_at(to - 1 - first) - grid.chunk_at(from - first) + 1,
+                },
             };
             n.saturating_mul(count)
         })

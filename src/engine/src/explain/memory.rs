@@ -5,17 +5,20 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::flow::budget::Needs;
 use crate::flow::catalog::Catalog;
-use crate::flow::rehearsal::{Cast, CastGpu};
+use crate::flow::simulation::{Config, GpuConfig};
 use crate::flow::wave::WaveLimits;
+use crate::memory::Machine;
 use crate::memory::arena::rounded;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, divide, limits, rules, smallest};
+use crate::reader::needs::{Division, Limits, There, divide, limits, rules, smallest};
 use crate::spec::Spec;
 
 /// The budgets of a reader, divided.
 pub(crate) struct Memory {
     pub smallest: Limits,
     pub limits: Limits,
+    /// The machine's memory, if it is known.
+    pub machine: Option<Machine>,
     /// Why a reader with these limits isn't built. All other numbers are then those of the smallest limits.
     pub refused: Option<String>,
     pub division: Division,
@@ -32,12 +35,17 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Divides the limits of `spec`, or the smallest ones if they are too small, for a reader of samples in this order.
-    pub fn new(spec: &Spec, catalog: &Catalog, needs: &Needs, order: &Order) -> Result<Self> {
-        let (smallest, limits) = (smallest(spec, needs, catalog)?, limits(spec, needs, catalog, None));
-        let (division, refused) = match divide(spec, needs, catalog, limits) {
-            Ok(division) => (division, None),
-            Err(e) => (divide(spec, needs, catalog, smallest)?, Some(e.message().to_owned())),
+    /// Divides the limits of `spec` where there is so much memory, or the smallest ones if they are too small or too large, for a
+    /// reader of samples in this order.
+    pub fn new(spec: &Spec, catalog: &Catalog, needs: &Needs, order: &Order, there: &There) -> Result<Self> {
+        let smallest = smallest(spec, needs, catalog)?;
+        let (limits, lacking) = match limits(spec, needs, catalog, there) {
+            Ok(limits) => (limits, None),
+            Err(e) => (smallest, Some(e)),
+        };
+        let (division, refused) = match (divide(spec, needs, catalog, limits), lacking) {
+            (Ok(division), lacking) => (division, lacking.map(|e| e.message().to_owned())),
+            (Err(e), _) => (divide(spec, needs, catalog, smallest)?, Some(e.message().to_owned())),
         };
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
@@ -55,6 +63,7 @@ impl Memory {
         Ok(Self {
             smallest,
             limits,
+            machine: there.host.clone(),
             refused,
             division,
             window,
@@ -66,14 +75,14 @@ impl Memory {
         })
     }
 
-    /// A reader that has it, for samples in this order.
-    pub fn cast(&self, spec: &Spec, needs: &Needs, order: &Order) -> Cast {
+    /// A simulated reader with this memory, for samples in this order.
+    pub fn config(&self, spec: &Spec, needs: &Needs, order: &Order) -> Config {
         let (host, gpu) = match &self.division {
             Division::Cpu(h) => (h, None),
-            Division::Gpu(d, h) => (h, Some(CastGpu { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
+            Division::Gpu(d, h) => (h, Some(GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
         };
         let rules = rules(spec, needs, order, self.window, host.indexes);
-        Cast { rules, staging: host.block, threads: self.decode_threads, gpu }
+        Config { rules, staging: host.block, threads: self.decode_threads, gpu }
     }
 
     /// As `memory` of the explanation.
@@ -85,6 +94,7 @@ impl Memory {
             "device_memory_limit": null,
             "device_memory_limit_given": spec.device_memory_limit.is_some(),
             "smallest_device_memory_limit": null,
+            "machine_memory": self.machine.as_ref().map(|m| m.total),
             "refused": self.refused,
             "batches_in_preparation": self.window,
             "batches_planned_ahead": self.lookahead,

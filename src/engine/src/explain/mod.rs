@@ -5,7 +5,7 @@
 
 mod advice;
 mod arrays;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod reads;
 #[cfg(test)]
 mod tests;
@@ -14,9 +14,11 @@ use serde_json::{Value, json};
 
 use crate::cache;
 use crate::error::Result;
-use crate::flow::rehearsal::{Cast, Taking};
+use crate::flow::simulation::Config;
+use crate::flow::simulation::rehearsal::Consumer;
+use crate::memory::Machine;
 use crate::order::Order;
-use crate::reader::needs::ordered;
+use crate::reader::needs::{There, ordered};
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::spec::{Device, Spec};
@@ -50,21 +52,27 @@ pub struct Explanation {
 /// # Errors
 /// Those of opening the reader, apart from limits that are too small, which are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
+    explain_on(spec, &There { host: Machine::find(), device: None })
+}
+
+/// [`explain`] on a machine that has so much memory.
+fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
-    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order)?;
+    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order, there)?;
     let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
         let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
-        let cast = Memory::new(&spec, &opened.catalog, &needs, &order)?.cast(&spec, &needs, &order);
-        Ok((spec, order, cast))
+        let config = Memory::new(&spec, &opened.catalog, &needs, &order, there)?.config(&spec, &needs, &order);
+        Ok((spec, order, config))
     };
-    let reads =
-        |(spec, order, cast): &(Spec, Order, Cast), taking| reads_per_chunk(&opened, spec, order, *cast, taking);
+    let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
+        reads_per_chunk(&opened, spec, order, *config, consumer)
+    };
     let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
-    let (in_order, shuffled) = (reads(&as_stored, Taking::AtOnce)?, reads(&by_chance, Taking::AtOnce)?);
-    let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Taking::Late)?;
+    let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
+    let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
     let arrays = facts(spec, &opened);
     let mut explanation = Explanation {
         spec: spec.clone(),

@@ -1,5 +1,5 @@
 //! How often chunks are read in an epoch: the scheduler at work on the planner's plans, with nothing behind it
-//! ([`crate::flow::rehearsal`]).
+//! ([`crate::flow::simulation::rehearsal`]).
 //!
 //! Nothing is read, so chunks that are missing in the store count as read.
 
@@ -11,7 +11,8 @@ use std::sync::atomic::AtomicBool;
 use crate::error::Result;
 use crate::flow::Plan;
 use crate::flow::catalog::Catalog;
-use crate::flow::rehearsal::{Cast, Rehearsal, Taking};
+use crate::flow::simulation::Config;
+use crate::flow::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::flow::stats::Stats;
 use crate::flow::tasks::Shared;
 use crate::order::{Order, Sample};
@@ -134,8 +135,8 @@ pub(crate) fn reads_per_chunk(
     opened: &Opened,
     spec: &Spec,
     order: &Order,
-    cast: Cast,
-    taking: Taking,
+    config: Config,
+    consumer: Consumer,
 ) -> Result<Reads> {
     let batch = spec.batch_size as u64;
     let catalog = &opened.catalog;
@@ -147,14 +148,14 @@ pub(crate) fn reads_per_chunk(
         events: crossbeam_channel::unbounded().0,
         stop: Arc::new(AtomicBool::new(false)),
     };
-    let mut rehearsal = Rehearsal::new(&shared, cast);
+    let mut rehearsal = Rehearsal::new(&shared, config);
     let samples = order.epoch_samples();
     let mut planning = Planning { order: order.clone(), catalog, batch, samples, next: 0, batches: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
     let mut reads = Vec::new();
     let mut batches = 0;
     while batches * batch < samples.min(MAX_SAMPLES) && (planning.uses < MAX_USES || batches < planning.batches) {
-        rehearsal.next_batch(taking, &mut || planning.plan(), &mut |batch, chunk, bytes| {
+        rehearsal.next_batch(consumer, &mut || planning.plan(), &mut |batch, chunk, bytes| {
             reads.push(ReadOf { batch, array: chunk.array, bytes: bytes as u64, new: seen.insert(chunk) });
         })?;
         batches += 1;

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::explain;
 use super::memory::Memory;
 use super::reads::reads_per_chunk;
-use crate::flow::rehearsal::Taking;
+use super::{explain, explain_on};
+use crate::flow::simulation::rehearsal::Consumer;
+use crate::memory::Machine;
 use crate::reader::Reader;
+use crate::reader::needs::There;
 use crate::reader::opening::Opened;
 use crate::spec::{Device, DimKey, Spec};
 
@@ -76,9 +78,9 @@ fn reads_are_those_of_a_reader() {
         store(folder.path(), steps, chunk);
         let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
         let opened = Opened::new(&spec).unwrap();
-        let memory = Memory::new(&spec, &opened.catalog, &opened.needs, &opened.order).unwrap();
-        let cast = memory.cast(&spec, &opened.needs, &opened.order);
-        let reads = reads_per_chunk(&opened, &spec, &opened.order, cast, Taking::Late).unwrap();
+        let memory = Memory::new(&spec, &opened.catalog, &opened.needs, &opened.order, &There::default()).unwrap();
+        let config = memory.config(&spec, &opened.needs, &opened.order);
+        let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
         let expected = reads.total().reads as u64;
@@ -305,5 +307,57 @@ fn a_limit_that_is_too_small_is_explained() {
             let less = Spec { device_memory_limit: Some(device - 1), ..good };
             assert!(explain(&less).unwrap().memory.refused.is_some());
         }
+    }
+}
+
+/// What a machine with so many bytes of memory, and so many available, is told.
+fn told_on(spec: &Spec, total: u64, available: u64) -> serde_json::Value {
+    let host = Some(Machine { total, says: "/sys/fs/cgroup/memory.max".into(), available });
+    explain_on(spec, &There { host, device: None }).unwrap().to_json()
+}
+
+#[test]
+fn memory_that_the_machine_lacks_is_told() {
+    const GIB: u64 = 1 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    // A sample of 40 GiB, in chunks of 1 GiB.
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [10, 40, GIB], "chunks": [1, 1, GIB], "dtype": "|u1", "fill_value": 0, "order": "C",
+        "filters": null, "compressor": null,
+    });
+    std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
+    let paths = vec![folder.path().to_str().unwrap().to_owned()];
+    for device in [Device::Cpu, Device::Gpu(0)] {
+        let spec = Spec {
+            paths: paths.clone(),
+            device,
+            device_memory_limit: Some(500 * GIB),
+            io_threads: Some(2),
+            decode_threads: Some(2),
+            ..Spec::default()
+        };
+        let smallest = told_on(&spec, 1000 * GIB, 1000 * GIB)["memory"]["smallest_host_memory_limit"].as_u64().unwrap();
+        let told = told_on(&spec, smallest - 1, GIB);
+        let why = told["memory"]["refused"].as_str().unwrap();
+        assert!(why.starts_with(&format!("host memory: expected at least {smallest} bytes (")), "{why}");
+        assert!(
+            why.contains(&format!("but found {} bytes", smallest - 1)) && why.contains("(/sys/fs/cgroup/memory.max)")
+        );
+        assert!(told["advice"][0].as_str().unwrap().contains("isn't built"), "{told}");
+        // What just does is what a reader takes: half of the machine's memory otherwise, if that is less than usual.
+        let limit = |total: u64| told_on(&spec, total, total)["memory"]["host_memory_limit"].as_u64().unwrap();
+        assert_eq!(limit(smallest), smallest);
+        assert_eq!(limit(4 * smallest), 2 * smallest);
+        assert!((2.9..3.01).contains(&(limit(1000 * smallest) as f64 / smallest as f64)));
+        // What others hold is only a warning.
+        let told = told_on(&spec, 100 * smallest, 2 * GIB);
+        let advice = told["advice"][0].as_str().unwrap();
+        assert!(told["memory"]["refused"].is_null() && advice.contains("2.0 GiB are available now"), "{told}");
+        let more = Spec { host_memory_limit: Some(1 << 50), cache_size: 7 * GIB, ..spec.clone() };
+        let told = told_on(&more, 800 * GIB, 700 * GIB);
+        assert_eq!(told["memory"]["host_memory_limit"], 700 * GIB);
+        let advice = [0, 1].map(|i| told["advice"][i].as_str().unwrap());
+        assert!(advice[0].starts_with("host_memory_limit: 1048576.0 GiB are more than the 800.0 GiB"), "{advice:?}");
+        assert!(advice[1].contains("may take 707.0 GiB") && advice[1].contains("cache_size"), "{advice:?}");
     }
 }

@@ -1,5 +1,9 @@
 //! Which wanted chunks are read now: in the order of need, and only with all the memory that they will need until they are
 //! decoded. The scheduler's half that deals with memory; see [`super::scheduler`], and [`super::merging`] for the chunks of shards.
+//!
+//! One of the places where `unsafe` is allowed: it leases reserved memory to reads.
+
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -10,7 +14,7 @@ use super::queue::Wanted;
 use super::scheduler::Scheduler;
 use super::tasks::{PastHost, Read, ReadRange};
 use crate::error::Result;
-use crate::memory::{Span, arena};
+use crate::memory::{Lease, Span, arena};
 use crate::plan::ChunkId;
 
 /// A read of less isn't worth cuFile's calls.
@@ -81,6 +85,8 @@ impl Scheduler {
                 Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
                 Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
+                Location::Range(range) => self.admit_range(head, range),
+                Location::Unread(index) => self.admit_unread(head, index),
             };
             // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
             // ranges that don't fit where others lie now fit in the end.
@@ -131,7 +137,8 @@ impl Scheduler {
         let &(number, i) = chunk.users.first()?;
         // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
         let soon = self.s.rules.lookahead as u64 / 2;
-        if chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
+        // While the next batch isn't planned it may be such a use: a late planner shall cost no reads.
+        if self.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }
         let batch = &self.batches.list[(number - self.batches.first) as usize];
@@ -209,7 +216,7 @@ impl Scheduler {
         Span { address: block.base + range.offset as u64, len: chunk.place.decoded }
     }
 
-    fn admit_key(&mut self, head: Wanted) -> bool {
+    pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
         let handle = head.handle;
         let catalog = Arc::clone(&self.s.shared.catalog);
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
@@ -245,17 +252,17 @@ impl Scheduler {
             self.lacking = lacking(Short::Staging);
             return false;
         };
-        self.read(vec![(handle, 0, None)], (staging, landing), to, (range, None), id);
+        self.read(vec![(handle, 0, None)], (staging, landing), to, (None, range, None), id);
         true
     }
 
-    /// Starts a read for these chunks, which are all in one object (of that version).
+    /// Starts a read for these chunks, which are all in one value, or in an object of this name (of that version).
     pub(super) fn read(
         &mut self,
         chunks: Vec<Member>,
         (staging, landing): (Option<arena::Range>, Option<arena::Range>),
         to: Span,
-        (range, version): (ReadRange, Option<Arc<str>>),
+        (object, range, version): (Option<Arc<str>>, ReadRange, Option<Arc<str>>),
         of: ChunkId,
     ) {
         let mut uploads = Vec::new();
@@ -283,18 +290,21 @@ impl Scheduler {
         self.groups.insert(group, Group { staging, landing, remaining: chunks.len() as u32, chunks, to, remote });
         self.reads_in_flight[usize::from(remote)] += 1;
         let key = self.s.shared.catalog.key(of);
-        self.s.fetch.read(Read {
+        let read = Read {
             group,
             array: of.array,
             part: of.part,
             key,
+            object,
             range,
             version,
-            to,
+            len: to.len,
             uploads,
             pieces,
             past_host,
-        });
+        };
+        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives whoever reads.
+        self.s.fetch.read(read, unsafe { Lease::new(to) });
     }
 
     /// Whether a chunk's store is one of files.

@@ -12,7 +12,7 @@ use super::stats::Stats;
 use super::tasks::{GroupId, Item, Outcome, Served, Task};
 use crate::error::{Error, Result};
 use crate::memory::arena;
-use crate::store::Part;
+use crate::store::{ByteRange, Extent};
 
 /// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
 const TASK_BYTES: usize = 256 << 10;
@@ -36,16 +36,21 @@ impl Scheduler {
                 return;
             }
             other => {
+                // Of ranges that references tell of, each may be wrong by itself: a chunk fails with its own read.
+                let again = members.len() > 1 && other.is_err();
                 for (handle, ..) in members {
                     self.release_group(id, 1);
+                    if again && matches!(self.chunks[handle].place.location, Location::Range(_)) {
+                        self.read_alone(handle);
+                        continue;
+                    }
                     let chunk = &self.chunks[handle];
                     let state = match &other {
                         Err(e) => State::Failed(e.clone()),
                         // A shard that vanished after its index was read: its chunks are no fill values.
-                        _ if chunk.place.location != Location::Key => State::Failed(Error::runtime(format!(
-                            "{}: the shard vanished while it was read",
-                            self.s.shared.catalog.name(chunk.id)
-                        ))),
+                        _ if matches!(chunk.place.location, Location::Shard(..)) => State::Failed(Error::runtime(
+                            format!("{}: the shard vanished while it was read", self.s.shared.catalog.name(chunk.id)),
+                        )),
                         _ => State::Missing,
                     };
                     self.settle(handle, state);
@@ -211,14 +216,21 @@ impl Scheduler {
     fn forget(&self, handle: Handle) {
         let (catalog, Some(cache)) = (&self.s.shared.catalog, &self.s.shared.cache) else { return };
         let chunk = &self.chunks[handle];
+        let number = catalog.store_number(chunk.id.array, chunk.id.part);
         let (part, len) = match chunk.place.location {
-            Location::Key => (Part::Whole, 0),
+            Location::Key | Location::Unread(_) => (ByteRange::Whole, 0),
+            Location::Range(_) => {
+                // It may have come alone, or with others.
+                if let Some(Extent { object, offset, len, .. }) = catalog.extent(chunk.id) {
+                    cache.forget(&cache.name(number, &object, ByteRange::From(offset), len as usize));
+                }
+                (ByteRange::Whole, 0)
+            }
             Location::Shard(shard, slot) => match self.shards.range(shard, slot) {
-                Some((offset, len)) => (Part::From(offset), len as usize),
+                Some((offset, len)) => (ByteRange::From(offset), len as usize),
                 None => return,
             },
         };
-        let number = catalog.store_number(chunk.id.array, chunk.id.part);
         cache.forget(&cache.name(number, &catalog.key(chunk.id), part, len));
     }
 
@@ -337,6 +349,13 @@ impl Scheduler {
     }
 
     /// Puts a chunk back in the queue, if anyone needs it still.
+    /// Puts a chunk back whose read with others failed, without the memory that it had for it.
+    fn read_alone(&mut self, handle: Handle) {
+        self.unreserve_decoded(handle);
+        self.chunks[handle].alone = true;
+        self.requeue(handle);
+    }
+
     pub(super) fn requeue(&mut self, handle: Handle) {
         let chunk = &mut self.chunks[handle];
         chunk.state = State::Wanted;

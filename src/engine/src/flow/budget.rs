@@ -69,6 +69,18 @@ fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
     ))
 }
 
+/// The limit on host memory on a machine with `total` bytes of it, where that is known: what the user gave, else `default`.
+/// No more than the machine has: of a limit beyond it, seven eighths of its memory, and of a default half. The rest is the
+/// system's and the user's. No less than `smallest` either, unless the user asks for less.
+pub fn host_limit(given: Option<u64>, default: u64, smallest: u64, total: Option<u64>) -> u64 {
+    let total = total.unwrap_or(u64::MAX);
+    match given {
+        Some(given) if given <= total => given,
+        Some(_) => (total / 8 * 7).max(smallest),
+        None => default.min(total / 2).max(smallest),
+    }
+}
+
 /// The smallest limit with which batches can be delivered to the CPU: one chunk, and one batch or what was asked for.
 pub fn smallest_cpu(needs: &Needs, window: Option<usize>) -> u64 {
     let chunk = rounded(needs.encoded) + rounded(needs.decoded);
@@ -350,6 +362,20 @@ mod tests {
 
     fn device_total(b: &DeviceBudget, n: &Needs) -> usize {
         b.landing + b.window * n.batch + b.lanes * (b.wave_encoded + b.workspace + rounded(b.tables)) + b.slots
+    }
+
+    #[test]
+    fn limits_are_what_the_machine_can_give() {
+        const GIB: u64 = 1 << 30;
+        let limit = |given, total| host_limit(given, 6 * GIB, 2 * GIB, total);
+        assert_eq!(limit(None, None), 6 * GIB);
+        assert_eq!(limit(None, Some(64 * GIB)), 6 * GIB);
+        assert_eq!(limit(None, Some(8 * GIB)), 4 * GIB);
+        assert_eq!(limit(None, Some(3 * GIB)), 2 * GIB, "the smallest that would do");
+        assert_eq!(limit(Some(7 * GIB), Some(8 * GIB)), 7 * GIB);
+        assert_eq!(limit(Some(1), Some(8 * GIB)), 1, "refused later");
+        assert_eq!(limit(Some(1000 * GIB), Some(8 * GIB)), 7 * GIB);
+        assert_eq!(limit(Some(1000 * GIB), None), 1000 * GIB);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What threads must know of the dataset while it is read: where a chunk lies, how it is decoded, what to call it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::plan::{ChunkId, Planner};
-use crate::store::Store;
+use crate::store::{Extent, Latency, Store};
 
 use super::Plan;
 use super::shards::ShardId;
@@ -30,6 +31,20 @@ pub(crate) enum Location {
     Key,
     /// A slot of a shard.
     Shard(ShardId, usize),
+    /// A range of an object that holds other chunks too.
+    Range(Range),
+    /// A key of its own, or a range: known once this index of the store was read.
+    Unread(ShardId),
+}
+
+/// A range of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// A hash of the object's store, name and version: equal for equal ones, and hardly ever for others. There may be as many
+    /// objects as chunks, so that none is remembered; [`Catalog::extent`] tells.
+    pub object: u64,
+    pub offset: u64,
+    pub len: u64,
 }
 
 /// What the scheduler must know of a chunk.
@@ -64,6 +79,7 @@ pub(crate) struct Catalog {
     pub routes: Vec<Vec<Route>>,
     /// Per array and store: bytes of every decoded chunk, where all are equal.
     pub equal_bytes: Vec<Vec<Option<usize>>>,
+    hasher: RandomState,
 }
 
 impl Catalog {
@@ -74,7 +90,7 @@ impl Catalog {
         };
         let of = |array: &ArrayInfo| array.parts.iter().map(equal).collect();
         let equal_bytes = dataset.arrays.iter().map(of).collect();
-        Self { dataset, planner, routes, equal_bytes }
+        Self { dataset, planner, routes, equal_bytes, hasher: RandomState::new() }
     }
 
     /// Whether there are chunks that the threads which read them may copy to a device.
@@ -95,7 +111,7 @@ impl Catalog {
         let mut places = Vec::with_capacity(batch.uses.len());
         for id in batch.uses.iter().map(|u| u.chunk) {
             let location = self.location(id);
-            if let Location::Shard(shard, _) = location
+            if let Location::Shard(shard, _) | Location::Unread(shard) = location
                 && shards.last().is_none_or(|(last, _)| *last != shard)
             {
                 shards.push((shard, id));
@@ -123,13 +139,15 @@ impl Catalog {
         self.dataset.arrays[array as usize].parts[part as usize].store
     }
 
-    fn is_remote(&self, array: u16, part: u16) -> bool {
-        self.store(array, part).remote().is_some()
+    /// Whether tasks read a part of an array, and not threads.
+    pub fn is_remote(&self, array: u16, part: u16) -> bool {
+        self.store(array, part).latency() == Latency::Remote
     }
 
     pub fn location(&self, id: ChunkId) -> Location {
         let part = self.part(id);
         match &part.sharding {
+            None if self.store(id.array, id.part).has_extents() => self.located(id),
             None => Location::Key,
             Some(sharding) => {
                 // The slot is that of `Sharding::shard_of`, without its allocations: this runs for every chunk.
@@ -137,6 +155,22 @@ impl Catalog {
                 Location::Shard(ShardId { array: id.array, part: id.part, index }, slot)
             }
         }
+    }
+
+    /// Where a chunk lies of a store whose values may be ranges of larger objects.
+    fn located(&self, id: ChunkId) -> Location {
+        let (store, key) = (self.store(id.array, id.part), self.key(id));
+        if let Some(index) = store.unread_index(&key) {
+            return Location::Unread(ShardId { array: id.array, part: id.part, index });
+        }
+        let Some(Extent { object, version, offset, len }) = store.locate(&key) else { return Location::Key };
+        let object = self.hasher.hash_one((self.store_number(id.array, id.part), object, version));
+        Location::Range(Range { object, offset, len })
+    }
+
+    /// Where a chunk lies that is a range of an object.
+    pub fn extent(&self, id: ChunkId) -> Option<Extent> {
+        self.store(id.array, id.part).locate(&self.key(id))
     }
 
     /// The key of a chunk that has one of its own, or of the shard that holds it.
@@ -191,8 +225,8 @@ impl Catalog {
     ///
     /// # Errors
     /// If the array's metadata is gone too, or can't be asked for.
-    pub fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
-        if self.store(array, part).exists(self.metadata_key(array, part))? {
+    pub async fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
+        if self.store(array, part).exists(self.metadata_key(array, part)).await? {
             Ok(())
         } else {
             Err(self.gone(array, part))

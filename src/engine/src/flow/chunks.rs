@@ -58,6 +58,8 @@ pub(super) struct Chunk {
     pub read: bool,
     /// Bytes of its value, if they are more than is usually reserved ([`super::longer`]).
     pub longer: Option<usize>,
+    /// Whether it isn't read together with others of its object: that failed.
+    pub alone: bool,
     /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
     pub users: SmallVec<[(u64, u32); 2]>,
     /// Batches that the task or wave in progress serves.
@@ -97,6 +99,7 @@ impl Table {
             order,
             read: false,
             longer: None,
+            alone: false,
             users: SmallVec::new(),
             serving: SmallVec::new(),
             slot: None,
@@ -118,6 +121,16 @@ impl Table {
         };
         self.handles.insert(id, handle);
         (handle, true)
+    }
+
+    /// All chunks that aren't forgotten.
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().filter(|chunk| !matches!(chunk.state, State::Gone))
+    }
+
+    /// All chunks, and where they lie.
+    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
+        self.chunks.iter_mut().filter(|c| !matches!(c.state, State::Gone)).map(|c| (c.id, &mut c.place))
     }
 
     /// Forgets a chunk.

@@ -1,80 +1,128 @@
-//! What reads: ranges of objects into memory that the scheduler reserved, and shard indexes.
-//!
-//! Local stores are read by threads, each by one call at a time ([`super::threads`]); remote ones by requests, of which many are
-//! under way for each thread ([`super::requests`]).
+//! One read: encoded bytes go from a store, or from the cache before it, to the memory that the scheduler leased for them. And
+//! one shard index. The code is the same for all stores: threads run it for local stores ([`super::threads`]), tasks for remote
+//! ones ([`super::requests`]).
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::catalog::{Catalog, Location};
-use super::requests::Requests;
+use futures_util::future::try_join_all;
+
+use super::merging::{MERGE_LOCAL, MERGE_REMOTE};
+use super::pieces::{Pieces, whole};
+use super::requests::{RequestLimiter, RequestPermit};
 use super::shards::{Entries, Index, ShardId};
 use super::stats::Stats;
-use super::tasks::{Fetch, Read, Shared};
-use super::threads::{Threads, Work};
-use super::wave::Lanes;
+use super::tasks::{Read, ReadRange, Shared};
+use crate::cache::{Cache, Looked, Name, Unvalidated};
 use crate::error::{Error, Result};
-use crate::plan::ChunkId;
-use crate::store::{Found, Part, Phase};
+use crate::memory::Lease;
+use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
-/// All that reads for one reader. Dropping it ends reads that are under way, and waits until nothing of them is left.
-pub(crate) struct FetchPool {
-    threads: Threads,
-    requests: Option<Requests>,
-    shared: Shared,
+/// What a look at the cache left to be read.
+pub(super) enum CacheMiss {
+    /// All of it: there is no cache.
+    NoCache,
+    /// One piece. The cache may have it on disk, in a version that the store must confirm.
+    Piece(Name, Option<Unvalidated>),
+    /// Some pieces of a range that begins at this offset.
+    Pieces(u64, Pieces),
 }
 
-impl FetchPool {
-    /// As many threads for local stores (none are started if there are none), each with a way to the device of `lanes`, and as
-    /// many requests at a time for remote ones, as reads may be under way.
-    ///
-    /// # Errors
-    /// If the system refuses to start a thread, or the device a stream.
-    pub fn new([threads, requests]: [usize; 2], lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
-        let stores = &shared.catalog.dataset.stores;
-        let local = stores.iter().any(|s| s.remote().is_none());
-        let io = stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(s.io()));
-        Ok(Self {
-            threads: Threads::new(if local { threads } else { 0 }, lanes, shared)?,
-            requests: io.map(|io| Requests::new(io, requests, shared)).transpose()?,
-            shared: shared.clone(),
-        })
-    }
+/// A value, or a piece of one.
+struct Fetched {
+    found: Found,
+    /// Whether it came from the store, and not from the cache.
+    from_store: bool,
 }
 
-impl Fetch for FetchPool {
-    fn read(&mut self, read: Read) {
-        match (self.shared.catalog.store(read.array, read.part).remote(), &mut self.requests) {
-            (Some(store), Some(requests)) => requests.read(Arc::clone(store), read),
-            _ => self.threads.send(Work::Read(read)),
+/// Copies what the cache has of a read. The result is the number of bytes if the cache has all of them. Makes no requests, but
+/// may block.
+pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::Result<Result<usize>, CacheMiss> {
+    let Some(cache) = &shared.cache else { return Err(CacheMiss::NoCache) };
+    let number = shared.catalog.store_number(read.array, read.part);
+    if let ReadRange::From(from) = read.range
+        && (read.version.is_some() || read.object.is_some())
+    {
+        let mut pieces = Pieces::new(cache, number, read, from);
+        pieces.remembered(cache, read, to);
+        if !pieces.complete() {
+            pieces.stored(cache, read, to);
         }
+        return if pieces.complete() { Ok(Ok(read.len)) } else { Err(CacheMiss::Pieces(from, pieces)) };
     }
+    let name = cache.name(number, read.name(), read.byte_range(), read.len);
+    match cache.look(&name, read.version.as_ref(), to) {
+        Looked::Here(found) => Ok(fits(shared, read, found.size)),
+        Looked::Perhaps(piece) => Err(CacheMiss::Piece(name, Some(piece))),
+        Looked::Nothing => Err(CacheMiss::Piece(name, None)),
+    }
+}
 
-    fn index(&mut self, shard: ShardId, key: String) {
-        match (self.shared.catalog.store(shard.array, shard.part).remote(), &mut self.requests) {
-            (Some(store), Some(requests)) => requests.index(Arc::clone(store), shard, key),
-            _ => self.threads.send(Work::Index(shard, key)),
+/// Reads what the cache lacks: the number of bytes of the read, or `None` if there is no such key.
+///
+/// # Errors
+/// What is wrong with the value, or with the store.
+pub(super) async fn fetch(
+    read: &Read,
+    mut to: Lease,
+    miss: CacheMiss,
+    shared: &Shared,
+    limiter: Option<&RequestLimiter>,
+) -> Result<Option<usize>> {
+    let (key, object) = (&read.key, read.object.as_ref());
+    let source = Source { shared, array: read.array, part: read.part, key, object, limiter };
+    if let (CacheMiss::Pieces(from, pieces), Some(cache)) = (&miss, &shared.cache) {
+        let reads = source.pieces(cache, read, *from, pieces, &mut to).await;
+        if !matches!(reads, Ok(Some(_))) {
+            source.forget_index();
         }
+        let Some(reads) = reads.map_err(|e| source.within(&e))? else { return source.missing().await };
+        reads.into_iter().for_each(|len| shared.stats.read(len));
+        return Ok(Some(read.len));
     }
-
-    fn report_copies(&self) {
-        self.threads.report_copies(&self.shared);
+    let version = read.version.as_ref();
+    let fetched = source.piece(read.byte_range(), version, Some(miss), &mut to).await;
+    let Some(Fetched { found, from_store }) = fetched.map_err(|e| source.within(&e))? else {
+        return source.missing().await;
+    };
+    let len = fits(shared, read, found.size)?;
+    if from_store && len <= read.len {
+        shared.stats.read(len);
     }
+    Ok(Some(len))
 }
 
-/// A value, or a piece of one, that came.
-pub(super) struct Came {
-    pub found: Found,
-    /// Whether the store was asked for it, and not a cache.
-    pub read: bool,
+/// Reads the index of the shard at `key`; `None` if there is no such shard.
+///
+/// # Errors
+/// If the index is damaged, or can't be read.
+pub(super) async fn index(
+    shard: ShardId,
+    key: &str,
+    shared: &Shared,
+    limiter: Option<&RequestLimiter>,
+) -> Result<Option<Arc<Index>>> {
+    let Some(sharding) = shared.catalog.sharded(shard.array, shard.part) else {
+        // One of the store's own: the store keeps it.
+        let _permit = acquire(limiter, 0).await;
+        shared.catalog.store(shard.array, shard.part).read_index(key).await?;
+        return Ok(Some(Arc::new(Index { entries: Entries::Read(Vec::new()), version: None })));
+    };
+    let source = Source { shared, array: shard.array, part: shard.part, key, object: None, limiter };
+    let mut bytes = vec![0; sharding.index_bytes];
+    let fetched = source.piece(sharding.index_range(), None, None, &mut bytes).await;
+    let Some(Fetched { found, from_store }) = fetched.map_err(|e| source.within(&e))? else {
+        return source.missing().await;
+    };
+    let entries = sharding.decode_index(&bytes, found.size).map_err(|e| {
+        source.forget_index();
+        source.within(&e)
+    })?;
+    Stats::add(&shared.stats.index_reads, u64::from(from_store));
+    Ok(Some(Arc::new(Index { entries: Entries::Read(entries), version: found.version })))
 }
 
-/// What to call a value in messages.
-pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
-    let name = &shared.catalog.dataset.arrays[array as usize].name;
-    format!("store {}, array '{name}', chunk {key}", shared.catalog.store(array, part).location())
-}
-
-/// The length of a value that was found, if it is one that this read can be of; else the cache doesn't keep it.
+/// The number of bytes of a read whose value has `size` bytes. A value that can't be right isn't kept in the cache.
 ///
 /// # Errors
 /// As [`Read::fits`], with the place.
@@ -82,69 +130,154 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
     read.fits(size).map_err(|e| {
         if let Some(cache) = &shared.cache {
             let number = shared.catalog.store_number(read.array, read.part);
-            cache.forget(&cache.name(number, &read.key, read.part(), read.to.len));
+            cache.forget(&cache.name(number, read.name(), read.byte_range(), read.len));
         }
         e.within(place(shared, read.array, read.part, &read.key))
     })
 }
 
-/// The length of what came for a read, which is counted. If it is longer than the read's span, nothing came.
-///
-/// # Errors
-/// As [`fits`].
-pub(super) fn ended(shared: &Shared, read: &Read, came: &Came) -> Result<usize> {
-    let len = fits(shared, read, came.found.size)?;
-    if came.read && len <= read.to.len {
-        shared.stats.read(len);
-    }
-    Ok(len)
+/// The name of a value in messages.
+pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
+    let name = &shared.catalog.dataset.arrays[array as usize].name;
+    format!("store {}, array '{name}', chunk {key}", shared.catalog.store(array, part).location())
 }
 
-/// The index that came as these bytes of the shard `key`, which is counted. The cache keeps none that is damaged.
-///
-/// # Errors
-/// If it is damaged.
-pub(super) fn opened_index(shared: &Shared, shard: ShardId, key: &str, bytes: &[u8], came: Came) -> Result<Arc<Index>> {
-    let Came { found, read } = came;
-    let entries = shared.catalog.sharding(shard).decode_index(bytes, found.size).map_err(|e| {
-        forget_index(shared, shard.array, shard.part, key);
-        e.within(place(shared, shard.array, shard.part, key))
-    })?;
-    Stats::add(&shared.stats.index_reads, u64::from(read));
-    Ok(Arc::new(Index { entries: Entries::Read(entries), version: found.version }))
+fn vanished(object: &str) -> Error {
+    Error::runtime(format!("expected the object {object}, but found nothing; chunks lie in it"))
 }
 
-/// The index that told of a range is of no use any more.
-pub(super) fn forget_index(shared: &Shared, array: u16, part: u16, key: &str) {
-    let catalog = &shared.catalog;
-    if let (Some(cache), Some(sharding)) = (&shared.cache, catalog.sharded(array, part)) {
-        let number = catalog.store_number(array, part);
-        cache.forget(&cache.name(number, key, sharding.index_part(), sharding.index_bytes));
+/// Waits until a read of so many bytes may begin.
+async fn acquire(limiter: Option<&RequestLimiter>, bytes: usize) -> Option<RequestPermit<'_>> {
+    match limiter {
+        Some(limiter) => Some(limiter.acquire(bytes).await),
+        None => None,
     }
 }
 
-/// The encoded bytes of a chunk, of which there were `len`, read from the store once more, into memory of its own.
-///
-/// # Errors
-/// If they can't be read any more.
-pub(crate) fn reread(catalog: &Catalog, id: ChunkId, len: usize) -> Result<Vec<u8>> {
-    let gone = || Error::runtime("it vanished while it was read");
-    let (key, store) = (catalog.key(id), catalog.store(id.array, id.part));
-    let most = catalog.part(id).format.usual_encoded_bytes(catalog.decoded_bytes(id)).max(len) as u64;
-    let (Location::Shard(_, slot), Some(sharding)) = (catalog.location(id), &catalog.part(id).sharding) else {
-        let whole = match store.remote() {
-            Some(remote) => remote.io().block_on(remote.get(&key, most, Phase::Running))?,
-            None => store.get(&key, most)?,
+/// The source of the bytes of one value: a store, with the cache before it.
+struct Source<'a> {
+    shared: &'a Shared,
+    array: u16,
+    part: u16,
+    key: &'a str,
+    /// As [`Read::object`].
+    object: Option<&'a Arc<str>>,
+    /// Bounds the requests to remote stores.
+    limiter: Option<&'a RequestLimiter>,
+}
+
+impl Source<'_> {
+    fn store(&self) -> &dyn Store {
+        &**self.shared.catalog.store(self.array, self.part)
+    }
+
+    fn number(&self) -> usize {
+        self.shared.catalog.store_number(self.array, self.part)
+    }
+
+    fn within(&self, e: &Error) -> Error {
+        e.within(place(self.shared, self.array, self.part, self.key))
+    }
+
+    /// The result for a key that doesn't exist.
+    ///
+    /// # Errors
+    /// If the array doesn't exist any more either.
+    async fn missing<T>(&self) -> Result<Option<T>> {
+        self.shared.catalog.confirm_missing(self.array, self.part).await?;
+        Ok(None)
+    }
+
+    /// Drops the shard's index from the cache. It may have told a wrong range.
+    fn forget_index(&self) {
+        if let (Some(cache), Some(sharding)) = (&self.shared.cache, self.shared.catalog.sharded(self.array, self.part))
+        {
+            cache.forget(&cache.name(self.number(), self.key, sharding.index_range(), sharding.index_bytes));
+        }
+    }
+
+    /// Bytes of the store, when the limiter allows.
+    async fn read(&self, range: ByteRange, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        let _permit = acquire(self.limiter, to.len()).await;
+        let start = Instant::now();
+        let found = match (self.object, range) {
+            (Some(object), ByteRange::From(offset)) => {
+                let (object, version, len) = (Arc::clone(object), version.cloned(), to.len() as u64);
+                let extent = Extent { object, version, offset, len };
+                let found = self.store().read_extent(&extent, Phase::Running, to).await;
+                // Its chunks are no fill values: something says that they are in it.
+                found.and_then(|found| found.ok_or_else(|| vanished(&extent.object)).map(Some))
+            }
+            _ => self.store().read(self.key, range, version, Phase::Running, to).await,
         };
-        return whole.ok_or_else(gone);
-    };
-    let mut index = vec![0; sharding.index_bytes];
-    let found = store.read(&key, sharding.index_part(), None, &mut index)?.ok_or_else(gone)?;
-    let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
-    if len > most {
-        return Err(Error::runtime(format!("expected at most {most} encoded bytes, but found {len}; it was replaced")));
+        Stats::time(&self.shared.stats.read_ns, start.elapsed());
+        found
     }
-    let mut bytes = vec![0; len as usize];
-    store.read(&key, Part::From(offset), found.version.as_ref(), &mut bytes)?.ok_or_else(gone)?;
-    Ok(bytes)
+
+    /// One piece of a value, of which `miss` tells what the cache has, if a thread looked.
+    async fn piece(
+        &self,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        miss: Option<CacheMiss>,
+        to: &mut [u8],
+    ) -> Result<Option<Fetched>> {
+        let Some(cache) = &self.shared.cache else {
+            return Ok(self.read(range, version, to).await?.map(|found| Fetched { found, from_store: true }));
+        };
+        let requests = self.limiter.map(RequestLimiter::requests);
+        let (name, cached) = match (miss, requests) {
+            (Some(CacheMiss::Piece(name, Some(piece))), Some(requests)) => {
+                let found = cache.stored_if_same(&name, &piece, self.key, self.store(), requests, to).await?;
+                (name, found)
+            }
+            (Some(CacheMiss::Piece(name, _)), _) => (name, None),
+            (_, requests) => {
+                let name = cache.name(self.number(), self.key, range, to.len());
+                let found = match (cache.remembered(&name, version, to), requests) {
+                    (None, Some(requests)) => cache.stored_now(&name, self.key, self.store(), requests, to).await?,
+                    (found, _) => found,
+                };
+                (name, found)
+            }
+        };
+        if let Some(found) = cached {
+            return Ok(Some(Fetched { found, from_store: false }));
+        }
+        let Some(found) = self.read(range, version, to).await? else { return Ok(None) };
+        if let Some(len) = whole(range, &found, to.len()) {
+            cache.keep(&name, &found, &to[..len]);
+        }
+        Ok(Some(Fetched { found, from_store: true }))
+    }
+
+    /// The pieces of a range that the cache lacks, in as few reads as sensible: the bytes of each read, or `None` if there is no
+    /// such key.
+    async fn pieces(
+        &self,
+        cache: &Cache,
+        read: &Read,
+        from: u64,
+        pieces: &Pieces,
+        to: &mut [u8],
+    ) -> Result<Option<Vec<usize>>> {
+        let merge = match self.store().latency() {
+            Latency::Local => &MERGE_LOCAL,
+            Latency::Remote => &MERGE_REMOTE,
+        };
+        let (mut rest, mut at) = (&mut *to, 0);
+        let reads = pieces.lacking(read, merge).into_iter().map(|run| {
+            let (_, after) = std::mem::take(&mut rest).split_at_mut(run.start - at);
+            let (here, after) = after.split_at_mut(run.len());
+            (rest, at) = (after, run.end);
+            async move {
+                let found = self.read(ByteRange::From(from + run.start as u64), read.version.as_ref(), here).await?;
+                Ok::<_, Error>(found.map(|found| (run, found)))
+            }
+        });
+        let reads: Vec<_> = reads.collect();
+        let Some(came) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        pieces.keep(cache, read, &came, to);
+        Ok(Some(came.into_iter().map(|(run, _)| run.len()).collect()))
+    }
 }

@@ -1,10 +1,10 @@
-//! Inner chunks of shards: where they lie, and which of them one read serves. The scheduler's half that deals with shards; see
-//! [`super::scheduler`].
+//! Chunks that lie in one object: inner chunks of shards, and ranges of files that references or manifests tell of. Where they lie, and
+//! which of them one read serves. The scheduler's half that deals with these; see [`super::scheduler`].
 
 use std::sync::Arc;
 
 use super::admission::{Admission, Lacking, Short};
-use super::catalog::{Location, Place, Route};
+use super::catalog::{Location, Place, Range, Route};
 use super::chunks::{Handle, State};
 use super::queue::Wanted;
 use super::scheduler::Scheduler;
@@ -12,36 +12,39 @@ use super::shards::{Ask, Index, Known, ShardId};
 use super::tasks::ReadRange;
 use crate::error::{Error, Result};
 use crate::memory::{Span, arena};
+use crate::store::Extent;
 
-/// When ranges of one shard are read together.
+/// When ranges of one object are read together.
 pub(crate) struct Merge {
-    /// They are nearer than this.
+    /// The largest gap between two ranges.
     pub gap: u64,
-    /// The read is no longer than this, so that several share the reading of a large shard.
+    /// The longest merged read. Several reads then share the work of a large shard.
     pub limit: u64,
-    /// Not more than this many bytes for nothing, beyond as many as are wanted.
+    /// A merged read contains at most so many more unwanted bytes than wanted ones.
     pub waste: u64,
 }
 
 impl Merge {
-    /// Whether a read may go on over a gap, having so many bytes that are wanted, and that are not.
+    /// Whether to extend a merged read across a gap, given its wanted and unwanted bytes so far.
     pub fn spans(&self, gap: u64, wanted: u64, wasted: u64) -> bool {
         gap <= self.gap && wasted + gap <= self.waste.saturating_add(wanted)
     }
 }
 
-/// From a disk, what another read costs: a call, and what the system reads ahead anyway.
+/// For a disk. Another read costs a system call, and the system reads ahead anyway.
 pub(super) const MERGE_LOCAL: Merge = Merge { gap: 64 << 10, limit: 4 << 20, waste: u64::MAX };
 
-/// From a server: one connection gives 50 to 100 MB/s, and an answer takes 5 to 30 ms to begin; in the time that another
-/// request costs about half a megabyte comes through. Servers count and limit requests, so less isn't worth one; much
-/// more would cost memory, and bandwidth where that is short.
+/// For a server. One connection gives 50 to 100 MB/s and an answer begins after 5 to 30 ms, so another request costs as much time as
+/// about half a megabyte. Larger gaps would cost memory, and bandwidth where that is short.
 pub(crate) const MERGE_REMOTE: Merge = Merge { gap: 512 << 10, limit: 8 << 20, waste: 512 << 10 };
 
-/// Chunks that are looked at when neighbours in a shard are looked for.
+/// Chunks that are looked at when neighbours in an object are looked for.
 const MERGE_SEARCH: usize = 4096;
+/// Chunks of other objects in a row after which no more are looked at. Those of a shard are planned one after the other; in files
+/// the variables of a sample lie apart.
+const MERGE_OTHERS: usize = 64;
 
-/// A wanted chunk in a shard, and its bytes there.
+/// A wanted chunk in an object, and its bytes there.
 #[derive(Clone, Copy)]
 struct Inner {
     offset: u64,
@@ -84,8 +87,98 @@ impl Scheduler {
                 return Admission::Done;
             }
         };
-        let mut members = self.neighbours(head, inner, shard, index);
-        while let Err(short) = self.admit_members(&members, index.version.as_ref()) {
+        let in_shard = |w: &Wanted| match self.chunks[w.handle].place.location {
+            Location::Shard(other, slot) if other == shard => Some(self.range_in_shard(w.handle, index, slot)),
+            _ => None,
+        };
+        let members = self.neighbours(head, inner, 0, in_shard);
+        self.admit_some(head, members, (None, index.version.clone()))
+    }
+
+    /// A chunk that is a range of an object with others.
+    pub(super) fn admit_range(&mut self, head: Wanted, range: Range) -> Admission {
+        let handle = head.handle;
+        let (shared, has_cache) = (&self.s.shared, self.s.shared.cache.is_some());
+        // Of what is on a disk, the store is asked for the version by the chunk's key.
+        if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].alone {
+            return self.admit_alone(head);
+        }
+        // What is wrong with its size is found out by reading it.
+        let Ok(inner) = self.checked(handle, range) else { return self.admit_alone(head) };
+        let in_object = |w: &Wanted| match self.chunks[w.handle].place.location {
+            Location::Range(other) if other.object == range.object && !self.chunks[w.handle].alone => {
+                Some(self.checked(w.handle, other).map(|inner| Some((inner.offset, inner.len))))
+            }
+            _ => None,
+        };
+        let mut members = self.neighbours(head, inner, MERGE_OTHERS, in_object);
+        // A cache has one name for each chunk, however it was read.
+        if members.len() == 1 && !has_cache {
+            return self.admit_alone(head);
+        }
+        let extent = |m: &Inner| self.s.shared.catalog.extent(self.chunks[m.handle].id);
+        let Some(Extent { object, version, .. }) = extent(&inner) else { return self.admit_alone(head) };
+        members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
+        self.admit_some(head, members, (Some(object), version))
+    }
+
+    /// A chunk whose place is known only after an index of its store was read.
+    pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
+        let handle = head.handle;
+        let (catalog, id) = (Arc::clone(&self.s.shared.catalog), self.chunks[handle].id);
+        match catalog.location(id) {
+            Location::Unread(_) => {}
+            location => {
+                self.chunks[handle].place.location = location;
+                return match location {
+                    Location::Range(range) => self.admit_range(head, range),
+                    _ => self.admit_alone(head),
+                };
+            }
+        }
+        match self.shards.get(shard, handle) {
+            Ok(_) => self.admit_alone(head),
+            Err(Ask::Full) => Admission::Later,
+            Err(ask) => {
+                self.chunks[handle].state = State::AwaitsIndex;
+                if ask == Ask::Read {
+                    self.index_reads_in_flight += 1;
+                    self.s.fetch.index(shard, catalog.key(id));
+                }
+                Admission::Done
+            }
+        }
+    }
+
+    /// Finds the places of all chunks that an index of their store tells of, now that it was read.
+    pub(super) fn locate(&mut self, index: ShardId) {
+        let catalog = Arc::clone(&self.s.shared.catalog);
+        if catalog.sharded(index.array, index.part).is_some() {
+            return;
+        }
+        for (id, place) in self.chunks.places().filter(|(_, place)| place.location == Location::Unread(index)) {
+            place.location = catalog.location(id);
+        }
+    }
+
+    fn admit_alone(&mut self, head: Wanted) -> Admission {
+        if self.admit_key(head) { Admission::Done } else { Admission::NoRoom }
+    }
+
+    /// The range of a chunk in an object, which is one that its size allows.
+    fn checked(&self, handle: Handle, Range { offset, len, .. }: Range) -> Result<Inner> {
+        self.check_encoded(handle, len, "the references")?;
+        Ok(Inner { offset, len, handle })
+    }
+
+    /// Reads these chunks of an object together, or as many of them as there is memory for.
+    fn admit_some(
+        &mut self,
+        head: Wanted,
+        mut members: Vec<Inner>,
+        object: (Option<Arc<str>>, Option<Arc<str>>),
+    ) -> Admission {
+        while let Err(short) = self.admit_members(&members, &object) {
             if members.len() == 1 || !self.idle() {
                 let takes = members.iter().map(|m| self.takes_decoded(m.handle));
                 let (bounce, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
@@ -94,28 +187,42 @@ impl Scheduler {
                 return Admission::NoRoom;
             }
             // Not enough memory for all of them, ever: fewer, the first one alone in the end.
-            let at = members.iter().position(|m| m.handle == handle).unwrap_or(0);
+            let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
+            if members.len() == 1 && object.0.is_some() && self.s.shared.cache.is_none() {
+                return self.admit_alone(head);
+            }
         }
         Admission::Done
     }
 
-    /// The chunks that are wanted next from the same shard and lie so near `inner` that one read serves them, in the
-    /// order of their offsets.
-    fn neighbours(&self, head: Wanted, inner: Inner, shard: ShardId, index: &Index) -> Vec<Inner> {
+    /// The chunks that are wanted next from the same object and lie so near `inner` that one read serves them, in the
+    /// order of their offsets. `place` tells the range of a chunk in the object, if it is in it; it ends the search that more than
+    /// `others` in a row aren't.
+    fn neighbours(
+        &self,
+        head: Wanted,
+        inner: Inner,
+        others: usize,
+        place: impl Fn(&Wanted) -> Option<Result<Option<(u64, u64)>>>,
+    ) -> Vec<Inner> {
         let mut all = vec![inner];
+        let mut in_row = 0;
         for w in self.queue.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
             if !self.chunks.wanted(&w) {
                 continue;
             }
-            let Location::Shard(other, slot) = self.chunks[w.handle].place.location else { break };
-            if other != shard {
-                break;
-            }
-            // What can't be read is left for its own turn.
-            if let Ok(Some((offset, len))) = self.range_in_shard(w.handle, index, slot) {
-                all.push(Inner { offset, len, handle: w.handle });
+            match place(&w) {
+                Some(range) => {
+                    in_row = 0;
+                    // What can't be read is left for its own turn.
+                    if let Ok(Some((offset, len))) = range {
+                        all.push(Inner { offset, len, handle: w.handle });
+                    }
+                }
+                None if in_row < others => in_row += 1,
+                None => break,
             }
         }
         // Writers that encode in parallel leave the chunks of a shard in any order.
@@ -161,7 +268,11 @@ impl Scheduler {
     ///
     /// # Errors
     /// With nothing done, which memory there isn't enough of.
-    fn admit_members(&mut self, members: &[Inner], version: Option<&Arc<str>>) -> Result<(), Short> {
+    fn admit_members(
+        &mut self,
+        members: &[Inner],
+        (object, version): &(Option<Arc<str>>, Option<Arc<str>>),
+    ) -> Result<(), Short> {
         let (from, bytes) = span_of(members);
         let staging = self.reserve(false, bytes).ok_or(Short::Staging)?;
         for (i, member) in members.iter().enumerate() {
@@ -182,27 +293,31 @@ impl Scheduler {
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
         let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
         let of = self.chunks[members[0].handle].id;
-        self.read(chunks, (Some(staging), landing), to, (ReadRange::From(from), version.cloned()), of);
+        let what = (object.clone(), ReadRange::From(from), version.clone());
+        self.read(chunks, (Some(staging), landing), to, what, of);
         Ok(())
     }
 
     /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
     fn range_in_shard(&self, handle: Handle, index: &Index, slot: usize) -> Result<Option<(u64, u64)>> {
         let Some((offset, len)) = index.entries.get(slot) else { return Ok(None) };
+        self.check_encoded(handle, len, "the shard's index")?;
+        Ok(Some((offset, len)))
+    }
+
+    /// Refuses encoded bytes that are no chunk of this size.
+    fn check_encoded(&self, handle: Handle, len: u64, whence: &str) -> Result<()> {
         let catalog = &self.s.shared.catalog;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
         match route {
-            Route::Raw if len == decoded as u64 => {}
-            Route::Raw => {
-                return Err(Error::runtime(format!(
-                    "{}: expected {decoded} bytes, but found {len} in the shard's index; the shard is damaged",
-                    catalog.name(id)
-                )));
-            }
-            _ if len <= catalog.part(id).format.usual_encoded_bytes(decoded) as u64 => {}
-            _ => self.holds(handle, len)?,
+            Route::Raw if len == decoded as u64 => Ok(()),
+            Route::Raw => Err(Error::runtime(format!(
+                "{}: expected {decoded} bytes, but found {len} in {whence}; it is damaged",
+                catalog.name(id)
+            ))),
+            _ if len <= catalog.part(id).format.usual_encoded_bytes(decoded) as u64 => Ok(()),
+            _ => self.holds(handle, len),
         }
-        Ok(Some((offset, len)))
     }
 }
 

@@ -10,27 +10,26 @@
 //!                      └─────────────── events ────────────┘
 //! ```
 //!
-//! In a [`rehearsal`] the same scheduler works with nothing behind it.
+//! In a [`simulation`] the same scheduler works with nothing behind it.
 
 mod admission;
 mod arrival;
 mod batches;
 pub mod budget;
-mod cached;
 pub(crate) mod catalog;
 pub(crate) mod chunks;
 mod decode;
 mod fetch;
+mod fetch_pool;
 mod launch;
-mod local;
 pub(crate) mod longer;
 mod merging;
 mod pieces;
 mod queue;
-pub(crate) mod rehearsal;
 mod requests;
 mod scheduler;
 mod shards;
+pub mod simulation;
 pub mod stats;
 pub(crate) mod tasks;
 mod threads;
@@ -38,7 +37,7 @@ pub(crate) mod wave;
 mod workers;
 
 pub(crate) use decode::DecodePool;
-pub(crate) use fetch::{FetchPool, reread};
+pub(crate) use fetch_pool::{FetchPool, reread};
 pub(crate) use merging::MERGE_REMOTE;
 pub(crate) use scheduler::{Block, Finished, Rules, Scheduler, Setup};
 

@@ -1,28 +1,29 @@
-//! A read of several inner chunks of a shard, of which the cache has some: what is lacking, and in how many reads it comes.
+//! A read of several chunks of a shard or another object, some of which the cache has: which are missing there, and which reads
+//! bring them.
 
 use std::ops::Range;
 
 use super::merging::Merge;
 use super::tasks::Read;
 use crate::cache::{Cache, Name};
-use crate::store::{Found, Part};
+use crate::store::{ByteRange, Found};
 
-/// The pieces of one read, in the order of their places.
+/// The pieces of one read, in the order of their offsets.
 pub(super) struct Pieces {
     names: Vec<Name>,
     there: Vec<bool>,
 }
 
 impl Pieces {
-    /// Those of a read from `from` on, of the store of this number.
+    /// The pieces of a read that begins at offset `from`, in store number `store`.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
-        let name = |&(at, len): &(usize, usize)| cache.name(store, &read.key, Part::From(from + at as u64), len);
+        let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
         let there = vec![false; names.len()];
         Self { names, there }
     }
 
-    /// Copies to their places those that memory has.
+    /// Copies the pieces that the memory cache has.
     pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let version = read.version.as_ref();
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
@@ -30,12 +31,12 @@ impl Pieces {
         }
     }
 
-    /// Whether nothing has to be read.
+    /// Whether nothing must be read.
     pub fn complete(&self) -> bool {
         self.there.iter().all(|&there| there)
     }
 
-    /// Copies to their places those of the others that the disk has. Blocks.
+    /// Copies those of the other pieces that the disk cache has. Blocks.
     pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let Some(version) = &read.version else { return };
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
@@ -43,7 +44,7 @@ impl Pieces {
         }
     }
 
-    /// What has to be read, as ranges of the whole read, which don't touch each other.
+    /// What must be read: ranges of the whole read that don't touch each other.
     pub fn lacking(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
@@ -63,7 +64,7 @@ impl Pieces {
         runs
     }
 
-    /// Keeps the pieces that were lacking, which came with these ranges.
+    /// Keeps in the cache the pieces that were read, given the ranges that brought them.
     pub fn keep(&self, cache: &Cache, read: &Read, came: &[(Range<usize>, Found)], to: &[u8]) {
         for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
             let run = came.partition_point(|(run, _)| run.end < at + len);
@@ -74,19 +75,18 @@ impl Pieces {
     }
 }
 
-/// Which bytes of `to` are the piece that was asked for, if it came as a whole.
-pub(super) fn whole(part: Part, found: &Found, to: usize) -> Option<usize> {
-    match part {
-        Part::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
-        Part::Last => (found.size >= to as u64).then_some(to),
-        Part::From(_) => Some(to),
+/// The length of the piece that a read brought, if it brought all of it.
+pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize> {
+    match range {
+        ByteRange::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
+        ByteRange::Last => (found.size >= to as u64).then_some(to),
+        ByteRange::From(_) => Some(to),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Span;
     use crate::spec::Spec;
     use crate::store::{LocalStore, ReadFiles, Store};
     use std::sync::Arc;
@@ -105,9 +105,10 @@ mod tests {
             array: 0,
             part: 0,
             key: "k".into(),
+            object: None,
             range: super::super::tasks::ReadRange::From(100),
             version: Some("v".into()),
-            to: Span { address: 0, len: 72 },
+            len: 72,
             uploads: Vec::new(),
             pieces,
             past_host: None,

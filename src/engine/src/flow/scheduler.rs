@@ -240,6 +240,9 @@ impl Scheduler {
                     Ok(None) => (Some(Known::Missing), None),
                     Err(e) => (None, Some(e)),
                 };
+                if error.is_none() {
+                    self.locate(shard);
+                }
                 for handle in self.shards.set(shard, known) {
                     match &error {
                         Some(e) => self.settle(handle, State::Failed(e.clone())),

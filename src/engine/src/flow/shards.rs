@@ -35,7 +35,7 @@ pub(crate) struct Index {
 pub(crate) enum Entries {
     /// As it was read.
     Read(Vec<Option<(u64, u64)>>),
-    /// In a rehearsal: chunks of one length, one after the other.
+    /// In a simulation: chunks of one length, one after the other.
     Even { slots: usize, len: u64 },
 }
 

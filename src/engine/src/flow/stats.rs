@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::store::remote::Counters;
+use crate::store::Counters;
 
 /// The counters. [`Stats::to_json`] gives them their public names.
 #[derive(Debug, Default)]

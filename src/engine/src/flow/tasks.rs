@@ -6,9 +6,9 @@ use dali_zarr_kernels::{Job, Layout};
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::memory::Span;
+use crate::memory::{Lease, Span};
 use crate::plan::ChunkId;
-use crate::store::Part;
+use crate::store::ByteRange;
 
 use super::catalog::Catalog;
 use super::chunks::Handle;
@@ -19,8 +19,8 @@ pub(crate) type GroupId = u64;
 
 /// Who reads for the scheduler.
 pub(crate) trait Fetch: Send {
-    /// Starts a read; [`super::Event::Fetched`] follows, or [`super::Event::Uploading`] and [`super::Event::Uploaded`].
-    fn read(&mut self, read: Read);
+    /// Starts a read to `to`; [`super::Event::Fetched`] follows, or [`super::Event::Uploading`] and [`super::Event::Uploaded`].
+    fn read(&mut self, read: Read, to: Lease);
     /// Starts to read the index of the shard at `key`; [`super::Event::Index`] follows.
     fn index(&mut self, shard: ShardId, key: String);
     /// Reports copies to the device that are done while their threads are busy. They report them themselves after their next
@@ -48,13 +48,16 @@ pub(crate) struct Read {
     pub array: u16,
     pub part: u16,
     pub key: String,
+    /// If a range is one of an object that holds several values: its name.
+    pub object: Option<Arc<str>>,
     pub range: ReadRange,
-    /// The version of the value that its place was told of; `None`: any.
+    /// The version that the value, or the object, must have; `None`: any.
     pub version: Option<Arc<str>>,
-    pub to: Span,
-    /// Parts of `to` that are copied to the device as soon as they are read: offset, bytes, device address.
+    /// Bytes of its destination.
+    pub len: usize,
+    /// Parts of it that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
-    /// The inner chunks that a range is read for, in order: offset in `to`, bytes. Only if there is a cache.
+    /// The chunks that a range is read for, in order: offset in the range, bytes. Only if there is a cache.
     pub pieces: Vec<(usize, usize)>,
     /// If files are read to the device: where to.
     pub past_host: Option<PastHost>,
@@ -70,11 +73,16 @@ pub(crate) enum PastHost {
 }
 
 impl Read {
-    /// What is asked of the store.
-    pub fn part(&self) -> Part {
+    /// What caches call the value that bytes are of.
+    pub fn name(&self) -> &str {
+        self.object.as_deref().unwrap_or(&self.key)
+    }
+
+    /// Which bytes of the value are read.
+    pub fn byte_range(&self) -> ByteRange {
         match self.range {
-            ReadRange::Whole | ReadRange::Exact => Part::Whole,
-            ReadRange::From(offset) => Part::From(offset),
+            ReadRange::Whole | ReadRange::Exact => ByteRange::Whole,
+            ReadRange::From(offset) => ByteRange::From(offset),
         }
     }
 
@@ -85,25 +93,25 @@ impl Read {
     /// If the value hasn't the length that is known.
     pub fn fits(&self, size: u64) -> Result<usize> {
         match self.range {
-            ReadRange::From(_) => Ok(self.to.len),
+            ReadRange::From(_) => Ok(self.len),
             ReadRange::Whole => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
-            ReadRange::Exact if size == self.to.len as u64 => Ok(self.to.len),
+            ReadRange::Exact if size == self.len as u64 => Ok(self.len),
             ReadRange::Exact => Err(Error::runtime(format!(
                 "expected {} bytes, but found {size}; the chunk is truncated or isn't what the metadata says",
-                self.to.len
+                self.len
             ))),
         }
     }
 }
 
-/// What of a key is read.
+/// Which bytes of a key are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadRange {
     /// All of it, into a span that is long enough for what writers in use write. If it is longer nothing is read.
     Whole,
-    /// All of it, whose length must be that of the span.
+    /// All of it. Its length must be that of the destination.
     Exact,
-    /// As many bytes as the span has, from this offset on.
+    /// As many bytes as the destination has, from this offset on.
     From(u64),
 }
 
@@ -162,7 +170,7 @@ pub(crate) struct Outcome {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub catalog: Arc<Catalog>,
-    pub ops: Arc<Vec<dali_zarr_kernels::Op>>,
+    pub ops: Arc<crate::assemble::Ops>,
     pub stats: Arc<super::stats::Stats>,
     pub cache: Option<Arc<Cache>>,
     pub events: crossbeam_channel::Sender<super::Event>,

@@ -1,7 +1,6 @@
-//! The threads that read local stores, each with its own way to the device if there is one.
+//! The threads that read local stores. With a GPU each has its own stream of copies to the device.
 //!
-//! One of the places where `unsafe` is allowed: the memory that a read and its uploads name belongs to its thread until the event
-//! is sent.
+//! One of the places where `unsafe` is allowed: device memory, and page-locked memory that the device reads, is used by address.
 
 #![allow(unsafe_code)]
 
@@ -11,46 +10,48 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::Event;
-use super::local::{fetch, fetch_past_host, index};
+use super::fetch::{fetch, fits, index, look, place};
 use super::shards::ShardId;
 use super::stats::Stats;
-use super::tasks::{GroupId, Read, Shared};
+use super::tasks::{GroupId, PastHost, Read, Shared};
 use super::wave::{Lanes, Storage, Upload};
 use super::workers::Workers;
 use crate::error::{Error, Result};
-use crate::memory::Span;
+use crate::memory::{Lease, Span};
 use crate::nvtx;
+use crate::store::block_on;
 
-/// What a thread does.
+/// One thing for a thread to do.
 pub(super) enum Work {
-    Read(Read),
+    Read(Read, Lease),
     Index(ShardId, String),
 }
 
-/// The threads that read local stores. Dropping it lets them finish what they began, and waits.
+/// The threads that read local stores. Dropping it waits until they have finished what they began.
 pub(super) struct Threads {
     workers: Workers<Work>,
-    /// Those of the threads. Memory may be freed when they are dropped too: that waits for their copies. After the threads.
-    ways: Vec<Arc<Mutex<Way>>>,
+    /// One for each thread. Dropping them waits for their copies, so they are dropped after the threads, and before any memory is
+    /// freed.
+    copy_streams: Vec<Arc<Mutex<CopyStream>>>,
 }
 
 impl Threads {
-    /// With `lanes` each thread gets a way to their device.
+    /// With `lanes` each thread gets a copy stream to their device.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
     pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
-        let mut ways = Vec::new();
+        let mut copy_streams = Vec::new();
         let body = || {
             let upload = lanes.map(Lanes::upload).transpose()?;
             let storage = lanes.map(Lanes::storage).transpose()?.flatten();
-            let way = upload.map(|upload| Arc::new(Mutex::new(Way { upload, copying: None, failed: None })));
-            ways.extend(way.clone());
+            let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
+            copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            Ok(move |work| Thread { work, shared, way, storage }.run())
+            Ok(move |work| Thread { work, shared, copies, storage }.run())
         };
         let workers = Workers::new("fetch", threads, shared, body)?;
-        Ok(Self { workers, ways })
+        Ok(Self { workers, copy_streams })
     }
 
     /// Gives work to the next thread that is free.
@@ -60,12 +61,12 @@ impl Threads {
 
     /// See [`super::tasks::Fetch::report_copies`].
     pub fn report_copies(&self, shared: &Shared) {
-        for way in &self.ways {
-            // A thread that has it is about to report, or to start a copy.
-            if let Ok(mut way) = way.try_lock()
-                && way.is_done()
+        for stream in &self.copy_streams {
+            // A thread that holds the lock is about to report, or to start a copy.
+            if let Ok(mut stream) = stream.try_lock()
+                && stream.is_done()
             {
-                way.finish(shared);
+                stream.finish(shared);
             }
         }
     }
@@ -74,17 +75,17 @@ impl Threads {
 /// How often a thread without work looks whether its copy is done.
 const POLL: Duration = Duration::from_micros(100);
 
-/// A thread's way to the device, and what is on it.
-struct Way {
+/// A thread's stream of copies to the device, and the copy that is under way.
+struct CopyStream {
     upload: Box<dyn Upload>,
     /// The read whose uploads are under way, and its bytes.
     copying: Option<(GroupId, usize)>,
-    /// Why they could not be started.
+    /// Why the uploads could not be started.
     failed: Option<Error>,
 }
 
-impl Way {
-    /// Starts uploads, and says so before anyone can say that they are done. False if nobody listens any more.
+impl CopyStream {
+    /// Starts uploads, and reports that before anything can report their end. False if nobody listens any more.
     fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
         // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
         // the thread ends before, dropping `upload` waits.
@@ -95,7 +96,7 @@ impl Way {
         shared.events.send(Event::Uploading).is_ok()
     }
 
-    /// Whether there are uploads to be reported that needn't be waited for.
+    /// Whether uploads have ended and weren't reported yet.
     fn is_done(&self) -> bool {
         self.copying.is_some() && self.upload.is_done().unwrap_or(true)
     }
@@ -120,29 +121,29 @@ impl Way {
 struct Thread {
     work: Receiver<Work>,
     shared: Shared,
-    way: Option<Arc<Mutex<Way>>>,
-    /// Its way from files to the device, if this reader uses it.
+    copies: Option<Arc<Mutex<CopyStream>>>,
+    /// Reads files to the device, if this reader uses GPUDirect Storage.
     storage: Option<Box<dyn Storage>>,
 }
 
 impl Thread {
-    fn way(&self) -> Option<MutexGuard<'_, Way>> {
-        self.way.as_ref().map(|way| way.lock().unwrap_or_else(PoisonError::into_inner))
+    fn copies(&self) -> Option<MutexGuard<'_, CopyStream>> {
+        self.copies.as_ref().map(|copies| copies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn run(self) {
         loop {
-            let is_copying = self.way().is_some_and(|way| way.copying.is_some());
+            let is_copying = self.copies().is_some_and(|copies| copies.copying.is_some());
             let work = if is_copying {
                 self.work.recv_timeout(POLL)
             } else {
                 self.work.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
-            // What is there by now needn't wait for the next read.
+            // A copy that has ended is reported before the next read.
             if is_copying
                 && !matches!(work, Err(RecvTimeoutError::Disconnected))
-                && let Some(mut way) = self.way().filter(|way| way.is_done())
-                && !way.finish(&self.shared)
+                && let Some(mut copies) = self.copies().filter(|copies| copies.is_done())
+                && !copies.finish(&self.shared)
             {
                 return;
             }
@@ -150,7 +151,7 @@ impl Thread {
                 Ok(_) if self.shared.stopped() => continue,
                 Ok(work) => self.handle(work),
                 Err(RecvTimeoutError::Timeout) => true,
-                // The memory may be freed when all threads are gone and their ways dropped: that waits.
+                // Dropping the copy streams, which happens after this, waits for copies.
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             if !going_on {
@@ -161,44 +162,101 @@ impl Thread {
 
     /// Reads, and starts what follows. False if nobody listens any more.
     fn handle(&self, work: Work) -> bool {
-        let start = Instant::now();
         let range = nvtx::range(c"dali_zarr read");
         let (event, uploads) = match work {
-            Work::Read(read) => {
+            Work::Read(read, to) => {
+                let span = to.span();
                 let past_host = read.past_host.zip(self.storage.as_deref());
                 let result = match past_host {
-                    Some((way, storage)) => fetch_past_host(&read, way, &self.shared, storage),
-                    None => fetch(&read, &self.shared),
+                    Some((target, storage)) => fetch_past_host(&read, to, target, &self.shared, storage),
+                    None => self.fetch(&read, to),
                 };
                 let uploads = match &result {
                     Ok(Some(len)) if !read.uploads.is_empty() && past_host.is_none() => {
-                        let copies = read.uploads.iter().map(|&(offset, len, to)| (read.to.part(offset, len), to));
+                        let copies = read.uploads.iter().map(|&(offset, len, to)| (span.part(offset, len), to));
                         Some((read.group, *len, copies.collect::<Vec<_>>()))
                     }
                     _ => None,
                 };
                 (Event::Fetched(read.group, result), uploads)
             }
-            Work::Index(shard, key) => (Event::Index(shard, index(shard, &key, &self.shared)), None),
+            Work::Index(shard, key) => {
+                let store = self.shared.catalog.store(shard.array, shard.part);
+                (Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))), None)
+            }
         };
         drop(range);
-        Stats::time(&self.shared.stats.read_ns, start.elapsed());
-        let Some(mut way) = self.way() else { return self.shared.events.send(event).is_ok() };
-        // It has long been done: the bus is faster than one thread.
-        if !way.finish(&self.shared) {
+        let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
+        // The last copy has ended long ago: the bus is faster than one thread.
+        if !stream.finish(&self.shared) {
             return false;
         }
         match uploads {
             None => self.shared.events.send(event).is_ok(),
-            Some((group, len, copies)) => way.start(group, len, &copies, &self.shared),
+            Some((group, len, copies)) => stream.start(group, len, &copies, &self.shared),
         }
     }
+
+    fn fetch(&self, read: &Read, mut to: Lease) -> Result<Option<usize>> {
+        match look(read, &mut to, &self.shared) {
+            Ok(len) => len.map(Some),
+            Err(miss) => {
+                let store = self.shared.catalog.store(read.array, read.part);
+                block_on(&**store, fetch(read, to, miss, &self.shared, None))
+            }
+        }
+    }
+}
+
+/// Reads to the device by GPUDirect Storage, otherwise as [`fetch`].
+///
+/// # Errors
+/// As there, and if the device refuses.
+fn fetch_past_host(
+    read: &Read,
+    to: Lease,
+    target: PastHost,
+    shared: &Shared,
+    storage: &dyn Storage,
+) -> Result<Option<usize>> {
+    let start = Instant::now();
+    let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
+    let store = shared.catalog.store(read.array, read.part);
+    let Some(value) = store.in_file(&read.key, read.version.as_ref()).map_err(within)? else {
+        block_on(&**store, shared.catalog.confirm_missing(read.array, read.part))?;
+        return Ok(None);
+    };
+    let len = fits(shared, read, value.size)?;
+    if len > read.len {
+        return Ok(Some(len));
+    }
+    let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
+    let begin = value.start + from;
+    // SAFETY: the scheduler reserved the slots and the landing place for this read alone, until it hears of its end; the lease
+    // is this read's.
+    let result = unsafe {
+        match target {
+            PastHost::Slots => {
+                let part = |&(offset, len, slot): &(usize, usize, u64)| (begin + offset as u64, len, slot);
+                storage.read(&value.file, &read.uploads.iter().map(part).collect::<Vec<_>>())
+            }
+            PastHost::Landing(address) => storage
+                .read(&value.file, &[(begin, len, address)])
+                .and_then(|()| storage.copy_back(address, to.span().part(0, len))),
+        }
+    };
+    result.map_err(within)?;
+    Stats::time(&shared.stats.read_ns, start.elapsed());
+    shared.stats.read(len);
+    Stats::add(&shared.stats.reads_gds, 1);
+    Ok(Some(len))
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use async_trait::async_trait;
     use crossbeam_channel::unbounded;
 
     use super::super::tasks::ReadRange;
@@ -207,29 +265,40 @@ mod tests {
     use crate::memory::HostBlock;
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
-    use crate::store::{Found, LocalStore, Part, ReadFiles, Store};
+    use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
 
     /// A store in which reads of the key `1` take until they are allowed.
     struct Hanging(LocalStore, Receiver<()>);
 
+    #[async_trait]
     impl Store for Hanging {
         fn location(&self) -> &str {
             self.0.location()
         }
-        fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
+        fn latency(&self) -> Latency {
+            Latency::Local
+        }
+        async fn read(
+            &self,
+            key: &str,
+            range: ByteRange,
+            version: Option<&Arc<str>>,
+            phase: Phase,
+            to: &mut [u8],
+        ) -> Result<Option<Found>> {
             if key == "1" {
                 self.1.recv().unwrap();
             }
-            self.0.read(key, part, version, to)
+            self.0.read(key, range, version, phase, to).await
         }
-        fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-            self.0.get(key, most)
+        async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+            self.0.get(key, max, phase).await
         }
-        fn exists(&self, key: &str) -> Result<bool> {
-            self.0.exists(key)
+        async fn head(&self, key: &str) -> Result<Option<Found>> {
+            self.0.head(key).await
         }
-        fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-            self.0.children(prefix)
+        async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+            self.0.children(prefix).await
         }
     }
 
@@ -307,18 +376,23 @@ mod tests {
             let done = Arc::new(AtomicBool::new(before));
             let threads = Threads::new(1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
             for group in [0, 1] {
-                threads.send(Work::Read(Read {
+                let span = Span { address: memory.address() + 256 * group, len: 16 };
+                // SAFETY: the memory outlives the threads, and each read has its own.
+                let to = unsafe { Lease::new(span) };
+                let read = Read {
                     group,
                     array: 0,
                     part: 0,
                     key: group.to_string(),
+                    object: None,
                     range: ReadRange::Exact,
                     version: None,
-                    to: Span { address: memory.address() + 256 * group, len: 16 },
+                    len: 16,
                     uploads: vec![(0, 16, 0)],
                     pieces: Vec::new(),
                     past_host: None,
-                }));
+                };
+                threads.send(Work::Read(read, to));
             }
             assert_eq!(next(&events), "uploading");
             if !before {

@@ -17,6 +17,8 @@ pub struct Axis {
     pub dropped: bool,
     /// Distance between the elements of a sample.
     pub stride: i64,
+    /// The elements that a sample reads, all offsets together, relative to its start: the first, and one past the last.
+    pub reach: (i64, i64),
     /// Where samples start.
     pub starts: Starts,
     /// Whether a sample's start is drawn from `starts`; the axis then doesn't add to the number of samples.
@@ -34,10 +36,16 @@ impl Axis {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
     }
 
-    /// The elements, from and to, that a sample with this start may touch: up to the breaks around its start.
+    /// The elements, from and to, that a sample with this start may touch: the segment between breaks that holds all of
+    /// its windows, or, where none does, the segment of its start.
     pub fn segment(&self, start: i64) -> (i64, i64) {
-        let next = self.bounds.partition_point(|&b| b <= start).clamp(1, self.bounds.len() - 1);
-        (self.bounds[next - 1], self.bounds[next])
+        let around = |at: i64| {
+            let next = self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1);
+            (self.bounds[next - 1], self.bounds[next])
+        };
+        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        let (from, to) = around(first);
+        if from <= first && end <= to { (from, to) } else { around(start) }
     }
 }
 
@@ -48,7 +56,19 @@ pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
 }
 
 /// The name of a dimension that the user named or numbered.
-pub(super) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape], reference: &ArrayShape) -> Result<String> {
+pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Result<String> {
+    let reference = reference(arrays);
+    for array in arrays {
+        if let (DimKey::Name(name), Some(unclear)) = (key, &array.unclear)
+            && unclear.names.contains(name)
+        {
+            return Err(Error::value(format!(
+                "{argument}: expected a name that only one dimension has, but found \"{name}\", and array '{}' has {}; give \
+                 the dimension's position instead",
+                array.name, unclear.stored
+            )));
+        }
+    }
     match key {
         DimKey::Name(name) if arrays.iter().any(|a| a.dims.contains(name)) => Ok(name.clone()),
         DimKey::Name(name) => {
@@ -78,17 +98,15 @@ pub(super) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape], refer
     }
 }
 
-/// The names of the dimensions that samples are cut along.
-pub(super) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
+/// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
+pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
     if spec.dims.is_empty() {
-        return reference.dims.first().map(|d| vec![d.clone()]).ok_or_else(|| {
-            Error::value(format!("array '{}' has no dimension: there is nothing to cut samples along", reference.name))
-        });
+        return Ok(reference.dims.first().cloned().into_iter().collect());
     }
     let mut names = Vec::new();
     for key in &spec.dims {
-        let name = resolve(key, "dims", arrays, reference)?;
+        let name = resolve(key, "dims", arrays)?;
         if names.contains(&name) {
             return Err(Error::value(format!("dims: dimension \"{name}\" is named twice")));
         }
@@ -105,6 +123,21 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         ("roi_start", &spec.roi_start),
         ("roi_end", &spec.roi_end),
     ];
+    if names.is_empty() {
+        let others = [
+            ("offsets", spec.offsets.iter().all(|&o| o == 0)),
+            ("breaks", spec.breaks.is_empty()),
+            ("random_crop", spec.random_crop.is_empty()),
+        ];
+        let unused = per_axis.map(|(what, values)| (what, values.is_empty())).into_iter().chain(others);
+        return match unused.into_iter().find(|(_, unused)| !unused) {
+            None => Ok(Vec::new()),
+            Some((what, _)) => Err(Error::value(format!(
+                "{what}: expected an array with dimensions, but array '{}' has none, which makes it one sample; leave {what} out",
+                arrays[0].name
+            ))),
+        };
+    }
     for (what, values) in per_axis {
         if !values.is_empty() && values.len() != names.len() {
             return Err(Error::value(format!(
@@ -116,7 +149,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
     }
     let mut random: Vec<String> = Vec::new();
     for key in &spec.random_crop {
-        let name = resolve(key, "random_crop", arrays, reference(arrays))?;
+        let name = resolve(key, "random_crop", arrays)?;
         if !names.contains(&name) {
             return Err(Error::value(format!(
                 "random_crop: samples aren't cut along dimension \"{name}\"; name it in dims too, with a window"
@@ -153,7 +186,7 @@ fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>>
     if !spec.cross_stores {
         for view in views {
             let Some((d, starts)) = &view.joined else { continue };
-            match &view.dims[*d].pick {
+            match view.dims[*d].picked(0) {
                 None => breaks.extend(starts[1..starts.len() - 1].iter().map(|&s| s as i64)),
                 // Picked elements may come from the stores in any order.
                 Some(pick) => {
@@ -213,18 +246,16 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
                  {step} for it; give 0 there, or take it out of random_crop"
             )));
         }
+        // Some windows are longer than any step that makes sense.
+        step if spec.step.is_empty() => step,
         step => limit("step", step, 1)?,
     };
-    let (before, after) = if i == 0 {
-        let least = spec.offsets.iter().copied().min().unwrap_or(0);
-        let most = spec.offsets.iter().copied().max().unwrap_or(0);
-        if least < -(1 << 40) || most > 1 << 40 {
-            return Err(Error::value("offsets: expected numbers within 2^40 of zero"));
-        }
-        ((-least).max(0), most.max(0))
-    } else {
-        (0, 0)
-    };
+    let offsets: &[i64] = if i == 0 { &spec.offsets } else { &[] };
+    let least = offsets.iter().copied().min().unwrap_or(0);
+    let most = offsets.iter().copied().max().unwrap_or(0);
+    if least < -(1 << 40) || most > 1 << 40 {
+        return Err(Error::value("offsets: expected numbers within 2^40 of zero"));
+    }
     let need = (window - 1)
         .checked_mul(stride)
         .and_then(|n| n.checked_add(1))
@@ -232,37 +263,40 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         .ok_or_else(|| Error::value(format!("window, stride: too large along \"{name}\"")))?;
     let inner = breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
     let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
-    let inside = |first: i64| Starts::within(first, step, before, after + need, &bounds);
-    let padded = Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1);
+    let reach = (least, most + need);
+    // One grid of starts under every policy: `roi_start`, then every `step` elements within the region. Random starts are
+    // drawn from those places of it where all windows fit.
+    let grid = Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1);
+    let fitting = Starts::within(roi_start, step, reach, &bounds);
+    let around = match (least, most) {
+        (0, 0) => String::new(),
+        _ if least == most => format!(", offset {least}"),
+        _ => format!(", offsets from {least} to {most}"),
+    };
     let starts = match spec.out_of_bounds_policy {
-        // Random starts are drawn from those where the window fits, under every policy.
-        OutOfBounds::Pad if !random => padded,
+        OutOfBounds::Pad if !random => grid,
+        OutOfBounds::Pad if fitting.count() == 0 => Starts::grid(roi_start, 1, 1),
         OutOfBounds::Error if !random => {
-            if inside(roi_start).count() < padded.count() {
+            if fitting.count() < grid.count() {
                 let across = if bounds.len() > 2 { " or cross a break" } else { "" };
                 return Err(Error::value(format!(
-                    "out_of_bounds_policy=\"error\": along \"{name}\" windows of {need} elements (offsets from -{before} to \
-                     {after}) at every {step} elements don't tile the region of interest [{roi_start}, {roi_end}){across}; \
-                     use \"drop\" or \"pad\", or another window, step or region"
+                    "out_of_bounds_policy=\"error\": along \"{name}\" windows of {need} elements (window {window}, stride \
+                     {stride}{around}) at every {step} elements don't tile the region of interest [{roi_start}, \
+                     {roi_end}){across}; use \"drop\" or \"pad\", or another window, step or region"
                 )));
             }
-            padded
+            grid
         }
-        OutOfBounds::Pad => match inside(roi_start) {
-            fits if fits.count() > 0 => fits,
-            _ => Starts::grid(roi_start, 1, 1),
-        },
-        _ => inside(roi_start + before),
+        _ => fitting,
     };
     if starts.count() == 0 {
-        let between = if bounds.len() > 2 { ", nowhere so many without a break" } else { "" };
+        let between = if bounds.len() > 2 { " without a break" } else { "" };
         return Err(Error::value(format!(
-            "window: along \"{name}\" a sample needs {} elements (window {window}, stride {stride}, offsets from -{before} \
-             to {after}) but the region of interest [{roi_start}, {roi_end}) has {}{between}, so the store holds no sample; \
-             make them smaller or use out_of_bounds_policy=\"pad\"",
-            need + before + after,
-            roi_end - roi_start
+            "window: along \"{name}\" a sample spans {} elements (window {window}, stride {stride}{around}), which fit at no \
+             start in the region of interest [{roi_start}, {roi_end}){between}, so the store holds no sample; make them \
+             smaller or use out_of_bounds_policy=\"pad\"",
+            reach.1 - reach.0,
         )));
     }
-    Ok(Axis { name: name.to_owned(), bounds, window, dropped, stride, starts, random })
+    Ok(Axis { name: name.to_owned(), bounds, window, dropped, stride, reach, starts, random })
 }

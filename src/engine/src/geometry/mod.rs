@@ -4,12 +4,16 @@
 mod axes;
 mod layout;
 mod outputs;
+mod picked;
 mod starts;
 
 pub use axes::Axis;
+pub(crate) use axes::{resolve, sample_dims};
 pub use outputs::{Channels, Placement};
+pub use picked::Picked;
 pub use starts::Starts;
 
+use crate::dataset::Unclear;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::order::Sample;
@@ -22,8 +26,10 @@ use crate::spec::Spec;
 pub struct ArrayShape {
     /// Its name, for messages.
     pub name: String,
-    /// The names of its dimensions.
+    /// The names of its dimensions, all different.
     pub dims: Vec<String>,
+    /// Stored names that aren't among them, since they don't tell which dimension is meant.
+    pub unclear: Option<Unclear>,
     /// Its shape in each store.
     pub parts: Vec<Vec<u64>>,
     /// The element type that its values have before normalisation and cast.
@@ -47,7 +53,15 @@ pub struct ViewDim {
     /// Its length as samples see it: after `pick`, over all stores.
     pub len: u64,
     /// The indices that it consists of, if `pick` names it.
-    pub pick: Option<Vec<u64>>,
+    pub pick: Option<Picked>,
+}
+
+impl ViewDim {
+    /// The indices that it consists of in one store, if `pick` names it; those of the joined dimension count over all
+    /// stores.
+    pub fn picked(&self, store: usize) -> Option<&[u64]> {
+        self.pick.as_ref().map(|pick| pick.of(store))
+    }
 }
 
 /// An array as samples see it.
@@ -131,60 +145,57 @@ impl Geometry {
 
 /// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions they share.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
-    let reference = axes::reference(arrays);
-    let mut picks = Vec::new();
-    for pick in &spec.pick {
-        let name = axes::resolve(&pick.dim, "pick", arrays, reference)?;
-        if picks.iter().any(|(n, _)| *n == name) {
-            return Err(Error::value(format!(
-                "pick: dimension \"{name}\" is named twice; give all its indices at once"
-            )));
-        }
-        if pick.indices.is_empty() {
-            return Err(Error::value(format!("pick: dimension \"{name}\" has no index; give at least one")));
-        }
-        picks.push((name, &pick.indices));
+    let picks = picked::by_name(spec, arrays)?;
+    if axis_names.is_empty() && spec.paths.len() > 1 {
+        return Err(Error::value(format!(
+            "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
+             reader each",
+            arrays[0].name,
+            spec.paths.len()
+        )));
     }
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
     let mut views = Vec::new();
     for array in arrays {
-        let first = &array.parts[0];
         let mut joined = None;
         let mut dims = Vec::new();
         for (d, name) in array.dims.iter().enumerate() {
-            let joins = array.parts.len() > 1 && *name == axis_names[0];
-            let mut len = first[d];
-            if joins {
-                let mut starts = vec![0];
-                for part in &array.parts {
-                    let end = starts[starts.len() - 1] + part[d].min(1 << 62);
-                    starts.push(end);
+            let lists = picks.get(name).copied();
+            let has_own = lists.is_some_and(|lists| lists.len() > 1);
+            let mut stored: Vec<u64> = array.parts.iter().map(|part| part[d]).collect();
+            if stored.len() > 1 && axis_names.first() == Some(name) {
+                if has_own {
+                    return Err(Error::value(format!(
+                        "pick: stores are joined along \"{name}\", so that its indices count over all of them; expected one \
+                         list of indices, but found one for each store"
+                    )));
                 }
-                len = starts[starts.len() - 1];
+                let mut starts = vec![0u64];
+                for len in &stored {
+                    starts.push(starts[starts.len() - 1].saturating_add(*len));
+                }
+                stored = vec![starts[starts.len() - 1]];
                 joined = Some((d, starts));
-            } else if let Some((p, part)) = array.parts.iter().enumerate().find(|(_, part)| part[d] != len) {
+            } else if let Some(p) = stored.iter().position(|&len| len != stored[0] && !has_own) {
                 return Err(Error::value(format!(
-                    "path: array '{}' has length {len} along \"{name}\" in {} and {} in {}; stores are joined along \
-                     \"{}\" and must agree on everything else",
-                    array.name, spec.paths[0], part[d], spec.paths[p], axis_names[0]
+                    "path: array '{}' has length {} along \"{name}\" in {} and {} in {}; stores are joined along \"{}\" \
+                     and must agree on everything else",
+                    array.name, stored[0], spec.paths[0], stored[p], spec.paths[p], axis_names[0]
                 )));
             }
-            if len > i64::MAX as u64 / 4 {
+            if let Some(len) = stored.iter().find(|&&len| len > i64::MAX as u64 / 4) {
                 return Err(Error::value(format!(
                     "array '{}': dimension \"{name}\" has length {len}, more than can be addressed",
                     array.name
                 )));
             }
-            let pick = match picks.iter().find(|(n, _)| n == name) {
-                None => None,
-                Some((_, indices)) => Some(resolve_pick(indices, len, name, &array.name)?),
-            };
-            let len = pick.as_ref().map_or(len, |p| p.len() as u64);
+            let pick = lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.paths)).transpose()?;
+            let len = pick.as_ref().map_or(stored[0], Picked::len);
             match lengths.iter().find(|(n, ..)| n == name) {
                 Some((_, other, of)) if *other != len => {
                     return Err(Error::value(format!(
-                        "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; \
-                         read them with two readers, or pick the same indices of both",
+                        "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
+                         indices of both, or leave one of the arrays out",
                         array.name
                     )));
                 }
@@ -200,21 +211,6 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
         views.push(View { dims, joined });
     }
     Ok(views)
-}
-
-fn resolve_pick(indices: &[i64], len: u64, dim: &str, array: &str) -> Result<Vec<u64>> {
-    indices
-        .iter()
-        .map(|&i| {
-            let at = if i < 0 { i + len as i64 } else { i };
-            if at < 0 || at >= len as i64 {
-                return Err(Error::index(format!(
-                    "pick: index {i} is outside dimension \"{dim}\" of array '{array}', which has length {len}"
-                )));
-            }
-            Ok(at as u64)
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where the windows along one axis start: a grid of equal distances, less the windows that would cross a break.
+//! Where the samples along one axis start: a grid of equal distances, less those whose windows would cross a break.
 
 /// See the module. Memory is per break, whatever the number of starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +16,14 @@ impl Starts {
         Self { first, step, count, runs: vec![(0, 0)] }
     }
 
-    /// Those starts `s` of a grid for which `s - before` and `s + after - 1` lie in one of the segments between `bounds`.
-    pub fn within(first: i64, step: i64, before: i64, after: i64, bounds: &[i64]) -> Self {
+    /// The starts `first`, `first + step`, ... within `bounds` that read elements of one segment between `bounds` only: a
+    /// start `s` reads elements from `s + reach.0` to before `s + reach.1`.
+    pub fn within(first: i64, step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self { first, step, count: 0, runs: Vec::new() };
+        let last = bounds[bounds.len() - 1] - 1;
         for segment in bounds.windows(2) {
-            let least = (segment[0] + before - first).max(0);
-            let most = segment[1] - after - first;
+            let least = (segment[0] - reach.0 - first).max(0);
+            let most = (segment[1] - reach.1).min(last) - first;
             let from = least / step + i64::from(least % step > 0);
             if most >= 0 && most / step >= from {
                 all.runs.push((all.count, from));
@@ -63,16 +65,17 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn starts_are_those_that_fit(
-            cuts in prop::collection::btree_set(0i64..60, 2..8), first in 0i64..20, step in 1i64..7, before in 0i64..4,
-            after in 1i64..9,
+            cuts in prop::collection::btree_set(0i64..60, 2..8), first in 0i64..20, step in 1i64..7, least in -9i64..9,
+            len in 1i64..9,
         ) {
             let bounds: Vec<i64> = cuts.into_iter().collect();
             let first = bounds[0] + first;
             let expected: Vec<i64> = (0..100)
                 .map(|i| first + i * step)
-                .filter(|s| bounds.windows(2).any(|b| b[0] <= s - before && s + after <= b[1]))
+                .take_while(|s| s < bounds.last().unwrap())
+                .filter(|s| bounds.windows(2).any(|b| b[0] <= s + least && s + least + len <= b[1]))
                 .collect();
-            let starts = Starts::within(first, step, before, after, &bounds);
+            let starts = Starts::within(first, step, (least, least + len), &bounds);
             let got: Vec<i64> = (0..starts.count()).map(|k| starts.at(k)).collect();
             prop_assert_eq!(&got, &expected);
             let runs: Vec<i64> = starts.runs().flat_map(|(n, s)| (0..n).map(move |i| s + i * step)).collect();

@@ -8,6 +8,7 @@ fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
         dims: dims.iter().map(|d| d.0.into()).collect(),
         parts: vec![dims.iter().map(|d| d.1).collect()],
         values: DType::F32,
+        unclear: None,
     }
 }
 
@@ -38,7 +39,7 @@ fn separate_outputs_of_era5() {
 
 #[test]
 fn stacked_channels_of_era5() {
-    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![0, -1, 2] }];
+    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, -1, 2]] }];
     let spec = Spec { stack_arrays: true, pick, ..Spec::default() };
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[6, 7, 9]]);
@@ -46,7 +47,7 @@ fn stacked_channels_of_era5() {
     assert_eq!(g.placements[1].strides, [0, 63, 9, 1]);
     assert_eq!(g.placements[2].base, 4 * 63);
     assert_eq!(g.placements[3].broadcast, [(7, 9), (9, 1)]);
-    assert_eq!(g.views[1].dims[1].pick, Some(vec![0, 4, 2]));
+    assert_eq!(g.views[1].dims[1].picked(0), Some(&[0, 4, 2][..]));
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn tiles_keep_levels_as_channels() {
 
 #[test]
 fn normalised_per_channel_or_array() {
-    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![0, 1] }];
+    let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, 1]] }];
     let spec = Spec { stack_arrays: true, pick, mean: vec![1., 2., 3., 4., 5.], stddev: vec![2.], ..Spec::default() };
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.norms.iter().map(|n| n.mean_stddev.unwrap().0).collect::<Vec<_>>(), [1., 2., 3., 4., 5.]);
@@ -92,10 +93,13 @@ fn windows_and_policies() {
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Pad).unwrap(), (0, 4));
     assert_eq!(with(3, 1, 4, &[], OutOfBounds::Drop).unwrap(), (0, 2));
     assert_eq!(with(2, 1, 1, &[-2, 1], OutOfBounds::Drop).unwrap(), (2, 6));
+    assert_eq!(with(2, 3, 1, &[-2, 1], OutOfBounds::Drop).unwrap(), (3, 2), "starts are multiples of the step");
     assert_eq!(with(-1, 1, 1, &[], OutOfBounds::Drop).unwrap(), (0, 1));
     assert_eq!(with(5, 5, 1, &[], OutOfBounds::Error).unwrap(), (0, 2));
     assert!(with(3, 3, 1, &[], OutOfBounds::Error).unwrap_err().message().contains("don't tile"));
     assert!(with(11, 1, 1, &[], OutOfBounds::Drop).unwrap_err().message().contains("no sample"));
+    let far = with(1, 1, 1, &[1000, 0], OutOfBounds::Drop).unwrap_err();
+    assert!(far.message().contains("spans 1001 elements (window 1, stride 1, offsets from 0 to 1000)"), "{far}");
     assert!(with(-2, 1, 1, &[], OutOfBounds::Drop).is_err());
 }
 
@@ -109,6 +113,64 @@ fn stores_are_joined() {
     assert_eq!(g.views[0].joined, Some((0, vec![0, 10, 14])));
     a.parts[1][1] = 5;
     assert!(Geometry::new(&spec, &[a]).unwrap_err().message().contains("joined along"));
+}
+
+#[test]
+fn stores_have_indices_of_their_own() {
+    let mut a = array("a", &[("t", 10), ("level", 3)]);
+    a.parts.push(vec![4, 5]);
+    let mut constant = array("c", &[("level", 3)]);
+    constant.parts.push(vec![5]);
+    let arrays = [a, constant];
+    let of = |pick: &[&str]| {
+        let pick = pick.iter().map(|text| Pick::parse(text).unwrap()).collect();
+        Geometry::new(&Spec { paths: vec!["p".into(), "q".into()], pick, ..Spec::default() }, &arrays)
+    };
+    let g = of(&["level=2,0|4,-1"]).unwrap();
+    assert_eq!(shapes(&g), [vec![2], vec![2]]);
+    for view in &g.views {
+        let dim = view.dims.last().unwrap();
+        assert_eq!([dim.picked(0).unwrap(), dim.picked(1).unwrap()], [[2, 0], [4, 4]]);
+        assert_eq!((dim.len, &dim.role), (2, &Role::Whole));
+    }
+    let same = of(&["level=1,2|-4,2"]).unwrap();
+    assert_eq!(same.views[0].dims[1].pick.as_ref().unwrap().lists(), [[1, 2]], "one list, if they don't differ");
+    assert_eq!(
+        of(&["t=3,12", "level=0|0"]).unwrap().views[0].dims[0].picked(1),
+        Some(&[3, 12][..]),
+        "counted over all stores"
+    );
+    for (pick, kind, words) in [
+        (&["level=0,3|0,3"][..], ErrorKind::Index, &["index 3", "\"level\" of array 'a' in store p", "length 3"][..]),
+        (&["level=2|-6"], ErrorKind::Index, &["index -6", "in store q", "length 5"]),
+        (&["t=14", "level=0|0"], ErrorKind::Index, &["index 14", "length 14"]),
+        (&["level=1"], ErrorKind::Value, &["length 3 along \"level\" in p and 5 in q"]),
+        (&["level=1|2|3"], ErrorKind::Value, &["one for each store of path (2), but found 3"]),
+        (&["level=1,2|3"], ErrorKind::Value, &["as many indices of \"level\" for each store, but found 2 and 1"]),
+        (&["t=1|2"], ErrorKind::Value, &["joined along \"t\"", "expected one list"]),
+        (&["level=1|2", "-1=1|2"], ErrorKind::Value, &["named twice"]),
+    ] {
+        let e = of(pick).unwrap_err();
+        assert!(e.kind() == kind && words.iter().all(|w| e.message().contains(w)), "{pick:?}: {e}");
+    }
+}
+
+#[test]
+fn unclear_names_are_addressed_by_position() {
+    let mut a = array("a", &[("dim_0", 4), ("dim_1", 6)]);
+    a.unclear = Some(Unclear { names: vec!["x".into()], stored: "dimension_names [\"x\",\"x\"]".into() });
+    let arrays = [a, array("b", &[("x", 3)])];
+    let one = |key: &str| vec![DimKey::parse(key)];
+    let g = Geometry::new(&Spec { dims: one("1"), window: vec![2], ..Spec::default() }, &arrays).unwrap();
+    assert_eq!((g.samples, shapes(&g)), (3, vec![vec![4, 2], vec![3]]));
+    for spec in [
+        Spec { dims: one("x"), ..Spec::default() },
+        Spec { dims: one("0"), random_crop: one("x"), ..Spec::default() },
+        Spec { pick: vec![Pick::parse("x=0").unwrap()], ..Spec::default() },
+    ] {
+        let e = Geometry::new(&spec, &arrays).unwrap_err();
+        assert!(e.message().contains("\"x\", and array 'a' has dimension_names [\"x\",\"x\"]"), "{e}");
+    }
 }
 
 #[test]
@@ -159,6 +221,59 @@ fn windows_keep_to_their_side_of_a_break() {
 }
 
 #[test]
+fn only_windows_that_are_read_count() {
+    let spec = |offsets: &[i64], policy| Spec {
+        window: vec![3],
+        step: vec![2],
+        offsets: offsets.to_vec(),
+        roi_start: vec![1],
+        roi_end: vec![16],
+        out_of_bounds_policy: policy,
+        ..Spec::default()
+    };
+    let grid = [1, 3, 5, 7, 9, 11, 13, 15];
+    for offsets in [&[0][..], &[-4], &[4], &[-9, -7], &[2, 5], &[-1, 3]] {
+        assert_eq!(starts(spec(offsets, OutOfBounds::Pad)).unwrap(), grid);
+        let fits = |s: &&i64| offsets.iter().all(|o| 1 <= **s + o && **s + o + 3 <= 16);
+        let expected: Vec<i64> = grid.iter().filter(fits).copied().collect();
+        assert_eq!(starts(spec(offsets, OutOfBounds::Drop)).unwrap(), expected, "{offsets:?}");
+    }
+    // With breaks: all windows on one side of each, whichever side the start is on.
+    let with = |offsets: &[i64], policy| Spec { breaks: vec![8], step: vec![1], ..spec(offsets, policy) };
+    assert_eq!(starts(with(&[-5], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 10, 13, 14, 15]);
+    assert_eq!(starts(with(&[-5, -4], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 13, 14, 15]);
+    // A sample that "drop" keeps is read whole under "pad" too; of others, what lies on the side of their start.
+    let axis = &Geometry::new(&with(&[-5], OutOfBounds::Pad), &[array("a", &[("t", 20)])]).unwrap().axes[0];
+    assert_eq!([10, 11, 12, 13].map(|s| axis.segment(s)), [(1, 8), (8, 16), (8, 16), (8, 16)]);
+    assert_eq!([1, 5, 6, 7, 8].map(|s| axis.segment(s)), [(1, 8); 5]);
+}
+
+#[test]
+fn arrays_without_dimensions_are_one_sample() {
+    let arrays = [array("a", &[]), array("b", &[])];
+    let spec = Spec { paths: vec!["p".into()], offsets: vec![0, 0], return_index: true, ..Spec::default() };
+    let g = Geometry::new(&spec, &arrays).unwrap();
+    assert_eq!((g.samples, g.axes.len()), (1, 0));
+    assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
+    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), [0; 0]);
+    let g = Geometry::new(&Spec { stack_arrays: true, offsets: Vec::new(), ..spec.clone() }, &arrays).unwrap();
+    assert_eq!((shapes(&g), &*g.outputs[0].layout), (vec![vec![2], vec![0]], "C"));
+    let of = |spec: Spec| Geometry::new(&spec, &arrays).unwrap_err().message().to_owned();
+    for (what, spec) in [
+        ("window", Spec { window: vec![0], ..spec.clone() }),
+        ("roi_end", Spec { roi_end: vec![1], ..spec.clone() }),
+        ("offsets", Spec { offsets: vec![0, 1], ..spec.clone() }),
+        ("breaks", Spec { breaks: vec![1], ..spec.clone() }),
+        ("random_crop", Spec { random_crop: vec![DimKey::Index(0)], ..spec.clone() }),
+    ] {
+        let message = of(spec);
+        assert!(message.starts_with(&format!("{what}: expected an array with dimensions")), "{message}");
+    }
+    assert!(of(Spec { dims: vec![DimKey::Index(0)], ..spec.clone() }).contains("has 0 dimensions"));
+    assert!(of(Spec { paths: vec!["p".into(), "q".into()], ..spec }).contains("expected one store"));
+}
+
+#[test]
 fn a_million_breaks_are_found_quickly() {
     let a = array("a", &[("t", 1 << 40)]);
     let breaks: Vec<i64> = (1..1_000_000).map(|i| i << 20).collect();
@@ -179,7 +294,7 @@ fn borders_between_stores_are_breaks_if_asked_for() {
     let spec = Spec { cross_stores: false, ..spec };
     assert_eq!(of(&spec).axes[0].bounds, [0, 10, 14]);
     assert_eq!(of(&spec).samples, 12);
-    let pick = vec![Pick { dim: DimKey::Name("t".into()), indices: vec![0, 12, 13, 5, 6] }];
+    let pick = vec![Pick { dim: DimKey::Name("t".into()), indices: vec![vec![0, 12, 13, 5, 6]] }];
     assert_eq!(of(&Spec { pick, ..spec }).axes[0].bounds, [0, 1, 3, 5]);
 }
 

@@ -174,16 +174,12 @@ pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<
     Ok(Limits { host: host as u64, device })
 }
 
-/// The limits of a spec; `free` are the bytes of device memory that are free, where that is known.
-pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
-    let device = spec
-        .device_memory_limit
-        .unwrap_or(free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2)));
+/// The limits where the user sets none; `free` are the bytes of device memory that are free, where that is known.
+pub(crate) fn default_limits(needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
+    let device = free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2));
     let fallback = if on_gpu(catalog) { needs.decoded + needs.fallback } else { 0 };
-    let host = spec
-        .host_memory_limit
-        .unwrap_or(budget::DEFAULT_HOST.max(3 * (needs.encoded + needs.bounced + fallback + needs.per_thread) as u64));
-    Limits { host, device }
+    let large = needs.encoded + needs.bounced + fallback + needs.per_thread;
+    Limits { host: budget::DEFAULT_HOST.max(3 * large as u64), device }
 }
 
 /// Divides device and host memory for a reader that delivers to a GPU. Touches no device.
@@ -221,7 +217,8 @@ pub(crate) fn open(
     let staging = PinnedBuffer::alloc(device, h.block)?;
     let slots = DeviceBuffer::alloc(device, b.slots)?;
     let module = Arc::new(Module::load(device)?);
-    let ops = lane::upload(device, &shared.ops)?;
+    let missing = lane::upload(device, shared.ops.missing())?;
+    let ops = lane::upload(device, &shared.ops.at(missing.ptr()))?;
     let fallback = match on_gpu(&shared.catalog) {
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
@@ -247,6 +244,7 @@ pub(crate) fn open(
     owned.push(Box::new(staging));
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
+    owned.push(Box::new(missing));
     owned.push(Box::new(landing));
     Ok(Gpu { owned, ..gpu })
 }

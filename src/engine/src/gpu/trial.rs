@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::flow::catalog::Catalog;
 use crate::memory::Span;
 use crate::plan::ChunkId;
-use crate::store::Part;
+use crate::store::{ByteRange, Phase, block_on};
 
 /// Chunks that are timed, and the most bytes of one.
 const TIMED: usize = 8;
@@ -66,7 +66,7 @@ fn rates(
         let span = Span { address: host.ptr() as u64, len };
         // SAFETY: nobody else has the buffer.
         let bytes = unsafe { span.bytes_mut() };
-        store.read(&key, Part::From(0), None, bytes)?;
+        block_on(&**store, store.read(&key, ByteRange::From(0), None, Phase::Running, bytes))?;
         // SAFETY: both buffers have room, and the copy is waited for.
         unsafe { copy_to_device_async(&stream, memory.ptr(), host.ptr(), len)? };
         stream.synchronize()?;

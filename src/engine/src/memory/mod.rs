@@ -6,13 +6,25 @@
 #![allow(unsafe_code)]
 
 pub mod arena;
+mod machine;
 mod pool;
 
+pub(crate) use machine::Machine;
 pub use pool::{HostBuffer, Pool};
 
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::error::{Error, Result};
+
+/// A number of bytes for people.
+pub(crate) fn shown(n: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| n >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", n as f64 / *unit as f64),
+        None => format!("{n} bytes"),
+    }
+}
 
 /// A block of anonymous memory, mapped lazily: pages cost nothing until they are used, and stay afterwards.
 #[derive(Debug)]
@@ -46,8 +58,8 @@ impl HostBlock {
         };
         if base == libc::MAP_FAILED {
             let e = std::io::Error::last_os_error();
-            return Err(Error::runtime(format!(
-                "the system refuses {len} bytes of host memory: {e}; lower host_memory_limit"
+            return Err(Error::memory(format!(
+                "host memory: expected {len} bytes, but the system refuses them: {e}; lower host_memory_limit"
             )));
         }
         // Page faults cost more than the copies themselves; huge pages make them rare. Only advice: failure is fine.
@@ -119,5 +131,40 @@ impl Span {
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "part of a span beyond its end");
         Self { address: self.address + offset as u64, len }
+    }
+}
+
+/// The destination of a read: a range of host memory that its owner alone uses. It derefs to the bytes.
+#[derive(Debug)]
+pub struct Lease(Span);
+
+impl Lease {
+    /// Leases a range.
+    ///
+    /// # Safety
+    /// If the lease is dereferenced, the memory must be alive, and nobody else may use it, until the lease is dropped.
+    pub const unsafe fn new(span: Span) -> Self {
+        Self(span)
+    }
+
+    /// Where the bytes are.
+    pub const fn span(&self) -> Span {
+        self.0
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the promise to `Lease::new`.
+        unsafe { self.0.bytes() }
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the promise to `Lease::new`; the lease is borrowed mutably.
+        unsafe { self.0.bytes_mut() }
     }
 }

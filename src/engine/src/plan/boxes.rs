@@ -184,11 +184,12 @@ impl Planner {
                     lists.push(list.into());
                     continue;
                 }
+                let pick = dim.picked(part);
                 let list = if d == joined {
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
                     let inside = |k: i64| {
                         let at = first + k * stride;
-                        let at = dim.pick.as_ref().map_or(at, |p| p[at as usize] as i64);
+                        let at = pick.map_or(at, |p| p[at as usize] as i64);
                         lo <= at && at < hi
                     };
                     let mut list = Vec::new();
@@ -196,13 +197,13 @@ impl Planner {
                     while k < k1 {
                         let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
                         if run > 0 {
-                            list.extend(segments(dim, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                            list.extend(segments(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
                         }
                         k += run.max(1);
                     }
                     list
                 } else {
-                    segments(dim, first, stride, k0..k1, &grids.dims[d], 0)
+                    segments(pick, first, stride, k0..k1, &grids.dims[d], 0)
                 };
                 empty |= list.is_empty();
                 lists.push(list.into());

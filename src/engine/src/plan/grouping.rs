@@ -75,7 +75,12 @@ impl Planner {
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
             }
         });
-        Blocks::new(&runs.collect::<Vec<_>>())
+        let mut runs: Vec<_> = runs.collect();
+        if runs.is_empty() {
+            // No array has a dimension: there is one sample.
+            runs.push(vec![Run { size: 1, count: 1 }]);
+        }
+        Blocks::new(&runs)
     }
 
     /// Bytes of the chunks of one array that a sample needs, about.
@@ -85,7 +90,7 @@ impl Planner {
                 let longest = grid.longest();
                 let chunks = match (dim.role.clone(), &dim.pick) {
                     (Role::Whole, None) => grid.count(),
-                    (Role::Whole, Some(pick)) => grid.count().min(pick.len() as u64),
+                    (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
                     (Role::Axis(a), _) => {
                         let axis = &self.geometry.axes[a];
                         // Along it the sample has so many elements, or chunks if they are fewer.
@@ -111,8 +116,9 @@ impl Planner {
         let step = axis.starts.step() as u64;
         let mut runs = Runs::default();
         for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
-            if let Some(pick) = &view.dims[d].pick {
-                // Picked elements lie anywhere; they are listed, and so are their chunks.
+            if let Some(pick) = view.dims[d].picked(0) {
+                // Picked elements lie anywhere; they are listed, and so are their chunks. Of a dimension along which stores
+                // aren't joined, the first store's stand for all.
                 let chunk = |i: u64| {
                     let at = pick[(first + i * step) as usize];
                     let part = part_at(at);

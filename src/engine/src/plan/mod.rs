@@ -11,7 +11,7 @@ use std::ops::Range;
 use dali_zarr_kernels::Job;
 
 use crate::dataset::DimGrid;
-use crate::geometry::{Geometry, Role};
+use crate::geometry::{Geometry, Role, ViewDim};
 use crate::order::Sample;
 use segments::{Segment, segments};
 
@@ -117,16 +117,14 @@ impl Planner {
             .iter()
             .zip(&arrays)
             .map(|(view, array)| {
-                let part = |part: &PartGrid| {
-                    view.dims
-                        .iter()
-                        .zip(&part.dims)
-                        .map(|(dim, grid)| {
-                            (dim.role == Role::Whole).then(|| segments(dim, 0, 1, 0..dim.len as i64, grid, 0))
-                        })
-                        .collect()
+                let part = |(store, part): (usize, &PartGrid)| {
+                    let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
+                        let all = 0..dim.len as i64;
+                        (dim.role == Role::Whole).then(|| segments(dim.picked(store), 0, 1, all, grid, 0))
+                    };
+                    view.dims.iter().zip(&part.dims).map(whole).collect()
                 };
-                array.parts.iter().map(part).collect()
+                array.parts.iter().enumerate().map(part).collect()
             })
             .collect();
         let sample_elements = geometry.outputs.iter().map(|o| o.shape.iter().product()).collect();

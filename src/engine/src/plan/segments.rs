@@ -1,7 +1,6 @@
 //! One dimension of one sample, cut at chunk borders.
 
 use crate::dataset::DimGrid;
-use crate::geometry::ViewDim;
 
 /// A run of a sample's elements along one dimension that lie in one chunk at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +21,17 @@ pub(super) struct Segment {
 const LONGEST: u32 = 1 << 30;
 
 /// The segments of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element
-/// has the joined index `origin`. All of them must lie in this grid.
+/// has the joined index `origin`. All of them must lie in this grid. With `pick` the dimension consists of these joined
+/// indices.
 pub(super) fn segments(
-    dim: &ViewDim,
+    pick: Option<&[u64]>,
     start: i64,
     stride: i64,
     ks: std::ops::Range<i64>,
     grid: &DimGrid,
     origin: u64,
 ) -> Vec<Segment> {
-    match &dim.pick {
+    match pick {
         Some(pick) => picked(ks.map(|k| (k, pick[(start + k * stride) as usize] - origin)), grid),
         None => regular(start - origin as i64, stride, ks, grid),
     }
@@ -78,11 +78,6 @@ fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> Vec<Se
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Role;
-
-    fn dim(pick: Option<Vec<u64>>) -> ViewDim {
-        ViewDim { role: Role::Whole, len: 100, pick }
-    }
 
     fn positions(s: &[Segment], grid: &DimGrid) -> Vec<(i64, i64)> {
         s.iter()
@@ -95,7 +90,7 @@ mod tests {
         let grids = [DimGrid::Regular { chunk: 7, count: 15 }, DimGrid::Irregular { starts: vec![0, 1, 30, 31, 100] }];
         for grid in &grids {
             for (start, stride, n) in [(0, 1, 100), (3, 2, 40), (5, 30, 4), (99, 1, 1), (0, 99, 2)] {
-                let got = positions(&segments(&dim(None), start, stride, 0..n, grid, 0), grid);
+                let got = positions(&segments(None, start, stride, 0..n, grid, 0), grid);
                 assert_eq!(got, (0..n).map(|k| (k, start + k * stride)).collect::<Vec<_>>());
             }
         }
@@ -106,10 +101,10 @@ mod tests {
         let grid = DimGrid::Regular { chunk: 10, count: 10 };
         for pick in [vec![5, 3, 1, 12, 12, 12, 99, 0, 4, 8], vec![7], vec![0, 1, 2, 3, 40, 41]] {
             let n = pick.len() as i64;
-            let got = positions(&segments(&dim(Some(pick.clone())), 0, 1, 0..n, &grid, 0), &grid);
+            let got = positions(&segments(Some(&pick), 0, 1, 0..n, &grid, 0), &grid);
             assert_eq!(got, pick.iter().enumerate().map(|(k, &p)| (k as i64, p as i64)).collect::<Vec<_>>());
         }
-        let runs = segments(&dim(Some(vec![5, 3, 1])), 0, 1, 0..3, &grid, 0);
+        let runs = segments(Some(&[5, 3, 1]), 0, 1, 0..3, &grid, 0);
         assert_eq!(runs, [Segment { chunk: 0, k: 0, n: 3, pos: 5, step: -2 }]);
     }
 }

@@ -52,8 +52,8 @@ fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch
     out
 }
 
-/// The same by walking over every element of every sample.
-fn expected(g: &Geometry, samples: &[Sample], shape: &[u64]) -> Vec<i64> {
+/// The same by walking over every element of every sample. `starts` are the first joined indices of the stores.
+fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> Vec<i64> {
     let view = &g.views[0];
     let mut out = Vec::new();
     for &s in samples {
@@ -83,9 +83,9 @@ fn expected(g: &Geometry, samples: &[Sample], shape: &[u64]) -> Vec<i64> {
                 }
             }
             out.push(if inside {
-                view.dims.iter().enumerate().fold(0, |n, (d, dim)| {
-                    n * shape[d] as i64 + dim.pick.as_ref().map_or(at[d], |p| p[at[d] as usize] as i64)
-                })
+                let stored = |d: usize, store| view.dims[d].picked(store).map_or(at[d], |p| p[at[d] as usize] as i64);
+                let store = starts.partition_point(|&start| start <= stored(0, 0) as u64) - 1;
+                (0..at.len()).fold(0, |n, d| n * shape[d] as i64 + stored(d, store))
             } else {
                 PAD
             });
@@ -114,7 +114,7 @@ proptest! {
         flags in any::<u32>(),
         windows in prop::collection::vec((0i64..4, 1i64..4, 1i64..3), 5),
         offset in -2i64..3,
-        pick in prop::option::of(prop::collection::vec(any::<prop::sample::Index>(), 1..6)),
+        pick in prop::option::of(prop::collection::vec(any::<[prop::sample::Index; 2]>(), 1..6)),
         axes in 0usize..4,
         breaks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
     ) {
@@ -127,7 +127,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64 };
+        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -142,9 +142,10 @@ proptest! {
             breaks: if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] },
             cross_stores: flags >> 10 & 1 == 1,
             out_of_bounds_policy: OutOfBounds::Pad,
-            pick: pick.iter().map(|p| Pick {
-                dim: DimKey::Name(name(pick_dim)),
-                indices: p.iter().map(|i| i.index(shape[pick_dim] as usize) as i64).collect(),
+            pick: pick.iter().map(|p| {
+                let list = |store: usize| p.iter().map(|i| i[store].index(shape[pick_dim] as usize) as i64).collect();
+                let own = second.is_some() && pick_dim > 0 && flags >> 11 & 1 == 1;
+                Pick { dim: DimKey::Name(name(pick_dim)), indices: (0..if own { 2 } else { 1 }).map(list).collect() }
             }).collect(),
             ..Spec::default()
         };
@@ -158,8 +159,9 @@ proptest! {
         let n = planner.geometry.samples;
         let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
         let plan = planner.plan(&samples);
-        let starts = [0, lens[0]];
-        prop_assert_eq!(run(&planner, &plan, &starts, &shape, 4), expected(&planner.geometry, &samples, &shape));
+        let starts = &[0, lens[0]][..parts.len()];
+        let expected = expected(&planner.geometry, &samples, starts, &shape);
+        prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), expected);
         let mut seen = plan.uses.iter().map(|u| u.chunk).collect::<Vec<_>>();
         seen.sort();
         seen.dedup();
@@ -174,6 +176,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
         dims: ["time", "lat", "lon"].map(Into::into).to_vec(),
         parts: vec![vec![100, 721, 1440]],
         values: DType::F32,
+        unclear: None,
     };
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();

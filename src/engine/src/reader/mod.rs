@@ -128,14 +128,15 @@ impl Reader {
     }
 
     /// Reserves the memory and starts the threads.
-    fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, opened: Opened) -> Result<Self> {
         let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
-        let io = catalog.dataset.stores.iter().find_map(|s| s.remote()).map(|s| Arc::clone(&s.io().counters));
+        let runtime = catalog.dataset.stores.iter().find_map(|s| s.runtime());
+        let requests = runtime.map(|r| Arc::clone(&r.counters)).unwrap_or_default();
         let cache = Cache::open(spec, &catalog.dataset.stores)?;
         let counters = cache.as_ref().map(|c| Arc::clone(&c.counters)).unwrap_or_default();
-        let stats = Arc::new(Stats { cache: counters, remote: io.unwrap_or_default(), ..Stats::default() });
+        let stats = Arc::new(Stats { cache: counters, remote: requests, ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             catalog,

@@ -13,9 +13,10 @@ use crate::flow::{Block, MERGE_REMOTE, Rules};
 use crate::geometry::Geometry;
 use crate::gpu;
 use crate::memory::arena::{Arena, rounded};
-use crate::memory::{HostBlock, Pool};
+use crate::memory::{HostBlock, Machine, Pool, shown};
 use crate::order::{Order, Sample};
 use crate::spec::{Device, Spec, cores};
+use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
 const MAX_BATCH_CHUNKS: u64 = 1 << 19;
@@ -69,7 +70,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         per_thread: 0,
         fallback: 0,
         index: 0,
-        reading: if spec.use_o_direct { spec.io_threads() * crate::store::UNBUFFERED_PER_THREAD } else { 0 },
+        reading: if spec.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         landing: 0,
         requested: 0,
         working_set: 0,
@@ -93,8 +94,9 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
                 _ => part.format.usual_encoded_bytes(decoded),
             };
             needs.encoded = needs.encoded.max(encoded);
-            if catalog.dataset.stores[part.store].remote().is_some() {
-                let slots = part.sharding.as_ref().map_or(1, Sharding::slots);
+            if catalog.dataset.stores[part.store].latency() == Latency::Remote {
+                let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
+                let slots = part.sharding.as_ref().map_or(alone, Sharding::slots);
                 let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
                 needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
             }
@@ -225,17 +227,60 @@ pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<
     }
 }
 
-/// The limits of a spec. `free` are the bytes of device memory that are free, where that is known.
-pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
-    let window = spec.prefetch_queue_depth;
-    match spec.device {
-        // Without a limit from the user, a dataset with large chunks gets what it needs.
-        Device::Cpu => {
-            let default = || budget::smallest_cpu(needs, window).saturating_mul(3).max(budget::DEFAULT_HOST);
-            Limits { host: spec.host_memory_limit.unwrap_or_else(default), device: 0 }
-        }
-        Device::Gpu(_) => gpu::limits(spec, needs, catalog, free),
+/// The memory that there is, as far as that is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct There {
+    pub host: Option<Machine>,
+    /// Bytes of device memory: those that are free, and all.
+    pub device: Option<(u64, u64)>,
+}
+
+/// The limits of a spec where there is so much memory.
+///
+/// # Errors
+/// [`ErrorKind::Memory`](crate::error::ErrorKind::Memory) if a reader needs more than that.
+pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, there: &There) -> Result<Limits> {
+    let smallest = smallest(spec, needs, catalog)?;
+    let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
+        Error::memory(format!(
+            "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset (a batch of {} samples \
+             has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
+             window or prefetch_queue_depth, or smaller chunks",
+            shown(smallest),
+            match spec.prefetch_queue_depth {
+                Some(n @ 2..) => format!("{n} batches"),
+                _ => "one batch".into(),
+            },
+            spec.batch_size,
+            needs.batch,
+            needs.decoded,
+            shown(total)
+        ))
+    };
+    if let Some(host) = there.host.as_ref().filter(|host| host.total < smallest.host) {
+        return Err(lacks("host", smallest.host, host.total, &host.says));
     }
+    if let Some((_, total)) = there.device.filter(|&(_, total)| total < smallest.device) {
+        return Err(lacks("device", smallest.device, total, "of the GPU"));
+    }
+    let default = match spec.device {
+        // A dataset with large chunks gets what it needs.
+        Device::Cpu => Limits { host: smallest.host.saturating_mul(3).max(budget::DEFAULT_HOST), device: 0 },
+        Device::Gpu(_) => gpu::default_limits(needs, catalog, there.device.map(|(free, _)| free)),
+    };
+    let all = there.device.map_or(u64::MAX, |(_, total)| total);
+    Ok(Limits {
+        host: budget::host_limit(
+            spec.host_memory_limit,
+            default.host,
+            smallest.host,
+            there.host.as_ref().map(|host| host.total),
+        ),
+        device: match spec.device {
+            Device::Cpu => 0,
+            Device::Gpu(_) => spec.device_memory_limit.unwrap_or(default.device).min(all),
+        },
+    })
 }
 
 /// Divides these limits.
@@ -268,9 +313,10 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
         None => None,
     };
     let needs = &Needs { landing: cufile.map_or(0, |_| landing(spec, needs)), ..*needs };
-    let divided = |free| divide(spec, needs, &shared.catalog, limits(spec, needs, &shared.catalog, free));
-    let free = device.as_ref().map(|d| d.memory_info()).transpose()?.map(|(free, _)| free as u64);
-    match (divided(free)?, device) {
+    let memory = device.as_ref().map(|d| d.memory_info()).transpose()?;
+    let there = There { host: Machine::find(), device: memory.map(|(free, total)| (free as u64, total as u64)) };
+    let limits = limits(spec, needs, &shared.catalog, &there)?;
+    match (divide(spec, needs, &shared.catalog, limits)?, device) {
         (Division::Gpu(b, h), Some(device)) => {
             let g = gpu::open(&device, &b, &h, needs, shared, cufile)?;
             Ok(Memory {

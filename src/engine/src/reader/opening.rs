@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use dali_zarr_kernels::Op;
-
 use super::needs::{bound_chunks, bound_counts, needs};
 use super::{OutputInfo, ReaderMeta};
-use crate::assemble;
+use crate::assemble::{self, Ops};
 use crate::cache;
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
@@ -25,7 +23,7 @@ use crate::state::Identity;
 pub(crate) struct Opened {
     pub catalog: Arc<Catalog>,
     pub order: Order,
-    pub ops: Vec<Op>,
+    pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
     /// What a state of this reader belongs to.
@@ -55,9 +53,16 @@ impl Opened {
         // Before anything is started or multiplied by them.
         bound_counts(spec)?;
         cache::check(spec)?;
-        let dataset = Dataset::open(spec)?;
+        Self::of(spec, Dataset::open(spec)?)
+    }
+
+    /// The same for a dataset that is open.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(spec: &Spec, dataset: Dataset) -> Result<Self> {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
-            return Err(Error::value("more than 65535 arrays or stores; use several readers"));
+            return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
         bound_chunks(spec, &dataset, &geometry)?;
@@ -84,10 +89,12 @@ impl Opened {
     }
 }
 
-fn shape(array: &ArrayInfo) -> ArrayShape {
+/// What geometry knows of an array.
+pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
-        dims: array.dims.clone(),
+        dims: array.dims.names.clone(),
+        unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         values: array.cf.decoded,
     }
@@ -104,23 +111,20 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Vec<Op> {
+fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
     let pad = spec.fill_value.unwrap_or(0.0);
-    geometry
-        .norms
-        .iter()
-        .flat_map(|norm| {
-            let array = &dataset.arrays[norm.array];
-            let cf = &array.cf;
-            let decoding = assemble::Decoding {
-                missing: cf.missing.clone(),
-                scale: cf.scale,
-                offset: cf.offset,
-                decoded: Some(cf.decoded),
-            };
-            [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
-        })
-        .collect()
+    Ops::new(geometry.norms.iter().flat_map(|norm| {
+        let array = &dataset.arrays[norm.array];
+        let cf = &array.cf;
+        let decoding = assemble::Decoding {
+            missing: cf.missing.clone(),
+            scale: cf.scale,
+            int_scale: cf.int_scale,
+            offset: cf.offset,
+            decoded: Some(cf.decoded),
+        };
+        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+    }))
 }
 
 /// How each part of each array is decoded, and a note for each array that falls back.

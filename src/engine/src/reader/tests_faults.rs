@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Reader;
 use crate::spec::{DimKey, Spec};
-use crate::store::remote::fake::{Act, Random, Server, publish};
+use crate::store::object::fake::{Act, Random, Server, publish};
 
 /// Elements of an array, of a shard and of a chunk.
 const ELEMENTS: usize = 64;

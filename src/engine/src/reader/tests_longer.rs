@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use async_trait::async_trait;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 
@@ -13,8 +14,8 @@ use super::opening::Opened;
 use crate::error::Result;
 use crate::gpu_codec::tests::{gzip, sample, zlib, zstd};
 use crate::spec::Spec;
-use crate::store::remote::fake::{Server, publish};
-use crate::store::{Found, LocalStore, Part, ReadFiles, Store};
+use crate::store::object::fake::{Server, publish};
+use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
 
 /// Bytes of a decoded chunk.
 const LEN: usize = 5000;
@@ -242,21 +243,32 @@ fn lengths_that_no_encoder_can_reach_are_damage() {
 /// A store whose values have one byte more whenever they are asked for.
 struct Growing(LocalStore, AtomicU64);
 
+#[async_trait]
 impl Store for Growing {
     fn location(&self) -> &str {
         self.0.location()
     }
-    fn read(&self, _: &str, _: Part, _: Option<&Arc<str>>, _: &mut [u8]) -> Result<Option<Found>> {
+    fn latency(&self) -> Latency {
+        self.0.latency()
+    }
+    async fn read(
+        &self,
+        _: &str,
+        _: ByteRange,
+        _: Option<&Arc<str>>,
+        _: Phase,
+        _: &mut [u8],
+    ) -> Result<Option<Found>> {
         Ok(Some(Found { size: self.1.fetch_add(1, Relaxed), version: None }))
     }
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        self.0.get(key, most)
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        self.0.get(key, max, phase).await
     }
-    fn exists(&self, key: &str) -> Result<bool> {
-        self.0.exists(key)
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        self.0.head(key).await
     }
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.0.children(prefix)
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        self.0.children(prefix).await
     }
 }
 

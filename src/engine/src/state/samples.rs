@@ -110,9 +110,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
     let is_random = is_shuffled || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
-    let is_padded = axes.iter().enumerate().any(|(i, axis)| {
-        spec.out_of_bounds_policy == OutOfBounds::Pad && reaches_out(axis, if i == 0 { offsets } else { &[0] })
-    });
+    let is_padded = spec.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
+    let is_apart = is_padded && axes.iter().any(lies_apart);
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
         ("stack_arrays", json!(stack_arrays)),
@@ -132,7 +131,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
         ("return_index", json!(return_index)),
     ];
-    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
+    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Where starts follow each other: how many, and the first. Runs that continue each other are one.
@@ -148,13 +148,19 @@ fn runs(starts: &Starts) -> Vec<(i64, i64)> {
     all
 }
 
+/// How many starts of this axis read elements from `reach.0` to before `reach.1` of one segment only.
+fn fitting(axis: &Axis, reach: (i64, i64)) -> i64 {
+    Starts::within(axis.starts.at(0), axis.starts.step(), reach, &axis.bounds).count()
+}
+
 /// Whether a window of this axis holds elements that its sample may not touch, which are filled.
-fn reaches_out(axis: &Axis, offsets: &[i64]) -> bool {
-    let before = offsets.iter().map(|o| -o).max().unwrap_or(0).max(0);
-    let after = offsets.iter().copied().max().unwrap_or(0).max(0) + (axis.window - 1) * axis.stride + 1;
-    let (first, step) = (axis.starts.at(0), axis.starts.step());
-    // As many starts as there are, or fewer if some don't fit.
-    Starts::within(first, step, before, after, &axis.bounds).count() < axis.starts.count()
+fn reaches_out(axis: &Axis) -> bool {
+    fitting(axis, axis.reach) < axis.starts.count()
+}
+
+/// Whether the windows of a sample lie in another segment than its start. Such windows were filled once.
+fn lies_apart(axis: &Axis) -> bool {
+    fitting(axis, axis.reach) > fitting(axis, (axis.reach.0.min(0), axis.reach.1.max(1)))
 }
 
 /// Blocks along an axis, for people.
@@ -192,11 +198,17 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
         }
     };
     let cf = &array.cf;
+    let scale = match cf.int_scale {
+        // As a float where that is the same number.
+        Some(i) if i.unsigned_abs() <= 1 << 53 => json!(i as f64),
+        Some(i) => json!(i),
+        None => json!(cf.scale.map(number)),
+    };
     // Values that are unsigned may be reinterpreted only.
     let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
     let decoding = (decoded && !is_identity).then(|| {
         json!({
-            "missing": cf.missing, "scale_factor": cf.scale.map(number), "add_offset": cf.offset.map(number),
+            "missing": shortened(json!(cf.missing)), "scale_factor": scale, "add_offset": cf.offset.map(number),
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),
         })
     });
@@ -205,7 +217,7 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
     let all = [
         ("name", json!(name)),
-        ("dims", shortened(json!(array.dims))),
+        ("dims", shortened(json!(array.dims.names))),
         ("shape", shortened(shape(&geometry.views[at], geometry))),
         ("stored dtype", json!(array.dtype.name())),
         ("mask_and_scale", json!(decoding)),
@@ -217,10 +229,14 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),
-/// lengths of the others, and the indices of what `pick` takes, unless these are all from the first on.
+/// lengths of the others, and the indices of what `pick` takes (lists of them, if stores differ), unless these are all from
+/// the first on.
 fn shape(view: &View, geometry: &Geometry) -> Value {
     let dim = |dim: &crate::geometry::ViewDim| {
-        let pick = dim.pick.as_ref().filter(|pick| !pick.iter().copied().eq(0..pick.len() as u64));
+        let pick = dim.pick.as_ref().and_then(|pick| match pick.lists() {
+            [list] => (!list.iter().copied().eq(0..pick.len())).then(|| json!(list)),
+            lists => Some(json!(lists)),
+        });
         match (&dim.role, pick) {
             (Role::Axis(a), None) => json!(geometry.axes[*a].name),
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),

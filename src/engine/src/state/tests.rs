@@ -76,7 +76,7 @@ fn arguments_that_mean_the_same_are_the_same() {
     let shuffled = Spec { random_shuffle: true, ..base.clone() };
     let padded = Spec { window: vec![3], out_of_bounds_policy: OutOfBounds::Pad, ..base.clone() };
     let stacked = Spec { arrays: named(&["g/a", "g/b"]), stack_arrays: true, ..base.clone() };
-    let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: indices.to_vec() }];
+    let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
     let same: Vec<Vec<Spec>> = vec![
         vec![
             base.clone(),
@@ -226,8 +226,12 @@ fn what_differs_is_named() {
         ..base.clone()
     };
     let pick = |indices: &[i64]| {
-        let pick = vec![Pick { dim: DimKey::parse("level"), indices: indices.to_vec() }];
+        let pick = vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
         Spec { pick, ..base.clone() }
+    };
+    let stores = |pick: &str| {
+        let paths = vec![base.paths[0].clone(); 2];
+        Spec { paths, pick: vec![Pick::parse(pick).unwrap()], ..base.clone() }
     };
     for (then, now, parts) in [
         (base.clone(), Spec { seed: 4, ..base.clone() }, &["seed: 3 in the checkpoint, 4 here"][..]),
@@ -285,6 +289,11 @@ fn what_differs_is_named() {
         ),
         (base.clone(), pick(&[0, 1]), &[r#"array 'a': shape: ["time",3,5] in the checkpoint, ["time",2,5] here"#]),
         (pick(&[1, 2]), pick(&[2, 1]), &[r#"shape: ["time",[1,2],5] in the checkpoint, ["time",[2,1],5] here"#]),
+        (
+            stores("level=1,2|2,1"),
+            stores("level=1,2"),
+            &[r#"["time",[[1,2],[2,1]],5] in the checkpoint, ["time",[1,2],5] here"#],
+        ),
         (few.clone(), Spec { initial_fill: 21, ..base.clone() }, &["initial_fill: 20 in the checkpoint, 21 here"]),
         (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
         (
@@ -305,6 +314,35 @@ fn what_differs_is_named() {
             assert!(message.contains(part), "{part}: {message}");
         }
         refusal(&now, &then);
+    }
+}
+
+#[test]
+fn windows_beyond_a_break_from_their_start_count() {
+    let folder = store();
+    let of = |offsets: &[i64], breaks: &[i64]| Spec {
+        arrays: named(&["g/a"]),
+        offsets: offsets.to_vec(),
+        breaks: breaks.to_vec(),
+        out_of_bounds_policy: OutOfBounds::Pad,
+        ..at(folder.path())
+    };
+    let name = "windows beyond a break from their start";
+    for (offsets, breaks, expected) in [
+        (&[6][..], &[50][..], json!("read")),
+        (&[-6], &[50], json!("read")),
+        // Without a break before them, or with a window at the start, nothing was read otherwise before.
+        (&[6], &[], Value::Null),
+        (&[0, 6], &[50], Value::Null),
+        (&[-6, 6], &[50], Value::Null),
+        // No segment has room for one.
+        (&[10, 70], &[50], Value::Null),
+    ] {
+        let spec = of(offsets, breaks);
+        let mut then: Value = serde_json::from_str(&state(&spec)).unwrap();
+        assert_eq!(then["cut"][name], expected, "{offsets:?} {breaks:?}");
+        then["cut"].as_object_mut().unwrap().remove(name);
+        assert_eq!(identity(&spec).read(&then.to_string()).is_ok(), expected.is_null(), "{offsets:?} {breaks:?}");
     }
 }
 

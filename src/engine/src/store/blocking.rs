@@ -1,60 +1,52 @@
-//! Blocking calls of a store whose answers have to be waited for.
+//! Waiting for a store, for callers that aren't tasks: metadata while a pipeline is built, and threads that read.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use futures_util::StreamExt;
 
-use super::{AsyncStore, Found, Part, Phase, Store};
+use super::{Phase, Store};
 use crate::error::Result;
 
-/// Documents that are asked for at the same time.
-const TOGETHER: usize = 64;
+/// Documents that are read at the same time.
+const MAX_CONCURRENT_GETS: usize = 64;
 
-/// A remote store as a [`Store`]: each call waits, while the calling thread drives the request.
-pub struct Blocking(Arc<dyn AsyncStore>);
-
-impl Blocking {
-    /// The same store, for callers that aren't tasks.
-    pub fn new(store: Arc<dyn AsyncStore>) -> Self {
-        Self(store)
-    }
-
-    fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
-        self.0.io().block_on(answer)
+/// Waits for a future of `store`. Not for the threads of its runtime.
+pub fn block_on<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
+    match store.runtime() {
+        Some(runtime) => runtime.block_on(future),
+        None => drive(future),
     }
 }
 
-impl Store for Blocking {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
+/// [`Store::get`] for each of `keys`, in their order, with [`Phase::Building`]; at the same time where that is faster.
+pub fn get_many(store: &dyn Store, keys: &[String], max: u64) -> Vec<Result<Option<Vec<u8>>>> {
+    let gets = keys.iter().map(|key| store.get(key, max, Phase::Building));
+    block_on(store, futures_util::stream::iter(gets).buffered(MAX_CONCURRENT_GETS).collect())
+}
 
-    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        self.wait(self.0.read(key, part, version, Phase::Running, to))
+/// Drives a future that needs no runtime. The first poll nearly always completes it. Otherwise another thread is at work for
+/// it, and wakes this one.
+pub(super) fn drive<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return value;
     }
-
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        self.wait(self.0.get(key, most, Phase::Building))
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
     }
+}
 
-    fn get_many(&self, keys: &[String], most: u64) -> Vec<Result<Option<Vec<u8>>>> {
-        let gets = keys.iter().map(|key| self.0.get(key, most, Phase::Building));
-        self.wait(futures_util::stream::iter(gets).buffered(TOGETHER).collect())
-    }
+struct Unpark(Thread);
 
-    fn exists(&self, key: &str) -> Result<bool> {
-        self.wait(self.0.confirm(key))
-    }
-
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.wait(self.0.children(prefix))
-    }
-
-    fn snapshot(&self) -> Option<String> {
-        self.0.snapshot()
-    }
-
-    fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
-        Some(&self.0)
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }

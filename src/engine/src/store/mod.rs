@@ -1,359 +1,302 @@
-//! Where the bytes of a Zarr hierarchy come from: keys, whole values, and byte ranges of them.
+//! Where the bytes of a Zarr hierarchy come from: keys, whole values and ranges of values.
 //!
-//! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a
-//! failed read is an error. Local stores implement [`Store`], remote ones [`AsyncStore`], by which their chunks are read;
-//! for metadata [`Blocking`] makes a [`Store`] of them too.
+//! A store knows nothing of Zarr. It must never turn a failure into "missing": a missing chunk is a fill value, a failed
+//! read is an error.
+//!
+//! [`Store`] is the one trait. [`LocalStore`] reads a directory; [`RemoteStore`] reads an object store or an HTTP server.
+//! [`Zip`], [`Repository`] (Icechunk) and [`References`] (kerchunk) are adapters over any of them. A caller that must know what kind of store it has
+//! asks for a capability: [`Store::latency`], [`Store::runtime`], [`Store::has_files`], [`Store::locate`].
 
 #![forbid(unsafe_code)]
 
 mod blocking;
-mod failed;
 mod icechunk;
+mod links;
 mod local;
-pub mod remote;
-mod unbuffered;
-
-pub(crate) use unbuffered::PER_THREAD as UNBUFFERED_PER_THREAD;
+pub(crate) mod object;
+mod open;
+mod reference;
+mod retry;
+mod runtime;
+mod shared_failure;
+#[cfg(test)]
+mod tests;
+mod virtual_chunks;
 mod zip;
 
-pub use blocking::Blocking;
-pub use icechunk::{Choice, Version};
+pub use blocking::{block_on, get_many};
+pub use icechunk::Repository;
 pub use local::LocalStore;
-pub use remote::RemoteStore;
-pub use zip::{LocalZip, RemoteZip};
+pub(crate) use local::O_DIRECT_BYTES_PER_THREAD;
+pub use object::RemoteStore;
+pub(crate) use open::has_remote_places;
+pub use open::{ReadFiles, is_remote, open, references, repository};
+pub use reference::References;
+pub(crate) use reference::is_metadata_of_references;
+pub(crate) use runtime::blocking;
+pub use runtime::{Counters, Runtime};
+pub use zip::Zip;
 
 use std::fs::File;
-use std::path::Path;
+use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::error::{Error, Result};
 
-/// Which bytes of a value go to a buffer.
+/// Which bytes of a value a read copies to its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// All of them, if the buffer is long enough: else nothing is read, and the size tells.
+pub enum ByteRange {
+    /// All of them, if the buffer is long enough. Otherwise nothing is read; [`Found::size`] tells.
     Whole,
-    /// As many as the buffer has, from this offset on.
+    /// As many as the buffer holds, from this offset on.
     From(u64),
-    /// As many as the buffer has, up to the value's end; if there are fewer nothing is read, and the size tells.
+    /// The last ones, as many as the buffer holds. If the value is shorter, nothing is read; [`Found::size`] tells.
     Last,
 }
 
-/// When something is read: how patiently, if that takes requests.
+impl ByteRange {
+    /// Offset and number of the bytes that go to a buffer of `len` bytes, for a value of `size` bytes. `None`: nothing is
+    /// read.
+    ///
+    /// # Errors
+    /// If the value ends before the bytes that [`ByteRange::From`] asks for.
+    pub fn resolve(self, size: u64, len: usize) -> Result<Option<(u64, usize)>> {
+        let wanted = len as u64;
+        match self {
+            Self::Whole => Ok((size <= wanted).then_some((0, size as usize))),
+            Self::Last => Ok(size.checked_sub(wanted).map(|offset| (offset, len))),
+            Self::From(offset) if offset.checked_add(wanted).is_some_and(|end| end <= size) => Ok(Some((offset, len))),
+            Self::From(offset) => Err(Error::runtime(format!(
+                "expected {len} bytes at offset {offset}, but the value ends before: it has {size} bytes"
+            ))),
+        }
+    }
+}
+
+/// When a store is read. This decides how often a failed request is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// While a pipeline is built. Somebody waits, and what fails is more often a wrong URL than a busy server.
+    /// While a pipeline is built. A user waits, and a failure is more often a wrong URL than a busy server: few tries.
     Building,
-    /// While it runs: as many tries as the options allow.
+    /// While a pipeline runs: as many tries as the options allow.
     Running,
 }
 
-/// What a read came upon.
+/// What the reads of a store wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Latency {
+    /// A file system. A thread makes each read, so few are under way at a time.
+    Local,
+    /// A server. A task makes each read, so many are under way at a time.
+    Remote,
+}
+
+/// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Bytes of the whole value.
     pub size: u64,
-    /// What changes whenever the value does (an ETag, a file's times), if the store has such a thing and tells.
+    /// A text that changes whenever the value does (an ETag, the times of a file). `None` if the store has no such text.
     pub version: Option<Arc<str>>,
 }
 
-/// A value that is (part of) a file of this machine.
+/// A range of an object that holds the value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The object's name, for [`Store::read_extent`].
+    pub object: Arc<str>,
+    /// The version that the object must have; `None`: any. Only extents of one object and version may be read together.
+    pub version: Option<Arc<str>>,
+    /// Where the value begins in the object.
+    pub offset: u64,
+    /// Bytes of the value.
+    pub len: u64,
+}
+
+/// A value that lies in a file of this machine.
 #[derive(Debug)]
 pub struct InFile {
     /// Open for reading.
     pub file: File,
-    /// Where the value begins in it.
+    /// Where the value begins in the file.
     pub start: u64,
-    /// Its bytes.
+    /// Bytes of the value.
     pub size: u64,
 }
 
-/// Takes bytes as they come.
+/// Takes the bytes of a value while they arrive.
 pub trait Sink: Send {
-    /// Bytes come from the first one on, perhaps once more.
+    /// The next bytes are the first ones of the value. May be called again, when a read starts over.
     fn begin(&mut self);
 
     /// The next bytes.
     ///
     /// # Errors
-    /// If they can't be right: none are sent any more.
+    /// If the bytes are wrong. The read ends then.
     fn put(&mut self, bytes: &[u8]) -> Result<()>;
 }
 
-/// A flat set of values with names such as `t2m/c/0/0/0`, below one location.
+/// Bytes that the default of [`Store::stream`] reads at a time.
+const STREAM_PIECE: u64 = 64 << 10;
+
+/// A flat set of values with keys such as `t2m/c/0/0/0`, below one location. Errors name the store and the key.
+///
+/// Futures of a store without a [`Store::runtime`] do their work when they are polled, and block meanwhile. They are pending
+/// only while another thread does the same work for them. [`block_on`] waits for futures of any store.
+#[async_trait]
 pub trait Store: Send + Sync {
-    /// The path or URL, as it stands in messages.
+    /// The path or URL, as messages show it.
     fn location(&self) -> &str;
+
+    /// What its reads wait for.
+    fn latency(&self) -> Latency;
+
+    /// The runtime that its futures need; `None` if they need none.
+    fn runtime(&self) -> Option<&Arc<Runtime>> {
+        None
+    }
 
     /// Reads bytes of the value of `key` to the front of `to`; `None` if there is no such key. With `version` the value must
-    /// be the one that [`Found`] told of.
+    /// be the one that [`Found`] described.
     ///
     /// # Errors
-    /// If that can't be found out, if what is there isn't a value, ends before the bytes that [`Part::From`] asks for, or was
-    /// replaced. A store that isn't local reads as in [`Phase::Running`].
-    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>>;
-
-    /// The whole value of `key`, of at most `most` bytes; `None` if there is none. For metadata: a store that isn't local reads as
-    /// in [`Phase::Building`].
-    ///
-    /// # Errors
-    /// As [`Self::read`], and if the value is longer.
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>>;
-
-    /// [`Self::get`] for each of `keys`, in their order; at the same time where that is faster.
-    fn get_many(&self, keys: &[String], most: u64) -> Vec<Result<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.get(key, most)).collect()
-    }
-
-    /// Whether `key` has a value. Asks, but reads nothing.
-    ///
-    /// # Errors
-    /// If that can't be found out.
-    fn exists(&self, key: &str) -> Result<bool>;
-
-    /// The names right below `prefix` that have names below them in turn (directories), sorted; `None` if the store
-    /// can't list.
-    ///
-    /// # Errors
-    /// If listing fails.
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
-
-    /// Whether values are (parts of) files of this machine, which [`Self::in_file`] opens.
-    fn has_files(&self) -> bool {
-        false
-    }
-
-    /// The value of `key` as bytes of a file, opened for reads past the page cache if the file system has them; `None` if
-    /// there is no such key. With `version` the value must be the one that [`Found`] told of.
-    ///
-    /// # Errors
-    /// As [`Self::read`]; or if there are no files.
-    fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
-        Err(Error::runtime(format!("store {}: key {key:?} isn't in a file of this machine", self.location())))
-    }
-
-    /// Names the snapshot that is read, if the store has such things.
-    fn snapshot(&self) -> Option<String> {
-        None
-    }
-
-    /// The same store for asynchronous reads, if it isn't local.
-    fn remote(&self) -> Option<&Arc<dyn AsyncStore>> {
-        None
-    }
-}
-
-/// A store whose answers have to be waited for, by tasks on the threads of its [`remote::Io`].
-#[async_trait]
-pub trait AsyncStore: Send + Sync {
-    /// As [`Store::location`].
-    fn location(&self) -> &str;
-
-    /// The threads that drive its requests.
-    fn io(&self) -> &Arc<remote::Io>;
-
-    /// As [`Store::read`], but as patiently as `phase` says; so are all requests that it takes.
-    ///
-    /// # Errors
-    /// As there, after the last try.
+    /// If the store can't tell, the value isn't one, it ends before the bytes that [`ByteRange::From`] asks for, or it was
+    /// replaced. After the last try.
     async fn read(
         &self,
         key: &str,
-        part: Part,
+        range: ByteRange,
         version: Option<&Arc<str>>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>>;
 
-    /// As [`Store::get`], but as patiently as `phase` says; so are all requests that it takes.
+    /// The whole value of `key`, of at most `max` bytes; `None` if there is none.
     ///
     /// # Errors
-    /// As there, after the last try.
-    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>>;
+    /// As [`Self::read`], and if the value is longer.
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>>;
 
-    /// What there is of the value of `key`; `None` if there is none. Asks, but reads nothing. In [`Phase::Running`].
+    /// Size and version of the value of `key`; `None` if there is none. Reads none of its bytes. In [`Phase::Running`].
     ///
     /// # Errors
-    /// If that can't be found out.
+    /// As [`Self::read`].
     async fn head(&self, key: &str) -> Result<Option<Found>>;
 
-    /// Whether `key` is there, or was a moment ago. In [`Phase::Running`].
+    /// Whether `key` has a value, or had one a few seconds ago. In [`Phase::Running`].
     ///
     /// # Errors
-    /// If that can't be found out.
-    async fn confirm(&self, key: &str) -> Result<bool>;
+    /// If the store can't tell.
+    async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.head(key).await?.is_some())
+    }
 
-    /// As [`Store::children`], in [`Phase::Building`].
+    /// The names right below `prefix` that have names below them in turn (directories), sorted; `None` if the store can't
+    /// list. In [`Phase::Building`].
     ///
     /// # Errors
-    /// As there.
+    /// If listing fails.
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>>;
 
-    /// As [`Store::snapshot`].
+    /// Gives a range of a value to `sink` while it arrives, so that it is never in memory as a whole; `None` if there is no
+    /// such key.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and those of `sink`.
+    async fn stream(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Found>> {
+        let mut piece = vec![0; STREAM_PIECE.min(range.end - range.start) as usize];
+        let mut at = range.start;
+        sink.begin();
+        loop {
+            let piece = &mut piece[..STREAM_PIECE.min(range.end - at) as usize];
+            let Some(found) = self.read(key, ByteRange::From(at), version, phase, piece).await? else {
+                return Ok(None);
+            };
+            sink.put(piece)?;
+            at += piece.len() as u64;
+            if at >= range.end {
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// Whether values may be ranges of larger objects, of which [`Self::locate`] tells.
+    fn has_extents(&self) -> bool {
+        false
+    }
+
+    /// Where the value of `key` lies, if it is a range of a larger object and the store knows that without reading anything.
+    /// Values of one object that lie near each other can be read together, by [`Self::read_extent`].
+    fn locate(&self, _key: &str) -> Option<Extent> {
+        None
+    }
+
+    /// The number of the index (a manifest, a file of references) that must be read before [`Self::locate`] can tell of `key`;
+    /// `None` if none must.
+    fn unread_index(&self, _key: &str) -> Option<u64> {
+        None
+    }
+
+    /// Reads that index, which stays. In [`Phase::Running`].
+    ///
+    /// # Errors
+    /// If it can't be read.
+    async fn read_index(&self, _key: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// Fills `to` from [`Extent::offset`] of an object that [`Self::locate`] named; `None` if the object is gone. What is found
+    /// is the object's size and version.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    async fn read_extent(&self, extent: &Extent, phase: Phase, to: &mut [u8]) -> Result<Option<Found>> {
+        self.read(&extent.object, ByteRange::From(extent.offset), extent.version.as_ref(), phase, to).await
+    }
+
+    /// Whether values lie in files of this machine, which [`Self::in_file`] opens.
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    /// The value of `key` in its file, opened past the page cache if the file system can do that; `None` if there is no such
+    /// key. With `version` the value must be the one that [`Found`] described. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and if there are no files.
+    fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
+        Err(Error::runtime(format!("store {}: key {key:?} isn't in a file of this machine", self.location())))
+    }
+
+    /// The name of the snapshot that is read, if the store has snapshots.
     fn snapshot(&self) -> Option<String> {
         None
     }
 }
 
-/// The bytes of a value of `size` bytes that go to a buffer of `len`: offset and number. `None` if nothing is read.
-///
-/// # Errors
-/// If the value ends before them.
-pub(crate) fn window(part: Part, size: u64, len: usize) -> Result<Option<(u64, usize)>> {
-    let wanted = len as u64;
-    match part {
-        Part::Whole => Ok((size <= wanted).then_some((0, size as usize))),
-        Part::Last => Ok(size.checked_sub(wanted).map(|offset| (offset, len))),
-        Part::From(offset) if offset.checked_add(wanted).is_some_and(|end| end <= size) => Ok(Some((offset, len))),
-        Part::From(offset) => Err(Error::runtime(format!(
-            "expected {len} bytes at offset {offset}, but the value ends before: it has {size} bytes"
-        ))),
-    }
+/// The error for a value that is longer than what is sensible to read.
+fn too_long(location: &str, key: &str, max: u64, size: u64) -> Error {
+    Error::runtime(format!("store {location}: key {key:?}: expected at most {max} bytes, but found {size}"))
 }
 
-/// The error for a value of which more bytes would have to be read than is sensible.
-fn too_long(location: &str, key: &str, most: u64, size: u64) -> Error {
-    Error::runtime(format!("store {location}: key {key:?}: expected at most {most} bytes, but found {size}"))
+/// How the version of an object that may be anything up to a date begins: some references give a date, and no tag.
+const NOT_AFTER: &str = "W/not after ";
+
+/// The version that stands for whatever an object was until a date, in seconds since 1970.
+fn not_after(seconds: i64) -> Arc<str> {
+    format!("{NOT_AFTER}{seconds}").into()
 }
 
-/// Whether `location` is a URL of a store that isn't local.
-pub fn is_remote(location: &str) -> bool {
-    location.split_once("://").is_some_and(|(scheme, _)| !scheme.eq_ignore_ascii_case("file"))
-}
-
-/// Refuses chained URLs of fsspec, such as `simplecache::s3://bucket/store`.
-fn check_chain(location: &str) -> Result<()> {
-    const LINKS: [&str; 6] = ["simplecache", "filecache", "blockcache", "cached", "zip", "tar"];
-    let protocols: Vec<&str> = location.split("::").map(|l| l.split_once("://").map_or(l, |(p, _)| p)).collect();
-    let Some((_, inner)) = location.rsplit_once("::") else { return Ok(()) };
-    // Paths of files and of URLs may have colons too, and so have addresses of IPv6.
-    let is_link = LINKS.contains(&protocols[0]) && !Path::new(location).exists();
-    if !is_link && (!protocols[0].bytes().all(|b| b.is_ascii_alphanumeric()) || !inner.contains("://")) {
-        return Ok(());
-    }
-    let hint = if protocols.iter().any(|p| p.contains("cache")) {
-        ", and cache_dir to keep its chunks on a local disk"
-    } else {
-        ", with the path inside of it behind it if it is a zip archive"
-    };
-    let inner = if inner.contains("://") { remote::shown(inner) } else { inner.to_owned() };
-    Err(Error::value(format!(
-        "path: expected a path or a URL, but found a chain of fsspec's ({}), which this reader doesn't follow; give {inner} itself{hint}",
-        protocols.join("::")
-    )))
-}
-
-/// How files of local stores are read.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReadFiles {
-    /// Past the page cache, but for those that [`Store::get`] gives.
-    pub unbuffered: bool,
-    /// Telling versions apart also of those that are read whole, which takes time.
-    pub versions: bool,
-}
-
-/// Opens the stores at `locations`: directories, as paths or `file://` URLs, and URLs of object stores and HTTP servers; and
-/// zip archives in any of these. `options` are those of the remote ones, or choose what is read of Icechunk repositories, which all of
-/// them are then; `threads` drive requests.
-///
-/// # Errors
-/// [`Error::value`] if there is no store of a kind that is read, or an option is unknown, wrong or a secret.
-pub fn open(
-    locations: &[String],
-    options: &[(String, String)],
-    threads: usize,
-    how: ReadFiles,
-) -> Result<Vec<Arc<dyn Store>>> {
-    locations.iter().try_for_each(|location| check_chain(location))?;
-    let mut io = None;
-    let (choice, options) = Choice::take(options)?;
-    choice.as_ref().map_or(Ok(()), |c| c.check(locations.len()))?;
-    let outside = choice.iter().flat_map(|c| &c.outside);
-    if !locations.iter().chain(outside).any(|l| is_remote(l)) && !options.is_empty() {
-        return Err(Error::value(
-            "storage_options: expected none but branch, tag, snapshot_id or virtual_chunks, since every path is local; leave others out, or give \
-             the URL of a remote store",
-        ));
-    }
-    if how.unbuffered && locations.iter().all(|l| is_remote(l)) {
-        return Err(Error::value(
-            "use_o_direct: expected a local path among the stores; servers have page caches of their own",
-        ));
-    }
-    let all: Vec<&String> = locations.iter().chain(choice.iter().flat_map(|c| &c.outside)).collect();
-    let mut open = |location: &String| -> Result<Arc<dyn Store>> {
-        if !is_remote(location) {
-            return open_local(location, how);
-        }
-        // Stores of other kinds beside it may have options of their own. What none of them knows is refused by each.
-        let options: Vec<_> = options
-            .iter()
-            .filter(|(name, _)| remote::knows(location, name) || !all.iter().any(|other| remote::knows(other, name)))
-            .cloned()
-            .collect();
-        let io = match &io {
-            Some(io) => Arc::clone(io),
-            None => Arc::clone(io.insert(remote::Io::new(threads)?)),
-        };
-        open_remote(location, &options, io)
-    };
-    let stores = locations.iter().map(&mut open).collect::<Result<Vec<_>>>()?;
-    let Some(choice) = &choice else { return Ok(stores) };
-    let mut repositories = Vec::new();
-    for (i, (store, location)) in stores.iter().zip(locations).enumerate() {
-        let version = choice.version(i);
-        if version.is_none() && choice.outside.is_empty() {
-            // What it holds is found out when its metadata are read.
-            repositories.push(Arc::clone(store));
-            continue;
-        }
-        let source = |prefix: &String| {
-            let store = open(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
-            icechunk::Source::new(prefix.clone(), store)
-        };
-        let sources = choice.outside.iter().map(source).collect::<Result<_>>()?;
-        let repository = icechunk::open(store, &version.clone().unwrap_or_default(), sources)?;
-        repositories.push(match (repository, version) {
-            (Some(repository), _) => repository,
-            (None, None) => Arc::clone(store),
-            (None, Some(version)) => {
-                return Err(Error::value(format!(
-                    "store {location}: expected an Icechunk repository, since storage_options choose its {version}, but found none with \
-                     it; check the path and the name"
-                )));
-            }
-        });
-    }
-    Ok(repositories)
-}
-
-/// The main branch of the Icechunk repository that `store` holds; `None` if it holds none. Costs requests: for stores in which no
-/// metadata of Zarr were found.
-///
-/// # Errors
-/// If there is one that can't be read.
-pub fn repository(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
-    icechunk::open(store, &Version::default(), Vec::new())
-}
-
-fn open_local(location: &str, how: ReadFiles) -> Result<Arc<dyn Store>> {
-    let root = local::root(location)?;
-    match zip::split_path(&root) {
-        Some(_) if how.unbuffered => Err(Error::value(format!(
-            "use_o_direct: expected directories, but store {location} is a zip archive, which is read through the page cache; leave \
-             use_o_direct out"
-        ))),
-        Some((file, inner)) => Ok(Arc::new(LocalZip::open(location, &file, &inner)?)),
-        None => Ok(Arc::new(LocalStore::open(location, how)?)),
-    }
-}
-
-fn open_remote(location: &str, options: &[(String, String)], io: Arc<remote::Io>) -> Result<Arc<dyn Store>> {
-    let Some((archive, inner)) = zip::split_url(location) else {
-        return Ok(Arc::new(Blocking::new(Arc::new(RemoteStore::open(location, options, io)?))));
-    };
-    let base = Arc::new(RemoteStore::open(archive, options, Arc::clone(&io))?);
-    Ok(Arc::new(Blocking::new(Arc::new(io.block_on(RemoteZip::open(base, &inner))?))))
+/// The date of a version that [`not_after`] made.
+fn not_after_date(version: &str) -> Option<i64> {
+    version.strip_prefix(NOT_AFTER)?.parse().ok()
 }

@@ -17,6 +17,7 @@ fn packed_integers() {
         Cf {
             missing: vec![0x8000],
             scale: Some(0.01),
+            int_scale: None,
             offset: Some(273.15),
             src_dtype: DType::I16,
             decoded: DType::F64
@@ -24,10 +25,28 @@ fn packed_integers() {
     );
     assert_eq!(cf(3, DType::I16, None, json!({"_FillValue": -1})).unwrap().decoded, DType::F32);
     assert_eq!(cf(3, DType::I32, None, json!({"missing_value": -1})).unwrap().decoded, DType::F64);
-    assert_eq!(cf(3, DType::I16, None, json!({"scale_factor": 2})).unwrap().decoded, DType::I64);
     assert!(cf(3, DType::I16, None, json!({"scale_factor": 2, "_FillValue": 0})).is_err());
     assert!(cf(3, DType::I16, None, json!({"scale_factor": [0.5]})).is_err());
     assert_eq!(cf(3, DType::I16, None, json!({"scale_factor": [0.5], "add_offset": [1]})).unwrap().decoded, DType::F64);
+}
+
+#[test]
+fn an_integer_scale_alone_multiplies_in_int64() {
+    for dtype in [DType::Bool, DType::I16, DType::I64, DType::U64, DType::F32, DType::F64] {
+        let c = cf(3, dtype, None, json!({"scale_factor": -2})).unwrap();
+        assert_eq!((c.int_scale, c.scale, c.src_dtype, c.decoded), (Some(-2), None, dtype, DType::I64));
+        assert!(!c.is_identity());
+    }
+    let c = cf(3, DType::I64, None, json!({"scale_factor": i64::MIN})).unwrap();
+    assert_eq!(c.int_scale, Some(i64::MIN));
+    let e = cf(3, DType::U64, None, json!({"scale_factor": i64::MAX as u64 + 1})).unwrap_err();
+    assert!(e.message().contains("int64 can't hold"), "{e}");
+    // With a summand, or a fill value of NaN, xarray computes in floats.
+    let c = cf(3, DType::F32, None, json!({"scale_factor": 2, "add_offset": 1})).unwrap();
+    assert_eq!((c.int_scale, c.scale, c.decoded), (None, Some(2.0), DType::F64));
+    let nan = u64::from(f32::NAN.to_bits());
+    let c = cf(2, DType::F32, Some(nan), json!({"scale_factor": 2})).unwrap();
+    assert_eq!((c.int_scale, c.scale, c.decoded), (None, Some(2.0), DType::F32));
 }
 
 #[test]
@@ -67,7 +86,12 @@ fn missing_values_that_nothing_equals_still_promote() {
     assert!(c.missing.is_empty(), "0.1 is no float32");
     let c = cf(3, DType::U8, None, json!({"missing_value": [300, -1]})).unwrap();
     assert_eq!((c.missing.len(), c.decoded), (0, DType::F32));
-    assert!(cf(3, DType::U8, None, json!({"missing_value": [1, 2, 3]})).is_err());
+    let c = cf(3, DType::U8, None, json!({"missing_value": [1, 2, [300, 3]], "_FillValue": 2})).unwrap();
+    assert_eq!(c.missing, [1, 2, 3]);
+    let many: Vec<u32> = (0..5000).collect();
+    let e = cf(3, DType::U16, None, json!({"missing_value": many})).unwrap_err();
+    assert!(e.message().contains("5000 numbers in missing_value"), "{e}");
+    assert_eq!(cf(3, DType::U16, None, json!({"missing_value": many[..4096]})).unwrap().missing.len(), 4096);
     let c = cf(2, DType::I32, None, json!({"missing_value": "\u{0}NaN"})).unwrap();
     assert!(c.is_identity(), "NaN means nothing for integers");
     let c = cf(3, DType::U64, None, json!({"missing_value": 18446744073709551616.0})).unwrap();

@@ -1,4 +1,4 @@
-//! What all files of a repository have in common: a header of 39 bytes, a compressed FlatBuffer, and names in base 32.
+//! Files of a repository: a header of 39 bytes and a compressed FlatBuffer. Their names are in base 32.
 
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 const MAGIC: &[u8] = "ICE🧊CHUNK".as_bytes();
 /// The magic bytes, a writer's name, the version of the specification, the kind, the compression.
 const HEADER: usize = 39;
-/// Largest file that is read, and largest that it may be decompressed: a manifest of five million chunks stays below.
-pub(super) const MOST: u64 = 512 << 20;
+/// Bytes of the largest file that is read, also when decompressed. A manifest of five million chunks is smaller.
+pub(super) const MAX_FILE: u64 = 512 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -17,13 +17,13 @@ pub(super) enum Kind {
     Repository = 6,
 }
 
-/// Names an object of the repository.
+/// The number of an object of the repository.
 pub(super) type Id = [u8; 12];
 
 /// The version of the specification, and the FlatBuffer in a file.
 ///
 /// # Errors
-/// If it is of another kind, of a version that isn't known, damaged or too large.
+/// If the file is of another kind or an unknown version, damaged or too large.
 pub(super) fn open(bytes: &[u8], kind: Kind) -> Result<(u8, Vec<u8>)> {
     if bytes.len() < HEADER || !bytes.starts_with(MAGIC) {
         return Err(Error::runtime("expected a file of Icechunk, but found something else; it is damaged"));
@@ -43,12 +43,12 @@ pub(super) fn open(bytes: &[u8], kind: Kind) -> Result<(u8, Vec<u8>)> {
     let rest = &bytes[HEADER..];
     match compression {
         0 => Ok((version, rest.to_vec())),
-        1 => Ok((version, decompressed(rest, MOST)?)),
+        1 => Ok((version, decompressed(rest, MAX_FILE)?)),
         other => Err(Error::runtime(format!("expected compression 0 or 1, but found {other}"))),
     }
 }
 
-fn decompressed(bytes: &[u8], most: u64) -> Result<Vec<u8>> {
+fn decompressed(bytes: &[u8], max: u64) -> Result<Vec<u8>> {
     let damaged =
         |e: &str| Error::runtime(format!("expected zstd data, but found other bytes: {e}; the file is damaged"));
     let mut decoder = DCtx::create();
@@ -60,8 +60,8 @@ fn decompressed(bytes: &[u8], most: u64) -> Result<Vec<u8>> {
         let left =
             decoder.decompress_stream(&mut to, &mut from).map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
         let made = to.pos();
-        if (out.len() + made) as u64 > most {
-            return Err(Error::runtime(format!("expected at most {most} decompressed bytes, but found more")));
+        if (out.len() + made) as u64 > max {
+            return Err(Error::runtime(format!("expected at most {max} decompressed bytes, but found more")));
         }
         out.extend_from_slice(&piece[..made]);
         if left == 0 {
@@ -76,7 +76,7 @@ fn decompressed(bytes: &[u8], most: u64) -> Result<Vec<u8>> {
 /// Crockford's digits.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// The name of an object: its bits in groups of five, with zeros behind.
+/// The name of an object: its bits in groups of five, padded with zeros.
 pub(super) fn name(id: &Id) -> String {
     let mut name = String::with_capacity(20);
     let (mut bits, mut held) = (0u32, 0);
@@ -92,7 +92,7 @@ pub(super) fn name(id: &Id) -> String {
     name
 }
 
-/// The object that a name is of.
+/// The object with this name; `None` if it isn't a name.
 pub(super) fn id(name: &str) -> Option<Id> {
     let (mut bits, mut held, mut out) = (0u32, 0, Vec::with_capacity(13));
     for byte in name.bytes() {
@@ -104,7 +104,7 @@ pub(super) fn id(name: &str) -> Option<Id> {
             out.push((bits >> held) as u8);
         }
     }
-    // Of the last digit some bits are left over.
+    // The last digit has bits to spare.
     (name.len() == 20).then(|| out.try_into().ok()).flatten()
 }
 

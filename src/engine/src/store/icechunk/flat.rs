@@ -1,5 +1,5 @@
-//! FlatBuffers, read where they lie: every offset and length is checked against the buffer when it is used, so that nothing in a
-//! file is trusted, and nothing is allocated.
+//! A reader of FlatBuffers that copies nothing. It checks every offset and length against the buffer when it is used, so that
+//! no damaged file leads to a wrong access or an allocation.
 //!
 //! Format: the FlatBuffers project's "internals". A table points back to a list of where its fields are; vectors and strings
 //! begin with a length.

@@ -1,24 +1,28 @@
-//! A manifest: where chunks are. Turned into tables that are sorted by coordinates, of 32 bytes a chunk and four for each
-//! dimension, beside what lies in the manifest itself.
+//! A manifest: where chunks are. In memory it is a table sorted by coordinates, with 32 bytes a chunk and four for each
+//! dimension, and the bytes of inline chunks.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::file::{self, Id, Kind, MOST};
+use super::file::{self, Id, Kind, MAX_FILE};
 use super::flat::Table;
-use super::outside::Check;
 use super::snapshot::damaged;
 use crate::error::Result;
+use crate::store::virtual_chunks::version_of;
 
 /// Dimensions that an array may have: those of NumPy.
 const MAX_DIMS: usize = 64;
-/// An array, and a reference, takes at least so many bytes of the file, unless the file claims more than it holds.
-const LEAST: usize = 16;
+/// An array, or a reference, takes at least so many bytes of the file. Otherwise the file claims more than it holds.
+const MIN_BYTES: usize = 16;
 /// The longest location of a virtual chunk.
-const LOCATION: usize = 64 << 10;
+const MAX_LOCATION: usize = 64 << 10;
+
+/// URL and version of a file with virtual chunks.
+type Location = (Arc<str>, Option<Arc<str>>);
 
 /// Numbers of locations.
-type Known = HashMap<(Box<str>, Check), u32>;
+type Known = HashMap<Location, u32>;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +31,8 @@ pub(super) enum Chunk<'a> {
     Inline(&'a [u8]),
     /// In an object of the repository.
     Native { object: Id, offset: u64, len: u64 },
-    /// In something that isn't the repository's.
-    Virtual { url: &'a str, check: &'a Check, offset: u64, len: u64 },
+    /// In a file outside of the repository, which must have the version if there is one.
+    Virtual { url: &'a Arc<str>, version: Option<&'a Arc<str>>, offset: u64, len: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +66,15 @@ pub(super) struct Manifest {
     refs: Vec<Ref>,
     inline: Vec<u8>,
     /// Of virtual chunks, each once.
-    locations: Vec<(Box<str>, Check)>,
+    locations: Vec<Location>,
     location_bytes: u64,
 }
 
 impl Manifest {
-    /// Reads the file of the manifest `id`.
+    /// Parses the file of the manifest `id`.
     ///
     /// # Errors
-    /// If it isn't that, or damaged.
+    /// If it is damaged, or another file.
     pub fn parse(file: &[u8], id: &Id) -> Result<Self> {
         let (_, bytes) = file::open(file, Kind::Manifest)?;
         let root = Table::root(&bytes)?;
@@ -97,7 +101,7 @@ impl Manifest {
                 manifest.coords.extend(index);
                 let kept = manifest.kept(&chunk, dictionary, &mut known)?;
                 manifest.refs.push(kept);
-                let claimed = manifest.refs.len() * LEAST + manifest.inline.len() + manifest.coords.len() * 4;
+                let claimed = manifest.refs.len() * MIN_BYTES + manifest.inline.len() + manifest.coords.len() * 4;
                 if claimed > bytes.len() {
                     return Err(damaged("expected chunks that take their share of the file"));
                 }
@@ -109,7 +113,7 @@ impl Manifest {
                 return Err(damaged("expected chunks in the order of their coordinates"));
             }
             manifest.arrays.push(Array { node, dims, coords, refs: first..manifest.refs.len() });
-            if manifest.arrays.len() * LEAST > bytes.len() {
+            if manifest.arrays.len() * MIN_BYTES > bytes.len() {
                 return Err(damaged("expected each array once"));
             }
         }
@@ -133,10 +137,10 @@ impl Manifest {
         if let Some(object) = chunk.fixed(4)? {
             return Ok(Ref { kept: Kept::Native(object), offset, len });
         }
-        let location: Box<str> = match (chunk.text(5)?, chunk.bytes(8)?) {
+        let url: Arc<str> = match (chunk.text(5)?, chunk.bytes(8)?) {
             (Some(location), _) => location.into(),
             (None, Some(compressed)) => {
-                let mut text = Vec::with_capacity(LOCATION);
+                let mut text = Vec::with_capacity(MAX_LOCATION);
                 zstd_safe::DCtx::create().decompress_using_dict(&mut text, compressed, dictionary).map_err(|e| {
                     damaged(&format!("a chunk's location isn't zstd data: {}", zstd_safe::get_error_name(e)))
                 })?;
@@ -144,14 +148,13 @@ impl Manifest {
             }
             (None, None) => return Err(damaged("a chunk is nowhere")),
         };
-        let check = Check { tag: chunk.text(6)?.map(Into::into), not_after: chunk.u32(7)? };
-        let location = (location, check);
+        let location = (url, version_of(chunk.text(6)?, chunk.u32(7)?));
         let number = match known.get(&location) {
             Some(&number) => number,
             None => {
-                let len = location.0.len() + location.1.tag.as_ref().map_or(0, |t| t.len());
+                let len = location.0.len() + location.1.as_ref().map_or(0, |version| version.len());
                 self.location_bytes += len as u64;
-                if len > LOCATION || self.location_bytes > MOST {
+                if len > MAX_LOCATION || self.location_bytes > MAX_FILE {
                     return Err(damaged("expected shorter locations of chunks"));
                 }
                 let number = self.locations.len() as u32;
@@ -188,16 +191,16 @@ impl Manifest {
             Kept::Inline => Chunk::Inline(&self.inline[offset as usize..(offset + len) as usize]),
             Kept::Native(object) => Chunk::Native { object, offset, len },
             Kept::Virtual(number) => {
-                let (url, check) = &self.locations[number as usize];
-                Chunk::Virtual { url, check, offset, len }
+                let (url, version) = &self.locations[number as usize];
+                Chunk::Virtual { url, version: version.as_ref(), offset, len }
             }
         }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that it takes in memory.
     pub fn bytes(&self) -> u64 {
         let refs = self.refs.len() * size_of::<Ref>() + self.coords.len() * 4;
-        let locations = self.locations.len() * size_of::<(Box<str>, Check)>();
+        let locations = self.locations.len() * size_of::<Location>();
         (refs + self.inline.len() + self.arrays.len() * size_of::<Array>() + locations) as u64 + self.location_bytes
     }
 }

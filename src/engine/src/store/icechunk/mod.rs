@@ -1,426 +1,305 @@
-//! Icechunk repositories as stores: one snapshot of a branch, a tag or by its name, which stays what it is.
+//! Icechunk repositories as stores: one snapshot of a branch or a tag, or one chosen by its name. It never changes.
 //!
-//! The format is read by this project's own code: a checked reader of [`flat`] buffers and what the files hold (specification 1, which
-//! Icechunk 1 writes, and 2). The crate icechunk would bring its own object stores, retries and caches, and three times as much to
-//! build; here bytes come from the [`Store`] that the repository lies in, as all others do.
+//! The format (specification 1, which Icechunk 1 writes, and 2) is parsed by own code, on a checked reader of [`flat`] buffers.
+//! The crate icechunk would bring its own object stores, retries and caches, and triple the time to build. Here bytes come from the
+//! [`Store`] that holds the repository.
 //!
-//! From [`refs`] to the [`snapshot`] is done when the store is opened. A [`manifest`] is read when the first chunk in it is asked for,
-//! and stays. After that a chunk is one read.
+//! Opening reads everything from [`refs`] to the [`snapshot`]. A [`manifest`] is read when its first chunk is needed, and stays in
+//! memory. After that a chunk costs one read.
 
 mod file;
 mod flat;
 mod manifest;
-mod outside;
+mod options;
 mod refs;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use outside::Source;
-pub use refs::{Choice, Version};
+pub use options::{IcechunkOptions, Version};
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::failed::Failed;
-use super::remote::Io;
-use super::{AsyncStore, Blocking, Found, Part, Phase, Store, too_long, window};
+use super::shared_failure::SharedFailure;
+use super::virtual_chunks::{VirtualChunks, place};
+use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
 use crate::error::{Error, Result};
-use file::{Id, MOST};
+use file::{Id, MAX_FILE};
 use manifest::{Chunk, Manifest};
-use outside::Check;
-use snapshot::{Coords, Node, Snapshot};
+use snapshot::Snapshot;
 
-/// All manifests of a store together, in memory.
-const MOST_MANIFESTS: u64 = 4 << 30;
+/// Bytes that all manifests of a store may take in memory.
+const MAX_MANIFESTS: u64 = 4 << 30;
 
-/// What local and remote repositories have in common.
-struct Repository {
+/// Stands before the names of a repository's own objects.
+const CHUNKS: &str = "chunks/";
+
+/// A store in an Icechunk repository.
+pub struct Repository {
     location: String,
+    base: Arc<dyn Store>,
     id: Id,
     snapshot: Snapshot,
     /// By their places in [`Snapshot::files`].
-    manifests: Vec<OnceCell<Manifest>>,
+    manifests: Vec<LazyManifest>,
+    /// Bytes of all manifests in memory.
     bytes: AtomicU64,
-    /// Where virtual chunks may be.
-    sources: Vec<Source>,
+    virtual_chunks: Arc<VirtualChunks>,
 }
 
-/// What a key names.
-enum Named<'a> {
-    Document(&'a [u8]),
-    /// A chunk, if the manifest has it.
-    Chunk(&'a Node, Coords, usize),
-}
-
-/// Tells chunks apart that are different: the repository's objects never change, so where a chunk lies says what it is.
-fn native(object: &Id, offset: u64, len: u64) -> Arc<str> {
-    format!("{} {offset} {len}", file::name(object)).into()
+/// A manifest that is read when it is first needed.
+#[derive(Default)]
+struct LazyManifest {
+    manifest: OnceCell<Manifest>,
+    failure: SharedFailure,
 }
 
 impl Chunk<'_> {
-    /// The version of a chunk in an object of the repository.
-    fn native(&self) -> Option<Arc<str>> {
-        match self {
-            Self::Native { object, offset, len } => Some(native(object, *offset, *len)),
-            Self::Inline(_) | Self::Virtual { .. } => None,
+    fn len(&self) -> u64 {
+        match *self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Native { len, .. } | Self::Virtual { len, .. } => len,
+        }
+    }
+
+    /// Where the chunk lies; `None` if it is in the manifest.
+    fn extent(&self) -> Option<Extent> {
+        match *self {
+            Self::Inline(_) => None,
+            Self::Native { object, offset, len } => {
+                let object = format!("{CHUNKS}{}", file::name(&object)).into();
+                Some(Extent { object, version: None, offset, len })
+            }
+            Self::Virtual { url, version, offset, len } => {
+                Some(Extent { object: Arc::clone(url), version: version.cloned(), offset, len })
+            }
         }
     }
 }
 
-/// The same for a virtual chunk, in front of its file's version.
-fn place(url: &str, offset: u64, len: u64) -> String {
-    format!("{url} {offset} {len}\n")
-}
-
-/// What is to be read of a chunk.
-struct Object<'a> {
-    key: String,
-    /// Offset in it.
-    from: u64,
-    /// If it isn't the repository's: where it is, and what it must be.
-    outside: Option<(&'a Source, &'a Check)>,
-}
-
-/// Opens the repository that `base` holds; `None` if it holds none.
-///
-/// # Errors
-/// [`Error::value`] if it can't be read, or has no such version.
-pub fn open(base: &Arc<dyn Store>, version: &Version, sources: Vec<Source>) -> Result<Option<Arc<dyn Store>>> {
-    let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
-    let Some(id) = refs::resolve(&**base, version).map_err(within)? else { return Ok(None) };
-    let key = format!("snapshots/{}", file::name(&id));
-    let missing = || match version {
-        Version::Snapshot(_) => Error::value(
-            "expected a snapshot, but found nothing; check its name, and whether the path is that of an Icechunk repository",
-        ),
-        _ => Error::value("expected a snapshot, but found nothing"),
-    };
-    let file = base.get(&key, MOST).and_then(|f| f.ok_or_else(missing));
-    let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
-    let manifests = snapshot.files.iter().map(|_| OnceCell::new()).collect();
-    let location = base.location().to_owned();
-    let repository = Repository { location, id, snapshot, manifests, bytes: AtomicU64::new(0), sources };
-    Ok(Some(match base.remote() {
-        Some(base) => {
-            let failed = repository.manifests.iter().map(|_| Failed::default()).collect();
-            Arc::new(Blocking::new(Arc::new(RemoteRepository { repository, base: Arc::clone(base), failed })))
-        }
-        None => Arc::new(LocalRepository { repository, base: Arc::clone(base), loading: Mutex::new(()) }),
-    }))
+/// Whether an extent lies in an object of the repository itself.
+fn is_native(extent: &Extent) -> bool {
+    extent.object.strip_prefix(CHUNKS).is_some_and(|name| !name.contains(['/', '.']))
 }
 
 impl Repository {
-    fn find(&self, key: &str) -> Option<Named<'_>> {
+    /// Opens the repository that `base` holds; `None` if it holds none.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it can't be read, or has no such version.
+    pub(super) async fn open(
+        base: &Arc<dyn Store>,
+        version: &Version,
+        virtual_chunks: Arc<VirtualChunks>,
+    ) -> Result<Option<Self>> {
+        let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
+        let Some(id) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
+        let key = format!("snapshots/{}", file::name(&id));
+        let missing = || match version {
+            Version::Snapshot(_) => Error::value(
+                "expected a snapshot, but found nothing; check its name, and whether the path is that of an Icechunk repository",
+            ),
+            _ => Error::value("expected a snapshot, but found nothing"),
+        };
+        let file = base.get(&key, MAX_FILE, Phase::Building).await.and_then(|f| f.ok_or_else(missing));
+        let snapshot = file.and_then(|f| Snapshot::parse(&f, &id)).map_err(|e| within(e.within(key)))?;
+        let manifests = snapshot.files.iter().map(|_| LazyManifest::default()).collect();
+        let (location, base) = (base.location().to_owned(), Arc::clone(base));
+        Ok(Some(Self { location, base, id, snapshot, manifests, bytes: AtomicU64::new(0), virtual_chunks }))
+    }
+
+    /// The value of `key`, a document or a chunk, given its manifest; `None` if the snapshot has no such key.
+    fn find_in<'a>(&'a self, key: &str, manifest: impl FnOnce(usize) -> Option<&'a Manifest>) -> Option<Chunk<'a>> {
         if let Some(document) = self.snapshot.document(key) {
-            return Some(Named::Document(document));
+            return Some(Chunk::Inline(document));
         }
         let (node, coords) = self.snapshot.chunk(key)?;
-        let file = self.snapshot.manifest(node, &coords)?;
-        Some(Named::Chunk(node, coords, file))
+        manifest(self.snapshot.manifest(node, &coords)?)?.find(&node.id, &coords)
     }
 
-    fn manifest_key(&self, file: usize) -> String {
-        format!("manifests/{}", file::name(&self.snapshot.files[file]))
+    /// The same, after its manifest was read if need be.
+    async fn find(&self, key: &str, phase: Phase) -> Result<Option<Chunk<'_>>> {
+        let mut lacking = None;
+        let loaded = |file: usize| {
+            let manifest = self.manifests[file].manifest.get();
+            if manifest.is_none() {
+                lacking = Some(file);
+            }
+            manifest
+        };
+        let found = self.find_in(key, loaded);
+        let Some(file) = lacking else { return Ok(found) };
+        let manifest = self.manifest(file, phase).await?;
+        Ok(self.find_in(key, |_| Some(manifest)))
     }
 
-    fn manifest(&self, file: usize, bytes: Result<Option<Vec<u8>>>) -> Result<Manifest> {
+    async fn manifest(&self, file: usize, phase: Phase) -> Result<&Manifest> {
+        let (began, lazy) = (Instant::now(), &self.manifests[file]);
+        let read = async || match lazy.failure.since(began) {
+            Some(e) => Err(e),
+            None => self.read_manifest(file, phase).await.inspect_err(|e| lazy.failure.note(e)),
+        };
+        // Reads that need it at the same time wait for one request.
+        lazy.manifest.get_or_try_init(read).await
+    }
+
+    async fn read_manifest(&self, file: usize, phase: Phase) -> Result<Manifest> {
+        let id = &self.snapshot.files[file];
+        let key = format!("manifests/{}", file::name(id));
+        let bytes = self.base.get(&key, MAX_FILE, phase).await;
         let parse = || {
             let bytes = bytes?.ok_or_else(|| {
                 Error::runtime(
                     "expected a manifest, but found nothing; the snapshot expired and was collected as garbage",
                 )
             })?;
-            Manifest::parse(&bytes, &self.snapshot.files[file])
+            Manifest::parse(&bytes, id)
         };
-        let manifest = parse().map_err(|e| e.within(self.manifest_key(file)))?;
+        let manifest = parse().map_err(|e: Error| e.within(key))?;
         let bytes = manifest.bytes() + self.bytes.fetch_add(manifest.bytes(), Relaxed);
-        if bytes > MOST_MANIFESTS {
+        if bytes > MAX_MANIFESTS {
             return Err(Error::runtime(format!(
-                "expected manifests of at most {MOST_MANIFESTS} bytes in memory, but found {bytes}; write larger chunks, or shards"
+                "expected manifests of at most {MAX_MANIFESTS} bytes in memory, but found {bytes}; write larger chunks, or shards"
             )));
         }
         Ok(manifest)
     }
 
-    /// What of `part` of a chunk must still be read, to how many bytes of `to`, and what was found. What needs no reading is there
-    /// afterwards.
-    fn take<'a>(&'a self, chunk: Chunk<'a>, part: Part, to: &mut [u8]) -> Result<(Found, Option<(Object<'a>, usize)>)> {
-        let found = |size: u64| Found { size, version: None };
-        match chunk {
-            Chunk::Inline(bytes) => {
-                let size = bytes.len() as u64;
-                if let Some((offset, len)) = window(part, size, to.len())? {
-                    to[..len].copy_from_slice(&bytes[offset as usize..][..len]);
-                }
-                Ok((found(size), None))
+    async fn fetch(
+        &self,
+        chunk: Chunk<'_>,
+        range: ByteRange,
+        wanted: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Found> {
+        let size = chunk.len();
+        let Some(extent) = chunk.extent() else {
+            if let (Chunk::Inline(bytes), Some((offset, len))) = (chunk, range.resolve(size, to.len())?) {
+                to[..len].copy_from_slice(&bytes[offset as usize..][..len]);
             }
-            Chunk::Native { object, offset, len: size } => {
-                let Some((within, len)) = window(part, size, to.len())?.filter(|(_, len)| *len > 0) else {
-                    return Ok((found(size), None));
-                };
-                let key = format!("chunks/{}", file::name(&object));
-                Ok((found(size), Some((Object { key, from: offset + within, outside: None }, len))))
-            }
-            Chunk::Virtual { url, check, offset, len: size } => {
-                let (source, key) = outside::find(&self.sources, url)?;
-                let Some((within, len)) = window(part, size, to.len())?.filter(|(_, len)| *len > 0) else {
-                    return Ok((found(size), None));
-                };
-                Ok((found(size), Some((Object { key, from: offset + within, outside: Some((source, check)) }, len))))
-            }
+            return Ok(Found { size, version: None });
+        };
+        if !is_native(&extent) {
+            return self.virtual_chunks.read_value(&extent, range, wanted, phase, to).await;
         }
+        if let Some((offset, len)) = range.resolve(size, to.len())?.filter(|(_, len)| *len > 0) {
+            let range = ByteRange::From(extent.offset + offset);
+            let found = self.base.read(&extent.object, range, None, phase, &mut to[..len]).await?;
+            found.ok_or_else(|| {
+                Error::runtime(format!(
+                    "expected the object {}, but found nothing; the snapshot expired and was collected as garbage",
+                    extent.object
+                ))
+            })?;
+        }
+        Ok(Found { size, version: Some(place(&extent).into()) })
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
         e.within(format!("store {}: key {key:?}", self.location))
     }
-
-    fn document(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        match self.snapshot.document(key) {
-            Some(document) if document.len() as u64 > most => {
-                Err(too_long(&self.location, key, most, document.len() as u64))
-            }
-            document => Ok(document.map(<[u8]>::to_vec)),
-        }
-    }
-}
-
-fn gone(object: &Object<'_>) -> Error {
-    let why = match object.outside {
-        None => "the snapshot expired and was collected as garbage",
-        Some(_) => "virtual chunks of the repository lie in it",
-    };
-    Error::runtime(format!("expected the object {}, but found nothing; {why}", object.key))
-}
-
-/// Where all of a chunk would go, if it isn't longer than `most`.
-fn whole(location: &str, key: &str, chunk: Chunk<'_>, most: u64) -> Result<Vec<u8>> {
-    let size = match chunk {
-        Chunk::Inline(bytes) => bytes.len() as u64,
-        Chunk::Native { len, .. } | Chunk::Virtual { len, .. } => len,
-    };
-    if size > most { Err(too_long(location, key, most, size)) } else { Ok(vec![0; size as usize]) }
-}
-
-/// A repository on a file system.
-struct LocalRepository {
-    repository: Repository,
-    base: Arc<dyn Store>,
-    /// One manifest at a time: whoever needs the same one waits for it.
-    loading: Mutex<()>,
-}
-
-impl LocalRepository {
-    fn chunk(&self, node: &Node, coords: &Coords, file: usize) -> Result<Option<Chunk<'_>>> {
-        let cell = &self.repository.manifests[file];
-        if cell.get().is_none() {
-            let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-            if cell.get().is_none() {
-                let bytes = self.base.get(&self.repository.manifest_key(file), MOST);
-                // Nobody else sets it.
-                let _ = cell.set(self.repository.manifest(file, bytes)?);
-            }
-        }
-        Ok(cell.get().and_then(|manifest| manifest.find(&node.id, coords)))
-    }
-
-    fn fetch(&self, chunk: Chunk<'_>, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Found> {
-        let native = chunk.native();
-        let (found, object) = self.repository.take(chunk, part, to)?;
-        let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
-        let to = &mut to[..len];
-        let read = match object.outside {
-            None => self.base.read(&object.key, Part::From(object.from), None, to)?,
-            Some((source, check)) => source.read(&object.key, object.from, (check, version), to)?,
-        };
-        let read = read.ok_or_else(|| gone(&object))?;
-        Ok(Found { version: native.or(read.version), ..found })
-    }
-}
-
-impl Store for LocalRepository {
-    fn location(&self) -> &str {
-        &self.repository.location
-    }
-
-    fn read(&self, key: &str, part: Part, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
-        let read = |to: &mut [u8]| match self.repository.find(key) {
-            None => Ok(None),
-            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, to).map(Some),
-            Some(Named::Chunk(node, coords, file)) => {
-                self.chunk(node, &coords, file)?.map(|chunk| self.fetch(chunk, part, version, to)).transpose()
-            }
-        };
-        read(to).map_err(|e| self.repository.within(key, &e))
-    }
-
-    fn get(&self, key: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        if let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) {
-            let get = || {
-                let Some(chunk) = self.chunk(node, &coords, file)? else { return Ok(None) };
-                let mut bytes = whole(self.location(), key, chunk, most)?;
-                self.fetch(chunk, Part::Whole, None, &mut bytes).map(|_| Some(bytes))
-            };
-            return get().map_err(|e: Error| self.repository.within(key, &e));
-        }
-        self.repository.document(key, most)
-    }
-
-    fn exists(&self, key: &str) -> Result<bool> {
-        Ok(self.repository.snapshot.document(key).is_some())
-    }
-
-    fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        Ok(Some(self.repository.snapshot.children(prefix)))
-    }
-
-    fn snapshot(&self) -> Option<String> {
-        Some(file::name(&self.repository.id))
-    }
-}
-
-/// A repository on a server.
-struct RemoteRepository {
-    repository: Repository,
-    base: Arc<dyn AsyncStore>,
-    /// By the places of the manifests.
-    failed: Vec<Failed>,
-}
-
-impl RemoteRepository {
-    async fn chunk(&self, node: &Node, coords: &Coords, file: usize, phase: Phase) -> Result<Option<Chunk<'_>>> {
-        let (began, failed) = (Instant::now(), &self.failed[file]);
-        let load = async || match failed.since(began) {
-            Some(e) => Err(e),
-            None => {
-                let bytes = self.base.get(&self.repository.manifest_key(file), MOST, phase).await;
-                self.repository.manifest(file, bytes).inspect_err(|e| failed.note(e))
-            }
-        };
-        // Whoever needs it at the same time waits for the same request.
-        let manifest = self.repository.manifests[file].get_or_try_init(load).await?;
-        Ok(manifest.find(&node.id, coords))
-    }
-
-    async fn fetch(
-        &self,
-        chunk: Chunk<'_>,
-        part: Part,
-        version: Option<&Arc<str>>,
-        phase: Phase,
-        to: &mut [u8],
-    ) -> Result<Found> {
-        let place = match chunk {
-            Chunk::Virtual { url, offset, len, .. } => place(url, offset, len),
-            _ => String::new(),
-        };
-        let native = chunk.native();
-        let (found, object) = self.repository.take(chunk, part, to)?;
-        let Some((object, len)) = object else { return Ok(Found { version: native, ..found }) };
-        let to = &mut to[..len];
-        let Some((source, check)) = object.outside else {
-            let read = self.base.read(&object.key, Part::From(object.from), None, phase, to).await?;
-            read.ok_or_else(|| gone(&object))?;
-            return Ok(Found { version: native, ..found });
-        };
-        let of_file = version.and_then(|v| v.strip_prefix(place.as_str())).map(Arc::from);
-        let read = source.read_async(&object.key, object.from, (check, of_file.as_ref()), phase, to).await?;
-        let version = read.ok_or_else(|| gone(&object))?.version.map(|v| format!("{place}{v}").into());
-        Ok(Found { version, ..found })
-    }
-
-    async fn read_chunk(
-        &self,
-        key: &str,
-        part: Part,
-        version: Option<&Arc<str>>,
-        phase: Phase,
-        to: &mut [u8],
-    ) -> Result<Option<Found>> {
-        match self.repository.find(key) {
-            None => Ok(None),
-            Some(Named::Document(bytes)) => self.fetch(Chunk::Inline(bytes), part, version, phase, to).await.map(Some),
-            Some(Named::Chunk(node, coords, file)) => match self.chunk(node, &coords, file, phase).await? {
-                Some(chunk) => self.fetch(chunk, part, version, phase, to).await.map(Some),
-                None => Ok(None),
-            },
-        }
-    }
-
-    async fn get_chunk(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
-        let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) else {
-            return self.repository.document(key, most);
-        };
-        let Some(chunk) = self.chunk(node, &coords, file, phase).await? else { return Ok(None) };
-        let mut bytes = whole(&self.repository.location, key, chunk, most)?;
-        self.fetch(chunk, Part::Whole, None, phase, &mut bytes).await.map(|_| Some(bytes))
-    }
 }
 
 #[async_trait]
-impl AsyncStore for RemoteRepository {
+impl Store for Repository {
     fn location(&self) -> &str {
-        &self.repository.location
+        &self.location
     }
 
-    fn io(&self) -> &Arc<Io> {
-        self.base.io()
+    /// That of the repository, also where its virtual chunks lie on servers.
+    fn latency(&self) -> Latency {
+        self.base.latency()
+    }
+
+    fn runtime(&self) -> Option<&Arc<Runtime>> {
+        self.base.runtime().or_else(|| self.virtual_chunks.runtime())
     }
 
     async fn read(
         &self,
         key: &str,
-        part: Part,
+        range: ByteRange,
         version: Option<&Arc<str>>,
         phase: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
-        self.read_chunk(key, part, version, phase, to).await.map_err(|e| self.repository.within(key, &e))
+        let read = async {
+            match self.find(key, phase).await? {
+                Some(chunk) => self.fetch(chunk, range, version, phase, to).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        read.await.map_err(|e| self.within(key, &e))
     }
 
-    async fn get(&self, key: &str, most: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
-        self.get_chunk(key, most, phase).await.map_err(|e| self.repository.within(key, &e))
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        let found = self.find(key, phase).await.map_err(|e| self.within(key, &e))?;
+        let Some(chunk) = found else { return Ok(None) };
+        if chunk.len() > max {
+            return Err(too_long(&self.location, key, max, chunk.len()));
+        }
+        let mut bytes = vec![0; chunk.len() as usize];
+        let fetched = self.fetch(chunk, ByteRange::Whole, None, phase, &mut bytes).await;
+        fetched.map(|_| Some(bytes)).map_err(|e| self.within(key, &e))
     }
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
         let head = async {
-            let Some(Named::Chunk(node, coords, file)) = self.repository.find(key) else {
-                let document = self.repository.snapshot.document(key);
-                return Ok(document.map(|d| Found { size: d.len() as u64, version: None }));
+            let Some(chunk) = self.find(key, Phase::Running).await? else { return Ok(None) };
+            let version = match chunk.extent() {
+                // It is in the manifest: no cache is faster.
+                None => None,
+                // Objects of a repository never change, so their version is the place alone.
+                Some(extent) if is_native(&extent) => Some(place(&extent).into()),
+                Some(extent) => return self.virtual_chunks.head_value(&extent).await.map(Some),
             };
-            match self.chunk(node, &coords, file, Phase::Running).await? {
-                None => Ok(None),
-                Some(Chunk::Native { object, offset, len }) => {
-                    Ok(Some(Found { size: len, version: Some(native(&object, offset, len)) }))
-                }
-                // It is in the manifest: no cache is better.
-                Some(Chunk::Inline(bytes)) => Ok(Some(Found { size: bytes.len() as u64, version: None })),
-                Some(Chunk::Virtual { url, offset, len, .. }) => {
-                    let (source, key) = outside::find(&self.repository.sources, url)?;
-                    let version = source.head_async(&key).await?.and_then(|found| found.version);
-                    let version = version.map(|v| format!("{}{v}", place(url, offset, len)).into());
-                    Ok(Some(Found { size: len, version }))
-                }
-            }
+            Ok(Some(Found { size: chunk.len(), version }))
         };
-        head.await.map_err(|e: Error| self.repository.within(key, &e))
+        head.await.map_err(|e: Error| self.within(key, &e))
     }
 
-    async fn confirm(&self, key: &str) -> Result<bool> {
-        Ok(self.repository.snapshot.document(key).is_some())
+    async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.snapshot.document(key).is_some())
     }
 
     async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        Ok(Some(self.repository.snapshot.children(prefix)))
+        Ok(Some(self.snapshot.children(prefix)))
+    }
+
+    fn has_extents(&self) -> bool {
+        true
+    }
+
+    fn unread_index(&self, key: &str) -> Option<u64> {
+        let (node, coords) = self.snapshot.chunk(key)?;
+        let file = self.snapshot.manifest(node, &coords)?;
+        self.manifests[file].manifest.get().is_none().then_some(file as u64)
+    }
+
+    async fn read_index(&self, key: &str) -> Result<()> {
+        self.find(key, Phase::Running).await.map(drop).map_err(|e| self.within(key, &e))
+    }
+
+    fn locate(&self, key: &str) -> Option<Extent> {
+        self.find_in(key, |file| self.manifests[file].manifest.get())?.extent()
+    }
+
+    async fn read_extent(&self, extent: &Extent, phase: Phase, to: &mut [u8]) -> Result<Option<Found>> {
+        let Extent { object, version, offset, .. } = extent;
+        if is_native(extent) {
+            return self.base.read(object, ByteRange::From(*offset), None, phase, to).await;
+        }
+        self.virtual_chunks.read(object, ByteRange::From(*offset), version.as_ref(), phase, to).await
     }
 
     fn snapshot(&self) -> Option<String> {
-        Some(file::name(&self.repository.id))
+        Some(file::name(&self.id))
     }
 }

@@ -1,6 +1,6 @@
-//! A snapshot: the nodes of the hierarchy, their metadata, and which manifests tell where the chunks of each array are.
+//! A snapshot: the nodes of the hierarchy, their metadata, and the manifests of each array.
 //!
-//! The file stays in memory as it is; nodes are places in it.
+//! The decompressed file stays in memory. Nodes are ranges of it.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// Coordinates of a chunk.
 pub(super) type Coords = SmallVec<[u32; 8]>;
 
-/// A node takes at least so many bytes of the file, unless the file names one more than once.
-const LEAST: usize = 24;
+/// A node takes at least so many bytes of the file. Otherwise the file names one more than once.
+const MIN_BYTES: usize = 24;
 
 /// `NodeData` of the schema.
 const ARRAY: u8 = 1;
@@ -24,18 +24,18 @@ pub(super) struct Node {
     path: Range<usize>,
     metadata: Range<usize>,
     pub id: [u8; 8],
-    /// Of an array: places in [`Snapshot::manifests`].
+    /// Of an array: a range of [`Snapshot::manifests`].
     manifests: Range<usize>,
 }
 
-/// A manifest that an array has chunks in.
+/// A manifest with chunks of an array.
 #[derive(Debug)]
 struct ManifestRef {
     /// Which of [`Snapshot::files`].
     file: u32,
-    /// From and to, for each dimension, in [`Snapshot::extents`].
+    /// Begin and end in each dimension: a range of [`Snapshot::extents`].
     extents: Range<usize>,
-    /// The largest end along the first dimension of this and all before it.
+    /// The largest end along the first dimension, of this manifest and all before it.
     until: u32,
 }
 
@@ -51,10 +51,10 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the file of the snapshot `id`.
+    /// Parses the file of the snapshot `id`.
     ///
     /// # Errors
-    /// If it isn't that, or damaged.
+    /// If it is damaged, or another file.
     pub fn parse(file: &[u8], id: &Id) -> Result<Self> {
         let (_, bytes) = file::open(file, Kind::Snapshot)?;
         let mut found = Self { bytes, nodes: vec![], manifests: vec![], extents: vec![], files: vec![] };
@@ -94,7 +94,7 @@ impl Snapshot {
                         self.extents.push([number(0), number(4)]);
                     }
                     self.manifests.push(ManifestRef { file: 0, extents: from..self.extents.len(), until: 0 });
-                    // Tables may be named more than once, by a file that wants to be larger than it is.
+                    // A damaged file may name one table many times.
                     if (self.extents.len() + self.manifests.len()) * 4 > bytes.len() {
                         return Err(damaged("expected each manifest of an array once"));
                     }
@@ -106,7 +106,7 @@ impl Snapshot {
                 id: node.fixed(0)?.ok_or_else(|| damaged("a node has no number"))?,
                 manifests: first..self.manifests.len(),
             });
-            if self.nodes.len() * LEAST > bytes.len() {
+            if self.nodes.len() * MIN_BYTES > bytes.len() {
                 return Err(damaged("expected each node once"));
             }
         }
@@ -147,7 +147,7 @@ impl Snapshot {
         Some(&self.bytes[self.node(path)?.metadata.clone()])
     }
 
-    /// The array and the coordinates that a chunk's key tells.
+    /// The array and the coordinates in a chunk's key.
     pub fn chunk(&self, key: &str) -> Option<(&Node, Coords)> {
         let mut coords = Coords::new();
         let mut rest = key;
@@ -162,7 +162,7 @@ impl Snapshot {
         }
     }
 
-    /// The manifest, by its place in [`Self::files`], that tells of a chunk, if there is one.
+    /// The manifest of a chunk, as a place in [`Self::files`]; `None` if there is none.
     pub fn manifest(&self, node: &Node, coords: &[u32]) -> Option<usize> {
         let manifests = &self.manifests[node.manifests.clone()];
         let along_first = coords.first().copied().unwrap_or(0);
@@ -176,7 +176,7 @@ impl Snapshot {
         candidates.into_iter().find(holds).map(|m| m.file as usize)
     }
 
-    /// The names right below `prefix` (a path, or nothing) of nodes.
+    /// The names of the nodes right below `prefix`, which is a path or empty.
     pub fn children(&self, prefix: &str) -> Vec<String> {
         let prefix = prefix.trim_matches('/');
         let below = |node: &Node| {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::reader::Reader;
 use crate::spec::{DimKey, Spec};
-use crate::store::LocalStore;
-use crate::store::remote::fake::{Act, Random, Server, publish};
+use crate::store::object::fake::{Act, Random, Server, publish};
+use crate::store::{LocalStore, ReadFiles, block_on};
 
 fn corpus(version: usize) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/corpus/icechunk/v{version}"))
@@ -74,8 +74,8 @@ fn versions_are_read_as_they_were_committed() {
     for version in [1, 2] {
         let (server, url) = served(version);
         let folder = corpus(version).to_str().unwrap().to_owned();
-        let main = LocalStore::open(&folder, crate::store::ReadFiles::default()).unwrap();
-        let tagged = refs::resolve(&main, &Version::Tag("v1".into())).unwrap().unwrap();
+        let main = LocalStore::open(&folder, ReadFiles::default()).unwrap();
+        let tagged = block_on(&main, refs::resolve(&main, &Version::Tag("v1".into()))).unwrap().unwrap();
         let old = file::name(&tagged);
         for path in [&folder, &url] {
             for (options, expected) in [
@@ -145,11 +145,10 @@ fn manifests_are_read_as_patiently_as_what_needs_them() {
         assert_eq!(server.taken_log().iter().filter(|l| l.contains("manifests/")).count(), 3 * 7);
 
         let options = [("branch".to_owned(), "main".to_owned())];
-        let store = crate::store::open(&[url], &options, 1, crate::store::ReadFiles::default()).unwrap().remove(0);
+        let store = &*crate::store::open(&[url], &options, 1, ReadFiles::default()).unwrap().remove(0);
         fail_manifests(&server, version);
-        let remote = store.remote().unwrap();
         for what in [Phase::Building, Phase::Running] {
-            let chunk = remote.io().block_on(remote.read("a/c/0/0/0", Part::Whole, None, what, &mut [0; 1000]));
+            let chunk = block_on(store, store.read("a/c/0/0/0", ByteRange::Whole, None, what, &mut [0; 1000]));
             match what {
                 Phase::Running => assert!(chunk.unwrap().is_some()),
                 Phase::Building => {
@@ -166,14 +165,15 @@ fn manifests_are_read_as_patiently_as_what_needs_them() {
 
 #[test]
 fn what_is_in_memory_is_small() {
-    let base: Arc<dyn Store> =
-        Arc::new(LocalStore::open(corpus(2).to_str().unwrap(), crate::store::ReadFiles::default()).unwrap());
-    let store = open(&base, &Version::default(), Vec::new()).unwrap().unwrap();
-    assert_eq!(store.children("").unwrap().unwrap(), ["a", "deep"]);
-    assert_eq!(store.children("deep").unwrap().unwrap(), ["b"]);
-    assert!(store.exists("a/zarr.json").unwrap() && !store.exists("t/zarr.json").unwrap());
-    assert!(store.get("a/c/0/0/9", 100).unwrap().is_none() && store.get("a/c/0/0", 100).unwrap().is_none());
-    assert!(store.get("a/c/7/0/0", 10).unwrap_err().message().contains("expected at most 10 bytes"));
+    let base: Arc<dyn Store> = Arc::new(LocalStore::open(corpus(2).to_str().unwrap(), ReadFiles::default()).unwrap());
+    let store = crate::store::repository(&base).unwrap().unwrap();
+    let children = |prefix| block_on(&*store, store.children(prefix)).unwrap().unwrap();
+    assert_eq!((children(""), children("deep")), (vec!["a".to_owned(), "deep".to_owned()], vec!["b".to_owned()]));
+    let exists = |key| block_on(&*store, store.exists(key)).unwrap();
+    assert!(exists("a/zarr.json") && !exists("t/zarr.json"));
+    let get = |key, max| block_on(&*store, store.get(key, max, Phase::Building));
+    assert!(get("a/c/0/0/9", 100).unwrap().is_none() && get("a/c/0/0", 100).unwrap().is_none());
+    assert!(get("a/c/7/0/0", 10).unwrap_err().message().contains("expected at most 10 bytes"));
     assert_eq!(store.snapshot().unwrap().len(), 20);
     for (key, bytes) in files(&corpus(2)).iter().filter(|(k, _)| k.starts_with("manifests/")) {
         let manifest = Manifest::parse(bytes, &file::id(&key[10..]).unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! The directory of a zip archive, in memory: sorted by name, 48 bytes an entry and its name.
 //!
-//! Everything in it is checked against the size of the archive here, so that later nothing is read or allocated on the word of a
-//! damaged entry: entries lie before the directory, and not in each other.
+//! All of it is checked against the size of the archive when it is parsed, so that no damaged entry leads to a wrong read or a large
+//! allocation: entries lie before the directory, and don't overlap.
 
 use std::cmp::Ordering;
 
@@ -12,8 +12,8 @@ const RECORD: &[u8] = b"PK\x01\x02";
 const RECORD_LEN: usize = 46;
 /// Bytes of a local header before its name.
 pub(super) const HEADER_LEN: u64 = 30;
-/// What deflate makes of one byte at most, and what small data may take.
-const INFLATES: (u64, u64) = (1032, 1 << 10);
+/// The largest size of deflated data: so many times the compressed size, and so many bytes more.
+const MAX_INFLATED: (u64, u64) = (1032, 1 << 10);
 
 /// How an entry is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +26,18 @@ pub(super) enum Method {
 /// A file in the archive.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// Where its local header is.
+    /// Offset of its local header.
     pub header: u64,
-    /// Bytes that it takes.
+    /// Bytes in the archive.
     pub compressed: u64,
-    /// Bytes that it has.
+    /// Bytes when inflated.
     pub size: u64,
     pub crc: u32,
-    /// Bytes between it and what comes next, the header's extra field included: their division only the header tells.
+    /// Bytes between this entry and the next, with the extra field of this entry's header. Only the header tells how long that is.
     pub spare: u32,
     name: u32,
     name_len: u32,
-    /// Bytes of the name in the archive.
+    /// Bytes of the name, as it is encoded in the archive.
     pub stored_name_len: u16,
     method: u16,
     flags: u16,
@@ -56,7 +56,7 @@ impl Entry {
         self.flags & 0x2041 != 0
     }
 
-    /// Whether its sizes and checksum stand behind the data too, and perhaps only there and in the directory.
+    /// Whether sizes and checksum stand behind the data. The local header may lack them then.
     pub const fn has_descriptor(&self) -> bool {
         self.flags & 8 != 0
     }
@@ -64,11 +64,11 @@ impl Entry {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Sorted by name, each once.
+    /// Sorted by name, without duplicates.
     entries: Vec<Entry>,
     names: Vec<u8>,
-    /// Whether entries lie back to back from the file's begin to the directory, so that each can be at one place only. Damage to
-    /// a single offset or size would leave a gap.
+    /// Whether entries lie back to back from the beginning of the file to the directory, so that the data of each can be at one
+    /// place only. Damage to one offset or size would leave a gap.
     pub tight: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Directory {
-    /// Reads the directory, of which `bytes` are all.
+    /// Parses the directory, whose bytes are `bytes`.
     ///
     /// # Errors
     /// If it contradicts itself or `end`.
@@ -111,7 +111,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Finds what lies between the entries.
+    /// Computes the gaps between the entries.
     fn measure(&mut self, until: u64) -> Result<()> {
         let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
         order.sort_unstable_by_key(|&i| self.entries[i as usize].header);
@@ -135,10 +135,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Of entries with the same name the last one counts, as in Python: zarr-python replaces values by adding new ones.
+    /// Sorts by name. The last entry of a name wins, as in Python: zarr-python replaces a value by adding an entry.
     fn sort(&mut self) {
         let names = &self.names;
-        // Stable: equal names stay in the directory's order.
+        // The sort is stable: equal names stay in the directory's order.
         self.entries.sort_by(|a, b| slice(names, a).cmp(slice(names, b)));
         self.entries.dedup_by(|later, kept| {
             let same = slice(names, later) == slice(names, kept);
@@ -174,7 +174,7 @@ impl Directory {
             match below.iter().position(|&b| b == b'/') {
                 Some(slash) => {
                     children.extend(String::from_utf8(below[..slash].to_vec()).ok().filter(|name| !name.is_empty()));
-                    // On to the first name behind all that begin so: '0' follows the slash.
+                    // The next search begins behind all names below this one: '0' follows the slash.
                     from = [prefix.as_bytes(), &below[..slash], b"0"].concat();
                 }
                 None => from = [prefix.as_bytes(), below, b"\0"].concat(),
@@ -224,10 +224,10 @@ fn record(bytes: &[u8], end: &End, names: &mut Vec<u8>) -> Result<(Entry, usize)
         method,
         flags,
     };
-    // Deflate can't have made more of it, and stored data are what they are: no buffer is as large as a lie.
+    // Bounds the size that the entry claims, so that no lie makes a large buffer.
     let most = match entry.method() {
         Method::Stored if !entry.is_encrypted() => compressed,
-        Method::Deflated => compressed.saturating_mul(INFLATES.0).saturating_add(INFLATES.1),
+        Method::Deflated => compressed.saturating_mul(MAX_INFLATED.0).saturating_add(MAX_INFLATED.1),
         _ => u64::MAX,
     };
     if size > most || entry.method() == Method::Stored && !entry.is_encrypted() && size != compressed {
@@ -258,7 +258,7 @@ fn wide(small: [u32; 3], mut extra: &[u8]) -> Option<[u64; 3]> {
     None
 }
 
-/// Appends a name as UTF-8. Python ends it at the first zero byte.
+/// Appends a name as UTF-8. As in Python, a zero byte ends it.
 fn push_name(name: &[u8], utf8: bool, names: &mut Vec<u8>) -> Option<()> {
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     if utf8 {
@@ -272,6 +272,6 @@ fn push_name(name: &[u8], utf8: bool, names: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The upper half of the IBM PC's character set, in which names are that don't claim to be UTF-8.
+/// The upper half of code page 437, the encoding of names without the UTF-8 flag.
 pub(super) const CP437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\
     └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";

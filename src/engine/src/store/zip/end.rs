@@ -1,17 +1,17 @@
 //! The end of a zip archive: the records that tell where its directory is, also in archives of more than 4 GiB or 65535
 //! entries (ZIP64), with a comment behind, or with other data before.
 //!
-//! Format: PKWARE's APPNOTE 6.3, sections 4.3.14 to 4.3.16. What Python's zipfile makes of an archive is what counts.
+//! Format: PKWARE's APPNOTE 6.3, sections 4.3.14 to 4.3.16. In doubt the result is that of Python's zipfile.
 
 use std::ops::Range;
 
 use super::directory::{u16_at, u32_at, u64_at};
 use crate::error::{Error, Result};
 
-/// As much of an archive's end is read first: a directory of a few thousand entries comes with it.
+/// Bytes of the archive's end that are read first. They hold a directory of a few thousand entries.
 pub(super) const TAIL: usize = 256 << 10;
-/// Largest directory that is read; it stays in memory, see [`super::directory`].
-const MOST: u64 = 512 << 20;
+/// Bytes of the largest directory that is read. It stays in memory, see [`super::directory`].
+const MAX_DIRECTORY: u64 = 512 << 20;
 
 const END: &[u8] = b"PK\x05\x06";
 const END_LEN: usize = 22;
@@ -20,19 +20,19 @@ const LOCATOR_LEN: usize = 20;
 const END64: &[u8] = b"PK\x06\x06";
 const END64_LEN: usize = 56;
 
-/// Where the directory is, and what it has.
+/// Where the directory lies, and how many entries it has.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct End {
     /// Its place in the file.
     pub directory: Range<u64>,
-    /// What is added to offsets that the archive tells: the bytes of whatever stands before it.
+    /// Added to the offsets in the archive: bytes of other data before it.
     pub before: u64,
-    /// The number of entries, of which only these bits are known.
+    /// The number of entries, and a mask of the bits of it that are known.
     pub entries: (u64, u64),
 }
 
 impl End {
-    /// Finds it in the last bytes of a file of `size` bytes.
+    /// Finds the directory, given the last bytes of a file of `size` bytes.
     ///
     /// # Errors
     /// If these aren't the end of an archive that can be read.
@@ -45,7 +45,7 @@ impl End {
         let mut disks = [u32::from(u16_at(end, 4)), u32::from(u16_at(end, 6))];
         let (mut entries, mut len, mut offset) =
             ((u64::from(u16_at(end, 10)), 0xffff), u64::from(u32_at(end, 12)), u64::from(u32_at(end, 16)));
-        // The directory ends where the first of these records begins, whatever stands before the archive.
+        // The directory ends where the first of these records begins.
         let mut until = at;
         if let Some(locator) = at.checked_sub(LOCATOR_LEN).filter(|&l| tail[l..].starts_with(LOCATOR)) {
             let Some(at64) = locator.checked_sub(END64_LEN).filter(|&a| tail[a..].starts_with(END64)) else {
@@ -64,9 +64,9 @@ impl End {
                 "expected a zip archive in one file, but found a part of one in several; join them",
             ));
         }
-        if len > MOST {
+        if len > MAX_DIRECTORY {
             return Err(Error::value(format!(
-                "expected a directory of at most {MOST} bytes, but found {len}; put fewer files into one archive \
+                "expected a directory of at most {MAX_DIRECTORY} bytes, but found {len}; put fewer files into one archive \
                  (shards, for example)"
             )));
         }
@@ -82,7 +82,7 @@ impl End {
     }
 }
 
-/// Where the last record begins: the one whose comment ends with the file, or else the last of all, as Python takes it.
+/// Where the last record begins: the one whose comment ends with the file, or else the last of all, as in Python.
 fn position(tail: &[u8]) -> Option<usize> {
     let last = tail.len().checked_sub(END_LEN)?;
     let first = last.saturating_sub(usize::from(u16::MAX));

@@ -1,5 +1,5 @@
-//! Deflated entries: inflated piece by piece as their bytes come, so that neither the compressed nor the whole file is ever in
-//! memory; only the bytes that were asked for are kept. Checksums are verified.
+//! Deflated entries, inflated piece by piece while they arrive. Only the wanted bytes are kept, so neither the compressed nor
+//! the whole entry is ever in memory. Checksums are verified.
 
 use crc32fast::Hasher;
 use flate2::{Decompress, FlushDecompress, Status};
@@ -8,7 +8,7 @@ use super::directory::Entry;
 use crate::error::{Error, Result};
 use crate::store::Sink;
 
-/// Bytes that nobody asked for are inflated to here.
+/// Bytes of the buffer for inflated bytes that aren't wanted.
 const SCRATCH: usize = 16 << 10;
 
 pub(super) struct Inflater<'a> {
@@ -16,7 +16,7 @@ pub(super) struct Inflater<'a> {
     crc: Hasher,
     expected_crc: u32,
     size: u64,
-    /// Where in the file `to` begins.
+    /// Offset in the inflated entry at which `to` begins.
     from: u64,
     to: &'a mut [u8],
     scratch: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Inflater<'a> {
 }
 
 impl<'a> Inflater<'a> {
-    /// Inflates `entry`, and keeps what begins at `from` and fits into `to`.
+    /// Inflates `entry`, and keeps the bytes from `from` on that fit into `to`.
     pub fn new(entry: &Entry, from: u64, to: &'a mut [u8]) -> Self {
         Self {
             decoder: Decompress::new(false),
@@ -38,10 +38,8 @@ impl<'a> Inflater<'a> {
         }
     }
 
-    /// Whether all is there and right.
-    ///
     /// # Errors
-    /// If the data ended too early, or aren't those that the directory tells of.
+    /// If the data ended too early, or their size or checksum isn't that of the directory.
     pub fn finish(self) -> Result<()> {
         if !self.ended || self.decoder.total_out() != self.size {
             return Err(Error::runtime(format!(
@@ -87,22 +85,20 @@ impl Sink for Inflater<'_> {
     }
 }
 
-/// Where the bytes from `at` on go: to what was asked for, which begins at `from`, or to where nobody looks at them.
+/// Where the bytes from `at` on go: to `to`, which begins at `from`, or to the scratch buffer.
 fn room<'a>(at: u64, size: u64, from: u64, to: &'a mut [u8], scratch: &'a mut [u8]) -> &'a mut [u8] {
     let within = at.checked_sub(from).and_then(|i| usize::try_from(i).ok()).filter(|&i| i < to.len());
     if let Some(i) = within {
         return &mut to[i..];
     }
-    // At the end one byte more, without which the decoder doesn't see the end, nor a file that is longer.
+    // One byte more at the end: the decoder needs room to see the end, or an entry that is too long.
     let most = if at < from { from - at } else { size.saturating_sub(at) + 1 };
     let len = scratch.len().min(usize::try_from(most).unwrap_or(usize::MAX));
     &mut scratch[..len]
 }
 
-/// Compares checksums of a whole file.
-///
 /// # Errors
-/// If they differ.
+/// If the checksums differ.
 pub(super) fn check_crc(expected: u32, found: u32) -> Result<()> {
     if expected == found {
         return Ok(());

@@ -1,45 +1,59 @@
-//! Zip archives as stores: what zarr-python's `ZipStore` and every zip program write, local ones and remote ones.
+//! Zip archives as stores, over a store that holds the archive: archives of zarr-python's `ZipStore` and of any zip program.
 //!
-//! The [`directory`] is read once, when the store is opened, and stays in memory. From then on a value is a range of the archive,
-//! read at once ([`local`], [`remote`]); a deflated one is inflated while it comes ([`inflate`]).
+//! The [`directory`] is read once, when the archive is opened, and stays in memory. A value is then a range of the archive, and
+//! costs one read. A deflated value is inflated while it arrives ([`inflate`]).
 //!
-//! Where an entry's data begin, only its local header says. To read that each time would cost a request, so it is
-//! worked out from what lies between the entries: nearly always nothing in all of the archive, and then data can begin at one place only.
-//! Otherwise there is a guess, which the checksum of a whole value confirms; for parts, or if it doesn't, the header is read.
+//! Only the local header of an entry tells where its data begin. Reading it would double the requests, so the place is computed
+//! from the gaps between entries. Nearly all archives have none: each entry can be at one place only. Otherwise the place is
+//! guessed; the checksum of a whole value confirms the guess. For parts of values, and after a wrong guess, the header is read.
 
 mod directory;
 mod end;
+mod file;
 mod inflate;
-mod local;
-mod remote;
 #[cfg(test)]
 mod tests;
 
-pub use local::LocalZip;
-pub(super) use local::split as split_path;
-pub use remote::RemoteZip;
+pub(super) use file::split_path;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
+
+use super::blocking::drive;
 use super::local::percent_decoded;
+use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
 use crate::error::{Error, Result};
 use directory::{Directory, Entry, HEADER_LEN, Method, u16_at, u32_at};
+use end::{End, TAIL};
+use file::ArchiveFile;
+use inflate::{Inflater, check_crc};
 
-/// What is read of a local header: all but the name and the extra field.
+/// The key of the archive itself, in the store that holds it.
+const ITSELF: &str = "";
+/// Bytes of a local header without its name and extra field.
 const HEADER: usize = HEADER_LEN as usize;
-/// What most writers put behind data whose sizes they didn't know before: a signature, a checksum, two sizes.
+/// Bytes that most writers put behind data of which they didn't know the size before: a signature, a checksum, two sizes.
 const DESCRIPTOR: u32 = 16;
 
-/// What local and remote archives have in common.
-struct Archive {
+/// A store in a zip archive.
+pub struct Zip {
     location: String,
-    /// What goes before keys: empty, or a path inside of the archive and a slash.
+    /// Stands before keys: empty, or a path inside of the archive and a slash.
     prefix: String,
+    base: Arc<dyn Store>,
     directory: Directory,
-    /// Bytes that are taken to lie behind an entry's data: where there is no descriptor, and where there is one.
+    /// The archive's version when its directory was read. No other version is read.
+    version: Option<Arc<str>>,
+    /// Bytes that are taken to lie behind an entry's data: of an entry without a descriptor, and of one with a descriptor.
     behind: [AtomicU32; 2],
+    /// Where the data of entries begin, by the entries' numbers: those of which parts were read after a look at the header.
+    data: Mutex<HashMap<u32, u64>>,
 }
 
 /// Where an entry's data begin.
@@ -49,11 +63,70 @@ enum Place {
     Guess(u64),
 }
 
-impl Archive {
-    fn new(location: String, inner: &str, directory: Directory) -> Self {
+/// A value, or the end of one from `offset` on.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    entry: &'a Entry,
+    number: u32,
+    offset: u64,
+    phase: Phase,
+}
+
+impl Zip {
+    /// Opens the archive in a local file, and of that the part below `inner`. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it isn't an archive that can be read.
+    pub fn open_file(location: &str, path: &Path, inner: &str) -> Result<Self> {
+        let base = Arc::new(ArchiveFile::open(location, path)?);
+        let opened = drive(Self::open(location.to_owned(), Arc::clone(&base) as _, inner));
+        opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(format!("store {location}: {kind}"))))
+    }
+
+    /// Opens the archive at the URL of `base`, and of that the part below `inner`. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it isn't there, or isn't an archive that can be read.
+    pub fn open_in(base: &Arc<dyn Store>, inner: &str) -> Result<Self> {
+        let location = match inner.trim_matches('/') {
+            "" => base.location().to_owned(),
+            inner => format!("{}/{inner}", base.location()),
+        };
+        block_on(&**base, Self::open(location, Arc::clone(base), inner))
+    }
+
+    async fn open(location: String, base: Arc<dyn Store>, inner: &str) -> Result<Self> {
+        let within = |e: Error| Error::value(format!("store {location}: {e}"));
+        let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
+            // These errors name the store.
+            let found = base.read(ITSELF, range, version, Phase::Building, to).await;
+            let gone = || within(Error::value("expected a zip archive, but found nothing; check the URL"));
+            found.map_err(|e| Error::value(e.message()))?.ok_or_else(gone)
+        };
+        let mut tail = vec![0; TAIL];
+        let Found { size, version } = read(ByteRange::Last, None, &mut tail).await?;
+        if size < TAIL as u64 {
+            tail.truncate(size as usize);
+            if !tail.is_empty() {
+                read(ByteRange::From(0), version.as_ref(), &mut tail).await?;
+            }
+        }
+        let end = End::find(&tail, size).map_err(within)?;
+        let mut bytes = vec![0; (end.directory.end - end.directory.start) as usize];
+        // The directory ends in the tail. The part before the tail is read.
+        let tail_at = size - tail.len() as u64;
+        let before = tail_at.saturating_sub(end.directory.start).min(bytes.len() as u64) as usize;
+        let (front, back) = bytes.split_at_mut(before);
+        if !front.is_empty() {
+            read(ByteRange::From(end.directory.start), version.as_ref(), front).await?;
+        }
+        let from = end.directory.start.saturating_sub(tail_at) as usize;
+        back.copy_from_slice(&tail[from..from + back.len()]);
+        let directory = Directory::parse(&bytes, &end).map_err(within)?;
         let inner = inner.trim_matches('/');
         let prefix = if inner.is_empty() { String::new() } else { format!("{inner}/") };
-        Self { location, prefix, directory, behind: [AtomicU32::new(0), AtomicU32::new(DESCRIPTOR)] }
+        let behind = [AtomicU32::new(0), AtomicU32::new(DESCRIPTOR)];
+        Ok(Self { location, prefix, base, directory, version, behind, data: Mutex::default() })
     }
 
     fn name<'a>(&self, key: &'a str) -> Cow<'a, str> {
@@ -82,31 +155,21 @@ impl Archive {
         ))
     }
 
-    fn exists(&self, key: &str) -> bool {
-        self.directory.find(&self.name(key)).is_some()
-    }
-
-    fn children(&self, prefix: &str) -> Vec<String> {
-        let prefix = self.name(prefix);
-        let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
-        self.directory.children(&format!("{prefix}{slash}"))
-    }
-
     fn place(&self, entry: &Entry) -> Place {
         let least = entry.header + HEADER_LEN + u64::from(entry.stored_name_len);
         if self.directory.tight {
             return Place::Known(least);
         }
         let behind = self.behind[usize::from(entry.has_descriptor())].load(Relaxed);
-        // The longest extra field there is.
+        // An extra field is no longer than this.
         Place::Guess(least + u64::from(entry.spare.saturating_sub(behind).min(u32::from(u16::MAX))))
     }
 
-    /// Where the data begin, from the local header.
+    /// Where the data begin, according to the local header.
     ///
     /// # Errors
-    /// If that isn't the entry's.
-    fn data(&self, entry: &Entry, header: &[u8; HEADER]) -> Result<u64> {
+    /// If the header isn't that of the entry.
+    fn data_after(&self, entry: &Entry, header: &[u8; HEADER]) -> Result<u64> {
         let wrong = |what: &str| {
             Error::runtime(format!(
                 "expected the entry's header at offset {} of the archive, but {what}; the archive is damaged or was replaced",
@@ -121,7 +184,7 @@ impl Archive {
         if method != method_of_entry || flags & 1 != 0 || u16_at(header, 26) != entry.stored_name_len {
             return Err(wrong("found that of another one"));
         }
-        // Sizes are behind the data if a descriptor is, and in the extra field if they are large.
+        // The header lacks sizes that a descriptor tells, and large ones.
         let same = |at, of_entry: u64| {
             flags & 8 != 0 || [of_entry, u64::from(u32::MAX)].contains(&u64::from(u32_at(header, at)))
         };
@@ -131,13 +194,133 @@ impl Archive {
         }
         let extra = u32::from(u16_at(header, 28));
         let behind = entry.spare.checked_sub(extra).ok_or_else(|| wrong("its data reach into the next entry"))?;
-        // What writes one archive writes all entries alike.
+        // One program wrote all entries, in the same way.
         self.behind[usize::from(entry.has_descriptor())].store(behind, Relaxed);
         Ok(entry.header + HEADER_LEN + u64::from(entry.stored_name_len) + u64::from(extra))
     }
 
+    /// Bytes of the archive.
+    async fn fill(&self, offset: u64, to: &mut [u8], phase: Phase) -> Result<()> {
+        let found = self.base.read(ITSELF, ByteRange::From(offset), self.version.as_ref(), phase, to).await?;
+        found.map(|_| ()).ok_or_else(gone)
+    }
+
+    /// Reads the header of an entry, and returns where its data begin.
+    async fn read_header(&self, entry: &Entry, phase: Phase) -> Result<u64> {
+        let mut header = [0; HEADER];
+        self.fill(entry.header, &mut header, phase).await?;
+        self.data_after(entry, &header)
+    }
+
+    fn known_data(&self, number: u32) -> Option<u64> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner).get(&number).copied()
+    }
+
+    async fn fetch(&self, wanted: Wanted<'_>, to: &mut [u8]) -> Result<()> {
+        let Wanted { entry, number, phase, .. } = wanted;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let whole = entry.method() != Method::Stored || to.len() as u64 == entry.size;
+        let guess = match (self.place(entry), self.known_data(number)) {
+            (Place::Known(data), _) | (Place::Guess(_), Some(data)) => return self.fetch_at(wanted, data, to).await,
+            (Place::Guess(data), None) => data,
+        };
+        let tried = if whole { Some(self.fetch_at(wanted, guess, to).await) } else { None };
+        if let Some(Ok(())) = tried {
+            return Ok(());
+        }
+        let data = self.read_header(entry, phase).await?;
+        match tried {
+            // The guess was right, but the data are wrong.
+            Some(failed) if data == guess => failed,
+            Some(_) => self.fetch_at(wanted, data, to).await,
+            None => {
+                self.data.lock().unwrap_or_else(PoisonError::into_inner).insert(number, data);
+                self.fetch_at(wanted, data, to).await
+            }
+        }
+    }
+
+    /// Reads an entry whose data begin at `data`.
+    async fn fetch_at(&self, wanted: Wanted<'_>, data: u64, to: &mut [u8]) -> Result<()> {
+        let Wanted { entry, offset, phase, .. } = wanted;
+        if entry.method() == Method::Stored {
+            self.fill(data + offset, to, phase).await?;
+            return if to.len() as u64 == entry.size { check_crc(entry.crc, crc32fast::hash(to)) } else { Ok(()) };
+        }
+        let range = data..data + entry.compressed;
+        let mut inflater = Inflater::new(entry, offset, to);
+        let found = self.base.stream(ITSELF, range, self.version.as_ref(), phase, &mut inflater).await?;
+        found.ok_or_else(gone)?;
+        inflater.finish()
+    }
+
     fn within(&self, key: &str, e: &Error) -> Error {
         e.within(format!("store {}: key {key:?}", self.location))
+    }
+}
+
+fn gone() -> Error {
+    Error::runtime(
+        "expected the archive whose directory was read, but it is gone; it was deleted or moved while it was read",
+    )
+}
+
+#[async_trait]
+impl Store for Zip {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn latency(&self) -> Latency {
+        self.base.latency()
+    }
+
+    fn runtime(&self) -> Option<&Arc<Runtime>> {
+        self.base.runtime()
+    }
+
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        _: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let Some((number, entry)) = self.find(key)? else { return Ok(None) };
+        let within = |e: Error| self.within(key, &e);
+        if let Some((offset, len)) = range.resolve(entry.size, to.len()).map_err(within)? {
+            let wanted = Wanted { entry, number, offset, phase };
+            self.fetch(wanted, &mut to[..len]).await.map_err(within)?;
+        }
+        Ok(Some(Found { size: entry.size, version: self.version.clone() }))
+    }
+
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        let Some((number, entry)) = self.find(key)? else { return Ok(None) };
+        if entry.size > max {
+            return Err(too_long(&self.location, key, max, entry.size));
+        }
+        let mut bytes = vec![0; entry.size as usize];
+        let wanted = Wanted { entry, number, offset: 0, phase };
+        self.fetch(wanted, &mut bytes).await.map_err(|e| self.within(key, &e))?;
+        Ok(Some(bytes))
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        Ok(self.find(key)?.map(|(_, entry)| Found { size: entry.size, version: self.version.clone() }))
+    }
+
+    async fn exists(&self, key: &str) -> Result<bool> {
+        Ok(self.directory.find(&self.name(key)).is_some())
+    }
+
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        let prefix = self.name(prefix);
+        let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
+        Ok(Some(self.directory.children(&format!("{prefix}{slash}"))))
     }
 }
 
@@ -152,10 +335,10 @@ fn method_name(method: u16) -> &'static str {
     }
 }
 
-/// Divides a URL behind the first part of its path that ends with `.zip`: the archive, and the path inside.
+/// Splits a URL behind the first part of its path that ends with `.zip`: the archive, and the path inside.
 pub(super) fn split_url(location: &str) -> Option<(&str, String)> {
     if location.contains(['?', '#']) {
-        // Refused, as for other URLs.
+        // Such URLs are refused later.
         return None;
     }
     let path = location.find("://")? + 3;

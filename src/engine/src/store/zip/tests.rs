@@ -1,4 +1,4 @@
-//! Archives by a small writer, which can write them in every way that others do, and damage.
+//! Archives from a small writer that imitates every other writer, and damaged archives.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -7,9 +7,7 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
 use super::*;
-use crate::store::remote::Io;
-use crate::store::remote::fake::{Act, Random, Server, store_of, without_waiting};
-use crate::store::{AsyncStore, Found, Part, Phase, Store};
+use crate::store::object::fake::{Act, Random, Server, store_of, without_waiting};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Style {
@@ -122,48 +120,73 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
         .collect()
 }
 
-fn local(bytes: &[u8]) -> Result<LocalZip> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    LocalZip::open("local.zip", file.path(), "")
+/// An archive in a local file, with blocking calls.
+struct Local(Zip);
+
+impl Local {
+    fn open(path: &Path) -> Result<Self> {
+        Zip::open_file("local.zip", path, "").map(Self)
+    }
+    fn read(&self, key: &str, range: ByteRange, to: &mut [u8]) -> Result<Option<Found>> {
+        block_on(&self.0, self.0.read(key, range, None, Phase::Running, to))
+    }
+    fn get(&self, key: &str, max: u64) -> Result<Option<Vec<u8>>> {
+        block_on(&self.0, self.0.get(key, max, Phase::Building))
+    }
+    fn exists(&self, key: &str) -> Result<bool> {
+        block_on(&self.0, self.0.exists(key))
+    }
+    fn children(&self, prefix: &str) -> Vec<String> {
+        block_on(&self.0, self.0.children(prefix)).unwrap().unwrap()
+    }
 }
 
-/// Reads as a blocking store does, from a server in this process.
+fn local(bytes: &[u8]) -> Result<Local> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    Local::open(file.path())
+}
+
+/// An archive on a server in this process.
 struct Remote {
     server: Arc<Server>,
-    store: RemoteZip,
-    _io: Arc<Io>,
+    store: Zip,
+    _runtime: Arc<Runtime>,
 }
 
 fn remote(bytes: &[u8]) -> Result<Remote> {
     let server = Arc::new(Server::default());
     server.put("/store", bytes.to_vec());
-    let io = Io::new(1).unwrap();
-    let base = Arc::new(store_of(&server, &io));
-    Ok(Remote { store: without_waiting(RemoteZip::open(base, ""))?, server, _io: io })
+    let runtime = Runtime::new(1).unwrap();
+    let base = Arc::new(store_of(&server, &runtime));
+    let store = without_waiting(Zip::open(base.location().to_owned(), base, ""))?;
+    Ok(Remote { store, server, _runtime: runtime })
 }
 
-type Read<'a> = &'a dyn Fn(&str, Part, &mut [u8]) -> Result<Option<Found>>;
+type Read<'a> = &'a dyn Fn(&str, ByteRange, &mut [u8]) -> Result<Option<Found>>;
 
 fn check(read: Read<'_>, what: &str) {
     for (name, data) in files().into_iter().filter(|(n, _)| !n.ends_with('/')) {
         let mut to = vec![9; data.len() + 5];
-        let found = read(name, Part::Whole, &mut to).unwrap().unwrap();
+        let found = read(name, ByteRange::Whole, &mut to).unwrap().unwrap();
         assert_eq!((found.size, &to[..data.len()]), (data.len() as u64, &data[..]), "{what}: {name}");
         let mut exact = vec![9; data.len()];
-        read(name, Part::Whole, &mut exact).unwrap();
+        read(name, ByteRange::Whole, &mut exact).unwrap();
         assert_eq!(exact, data, "{what}: {name}");
         let Some(short) = data.len().checked_sub(2) else { continue };
         let mut to = vec![9; short];
-        assert_eq!(read(name, Part::Whole, &mut to).unwrap().unwrap().size, data.len() as u64);
+        assert_eq!(read(name, ByteRange::Whole, &mut to).unwrap().unwrap().size, data.len() as u64);
         assert_eq!(to, vec![9; short], "{what}: too long, nothing is read");
-        read(name, Part::From(1), &mut to).unwrap();
+        read(name, ByteRange::From(1), &mut to).unwrap();
         assert_eq!(to, data[1..=short], "{what}: {name}");
-        read(name, Part::Last, &mut to).unwrap();
+        read(name, ByteRange::Last, &mut to).unwrap();
         assert_eq!(to, data[2..], "{what}: {name}");
-        assert!(read(name, Part::From(3), &mut to).unwrap_err().message().contains("the value ends before"));
+        assert!(read(name, ByteRange::From(3), &mut to).unwrap_err().message().contains("the value ends before"));
     }
-    assert!(read("a", Part::Whole, &mut []).unwrap().is_none() && read("a/c", Part::Whole, &mut []).unwrap().is_none());
+    assert!(
+        read("a", ByteRange::Whole, &mut []).unwrap().is_none()
+            && read("a/c", ByteRange::Whole, &mut []).unwrap().is_none()
+    );
 }
 
 #[test]
@@ -171,7 +194,7 @@ fn every_style_of_archive_gives_the_same() {
     for (i, style) in styles().into_iter().enumerate() {
         let (bytes, _) = written(&files(), style);
         let (on_disk, server) = (local(&bytes).unwrap(), remote(&bytes).unwrap());
-        check(&|k, p, to| on_disk.read(k, p, None, to), &format!("local, style {i}"));
+        check(&|k, p, to| on_disk.read(k, p, to), &format!("local, style {i}"));
         check(
             &|k, p, to| without_waiting(server.store.read(k, p, None, Phase::Running, to)),
             &format!("remote, style {i}"),
@@ -181,9 +204,9 @@ fn every_style_of_archive_gives_the_same() {
             assert_eq!(without_waiting(server.store.get(name, 1 << 20, Phase::Building)).unwrap().unwrap(), *data);
         }
         assert!(on_disk.get("ü/0", 5).unwrap_err().message().contains("expected at most 5 bytes"));
-        assert_eq!(on_disk.children("").unwrap().unwrap(), ["a", "b", "b.x", "ü"]);
-        assert_eq!(on_disk.children("a/").unwrap().unwrap(), ["c"]);
-        assert_eq!(on_disk.children("a/c").unwrap().unwrap(), ["0", "1"]);
+        assert_eq!(on_disk.children(""), ["a", "b", "b.x", "ü"]);
+        assert_eq!(on_disk.children("a/"), ["c"]);
+        assert_eq!(on_disk.children("a/c"), ["0", "1"]);
         assert!(on_disk.exists("a/c/0/1").unwrap() && !on_disk.exists("a/c").unwrap());
     }
 }
@@ -195,7 +218,7 @@ fn a_value_is_one_request() {
         assert_eq!(remote.server.taken_log().len(), 2, "small: the end, and because there is no more, all of it");
         let names: Vec<_> = files().iter().map(|(n, _)| *n).filter(|n| n.contains("/c/")).collect();
         for &name in &names {
-            without_waiting(remote.store.read(name, Part::Whole, None, Phase::Running, &mut [0; 9000]))
+            without_waiting(remote.store.read(name, ByteRange::Whole, None, Phase::Running, &mut [0; 9000]))
                 .unwrap()
                 .unwrap();
         }
@@ -203,7 +226,7 @@ fn a_value_is_one_request() {
         let asked = remote.server.taken_log().len();
         assert_eq!(asked, names.len(), "style {i}");
         for _ in 0..3 {
-            without_waiting(remote.store.read("a/c/1/0", Part::From(5), None, Phase::Running, &mut [0; 90]))
+            without_waiting(remote.store.read("a/c/1/0", ByteRange::From(5), None, Phase::Running, &mut [0; 90]))
                 .unwrap()
                 .unwrap();
         }
@@ -230,7 +253,9 @@ fn a_value_is_one_request() {
     let remote = remote(&bytes).unwrap();
     remote.server.taken_log();
     for name in ["a/c/0/0", "a/c/0/1", "a/c/1/0", "b/c/0"] {
-        without_waiting(remote.store.read(name, Part::Whole, None, Phase::Running, &mut [0; 9000])).unwrap().unwrap();
+        without_waiting(remote.store.read(name, ByteRange::Whole, None, Phase::Running, &mut [0; 9000]))
+            .unwrap()
+            .unwrap();
     }
     assert_eq!(remote.server.taken_log().len(), 4 + 2, "the first is read again, with its header in between");
 }
@@ -244,10 +269,12 @@ fn a_large_directory_is_two_requests_and_compact() {
     assert_eq!(remote.server.taken_log().len(), 2);
     for i in (0..20_000).step_by(997) {
         let mut to = [0; 3];
-        without_waiting(remote.store.read(&names[i], Part::Whole, None, Phase::Running, &mut to)).unwrap().unwrap();
+        without_waiting(remote.store.read(&names[i], ByteRange::Whole, None, Phase::Running, &mut to))
+            .unwrap()
+            .unwrap();
         assert_eq!(to[..], value(i, 3));
     }
-    assert_eq!((remote.store.archive.directory.len(), size_of::<Entry>()), (20_000, 48));
+    assert_eq!((remote.store.directory.len(), size_of::<Entry>()), (20_000, 48));
     assert_eq!(without_waiting(remote.store.children("array/c")).unwrap().unwrap().len(), 200);
 }
 
@@ -280,7 +307,7 @@ fn what_cannot_be_read_is_named() {
         let find = |sig: &[u8], bytes: &[u8]| bytes.windows(4).position(|w| w == sig).unwrap();
         let (record, end) = (find(b"PK\x01\x02", &bytes), find(b"PK\x05\x06", &bytes));
         change(&mut bytes, record, end);
-        let read = |store: Result<LocalZip>| store.and_then(|s| s.get("k", 100)).map(|v| v.unwrap());
+        let read = |store: Result<Local>| store.and_then(|s| s.get("k", 100)).map(|v| v.unwrap());
         let error = read(local(&bytes)).unwrap_err();
         let remotely =
             remote(&bytes).and_then(|r| without_waiting(r.store.get("k", 100, Phase::Building))).unwrap_err();
@@ -316,7 +343,7 @@ fn what_cannot_be_read_is_named() {
     for (at, words) in [(24, "found more"), (25, "inflated bytes, but found")] {
         let mut bytes = bytes.clone();
         bytes[record + at] = if at == 24 { bytes[record + at] - 1 } else { 0x20 };
-        let error = local(&bytes).unwrap().read("k", Part::Whole, None, &mut vec![0; 9000]).unwrap_err();
+        let error = local(&bytes).unwrap().read("k", ByteRange::Whole, &mut vec![0; 9000]).unwrap_err();
         assert!(error.message().contains(words), "{error}");
     }
 }
@@ -326,13 +353,13 @@ fn another_archive_in_its_place_is_an_error() {
     let (bytes, _) = written(&files(), Style::default());
     let remote = remote(&bytes).unwrap();
     remote.server.versions.lock().unwrap().insert("/store".into(), 1);
-    let error =
-        without_waiting(remote.store.read("a/c/0/0", Part::Whole, None, Phase::Running, &mut [0; 9000])).unwrap_err();
+    let error = without_waiting(remote.store.read("a/c/0/0", ByteRange::Whole, None, Phase::Running, &mut [0; 9000]))
+        .unwrap_err();
     assert!(error.message().contains("it was replaced since"), "{error}");
 
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
-    let store = LocalZip::open("x", file.path(), "").unwrap();
+    let store = Local::open(file.path()).unwrap();
     // A new file under the name is no business of the old one, which is open.
     assert!(store.get("a/c/0/0", 9000).unwrap().is_some());
     std::fs::OpenOptions::new().append(true).open(file.path()).unwrap().write_all(b"more").unwrap();
@@ -354,7 +381,7 @@ fn archives_are_found_in_urls() {
 }
 
 /// What a file of the archive may be read as: itself; and in parts, which have no checksum, what stands in its place.
-fn judge(
+fn check_outcome(
     found: Result<Option<Vec<u8>>>,
     right: &[u8],
     damaged: Option<&[u8]>,
@@ -420,7 +447,8 @@ fn thousands_of_damaged_archives_give_right_values_or_errors() {
                 let what = format!(
                     "seed {seed}, {name} at {place:?}, {name_of}, {style:?}, damage at {hits:?} of {directory}"
                 );
-                let (part, len) = if whole { (Part::Whole, data.len()) } else { (Part::From(from as u64), len) };
+                let (range, len) =
+                    if whole { (ByteRange::Whole, data.len()) } else { (ByteRange::From(from as u64), len) };
                 let mut to = vec![0; len];
                 let take = |found: Result<Option<Found>>, to: &mut Vec<u8>| match found {
                     Ok(Some(f)) if whole && f.size > to.len() as u64 => Err(Error::runtime("too long")),
@@ -431,12 +459,12 @@ fn thousands_of_damaged_archives_give_right_values_or_errors() {
                     continue;
                 }
                 let (expected, allowed) = if whole { (&data[..], None) } else { (&data[from..], damaged) };
-                let found = take(on_disk.read(name, part, None, &mut to), &mut to);
-                right += judge(found, expected, allowed, in_directory, &what);
+                let found = take(on_disk.read(name, range, &mut to), &mut to);
+                right += check_outcome(found, expected, allowed, in_directory, &what);
                 to.fill(0);
                 let found =
-                    take(without_waiting(server.store.read(name, part, None, Phase::Running, &mut to)), &mut to);
-                right += judge(found, expected, allowed, in_directory, &format!("{what}, remote"));
+                    take(without_waiting(server.store.read(name, range, None, Phase::Running, &mut to)), &mut to);
+                right += check_outcome(found, expected, allowed, in_directory, &format!("{what}, remote"));
                 all += 2;
             }
         }

@@ -1,0 +1,34 @@
+//! Metadata documents: bounded reads of JSON objects.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::json::{parse, shown};
+use crate::store::{Phase, Store, block_on, get_many};
+
+/// Largest document that is read; consolidated metadata of a million chunked variables stays below.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Reads the document at `key`; `None` if there is none.
+///
+/// # Errors
+/// [`Error::value`] if it is too large or isn't a JSON object.
+pub(super) fn read(store: &dyn Store, key: &str) -> Result<Option<Value>> {
+    document(store, key, block_on(store, store.get(key, MAX_BYTES, Phase::Building))?)
+}
+
+/// [`read`] for each of `keys`, in their order; at the same time where that is faster.
+pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Vec<Result<Option<Value>>> {
+    let found = get_many(store, keys, MAX_BYTES);
+    keys.iter().zip(found).map(|(key, bytes)| document(store, key, bytes?)).collect()
+}
+
+fn document(store: &dyn Store, key: &str, bytes: Option<Vec<u8>>) -> Result<Option<Value>> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    let place = || format!("store {}, {key}", store.location());
+    let value = parse(&bytes).map_err(|e| e.within(place()))?;
+    if !value.is_object() {
+        return Err(Error::value(format!("{}: expected a JSON object, but found {}", place(), shown(&value))));
+    }
+    Ok(Some(value))
+}

@@ -1,0 +1,114 @@
+//! The names of an array's dimensions: `dimension_names` (v3), else the attribute `_ARRAY_DIMENSIONS`.
+//!
+//! Names never keep an array from being read: zarr-python reads arrays whatever their names are. A dimension whose name
+//! is missing, empty or not its own is called `dim_0`, `dim_1`, … by its position.
+
+use serde_json::{Map, Value};
+
+use crate::json::shown;
+
+/// What an array's dimensions are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DimNames {
+    /// One name for each dimension, all different.
+    pub names: Vec<String>,
+    /// What the metadata say, if it doesn't name the dimensions one by one.
+    pub unclear: Option<Unclear>,
+}
+
+/// Stored names that don't tell which dimension is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unclear {
+    /// To address a dimension by one of these is an error.
+    pub names: Vec<String>,
+    /// All names as the metadata have them, for messages.
+    pub stored: String,
+}
+
+fn given(name: &Value) -> Option<&str> {
+    name.as_str().filter(|name| !name.is_empty())
+}
+
+impl DimNames {
+    /// The names of an array of `ndim` dimensions, from its document's `dimension_names` and its attributes.
+    pub(super) fn read(names: Option<&Value>, attributes: &Map<String, Value>, ndim: usize) -> Self {
+        let (field, stored) = match names {
+            Some(names) if !names.is_null() => ("dimension_names", names),
+            _ => ("_ARRAY_DIMENSIONS", attributes.get("_ARRAY_DIMENSIONS").unwrap_or(&Value::Null)),
+        };
+        let list = stored.as_array().map_or(&[][..], Vec::as_slice);
+        let is_fit = list.len() == ndim && list.iter().all(|name| name.is_string() || name.is_null());
+        let mut unclear: Vec<&str> = if is_fit { Vec::new() } else { list.iter().filter_map(given).collect() };
+        let names = loop {
+            let own = |d: usize| if is_fit { given(&list[d]).filter(|name| !unclear.contains(name)) } else { None };
+            let called = |d: usize| own(d).map_or_else(|| format!("dim_{d}"), str::to_owned);
+            let names: Vec<String> = (0..ndim).map(called).collect();
+            // A stored name may come twice, or be what an unnamed dimension is called: then nobody has it.
+            let is_taken = |name: &&str| names.iter().filter(|other| other == name).count() > 1;
+            let taken: Vec<&str> = (0..ndim).filter_map(own).filter(is_taken).collect();
+            if taken.is_empty() {
+                break names;
+            }
+            unclear.extend(taken);
+        };
+        unclear.sort_unstable();
+        unclear.dedup();
+        let unclear = (!unclear.is_empty()).then(|| Unclear {
+            names: unclear.into_iter().map(str::to_owned).collect(),
+            stored: format!("{field} {}", shown(stored)),
+        });
+        Self { names, unclear }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(names: &Value, ndim: usize) -> (Vec<String>, Vec<String>) {
+        let found = DimNames::read(Some(names), &Map::new(), ndim);
+        let attributes = Map::from_iter([("_ARRAY_DIMENSIONS".to_owned(), names.clone())]);
+        let as_attribute = DimNames::read(None, &attributes, ndim);
+        assert_eq!(as_attribute.names, found.names, "{names}");
+        (found.names, found.unclear.map_or_else(Vec::new, |unclear| unclear.names))
+    }
+
+    #[test]
+    fn dimensions_are_called_by_names_that_are_their_own() {
+        for (stored, ndim, names, unclear) in [
+            (json!(["t", "x"]), 2, &["t", "x"][..], &[][..]),
+            (json!(["t", null]), 2, &["t", "dim_1"], &[]),
+            (json!(["", "x"]), 2, &["dim_0", "x"], &[]),
+            (json!(["x", "x"]), 2, &["dim_0", "dim_1"], &["x"]),
+            (json!(["x", "t", "x"]), 3, &["dim_0", "t", "dim_2"], &["x"]),
+            (json!(["dim_1", null]), 2, &["dim_0", "dim_1"], &["dim_1"]),
+            (json!(["dim_1", "dim_2", null]), 3, &["dim_0", "dim_1", "dim_2"], &["dim_1", "dim_2"]),
+            (json!(["dim_1", "x", "x"]), 3, &["dim_0", "dim_1", "dim_2"], &["dim_1", "x"]),
+            (json!(["dim_1", "dim_1"]), 2, &["dim_0", "dim_1"], &["dim_1"]),
+            (json!(["dim_0", null]), 2, &["dim_0", "dim_1"], &[]),
+            (json!(["x"]), 2, &["dim_0", "dim_1"], &["x"]),
+            (json!(["x", "y", "z"]), 2, &["dim_0", "dim_1"], &["x", "y", "z"]),
+            (json!(["x", 1]), 2, &["dim_0", "dim_1"], &["x"]),
+            (json!([[], {}]), 2, &["dim_0", "dim_1"], &[]),
+            (json!("xy"), 2, &["dim_0", "dim_1"], &[]),
+            (json!({"x": 1}), 1, &["dim_0"], &[]),
+            (json!([]), 2, &["dim_0", "dim_1"], &[]),
+            (json!([]), 0, &[], &[]),
+            (json!(["x"]), 0, &[], &["x"]),
+            (Value::Null, 1, &["dim_0"], &[]),
+        ] {
+            let (found, odd) = read(&stored, ndim);
+            assert_eq!(
+                (found.as_slice(), odd.as_slice()),
+                (own(names).as_slice(), own(unclear).as_slice()),
+                "{stored}"
+            );
+        }
+    }
+
+    fn own(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+}

@@ -1,0 +1,104 @@
+//! JSON as Python writes it, with bare `NaN` and `Infinity`.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Stands before a bare token, so that it can't be confused with a string of the same letters.
+const BARE: char = '\u{0}';
+
+/// Parses JSON, which may begin with a byte order mark; bare tokens become strings that [`bare_float`] understands.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let first = match serde_json::from_slice(bytes) {
+        Ok(value) => return Ok(value),
+        Err(e) => e,
+    };
+    let wrong = |e: serde_json::Error| match bytes {
+        [] => Error::value("expected JSON, but found an empty document; it was not written completely"),
+        _ => Error::value(format!("expected JSON, but found bytes that aren't: {e}")),
+    };
+    let Some(quoted) = quote_bare_tokens(bytes) else { return Err(wrong(first)) };
+    serde_json::from_slice(&quoted).map_err(wrong)
+}
+
+/// The float of a bare `NaN`, `Infinity` or `-Infinity`.
+pub(crate) fn bare_float(text: &str) -> Option<f64> {
+    named_float(text.strip_prefix(BARE)?)
+}
+
+/// The float with the name that Zarr gives it.
+pub(crate) fn named_float(text: &str) -> Option<f64> {
+    Some(match text.strip_prefix(BARE).unwrap_or(text) {
+        "NaN" => f64::NAN,
+        "Infinity" => f64::INFINITY,
+        "-Infinity" => f64::NEG_INFINITY,
+        _ => return None,
+    })
+}
+
+fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len() + 64);
+    let mut found = false;
+    let mut i = 0;
+    while i < bytes.len() {
+        if bytes[i] == b'"' {
+            let start = i;
+            i += 1;
+            while i < bytes.len() && bytes[i] != b'"' {
+                i += 1 + usize::from(bytes[i] == b'\\');
+            }
+            i = (i + 1).min(bytes.len());
+            out.extend_from_slice(&bytes[start..i]);
+            continue;
+        }
+        let token = [&b"NaN"[..], b"-Infinity", b"Infinity"].into_iter().find(|t| bytes[i..].starts_with(t));
+        if let Some(token) = token {
+            out.extend_from_slice(b"\"\\u0000");
+            out.extend_from_slice(token);
+            out.push(b'"');
+            i += token.len();
+            found = true;
+        } else {
+            out.push(bytes[i]);
+            i += 1;
+        }
+    }
+    found.then_some(out)
+}
+
+/// A value as it stands in messages: its JSON, cut when long.
+pub(crate) fn shown(value: &Value) -> String {
+    let mut text = value.to_string();
+    for token in ["NaN", "Infinity", "-Infinity"] {
+        text = text.replace(&format!("\"\\u0000{token}\""), token);
+    }
+    match text.char_indices().nth(120) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_tokens_and_strings() {
+        let value = parse(br#"{"a": NaN, "b": [-Infinity, Infinity], "c": "NaN \" NaN", "d": 0.1}"#).unwrap();
+        assert!(bare_float(value["a"].as_str().unwrap()).unwrap().is_nan());
+        assert_eq!(bare_float(value["b"][0].as_str().unwrap()), Some(f64::NEG_INFINITY));
+        assert_eq!(value["c"], "NaN \" NaN");
+        assert_eq!(bare_float("NaN"), None, "a string is not a bare token");
+        assert_eq!(value["d"].as_f64(), Some(0.1));
+        assert_eq!(shown(&value["b"]), "[-Infinity,Infinity]");
+    }
+
+    #[test]
+    fn hostile_documents() {
+        for text in [&b"{"[..], b"NaN NaN", b"\"abc\\", b"\"\\", b"{\"a\": NaN", b"\xff\xfe", b""] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+        assert!(parse("[".repeat(100_000).as_bytes()).is_err(), "depth must not overflow the stack");
+    }
+}

@@ -1,0 +1,239 @@
+//! Labels: elements of a dimension that are named by their coordinates become indices for `pick`.
+//!
+//! The coordinates of a dimension are the array of its name, in the group of the arrays that have the dimension or in the
+//! nearest group around it, as CF and xarray's `DataTree` have it. Labels are compared with decoded coordinates, whatever
+//! `mask_and_scale` says of the reader's own arrays. Each store has coordinates of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store, float_bits, float_value};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::geometry::{ArrayShape, resolve, sample_dims};
+use crate::reader::Reader;
+use crate::reader::needs::smallest;
+use crate::reader::opening::{Opened, shape};
+use crate::spec::{DimKey, Pick, Spec};
+use crate::store::Store;
+
+/// More coordinates are refused: they would take more than 512 MiB.
+const MAX_COORDINATES: u64 = 1 << 26;
+/// Host memory with which coordinates are read, if no more is needed.
+const MEMORY: u64 = 64 << 20;
+/// Coordinates that an error shows.
+const SHOWN: usize = 20;
+
+/// A group with arrays that have the dimension.
+struct Group {
+    /// Its path; empty for the root.
+    path: String,
+    /// The arrays: index in the dataset, and which of its dimensions it is.
+    arrays: Vec<(usize, usize)>,
+}
+
+/// The coordinates in one store.
+struct Coordinates {
+    store: String,
+    /// The name of their array.
+    array: String,
+    /// Their type, decoded.
+    dtype: DType,
+    values: Vec<f64>,
+}
+
+/// The indices along `dim` of the elements that have `labels` as coordinates, in the order of the labels. Of `spec`, paths,
+/// arrays, dims and options of stores count. The result has one list of indices for each store; or one for all, where these are
+/// the same, or stores are joined along `dim`.
+///
+/// # Errors
+/// If the dimension is unknown, if a store lacks its coordinates, or if a label isn't the coordinate of exactly one element:
+/// in each store, or in all of them together if stores are joined along `dim`.
+pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
+    let dataset = Dataset::open(spec)?;
+    let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let name = resolve(dim, "pick", &shapes)?;
+    let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
+    // The array of coordinates, and what was found in it.
+    let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
+    for group in groups(&dataset, &name) {
+        let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
+        let all: Vec<Coordinates> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+        let together = if is_joined { all.len() } else { 1 };
+        let mut places: Vec<_> = all.chunks(together).map(|some| places(&name, labels, some)).collect::<Result<_>>()?;
+        // One list for all stores is for dimensions of one length.
+        let is_same =
+            |(place, one): (&Vec<i64>, &Coordinates)| *place == places[0] && one.values.len() == all[0].values.len();
+        if !is_joined && places.iter().zip(&all).all(is_same) {
+            places.truncate(1);
+        }
+        match &lists {
+            None => lists = Some((all[0].array.clone(), places)),
+            Some((first, other)) if *other != places => {
+                return Err(Error::value(format!(
+                    "pick: the labels of dimension \"{name}\" have other indices in array '{first}' than in '{}'; give indices, \
+                     or leave out the arrays of one of their groups",
+                    all[0].array
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    let (_, indices) = lists.ok_or_else(|| missing(&name, dataset.stores[0].location()))?;
+    Ok(Pick { dim: dim.clone(), indices })
+}
+
+/// The groups that have arrays with the dimension `name`. A store that is an array has none.
+fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (array, info) in dataset.arrays.iter().enumerate() {
+        let in_group = info.parts.iter().all(|part| !part.is_root());
+        let Some(dim) = info.dims.names.iter().position(|d| d == name).filter(|_| in_group) else { continue };
+        let path = info.name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+        match groups.iter_mut().find(|group| group.path == path) {
+            Some(group) => group.arrays.push((array, dim)),
+            None => groups.push(Group { path: path.to_owned(), arrays: vec![(array, dim)] }),
+        }
+    }
+    groups
+}
+
+/// The coordinates of a group's arrays in the store number `i`.
+fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
+    let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
+    let array = array.ok_or_else(|| missing(name, store.location()))?;
+    let path = array.name.clone();
+    let wrong = |expected: String, found: String| {
+        let place = format!("store {}, array '{path}'", store.location());
+        Err(unreadable(name, &Error::value(format!("{place}: expected {expected}, but found {found}"))))
+    };
+    let shape = &array.parts[0].shape;
+    for &(a, dim) in &group.arrays {
+        let beside = &dataset.arrays[a];
+        let len = beside.parts[i].shape[dim];
+        if *shape != [len] {
+            let expected = format!("the shape [{len}], with a coordinate for each element of array '{}'", beside.name);
+            return wrong(expected, format!("{shape:?}"));
+        }
+    }
+    if shape[0] > MAX_COORDINATES {
+        return wrong(format!("at most {MAX_COORDINATES} coordinates"), shape[0].to_string());
+    }
+    let (dtype, is_empty) = (array.cf.decoded, shape[0] == 0);
+    let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
+    let values = values.map_err(|e| unreadable(name, &e))?;
+    Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
+}
+
+/// The array `name` of a group, or of the nearest group around it that has one.
+fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
+    let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
+    match decoded_array(store, &path)? {
+        None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
+        found => Ok(found),
+    }
+}
+
+/// All values of an array of one dimension.
+fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
+    let mut spec = Spec {
+        paths: vec![store.location().to_owned()],
+        dims: vec![DimKey::Index(0)],
+        window: vec![-1],
+        mask_and_scale: true,
+        dtype: Some(DType::F64),
+        prefetch_queue_depth: Some(1),
+        io_threads: Some(1),
+        decode_threads: Some(1),
+        ..Spec::default()
+    };
+    let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
+    spec.host_memory_limit = Some(MEMORY.max(smallest(&spec, &opened.needs, &opened.catalog)?.host as u64));
+    let batch = Reader::start(&spec, opened)?.next_batch()?;
+    let (values, _) = batch.host[0].as_slice().as_chunks();
+    Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
+}
+
+/// The index of each label among the coordinates of these stores, counted over all of them.
+fn places(name: &str, labels: &[f64], stores: &[Coordinates]) -> Result<Vec<i64>> {
+    // How often each label was found, and where first.
+    let mut all = vec![(0usize, 0i64); labels.len()];
+    let mut start = 0;
+    for Coordinates { dtype, values, .. } in stores {
+        // A label such as 0.1 means the coordinate that is stored as precisely as its type allows.
+        let keys: Vec<u64> = labels
+            .iter()
+            .map(|&label| key(if dtype.is_float() { float_value(float_bits(label, *dtype), *dtype) } else { label }))
+            .collect();
+        let mut found: HashMap<u64, (usize, i64)> = keys.iter().map(|&key| (key, (0, 0))).collect();
+        for (i, &value) in values.iter().enumerate().filter(|(_, value)| !value.is_nan()) {
+            if let Some((times, at)) = found.get_mut(&key(value)) {
+                *at = if *times == 0 { start + i as i64 } else { *at };
+                *times += 1;
+            }
+        }
+        for (key, (times, at)) in keys.iter().zip(&mut all) {
+            let (more, first) = found[key];
+            *at = if *times == 0 { first } else { *at };
+            *times += more;
+        }
+        start += values.len() as i64;
+    }
+    for (label, (times, _)) in labels.iter().zip(&all) {
+        let what = match times {
+            1 => continue,
+            0 => "isn't a coordinate".to_owned(),
+            n => format!("is the coordinate of {n} elements"),
+        };
+        let place = match stores {
+            [one] => format!("in store {}", one.store),
+            _ => format!("in the {} stores that are joined along it", stores.len()),
+        };
+        return Err(Error::value(format!("pick: {label:?} {what} of dimension \"{name}\" {place}: {}", shown(stores))));
+    }
+    Ok(all.into_iter().map(|(_, at)| at).collect())
+}
+
+/// Equal for numbers that are equal.
+fn key(value: f64) -> u64 {
+    // Zero has two forms.
+    (value + 0.0).to_bits()
+}
+
+/// The coordinates as they stand in errors.
+fn shown(stores: &[Coordinates]) -> String {
+    let one = |dtype: DType, value: f64| match dtype {
+        DType::F16 | DType::F32 => format!("{:?}", value as f32),
+        DType::F64 => format!("{value:?}"),
+        _ => format!("{value:.0}"),
+    };
+    let all = stores.iter().flat_map(|s| s.values.iter().map(|&value| one(s.dtype, value)));
+    let mut texts: Vec<String> = all.take(SHOWN + 1).collect();
+    if texts.is_empty() {
+        return "it has none".into();
+    }
+    if texts.len() > SHOWN {
+        texts[SHOWN] = "...".into();
+    }
+    texts.join(", ")
+}
+
+fn missing(name: &str, location: &str) -> Error {
+    Error::value(format!(
+        "pick: the labels of dimension \"{name}\" can't be looked up, because store {location} has no array '{name}' with its \
+         coordinates beside the arrays; give indices"
+    ))
+}
+
+fn unreadable(name: &str, error: &Error) -> Error {
+    Error::new(
+        error.kind(),
+        format!(
+            "pick: the labels of dimension \"{name}\" can't be looked up, because its coordinates can't be read ({error}); \
+             give indices"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

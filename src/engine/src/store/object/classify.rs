@@ -1,0 +1,118 @@
+//! What the failure of a request means.
+
+use super::client::Answer;
+use crate::store::retry::Fault;
+
+/// The fault behind an error, given the server's answer if there was one.
+pub(super) fn classify(error: &object_store::Error, answer: &Answer) -> Fault {
+    use object_store::Error as E;
+    match *answer {
+        Answer::Status(404, _) => Fault::Missing,
+        Answer::Status(412, _) => Fault::Replaced,
+        Answer::Status(501 | 505, _) => Fault::Permanent(text(error)),
+        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(text(error), wait),
+        // S3 answers so if it didn't get the whole request in time.
+        Answer::Status(400, wait) if text(error).contains("RequestTimeout") => Fault::Transient(text(error), wait),
+        Answer::Status(401 | 403, _) => Fault::Refused(format!(
+            "{} (credentials come from the environment, a profile or a role; some stores say this also of keys that \
+             are missing, if listing isn't allowed)",
+            text(error)
+        )),
+        Answer::Status(300..=399, _) => {
+            Fault::Permanent(format!("{} (is the region, or the endpoint, the bucket's?)", text(error)))
+        }
+        Answer::Status(..) => Fault::Permanent(text(error)),
+        Answer::Failed => Fault::Transient(text(error), None),
+        Answer::None => match error {
+            E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. } => Fault::Permanent(text(error)),
+            _ if text(error).contains("URL scheme is not allowed") => {
+                Fault::Permanent(format!("{} (an endpoint with http:// needs the option allow_http)", text(error)))
+            }
+            _ => unsent(error),
+        },
+    }
+}
+
+/// The fault of a failed listing. Listings carry no [`Answer`]: only the text of the error tells the status.
+pub(super) fn classify_listing(error: &object_store::Error) -> Fault {
+    let text = text(error);
+    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| text.contains(status));
+    if refused { Fault::Refused(text) } else { unsent(error) }
+}
+
+/// The fault of a request of which only this error is known.
+fn unsent(error: &object_store::Error) -> Fault {
+    Fault::Unsent(format!(
+        "{} (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
+         skip_signature)",
+        text(error)
+    ))
+}
+
+/// An error with its causes, short enough for a message.
+pub(super) fn text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = cause.source();
+    }
+    let flat = hidden(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    match flat.char_indices().nth(500) {
+        Some((at, _)) => format!("{}...", &flat[..at]),
+        None => flat,
+    }
+}
+
+/// A text without the credentials and signatures that S3's answers repeat.
+fn hidden(text: &str) -> String {
+    let mut rest = text;
+    let mut shown = String::with_capacity(text.len());
+    while let Some(begin) = rest.find('<') {
+        let (before, element) = rest.split_at(begin);
+        shown += before;
+        let secret =
+            ["<Token", "<AWSAccessKeyId", "<StringToSign", "<SignatureProvided", "<CanonicalRequest", "<X-Amz"];
+        let inside = element.find('>').filter(|_| secret.iter().any(|s| element.starts_with(s)));
+        let at = inside.map_or(1, |end| end + 1);
+        shown += &element[..at];
+        rest = &element[at..];
+        if inside.is_some() {
+            shown += "...";
+            rest = rest.find("</").map_or("", |end| &rest[end..]);
+        }
+    }
+    shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden() {
+        let found =
+            hidden("400: <Error><Code>ExpiredToken</Code><Token-0>FwoG</Token-0><X>1 < 2</X><AWSAccessKeyId>AKIA");
+        assert_eq!(found, "400: <Error><Code>ExpiredToken</Code><Token-0>...</Token-0><X>1 < 2</X><AWSAccessKeyId>...");
+    }
+
+    #[test]
+    fn answers() {
+        let error = || object_store::Error::Generic { store: "test", source: "words".into() };
+        let status = |code| classify(&error(), &Answer::Status(code, None));
+        assert_eq!(status(404), Fault::Missing);
+        assert_eq!(status(412), Fault::Replaced);
+        for code in [408, 429, 500, 502, 503, 504] {
+            assert!(matches!(status(code), Fault::Transient(..)), "{code}");
+        }
+        for code in [200, 206, 301, 400, 405, 410, 416, 501] {
+            assert!(matches!(status(code), Fault::Permanent(_)), "{code}");
+        }
+        assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
+        assert!(matches!(classify(&error(), &Answer::Failed), Fault::Transient(..)));
+        assert!(matches!(classify(&error(), &Answer::None), Fault::Unsent(_)));
+    }
+}

@@ -1,0 +1,153 @@
+//! From a URL and options to an object store: its kind, its credentials, its options.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::client::HttpConnector;
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use url::Url;
+
+use super::{profile, validate};
+use crate::error::{Error, Result};
+
+/// An open object store, and what its kind can do.
+pub(super) struct Connected {
+    pub store: Box<dyn ObjectStore>,
+    /// Stands before all keys.
+    pub prefix: Path,
+    /// Whether it can read the last bytes of an object of unknown size.
+    pub suffixes: bool,
+    /// Whether it can list.
+    pub lists: bool,
+}
+
+/// The library doesn't retry. [`crate::store::retry`] does: it counts tries, and resumes broken bodies.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// Opens the store at `location`; nothing is sent yet.
+///
+/// # Errors
+/// [`Error::value`] for unknown URLs and options, and for wrong values.
+pub(super) fn connect(
+    location: &str,
+    options: &[(String, String)],
+    connector: impl HttpConnector,
+) -> Result<Connected> {
+    let wrong = |found: &dyn Display| Error::value(format!("store {}: {found}", shown(location)));
+    let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
+    if !url.username().is_empty() && !is_azure(url.scheme()) || url.password().is_some() {
+        return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong(&"expected a URL without query and fragment, since keys are appended to it"));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(wrong(&"expected a URL with a bucket, container or host after the scheme"));
+    }
+    validate::check(url.scheme(), options)?;
+    let prefix = Path::from_url_path(url.path()).map_err(|e| wrong(&e))?;
+    let built = |result: object_store::Result<Box<dyn ObjectStore>>, suffixes, lists| {
+        let store = result.map_err(|e| wrong(&e))?;
+        Ok(Connected { store, prefix: prefix.clone(), suffixes, lists })
+    };
+    match url.scheme() {
+        "s3" => {
+            let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<AmazonS3ConfigKey>("S3", name)?, value);
+            }
+            let builder = profile::apply(builder)?.with_http_connector(connector);
+            built(builder.build().map(|s| Box::new(s) as _), true, true)
+        }
+        "gs" => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<GoogleConfigKey>("Google Cloud Storage", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, true)
+        }
+        "az" | "abfs" | "abfss" => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
+            for (name, value) in options {
+                builder = builder.with_config(key::<AzureConfigKey>("Azure", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), false, true)
+        }
+        "http" | "https" => {
+            let base = &url[..url::Position::BeforePath];
+            let mut builder = HttpBuilder::new().with_url(base).with_retry(no_retries());
+            if url.scheme() == "http" {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            for (name, value) in options {
+                builder = builder.with_config(key::<ClientConfigKey>("HTTP", name)?, value);
+            }
+            built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
+        }
+        "gcs" => Err(wrong(&"expected the scheme \"gs\" for Google Cloud Storage; write gs://")),
+        scheme => Err(wrong(&format!(
+            "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
+             {scheme:?}; mount or copy the store to a local path"
+        ))),
+    }
+}
+
+pub(super) fn is_azure(scheme: &str) -> bool {
+    matches!(scheme, "az" | "abfs" | "abfss")
+}
+
+/// Whether stores of the kind of `location` have an option `name`.
+pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    match location.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "s3" => name.parse::<AmazonS3ConfigKey>().is_ok(),
+        "gs" => name.parse::<GoogleConfigKey>().is_ok(),
+        scheme if is_azure(scheme) => name.parse::<AzureConfigKey>().is_ok(),
+        "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
+        _ => false,
+    }
+}
+
+/// The option `name` of the crate object_store.
+fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
+    name.parse().map_err(|_| {
+        Error::value(format!(
+            "storage_options: {name} isn't an option of {kind} stores; the names are those of the object_store crate, \
+             max_retries, retry_timeout and hedge, and for Icechunk repositories branch, tag, snapshot_id and virtual_chunks"
+        ))
+    })
+}
+
+/// A URL for messages, without secrets.
+pub(in crate::store) fn shown(location: &str) -> String {
+    match Url::parse(location) {
+        Ok(mut url) => {
+            if url.password().is_some() {
+                let _ = url.set_password(Some("..."));
+            }
+            // In Azure's URLs the user is the container.
+            if !url.username().is_empty() && (!is_azure(url.scheme()) || url.password().is_some()) {
+                let _ = url.set_username("...");
+            }
+            if url.fragment().is_some() {
+                url.set_fragment(Some("..."));
+            }
+            if url.query().is_some() {
+                url.set_query(Some("..."));
+            }
+            url.to_string()
+        }
+        // Hides what may be a user and a password.
+        Err(_) => match (location.find("://"), location.rfind('@')) {
+            (Some(begin), Some(end)) if begin < end => format!("{}...{}", &location[..begin + 3], &location[end..]),
+            _ => location.split(['?', '#']).next().unwrap_or_default().to_owned(),
+        },
+    }
+}

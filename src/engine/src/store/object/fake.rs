@@ -1,0 +1,282 @@
+//! For tests: a server without sockets, with any fault of a network or a server.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::{Body, Frame};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+};
+
+use super::{Connector, Policy, RemoteStore};
+use crate::error::Result;
+use crate::store::Runtime;
+
+/// What is done to one request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Act {
+    Answer,
+    Delay(Duration),
+    /// No answer, ever.
+    Silence,
+    Reset,
+    Status(u16),
+    /// The body breaks off with an error, ends as if it were whole, or stands still, after so many bytes.
+    Cut(usize),
+    Short(usize),
+    Stall(usize),
+    /// One bit of the body is another one.
+    Flip(usize),
+    /// The value is replaced by its other version, in the middle of the answer.
+    Replace(usize),
+}
+
+/// Values by path, each in one of two versions.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    pub values: Mutex<BTreeMap<String, [Vec<u8>; 2]>>,
+    pub versions: Mutex<HashMap<String, usize>>,
+    /// What is done to the next requests; [`Act::Answer`] after that.
+    pub acts: Mutex<VecDeque<Act>>,
+    /// What is done before that to the next requests for a path.
+    pub acts_at: Mutex<HashMap<String, VecDeque<Act>>>,
+    pub log: Mutex<Vec<String>>,
+    /// No ETags.
+    pub anonymous: bool,
+    /// Dates, another for each version.
+    pub dated: bool,
+    /// What `HEAD` is answered with, if it is refused.
+    pub refuses_head: Option<u16>,
+    /// Takes no notice of ranges.
+    pub without_ranges: bool,
+}
+
+impl Server {
+    pub fn put(&self, path: &str, value: Vec<u8>) {
+        let other = value.iter().map(|b| !b).collect();
+        self.values.lock().unwrap().insert(path.to_owned(), [value, other]);
+    }
+
+    /// One that tells nothing of versions.
+    pub fn anonymous() -> Self {
+        Self { anonymous: true, ..Self::default() }
+    }
+
+    /// Puts the other version in a value's place.
+    pub fn replace(&self, path: &str) {
+        *self.versions.lock().unwrap().entry(path.to_owned()).or_default() ^= 1;
+    }
+
+    pub fn taken_log(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+
+    fn answer(&self, request: &HttpRequest, act: Act) -> HttpResponse {
+        let path = request.uri().path().to_owned();
+        let header = |name: &str| request.headers().get(name).map(|v| v.to_str().unwrap().to_owned());
+        let empty = |status: u16| {
+            let mut response = HttpResponse::new(HttpResponseBody::from(Vec::new()));
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            response
+        };
+        if let Act::Status(status) = act {
+            return empty(status);
+        }
+        if let Some(status) = self.refuses_head.filter(|_| request.method() == "HEAD") {
+            return empty(status);
+        }
+        let values = self.values.lock().unwrap();
+        let Some(versions) = values.get(&path) else { return empty(404) };
+        let version = *self.versions.lock().unwrap().entry(path.clone()).or_default();
+        let (value, tag) = (&versions[version], format!("\"{version}\""));
+        if header("if-match").is_some_and(|wanted| wanted != tag) {
+            return empty(412);
+        }
+        let size = value.len();
+        let range = header("range").filter(|_| !self.without_ranges).map(|text| {
+            let (from, to) = text.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+            match from.parse::<usize>() {
+                Ok(from) => from..(to.parse::<usize>().unwrap() + 1).min(size),
+                Err(_) => size.saturating_sub(to.parse().unwrap())..size,
+            }
+        });
+        if range.as_ref().is_some_and(|r| r.start >= r.end) {
+            return empty(416);
+        }
+        let all = range.clone().unwrap_or(0..size);
+        let mut body = value[all.clone()].to_vec();
+        let announced = body.len();
+        let mut end = None;
+        match act {
+            Act::Cut(n) => (body, end) = (body[..n.min(announced)].to_vec(), Some(Piece::Broken)),
+            Act::Short(n) => body.truncate(n),
+            Act::Stall(n) => (body, end) = (body[..n.min(announced)].to_vec(), Some(Piece::Still)),
+            Act::Flip(n) if !body.is_empty() => body[n % announced] ^= 1 << (n % 8),
+            Act::Replace(n) => {
+                (body, end) = (body[..n.min(announced)].to_vec(), Some(Piece::Broken));
+                self.versions.lock().unwrap().insert(path, 1 - version);
+            }
+            _ => {}
+        }
+        let mut pieces: VecDeque<Piece> = body.chunks(1000).map(|c| Piece::Data(c.to_vec())).collect();
+        if request.method() == "HEAD" {
+            pieces.clear();
+        } else {
+            pieces.extend(end);
+        }
+        let mut response = HttpResponse::new(HttpResponseBody::new(Pieces(pieces)));
+        let headers = response.headers_mut();
+        headers.insert("content-length", announced.into());
+        if !self.anonymous {
+            headers.insert("etag", tag.parse().unwrap());
+        }
+        if self.dated {
+            let date = format!("Fri, 20 Nov 2026 10:00:0{version} GMT");
+            headers.insert("last-modified", date.parse().unwrap());
+        }
+        if range.is_some() {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            let text = format!("bytes {}-{}/{size}", all.start, all.end - 1);
+            response.headers_mut().insert("content-range", text.parse().unwrap());
+        }
+        response
+    }
+}
+
+enum Piece {
+    Data(Vec<u8>),
+    Broken,
+    Still,
+}
+
+struct Pieces(VecDeque<Piece>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        match self.0.front() {
+            None => Poll::Ready(None),
+            // Nobody wakes the task but its own time limit.
+            Some(Piece::Still) => Poll::Pending,
+            Some(Piece::Broken) => Poll::Ready(Some(Err(broken()))),
+            Some(Piece::Data(_)) => {
+                let Some(Piece::Data(data)) = self.0.pop_front() else { return Poll::Ready(None) };
+                Poll::Ready(Some(Ok(Frame::data(data.into()))))
+            }
+        }
+    }
+}
+
+fn broken() -> HttpError {
+    HttpError::new(HttpErrorKind::Interrupted, std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+}
+
+#[derive(Clone, Debug)]
+struct Fake(Arc<Server>);
+
+#[async_trait]
+impl HttpService for Fake {
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let range = request.headers().get("range").map_or("", |r| r.to_str().unwrap());
+        let line = format!("{} {} {range}", request.method(), request.uri().path());
+        self.0.log.lock().unwrap().push(line.trim().to_owned());
+        let own = self.0.acts_at.lock().unwrap().get_mut(request.uri().path()).and_then(VecDeque::pop_front);
+        let act = own.or_else(|| self.0.acts.lock().unwrap().pop_front()).unwrap_or(Act::Answer);
+        match act {
+            Act::Delay(time) => tokio::time::sleep(time).await,
+            Act::Silence => std::future::pending().await,
+            Act::Reset => return Err(broken()),
+            _ => {}
+        }
+        Ok(self.0.answer(&request, act))
+    }
+}
+
+impl HttpConnector for Fake {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+static FAKES: LazyLock<Mutex<HashMap<String, Arc<Server>>>> = LazyLock::new(Mutex::default);
+
+/// Makes the URL of a server that exists in this process only.
+pub(crate) fn publish(server: &Arc<Server>) -> String {
+    let mut fakes = FAKES.lock().unwrap();
+    let location = format!("http://fake-{}/store", fakes.len());
+    fakes.insert(location.clone(), Arc::clone(server));
+    location
+}
+
+/// The store of a published server, whose clocks run faster.
+pub(super) fn fake(
+    location: &str,
+    options: &[(String, String)],
+    runtime: &Arc<Runtime>,
+) -> Option<Result<RemoteStore>> {
+    let server = Arc::clone(FAKES.lock().unwrap().get(location)?);
+    let opened = open(&server, location, options, Arc::clone(runtime));
+    Some(opened.map(|store| {
+        let policy = Policy { pause: Duration::from_millis(1), ..store.policy.clone() };
+        RemoteStore { policy, ..store }
+    }))
+}
+
+fn open(
+    server: &Arc<Server>,
+    location: &str,
+    options: &[(String, String)],
+    runtime: Arc<Runtime>,
+) -> Result<RemoteStore> {
+    let connector = Connector { inner: Fake(Arc::clone(server)), counters: Arc::clone(&runtime.counters) };
+    RemoteStore::open_with(location, options, runtime, connector)
+}
+
+pub(crate) fn store_of(server: &Arc<Server>, runtime: &Arc<Runtime>) -> RemoteStore {
+    open(server, "http://fake/store", &[], Arc::clone(runtime)).unwrap()
+}
+
+/// Runs with a clock that jumps to the next thing that happens.
+pub(crate) fn without_waiting<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(future)
+}
+
+/// Numbers that are the same in every run.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    /// Something that is done to an answer of `len` bytes.
+    pub fn act(&mut self, len: u64) -> Act {
+        let at = self.below(len + 1) as usize;
+        match self.below(12) {
+            0 | 1 => Act::Answer,
+            2 => Act::Delay(Duration::from_millis(self.below(60_000))),
+            3 => Act::Silence,
+            4 => Act::Reset,
+            5 => Act::Status([500, 502, 503, 429, 408][self.below(5) as usize]),
+            6 | 7 => Act::Cut(at),
+            8 => Act::Short(at),
+            9 => Act::Stall(at),
+            10 => Act::Replace(at),
+            _ => Act::Status([404, 403, 500, 504][self.below(4) as usize]),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! When a slow request is raced by a second one (hedging), given how long the server took to answer lately.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Answers whose times are remembered.
+const REMEMBERED: usize = 256;
+/// Answers before anything is called slow.
+const ENOUGH: usize = 64;
+/// A request is slow if it takes this many times as long as 95 % of the others.
+const FACTOR: u32 = 4;
+/// No request is slow before this time: a busy machine of one's own delays answers as much.
+const MIN_SLOW: Duration = Duration::from_millis(100);
+/// At most one request in so many is raced: a server that is slow altogether must not get twice the load.
+const SHARE: u64 = 20;
+
+#[derive(Debug, Default)]
+struct State {
+    recent: Vec<Duration>,
+    next: usize,
+    requests: u64,
+    hedges: u64,
+    slow: Option<Duration>,
+}
+
+/// The times of the last answers of one server, and how many requests were raced.
+#[derive(Debug, Default)]
+pub(super) struct Hedging(Mutex<State>);
+
+impl Hedging {
+    /// Records how long the server took to answer.
+    pub fn answered(&self, after: Duration) {
+        let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        s.requests += 1;
+        if s.recent.len() < REMEMBERED {
+            s.recent.push(after);
+        } else {
+            let at = s.next % REMEMBERED;
+            s.recent[at] = after;
+        }
+        s.next += 1;
+        if s.recent.len() >= ENOUGH && s.next.is_multiple_of(ENOUGH / 2) {
+            let mut sorted = s.recent.clone();
+            sorted.sort_unstable();
+            s.slow = Some((sorted[sorted.len() * 19 / 20] * FACTOR).max(MIN_SLOW));
+        }
+    }
+
+    /// How long to wait before a second request; `None`: no second one.
+    pub fn slow(&self) -> Option<Duration> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).slow
+    }
+
+    /// Whether a second request may be sent now. If so, it is counted.
+    pub fn allow(&self) -> bool {
+        let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = (s.hedges + 1) * SHARE <= s.requests;
+        s.hedges += u64::from(may);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_percent_of_requests_are_slow_at_most() {
+        let hedging = Hedging::default();
+        (0..63).for_each(|_| hedging.answered(Duration::from_millis(50)));
+        assert_eq!(hedging.slow(), None, "not known yet");
+        (0..33).for_each(|_| hedging.answered(Duration::from_millis(50)));
+        assert_eq!(hedging.slow(), Some(Duration::from_millis(200)));
+        assert_eq!((0..96).filter(|_| hedging.allow()).count(), 4, "a twentieth");
+        (0..320).for_each(|_| hedging.answered(Duration::from_millis(1)));
+        assert_eq!(hedging.slow(), Some(MIN_SLOW));
+    }
+}

@@ -1,0 +1,257 @@
+//! Stores that are reached by requests: S3, Google Cloud Storage, Azure and plain HTTP, over the crate object_store.
+//!
+//! That crate knows the services: URLs, signatures, credentials, ranges. This module decides when to try again, when to give
+//! up and where to resume ([`transfer`], [`super::retry`]), so that this is the same for all services, is counted, and can be
+//! tested with any fault. No request is made only to learn a size, except where a service requires it.
+
+mod classify;
+mod client;
+mod connect;
+#[cfg(test)]
+pub(crate) mod fake;
+mod head;
+mod hedging;
+mod options;
+mod profile;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod validate;
+
+pub(super) use connect::{knows, shown};
+pub(crate) use transfer::is_dated_or_tagged;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::ObjectStore;
+use object_store::client::HttpConnector;
+use object_store::path::Path;
+use tokio::time::Instant;
+
+use super::retry::{Fault, Policy, Retries};
+use super::shared_failure::SharedFailure;
+use super::{ByteRange, Found, Latency, Phase, Runtime, Sink, Store};
+use crate::error::{Error, Result};
+use client::Connector;
+use head::HeadProbe;
+use hedging::Hedging;
+use transfer::{Target, Transfer};
+
+/// How long a key that was found is taken to exist: a sparse array asks for its metadata once in that time, not for each
+/// missing chunk.
+const EXISTS: Duration = Duration::from_secs(10);
+
+/// A store that is reached by requests.
+pub struct RemoteStore {
+    location: String,
+    store: Box<dyn ObjectStore>,
+    prefix: Path,
+    suffixes: bool,
+    lists: bool,
+    policy: Policy,
+    hedging: Hedging,
+    head_probe: HeadProbe,
+    runtime: Arc<Runtime>,
+    known_keys: Mutex<HashMap<String, Arc<KnownKey>>>,
+}
+
+/// What is known of the existence of a key.
+#[derive(Default)]
+struct KnownKey {
+    /// When it was found. Locked while a request for it is under way.
+    found: tokio::sync::Mutex<Option<Instant>>,
+    failure: SharedFailure,
+}
+
+impl RemoteStore {
+    /// Opens the store at `location`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::value`] for unknown URLs and options, wrong values and secrets.
+    pub fn open(location: &str, options: &[(String, String)], runtime: Arc<Runtime>) -> Result<Self> {
+        #[cfg(test)]
+        if let Some(fake) = fake::fake(location, options, &runtime) {
+            return fake;
+        }
+        let connector = Connector::new(Arc::clone(&runtime.counters));
+        Self::open_with(location, options, runtime, connector)
+    }
+
+    fn open_with(
+        location: &str,
+        options: &[(String, String)],
+        runtime: Arc<Runtime>,
+        connector: impl HttpConnector,
+    ) -> Result<Self> {
+        let (policy, options) = options::divide(options)?;
+        let connected = connect::connect(location, &options, connector)?;
+        Ok(Self {
+            location: connect::shown(location),
+            store: connected.store,
+            prefix: connected.prefix,
+            suffixes: connected.suffixes,
+            lists: connected.lists,
+            policy,
+            hedging: Hedging::default(),
+            head_probe: HeadProbe::default(),
+            runtime,
+            known_keys: Mutex::default(),
+        })
+    }
+
+    fn transfer<'a>(&'a self, key: &'a str, range: ByteRange, version: Option<&'a Arc<str>>) -> Result<Transfer<'a>> {
+        Ok(Transfer { store: self, key, path: self.path(key)?, range, version })
+    }
+
+    fn policy(&self, phase: Phase) -> Cow<'_, Policy> {
+        match phase {
+            Phase::Building => Cow::Owned(self.policy.building()),
+            Phase::Running => Cow::Borrowed(&self.policy),
+        }
+    }
+
+    async fn probe(&self, path: &Path) -> std::result::Result<Found, Fault> {
+        self.head_probe.head(&*self.store, path).await
+    }
+
+    async fn timed<T>(
+        &self,
+        request: impl Future<Output = std::result::Result<T, Fault>>,
+    ) -> std::result::Result<T, Fault> {
+        let limit = self.policy.request;
+        tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(Fault::late(limit)))
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// If there is no next try.
+    async fn pause(&self, retries: &mut Retries<'_>, fault: Fault, have: u64) -> Result<()> {
+        let pause = retries.another(fault, have)?;
+        tokio::time::sleep(pause).await;
+        self.runtime.counters.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn path(&self, key: &str) -> Result<Path> {
+        let path = match self.prefix.as_ref() {
+            "" => key.to_owned(),
+            prefix => format!("{prefix}/{key}"),
+        };
+        Path::parse(path).map_err(|e| self.within(key, &Error::runtime(e.to_string())))
+    }
+
+    fn within(&self, key: &str, e: &Error) -> Error {
+        match key {
+            // The URL is that of one value.
+            "" => e.within(format!("store {}", self.location)),
+            _ => e.within(format!("store {}: key {key:?}", self.location)),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn latency(&self) -> Latency {
+        Latency::Remote
+    }
+
+    fn runtime(&self) -> Option<&Arc<Runtime>> {
+        Some(&self.runtime)
+    }
+
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        self.transfer(key, range, version)?.run(&self.policy(phase), Target::Slice(to)).await
+    }
+
+    async fn stream(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Found>> {
+        let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let transfer = self.transfer(key, ByteRange::From(range.start), version)?;
+        transfer.run(&self.policy(phase), Target::Sink(sink, len)).await
+    }
+
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let transfer = self.transfer(key, ByteRange::Whole, None)?;
+        let found = transfer.run(&self.policy(phase), Target::Grow(&mut bytes, max)).await?;
+        Ok(found.map(|_| bytes))
+    }
+
+    async fn exists(&self, key: &str) -> Result<bool> {
+        let began = Instant::now();
+        let known = {
+            let mut all = self.known_keys.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(key.to_owned()).or_default())
+        };
+        // Tasks that ask at the same time wait for one answer.
+        let mut found = known.found.lock().await;
+        if found.is_some_and(|at| at.elapsed() < EXISTS) {
+            return Ok(true);
+        }
+        if let Some(e) = known.failure.since(began) {
+            return Err(e);
+        }
+        let exists = self.head(key).await.inspect_err(|e| known.failure.note(e))?.is_some();
+        if exists {
+            *found = Some(Instant::now());
+        }
+        Ok(exists)
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        let path = self.path(key)?;
+        let mut retries = Retries::new(&self.policy);
+        loop {
+            match self.timed(self.probe(&path)).await {
+                Ok(found) => return Ok(Some(found)),
+                Err(Fault::Missing) => return Ok(None),
+                Err(fault) => self.pause(&mut retries, fault, 0).await.map_err(|e| self.within(key, &e))?,
+            }
+        }
+    }
+
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        if !self.lists {
+            return Ok(None);
+        }
+        let path = self.path(prefix)?;
+        let policy = self.policy(Phase::Building);
+        let mut retries = Retries::new(&policy);
+        loop {
+            let list =
+                async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| classify::classify_listing(&e)) };
+            match self.timed(list).await {
+                Ok(list) => {
+                    let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));
+                    let mut names: Vec<_> = names.collect();
+                    names.sort();
+                    return Ok(Some(names));
+                }
+                Err(fault) => self.pause(&mut retries, fault, 0).await.map_err(|e| self.within(prefix, &e))?,
+            }
+        }
+    }
+}

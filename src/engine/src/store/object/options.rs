@@ -1,0 +1,152 @@
+//! `storage_options`: which belong to the client library, which to this reader, and which are refused because they are secret.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::store::retry::Policy;
+
+/// The policy that this reader's own options ask for, and the options of the client library, with lower-case names.
+///
+/// # Errors
+/// [`Error::value`] for a secret, and for a wrong value of an own option.
+pub(super) fn divide(options: &[(String, String)]) -> Result<(Policy, Vec<(String, String)>)> {
+    let mut policy = Policy::default();
+    let mut rest = Vec::new();
+    for (name, value) in options {
+        let lower = name.trim().to_ascii_lowercase();
+        refuse_secret(name, &lower, value)?;
+        match lower.as_str() {
+            "max_retries" => {
+                let retries: u32 = value.parse().map_err(|_| wrong(name, "a whole number", value))?;
+                policy.tries = retries.saturating_add(1);
+            }
+            "retry_timeout" => policy.total = duration(name, value)?,
+            "hedge" => policy.hedge = value.parse().map_err(|_| wrong(name, "\"true\" or \"false\"", value))?,
+            "timeout" => {
+                policy.request = duration(name, value)?;
+                rest.push((lower, value.clone()));
+            }
+            _ => rest.push((lower, value.clone())),
+        }
+    }
+    Ok((policy, rest))
+}
+
+fn wrong(name: &str, expected: &str, found: &str) -> Error {
+    Error::value(format!("storage_options: {name}: expected {expected}, but found {found:?}"))
+}
+
+fn duration(name: &str, value: &str) -> Result<Duration> {
+    let parsed = humantime::parse_duration(value).ok().filter(|d| !d.is_zero());
+    parsed.ok_or_else(|| wrong(name, "a time such as \"30s\"", value))
+}
+
+/// Arguments are serialised with the pipeline and appear in logs and notebooks, so secrets in them are refused.
+fn refuse_secret(name: &str, lower: &str, value: &str) -> Result<()> {
+    // The paths of files with secrets, and the names of keys that servers keep, aren't secret.
+    let harmless = lower.ends_with("_file")
+        || lower.ends_with("_path")
+        || lower.ends_with("_url")
+        || lower.contains("kms_key_id")
+        || lower.contains("bucket_key");
+    let secret = ["key", "secret", "token", "sas", "password", "passwd"];
+    if secret.iter().any(|s| lower.contains(s)) && !harmless {
+        return Err(Error::value(format!(
+            "storage_options: {name} is a secret, and arguments are serialised with the pipeline; set it in the \
+             environment (as AWS_SECRET_ACCESS_KEY, for example), or use a profile or a role"
+        )));
+    }
+    let has_user = url::Url::parse(value).is_ok_and(|url| url.password().is_some() || !url.username().is_empty());
+    // The client library also takes URLs without a scheme.
+    let is_url = ["url", "endpoint", "proxy"].iter().any(|u| lower.contains(u));
+    if has_user || (is_url && value.contains('@')) {
+        return Err(Error::value(format!(
+            "storage_options: {name}: expected a URL without user and password, since arguments are serialised with \
+             the pipeline; set it in the environment"
+        )));
+    }
+    if value.trim_start().starts_with('{') || value.contains("PRIVATE KEY") {
+        return Err(Error::value(format!(
+            "storage_options: {name}: expected no document with credentials, since arguments are serialised with the \
+             pipeline; give the path of a file"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn divided(options: &[(&str, &str)]) -> Result<(Policy, Vec<(String, String)>)> {
+        divide(&options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn own_options_and_those_of_the_client_library() {
+        let (policy, rest) = divided(&[
+            ("AWS_Region", "eu-central-1"),
+            ("max_retries", "2"),
+            ("retry_timeout", "1m"),
+            ("timeout", "500ms"),
+            ("hedge", "false"),
+        ])
+        .unwrap();
+        let (request, total) = (Duration::from_millis(500), Duration::from_secs(60));
+        let expected = Policy { request, total, tries: 3, hedge: false, ..Policy::default() };
+        assert_eq!(policy, expected);
+        assert_eq!(
+            rest,
+            [("aws_region", "eu-central-1"), ("timeout", "500ms")].map(|(k, v)| (k.to_owned(), v.to_owned()))
+        );
+        for (name, value) in [("max_retries", "-1"), ("retry_timeout", "soon"), ("timeout", "0s"), ("hedge", "2")] {
+            assert!(divided(&[(name, value)]).unwrap_err().message().contains(name));
+        }
+    }
+
+    #[test]
+    fn secrets_are_refused_and_not_repeated() {
+        for name in [
+            "aws_access_key_id",
+            "AWS_SECRET_ACCESS_KEY",
+            "session_token",
+            "azure_storage_sas_key",
+            "azure_storage_sas_token",
+            "account_key",
+            "client_secret",
+            "google_service_account_key",
+            "bearer_token",
+            "password",
+            "aws_sse_customer_key_base64",
+        ] {
+            let error = divided(&[(name, "hunter2")]).unwrap_err();
+            assert!(error.message().contains("is a secret") && !error.message().contains("hunter2"), "{error}");
+        }
+        for (name, value) in [
+            ("proxy_url", "http://me:hunter2@proxy:80"),
+            ("proxy_url", "me:hunter2@proxy:80"),
+            ("Proxy_URL", "hunter2@proxy"),
+            ("proxy_url", "//me:hunter2@proxy"),
+            ("aws_endpoint", "me:hunter2@host:9000"),
+            ("aws_endpoint_url_s3", "https://me:hunter2@host"),
+            ("google_base_url", "me:hunter2@host"),
+            ("azure_storage_endpoint", "hunter2@host"),
+        ] {
+            let error = divided(&[(name, value)]).unwrap_err();
+            assert!(error.message().contains("expected a URL without user and password"), "{error}");
+            assert!(!error.message().contains("hunter2") && error.message().contains(name), "{error}");
+        }
+        let error = divided(&[("proxy_url", "{\"private_key\": \"hunter2\"}")]).unwrap_err();
+        assert!(error.message().contains("no document with credentials") && !error.message().contains("hunter2"));
+        for (name, value) in [
+            ("aws_web_identity_token_file", "/run/token"),
+            ("aws_sse_kms_key_id", "alias/x"),
+            ("google_service_account_path", "/a.json"),
+            ("aws_endpoint", "http://localhost:9000"),
+            ("proxy_url", "proxy:80"),
+            ("skip_signature", "true"),
+        ] {
+            assert!(divided(&[(name, value)]).is_ok(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! One read of one value: the request, its body, and what happens when the body breaks off.
+//!
+//! What arrived before the break is kept: the next request asks for the rest of the same version.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
+use tokio::time::{Instant, timeout};
+
+use super::RemoteStore;
+use super::classify::{classify, text};
+use super::client::Note;
+use crate::error::{Error, Result};
+use crate::store::retry::{Fault, Policy, Retries};
+use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
+
+/// The destination of a read.
+pub(super) enum Target<'a> {
+    /// Memory of a fixed length.
+    Slice(&'a mut [u8]),
+    /// Memory that grows up to so many bytes.
+    Grow(&'a mut Vec<u8>, u64),
+    /// A sink for so many bytes.
+    Sink(&'a mut dyn Sink, usize),
+}
+
+impl Target<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Slice(to) => to.len(),
+            Self::Grow(to, _) => to.len(),
+            Self::Sink(_, len) => *len,
+        }
+    }
+
+    /// Writes `bytes` behind the first `at` ones.
+    fn put(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
+        match self {
+            Self::Slice(to) => to[at..at + bytes.len()].copy_from_slice(bytes),
+            Self::Grow(to, _) => {
+                to.truncate(at);
+                to.extend_from_slice(bytes);
+            }
+            Self::Sink(to, _) => {
+                if at == 0 {
+                    to.begin();
+                }
+                return to.put(bytes).map_err(|e| Fault::Permanent(e.message().to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A body that has begun to arrive.
+struct Progress {
+    /// Offset of its first byte in the value.
+    from: u64,
+    /// Bytes of the whole body.
+    len: usize,
+    /// Bytes that have arrived.
+    have: usize,
+    meta: ObjectMeta,
+}
+
+impl Progress {
+    /// Whether the version of the next answer can be compared with this one's.
+    fn can_resume(&self) -> bool {
+        self.have > 0 && (self.meta.e_tag.is_some() || self.meta.last_modified.timestamp() != 0)
+    }
+
+    fn same(&self, other: &ObjectMeta) -> bool {
+        let mine = &self.meta;
+        mine.size == other.size && mine.e_tag == other.e_tag && mine.last_modified == other.last_modified
+    }
+}
+
+/// One read.
+pub(super) struct Transfer<'a> {
+    pub store: &'a RemoteStore,
+    pub key: &'a str,
+    pub path: Path,
+    pub range: ByteRange,
+    /// The version that the value must have.
+    pub version: Option<&'a Arc<str>>,
+}
+
+type Outcome<T> = std::result::Result<T, Fault>;
+
+/// `If-Match` compares strongly: weak tags never match.
+fn strong(tag: Option<&str>) -> Option<String> {
+    tag.filter(|t| !t.starts_with("W/") && !t.trim().is_empty()).map(str::to_owned)
+}
+
+/// How the version of a value without a tag begins: like a weak tag, which is never sent in `If-Match`.
+const DATED: &str = "W/dated ";
+
+/// The server's tag; `None` if its text is empty.
+fn tag(meta: &ObjectMeta) -> Option<&str> {
+    meta.e_tag.as_deref().filter(|tag| !matches!(tag.trim(), "" | "\"\"" | "W/\"\""))
+}
+
+/// The version of a value: the server's tag, or else size and date.
+pub(super) fn version(meta: &ObjectMeta) -> Arc<str> {
+    match tag(meta) {
+        Some(tag) => tag.into(),
+        None => format!("{DATED}{} {}", meta.size, meta.last_modified.timestamp()).into(),
+    }
+}
+
+/// Whether a version is sure to change with the value: it has a tag or a date.
+pub(crate) fn is_dated_or_tagged(version: &str) -> bool {
+    version.strip_prefix(DATED).is_none_or(|rest| !rest.ends_with(" 0"))
+}
+
+/// Whether an answer is of another version. An answer without a tag is accepted although others had one, and the reverse.
+fn replaced(wanted: &str, meta: &ObjectMeta) -> bool {
+    if let Some(date) = not_after_date(wanted) {
+        return meta.last_modified.timestamp() > date;
+    }
+    tag(meta).is_none() == wanted.starts_with(DATED) && *version(meta) != *wanted
+}
+
+fn found(meta: &ObjectMeta) -> Found {
+    Found { size: meta.size, version: Some(version(meta)) }
+}
+
+impl Transfer<'_> {
+    /// Reads; `None` if there is no such key.
+    ///
+    /// # Errors
+    /// A permanent failure, or the last one when the policy allows no more tries.
+    pub async fn run(&self, policy: &Policy, mut to: Target<'_>) -> Result<Option<Found>> {
+        if to.len() == 0 && matches!(self.range, ByteRange::From(_) | ByteRange::Last) {
+            // HTTP has no range of zero bytes.
+            return self.nothing(policy).await;
+        }
+        let mut retries = Retries::new(policy);
+        let mut progress = None;
+        let (mut seen, mut resumes) = (false, true);
+        loop {
+            let resumed = progress.is_some();
+            let attempt = timeout(policy.request, self.attempt(&mut progress, &mut to)).await;
+            let fault = match attempt.unwrap_or_else(|_| Err(Fault::late(policy.request))) {
+                Ok(found) => return Ok(Some(found)),
+                Err(Fault::Missing) if !seen => return Ok(None),
+                // A server without ranges can't resume the body, but can send it anew. What failed is the first answer.
+                Err(Fault::Permanent(_) | Fault::Refused(_)) if resumed => {
+                    (progress, resumes) = (None, false);
+                    continue;
+                }
+                Err(fault) => fault,
+            };
+            seen |= progress.is_some();
+            if fault == Fault::Replaced || !resumes || !progress.as_ref().is_some_and(Progress::can_resume) {
+                progress = None;
+            }
+            let fault = match (fault, self.version) {
+                (Fault::Replaced, Some(_)) => Fault::Permanent("it was replaced since its index was read".into()),
+                (fault, _) => fault,
+            };
+            let have = progress.as_ref().map_or(0, |p| p.have as u64);
+            self.store.pause(&mut retries, fault, have).await.map_err(|e| self.failed(&e, to.len()))?;
+        }
+    }
+
+    async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
+        let mut retries = Retries::new(policy);
+        loop {
+            match self.store.timed(self.store.probe(&self.path)).await {
+                Ok(found) => return Ok(Some(found)),
+                Err(Fault::Missing) => return Ok(None),
+                Err(fault) => self.store.pause(&mut retries, fault, 0).await.map_err(|e| self.failed(&e, 0))?,
+            }
+        }
+    }
+
+    fn failed(&self, e: &Error, len: usize) -> Error {
+        let what = match self.range {
+            ByteRange::Whole => "the value".to_owned(),
+            ByteRange::From(offset) => format!("bytes {offset} to {}", offset + len as u64),
+            ByteRange::Last => format!("the last {len} bytes"),
+        };
+        self.store.within(self.key, &e.within(format!("{what} can't be read")))
+    }
+
+    async fn attempt(&self, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
+        let wanted = self.version.map(|v| &**v);
+        let (range, tag) = match (&*progress, self.range) {
+            (Some(p), _) => {
+                (Some(GetRange::Bounded(p.from + p.have as u64..p.from + p.len as u64)), p.meta.e_tag.as_deref())
+            }
+            (None, ByteRange::Whole) => (None, wanted),
+            (None, ByteRange::From(offset)) => (Some(GetRange::Bounded(offset..offset + to.len() as u64)), wanted),
+            (None, ByteRange::Last) if self.store.suffixes => (Some(GetRange::Suffix(to.len() as u64)), wanted),
+            (None, ByteRange::Last) => {
+                let head = self.store.probe(&self.path).await?;
+                let Some(offset) = head.size.checked_sub(to.len() as u64) else { return Ok(head) };
+                let options = options(Some(GetRange::Bounded(offset..head.size)), head.version.as_deref());
+                let answer = self.answer(options).await?;
+                return self.body(answer, progress, to).await;
+            }
+        };
+        let answer = self.answer(options(range, tag)).await?;
+        self.body(answer, progress, to).await
+    }
+
+    /// Sends the request, and a second one if the answer takes much longer than usual.
+    async fn answer(&self, options: GetOptions) -> Outcome<GetResult> {
+        let store = self.store;
+        let send = || {
+            let note = Note::default();
+            let mut options = options.clone();
+            options.extensions.insert(note.clone());
+            async move {
+                let began = Instant::now();
+                let result = store.store.get_opts(&self.path, options).await;
+                store.hedging.answered(began.elapsed());
+                result.map_err(|e| classify(&e, &note.get()))
+            }
+        };
+        let mut first = pin!(send());
+        let Some(slow) = store.hedging.slow().filter(|_| store.policy.hedge) else { return first.await };
+        if let Ok(answer) = timeout(slow, first.as_mut()).await {
+            return answer;
+        }
+        if !store.hedging.allow() {
+            return first.await;
+        }
+        store.runtime.counters.hedges.fetch_add(1, Relaxed);
+        let second = pin!(send());
+        let transient = |answer: &Outcome<GetResult>| matches!(answer, Err(Fault::Transient(..) | Fault::Unsent(_)));
+        match select(first, second).await {
+            Either::Left((answer, other)) if transient(&answer) => other.await,
+            Either::Right((answer, other)) if transient(&answer) => other.await,
+            Either::Left((answer, _)) | Either::Right((answer, _)) => answer,
+        }
+    }
+
+    /// Writes the body of an answer to the target, behind what an earlier answer brought.
+    async fn body(&self, answer: GetResult, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
+        let (meta, range) = (answer.meta.clone(), answer.range.clone());
+        if self.version.is_some_and(|v| replaced(v, &meta)) {
+            return Err(Fault::Replaced);
+        }
+        if progress.as_ref().is_some_and(|p| !p.same(&meta)) {
+            return Err(Fault::Replaced);
+        }
+        let p = match progress {
+            Some(p) => p,
+            None => {
+                match (self.range, &*to) {
+                    (ByteRange::Whole, Target::Slice(to)) if meta.size > to.len() as u64 => return Ok(found(&meta)),
+                    (ByteRange::Whole, Target::Grow(_, most)) if meta.size > *most => {
+                        let e = too_long(&self.store.location, self.key, *most, meta.size);
+                        return Err(Fault::Permanent(e.message().to_owned()));
+                    }
+                    (ByteRange::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
+                    (ByteRange::From(offset), _) if range.end < offset + to.len() as u64 => {
+                        return Err(Fault::Permanent(format!(
+                            "the value ends before: it has {} bytes; it is truncated or was replaced",
+                            meta.size
+                        )));
+                    }
+                    _ => {}
+                }
+                let len = match self.range {
+                    ByteRange::Whole => meta.size as usize,
+                    _ => to.len(),
+                };
+                progress.insert(Progress { from: range.start, len, have: 0, meta })
+            }
+        };
+        let mut body = answer.into_stream();
+        while let Some(bytes) = body.next().await {
+            let bytes = bytes.map_err(|e| Fault::Transient(format!("the answer broke off: {}", text(&e)), None))?;
+            self.store.runtime.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
+            if bytes.len() > p.len - p.have {
+                let announced = p.len;
+                *progress = None;
+                return Err(Fault::Transient(format!("more bytes than the {announced} that were announced"), None));
+            }
+            to.put(p.have, &bytes)?;
+            p.have += bytes.len();
+        }
+        if p.have < p.len {
+            return Err(Fault::Transient(format!("{} bytes instead of {}", p.have, p.len), None));
+        }
+        Ok(found(&p.meta))
+    }
+}
+
+fn options(range: Option<GetRange>, tag: Option<&str>) -> GetOptions {
+    GetOptions { range, if_match: strong(tag), ..GetOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_tags_are_no_tags() {
+        let meta = |e_tag: &str, size| ObjectMeta {
+            location: Path::from("k"),
+            last_modified: Default::default(),
+            size,
+            e_tag: Some(e_tag.to_owned()),
+            version: None,
+        };
+        for empty in ["", "\"\"", "W/\"\""] {
+            assert_eq!(*version(&meta(empty, 5)), *format!("{DATED}5 0"));
+            assert!(
+                replaced(&version(&meta(empty, 5)), &meta(empty, 6)) && !is_dated_or_tagged(&version(&meta(empty, 5)))
+            );
+        }
+        assert_eq!(*version(&meta("\"x\"", 5)), *"\"x\"");
+        assert_eq!(strong(Some("")), None);
+    }
+}

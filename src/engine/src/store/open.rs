@@ -1,0 +1,244 @@
+//! From paths, URLs and `storage_options` to stores.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::icechunk::{IcechunkOptions, Version};
+use super::reference::{has_extension, is_document, strip_scheme};
+use super::virtual_chunks::VirtualChunks;
+use super::zip::{split_path, split_url};
+use super::{LocalStore, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
+use crate::error::{Error, Result};
+
+/// Whether `location` is the URL of a remote store.
+pub fn is_remote(location: &str) -> bool {
+    let location = strip_scheme(location).unwrap_or(location);
+    location.split_once("://").is_some_and(|(scheme, _)| !scheme.eq_ignore_ascii_case("file"))
+}
+
+/// Refuses chained URLs of fsspec, such as `simplecache::s3://bucket/store`.
+fn check_chain(location: &str) -> Result<()> {
+    const LINKS: [&str; 6] = ["simplecache", "filecache", "blockcache", "cached", "zip", "tar"];
+    let protocols: Vec<&str> = location.split("::").map(|l| l.split_once("://").map_or(l, |(p, _)| p)).collect();
+    let Some((_, inner)) = location.rsplit_once("::") else { return Ok(()) };
+    // Paths of files and of URLs may have colons too, and so have addresses of IPv6.
+    let is_link = LINKS.contains(&protocols[0]) && !Path::new(location).exists();
+    if !is_link && (!protocols[0].bytes().all(|b| b.is_ascii_alphanumeric()) || !inner.contains("://")) {
+        return Ok(());
+    }
+    let hint = if protocols.iter().any(|p| p.contains("cache")) {
+        ", and cache_dir to keep its chunks on a local disk"
+    } else {
+        ", with the path inside of it behind it if it is a zip archive"
+    };
+    let inner = if inner.contains("://") { object::shown(inner) } else { inner.to_owned() };
+    Err(Error::value(format!(
+        "path: expected a path or a URL, but found a chain of fsspec's ({}), which this reader doesn't follow; give {inner} itself{hint}",
+        protocols.join("::")
+    )))
+}
+
+/// Whether `options` name servers as places of virtual chunks.
+pub fn has_remote_places(options: &[(String, String)]) -> bool {
+    let icechunk = IcechunkOptions::take(options).ok().and_then(|(icechunk, _)| icechunk);
+    icechunk.is_some_and(|icechunk| icechunk.virtual_chunks.iter().any(|place| is_remote(place)))
+}
+
+/// How files of local stores are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadFiles {
+    /// Past the page cache, except by [`Store::get`].
+    pub unbuffered: bool,
+    /// Whether versions are told of whole values too, which takes time.
+    pub versions: bool,
+}
+
+/// The options of one call of [`open`], and what its stores share.
+struct Opener<'a> {
+    /// Those of remote stores.
+    options: Vec<(String, String)>,
+    /// Paths, and places of virtual chunks.
+    locations: Vec<&'a str>,
+    how: ReadFiles,
+    threads: usize,
+    runtime: Option<Arc<Runtime>>,
+    /// Where virtual chunks may lie, once something needs to know.
+    virtual_chunks: Option<Arc<VirtualChunks>>,
+}
+
+/// Opens the stores at `locations`: directories (paths or `file://` URLs), object stores and HTTP servers, zip archives in any of
+/// them, and references. `options` belong to the remote ones, choose what of Icechunk repositories is read (all stores must be
+/// repositories then), or say where virtual chunks may lie. `threads` threads drive requests.
+///
+/// # Errors
+/// [`Error::value`] if there is no store of a known kind, or an option is unknown, wrong or a secret.
+pub fn open(
+    locations: &[String],
+    options: &[(String, String)],
+    threads: usize,
+    how: ReadFiles,
+) -> Result<Vec<Arc<dyn Store>>> {
+    locations.iter().try_for_each(|location| check_chain(strip_scheme(location).unwrap_or(location)))?;
+    let (icechunk, options) = IcechunkOptions::take(options)?;
+    let icechunk = icechunk.unwrap_or_default();
+    icechunk.check(locations.len())?;
+    let all = locations.iter().chain(&icechunk.virtual_chunks).map(|l| strip_scheme(l).unwrap_or(l));
+    let all: Vec<&str> = all.collect();
+    if !all.iter().any(|l| is_remote(l)) && !options.is_empty() {
+        return Err(Error::value(
+            "storage_options: expected none but branch, tag, snapshot_id or virtual_chunks, since every path is local; leave others out, or give \
+             the URL of a remote store",
+        ));
+    }
+    if how.unbuffered && locations.iter().all(|l| is_remote(l)) {
+        return Err(Error::value(
+            "use_o_direct: expected a local path among the stores; servers have page caches of their own",
+        ));
+    }
+    let mut opener = Opener { options, locations: all, how, threads, runtime: None, virtual_chunks: None };
+    locations.iter().enumerate().map(|(i, location)| opener.any(&icechunk, i, location)).collect()
+}
+
+/// The main branch of the Icechunk repository that `store` holds; `None` if it holds none. Makes requests: call it only if there are
+/// no metadata of Zarr.
+///
+/// # Errors
+/// If there is one that can't be read.
+pub fn repository(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
+    let version = Version::default();
+    let open = Repository::open(store, &version, Arc::default());
+    Ok(block_on(&**store, open)?.map(|repository| Arc::new(repository) as _))
+}
+
+/// The references that `store`, a directory, holds, of which no file may be read; `None` if it holds none.
+///
+/// # Errors
+/// If there are some that can't be read.
+pub fn references(store: &Arc<dyn Store>) -> Result<Option<Arc<dyn Store>>> {
+    let open = References::open_directory(store, store.location(), Arc::default());
+    Ok(block_on(&**store, open)?.map(|references| Arc::new(references) as _))
+}
+
+impl Opener<'_> {
+    /// The store number `i`.
+    fn any(&mut self, icechunk: &IcechunkOptions, i: usize, location: &str) -> Result<Arc<dyn Store>> {
+        let version = icechunk.version(i);
+        let no_repository = |version: &Version| {
+            Error::value(format!(
+                "store {location}: expected an Icechunk repository, since storage_options choose its {version}, but found none with it; \
+                 check the path and the name"
+            ))
+        };
+        if let Some(references) = self.references(&icechunk.virtual_chunks, location)? {
+            return version.map_or_else(|| Ok(Arc::new(references) as _), |version| Err(no_repository(&version)));
+        }
+        let store = self.store(location)?;
+        if version.is_none() && icechunk.virtual_chunks.is_empty() {
+            // Reading its metadata will show what it holds.
+            return Ok(store);
+        }
+        let places = self.virtual_chunks(&icechunk.virtual_chunks)?;
+        if version.is_none() {
+            let open = References::open_directory(&store, location, Arc::clone(&places));
+            if let Some(references) = block_on(&*store, open)? {
+                return Ok(Arc::new(references));
+            }
+        }
+        let wanted = version.clone().unwrap_or_default();
+        let open = Repository::open(&store, &wanted, places);
+        match (block_on(&*store, open)?, version) {
+            (Some(repository), _) => Ok(Arc::new(repository)),
+            (None, None) => Ok(store),
+            (None, Some(version)) => Err(no_repository(&version)),
+        }
+    }
+
+    /// The references at `location`, if its name or its first byte says that they are there.
+    fn references(&mut self, places: &[String], location: &str) -> Result<Option<References>> {
+        let named = strip_scheme(location);
+        let inner = named.unwrap_or(location);
+        if inner.is_empty() && named.is_some() {
+            return Err(Error::value(format!(
+                "store {location}: expected a path or URL behind reference://, such as reference:///data/refs.json, but found nothing; \
+                 what fsspec calls \"fo\" goes there"
+            )));
+        }
+        let root = if is_remote(inner) { None } else { Some(local::root(inner)?) };
+        let is_file = match &root {
+            // Nothing is asked for: fsspec's rule, without a listing.
+            None => has_extension(inner, &["json"]) || named.is_some() && !has_extension(inner, &["parq", "parquet"]),
+            Some(root) => root.is_file() && (named.is_some() || is_document(root)),
+        };
+        if !is_file && named.is_none() && !has_extension(inner, &["parq", "parquet"]) {
+            return Ok(None);
+        }
+        let places = self.virtual_chunks(places)?;
+        if !is_file {
+            let base = self.store(inner)?;
+            let references = block_on(&*base, References::open_directory(&base, location, places))?;
+            return match named {
+                Some(_) if references.is_none() => Err(Error::value(format!(
+                    "store {location}: expected references, a JSON document or a directory with .zmetadata and Parquet files, but found \
+                     neither; check the path"
+                ))),
+                _ => Ok(references),
+            };
+        }
+        let (base, key): (Arc<dyn Store>, _) = match &root {
+            None => (self.store(inner)?, String::new()),
+            Some(root) => {
+                let (folder, name) = (root.parent().unwrap_or(Path::new("")), root.file_name().unwrap_or_default());
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                let wrong = || Error::value(format!("store {location}: expected a path in UTF-8"));
+                let (folder, name) = folder.to_str().zip(name.to_str()).ok_or_else(wrong)?;
+                (Arc::new(LocalStore::open(folder, ReadFiles::default())?), name.to_owned())
+            }
+        };
+        block_on(&*base, References::open_document((Arc::clone(&base), &key), location, places)).map(Some)
+    }
+
+    /// The places in which virtual chunks may lie.
+    fn virtual_chunks(&mut self, prefixes: &[String]) -> Result<Arc<VirtualChunks>> {
+        if let Some(virtual_chunks) = &self.virtual_chunks {
+            return Ok(Arc::clone(virtual_chunks));
+        }
+        let place = |prefix: &String| {
+            let store = self.store(prefix).map_err(|e| e.within("storage_options: virtual_chunks"))?;
+            Ok((prefix.clone(), store))
+        };
+        let virtual_chunks = Arc::new(VirtualChunks::new(prefixes.iter().map(place).collect::<Result<Vec<_>>>()?));
+        Ok(Arc::clone(self.virtual_chunks.insert(virtual_chunks)))
+    }
+
+    fn store(&mut self, location: &str) -> Result<Arc<dyn Store>> {
+        if is_remote(location) { self.remote(location) } else { self.local(location) }
+    }
+
+    fn local(&self, location: &str) -> Result<Arc<dyn Store>> {
+        let root = local::root(location)?;
+        match split_path(&root) {
+            Some(_) if self.how.unbuffered => Err(Error::value(format!(
+                "use_o_direct: expected directories, but store {location} is a zip archive, which is read through the page cache; leave \
+                 use_o_direct out"
+            ))),
+            Some((file, inner)) => Ok(Arc::new(Zip::open_file(location, &file, &inner)?)),
+            None => Ok(Arc::new(LocalStore::open(location, self.how)?)),
+        }
+    }
+
+    fn remote(&mut self, location: &str) -> Result<Arc<dyn Store>> {
+        // Each kind of store gets the options that it knows, and those that no other kind here knows: it refuses them.
+        let known = |name: &str| self.locations.iter().any(|other| object::knows(other, name));
+        let of_kind = |(name, _): &&(String, String)| object::knows(location, name) || !known(name);
+        let options: Vec<_> = self.options.iter().filter(of_kind).cloned().collect();
+        let runtime = match &self.runtime {
+            Some(runtime) => Arc::clone(runtime),
+            None => Arc::clone(self.runtime.insert(Runtime::new(self.threads)?)),
+        };
+        let Some((archive, inner)) = split_url(location) else {
+            return Ok(Arc::new(RemoteStore::open(location, &options, runtime)?));
+        };
+        let base: Arc<dyn Store> = Arc::new(RemoteStore::open(archive, &options, runtime)?);
+        Ok(Arc::new(Zip::open_in(&base, &inner)?))
+    }
+}

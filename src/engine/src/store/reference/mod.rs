@@ -1,0 +1,429 @@
+//! References as stores: keys whose values are parts of other files, as kerchunk and VirtualiZarr write them, in one JSON
+//! [`document`] or in a directory of Parquet files ([`layout`], [`record`]).
+//!
+//! A document is read when the store is opened. A Parquet file is read when its first reference is needed, and stays in memory.
+//! After that a value costs one read, or none if it is inline. The files that are referred to are read as [`VirtualChunks`]: only
+//! where the user allows it.
+
+mod document;
+mod generator;
+mod index;
+mod layout;
+mod parquet;
+mod record;
+mod targets;
+mod template;
+#[cfg(test)]
+mod tests;
+mod url;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use super::shared_failure::SharedFailure;
+use super::virtual_chunks::{VirtualChunks, gone};
+use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store};
+use crate::error::{Error, Result};
+use crate::json;
+use index::Index;
+use layout::{Layout, Place};
+use targets::{MAX_BYTES, Target, Targets, too_large};
+use url::Resolver;
+
+/// The longest JSON document: one of ten million references has about 1 GB.
+const MAX_DOCUMENT: u64 = 2 << 30;
+/// The longest `.zmetadata`: that of consolidated metadata.
+const MAX_METADATA: u64 = 256 << 20;
+/// The key of a directory's metadata documents.
+const METADATA: &str = ".zmetadata";
+
+/// A store of references.
+pub struct References {
+    location: String,
+    /// All references of a document; of a directory, the metadata documents.
+    index: Index,
+    records: Option<Records>,
+    virtual_chunks: Arc<VirtualChunks>,
+    latency: Latency,
+    runtime: Option<Arc<Runtime>>,
+}
+
+/// The Parquet files of a directory.
+struct Records {
+    base: Arc<dyn Store>,
+    layout: Layout,
+    resolver: Resolver,
+    /// By the names of their arrays and their numbers.
+    files: Mutex<HashMap<String, HashMap<u64, Arc<Record>>>>,
+    /// How many of them were asked for.
+    numbers: AtomicU64,
+    /// Bytes of all of them in memory.
+    bytes: AtomicU64,
+}
+
+/// A Parquet file that is read when it is first needed. `None`: there is no such file, nor any of its values.
+#[derive(Default)]
+struct Record {
+    /// Tells it apart from the others.
+    number: u64,
+    targets: OnceCell<Option<Targets>>,
+    failure: SharedFailure,
+}
+
+/// A reference that was found.
+enum Hit<'a> {
+    Index(Target<'a>),
+    Record(Arc<Record>, usize),
+}
+
+impl Hit<'_> {
+    fn target(&self) -> Option<Target<'_>> {
+        match self {
+            Self::Index(target) => Some(*target),
+            Self::Record(record, row) => record.targets.get()?.as_ref()?.get(*row),
+        }
+    }
+}
+
+/// The path or URL after `reference://` or `reference::`, which say that references are there; `None` if neither stands before.
+pub(super) fn strip_scheme(location: &str) -> Option<&str> {
+    location.strip_prefix("reference://").or_else(|| location.strip_prefix("reference::"))
+}
+
+/// Whether a file of this machine looks like a document of references: by its name or its first byte.
+pub(super) fn is_document(file: &Path) -> bool {
+    use std::io::Read;
+    let mut begin = [0; 16];
+    let first = std::fs::File::open(file).and_then(|mut f| f.read(&mut begin));
+    has_extension(&file.to_string_lossy(), &["json"])
+        || first.is_ok_and(|len| begin[..len].trim_ascii_start().starts_with(b"{"))
+}
+
+/// Whether a path or URL ends with one of these extensions, and slashes at most behind it.
+pub(super) fn has_extension(location: &str, extensions: &[&str]) -> bool {
+    let extension = location.trim_end_matches('/').rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|found| extensions.iter().any(|e| found.eq_ignore_ascii_case(e)))
+}
+
+impl References {
+    /// Opens the document at `key` of `base`. `location` names the store.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it isn't there, or no document of references.
+    pub(super) async fn open_document(
+        (base, key): (Arc<dyn Store>, &str),
+        location: &str,
+        virtual_chunks: Arc<VirtualChunks>,
+    ) -> Result<Self> {
+        let open = async {
+            let bytes = base.get(key, MAX_DOCUMENT, Phase::Building).await?;
+            let bytes =
+                bytes.ok_or_else(|| Error::value("expected a JSON document, but found nothing; check the path"))?;
+            document::parse(&bytes, Resolver::new())
+        };
+        let index = open.await.map_err(|e| Error::value(format!("store {location}, as references: {e}")))?;
+        Ok(Self::new(location, &base, index, None, virtual_chunks))
+    }
+
+    /// Opens the directory of Parquet files that `base` is; `None` if it isn't one.
+    ///
+    /// # Errors
+    /// [`Error::value`] if it can't be read.
+    pub(super) async fn open_directory(
+        base: &Arc<dyn Store>,
+        location: &str,
+        virtual_chunks: Arc<VirtualChunks>,
+    ) -> Result<Option<Self>> {
+        let within = |e: Error| Error::value(format!("store {location}, as references: {METADATA}: {e}"));
+        let Some(bytes) = base.get(METADATA, MAX_METADATA, Phase::Building).await.map_err(within)? else {
+            return Ok(None);
+        };
+        let Ok(mut metadata) = json::parse(&bytes) else { return Ok(None) };
+        drop(bytes);
+        if !is_metadata_of_references(&metadata) {
+            return Ok(None);
+        }
+        let layout = Layout::new(&metadata).map_err(within)?;
+        let index = documents(&mut metadata).map_err(within)?;
+        let records = Records {
+            base: Arc::clone(base),
+            layout,
+            resolver: Resolver::new(),
+            files: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        };
+        Ok(Some(Self::new(location, base, index, Some(records), virtual_chunks)))
+    }
+
+    fn new(
+        location: &str,
+        base: &Arc<dyn Store>,
+        index: Index,
+        records: Option<Records>,
+        virtual_chunks: Arc<VirtualChunks>,
+    ) -> Self {
+        let runtime = base.runtime().or_else(|| virtual_chunks.runtime()).cloned();
+        // References on a disk are mostly to files that aren't.
+        let latency = if runtime.is_some() { Latency::Remote } else { Latency::Local };
+        Self { location: location.to_owned(), index, records, virtual_chunks, latency, runtime }
+    }
+
+    /// The reference of `key`, given its Parquet file if it is in one; `None` if there is none.
+    ///
+    /// # Errors
+    /// If its file can't be read.
+    async fn find(&self, key: &str, phase: Phase) -> Result<Option<Hit<'_>>> {
+        if let Some(target) = self.index.find(key) {
+            return Ok(Some(Hit::Index(target)));
+        }
+        let Some((records, place)) = self.place(key) else { return Ok(None) };
+        let record = records.file(&place);
+        records.load(&record, &place, phase).await?;
+        Ok(Some(Hit::Record(record, place.row as usize)))
+    }
+
+    /// Where the reference of a chunk's key is among Parquet files.
+    fn place<'a>(&self, key: &'a str) -> Option<(&Records, Place<'a>)> {
+        let records = self.records.as_ref()?;
+        Some((records, records.layout.find(key)?))
+    }
+
+    /// Reads all of a file, which is the value of a key, or a range of it.
+    async fn read_whole(
+        &self,
+        url: &Arc<str>,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Found> {
+        // Another reference may take its place, so the version of a value begins with its file.
+        let of_file = version.and_then(|v| v.strip_prefix(&**url)?.strip_prefix('\n')).map(Arc::from);
+        let found = self.virtual_chunks.read(url, range, of_file.as_ref(), phase, to).await?;
+        found.map(|found| of_whole(url, found)).ok_or_else(|| gone(url))
+    }
+
+    fn within(&self, key: &str, e: &Error) -> Error {
+        e.within(format!("store {}: key {key:?}", self.location))
+    }
+}
+
+/// The size and version of a value that is all of a file.
+fn of_whole(url: &str, found: Found) -> Found {
+    Found { size: found.size, version: found.version.map(|v| format!("{url}\n{v}").into()) }
+}
+
+impl Records {
+    fn file(&self, place: &Place<'_>) -> Arc<Record> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_array = match files.get_mut(place.array) {
+            Some(of_array) => of_array,
+            None => files.entry(place.array.to_owned()).or_default(),
+        };
+        let new = || Arc::new(Record { number: self.numbers.fetch_add(1, Relaxed), ..Record::default() });
+        Arc::clone(of_array.entry(place.file).or_insert_with(new))
+    }
+
+    /// Reads a file, unless that was done. Whoever needs it at the same time waits for the same request.
+    async fn load(&self, record: &Record, place: &Place<'_>, phase: Phase) -> Result<()> {
+        let began = Instant::now();
+        let read = async || match record.failure.since(began) {
+            Some(e) => Err(e),
+            None => self.read(place, phase).await.inspect_err(|e| record.failure.note(e)),
+        };
+        let targets = record.targets.get_or_try_init(read).await?;
+        match targets {
+            Some(targets) if place.row >= targets.len() as u64 => Err(Error::runtime(format!(
+                "{}: expected row {}, but found {} rows; the references are damaged",
+                place.key(),
+                place.row,
+                targets.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn read(&self, place: &Place<'_>, phase: Phase) -> Result<Option<Targets>> {
+        let key = place.key();
+        let Some(bytes) = self.base.get(&key, parquet::MAX_BYTES, phase).await? else {
+            // A file without any reference isn't written.
+            if self.base.exists(METADATA).await? {
+                return Ok(None);
+            }
+            return Err(Error::runtime(format!(
+                "expected {key} beside {METADATA}, but both are gone; the references were deleted or moved while they were read"
+            )));
+        };
+        let targets = record::parse(&bytes, &self.resolver).map_err(|e| e.within(key))?;
+        let bytes = targets.memory() + self.bytes.fetch_add(targets.memory(), Relaxed);
+        if bytes > MAX_BYTES { Err(too_large(bytes)) } else { Ok(Some(targets)) }
+    }
+}
+
+/// The metadata documents of a directory, and all of them as consolidated metadata.
+fn documents(metadata: &mut Value) -> Result<Index> {
+    let mut index = Index::default();
+    let mut add = |key: &str, document: &Value| {
+        let i = index.push(key)?;
+        let place = index.targets().bytes(document.to_string().as_bytes());
+        index.targets().set_inline(i, &place);
+        index.targets().check()
+    };
+    for (key, document) in metadata.get("metadata").and_then(Value::as_object).into_iter().flatten() {
+        add(key, document)?;
+    }
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.remove("record_size");
+    }
+    add(METADATA, metadata)?;
+    index.finish();
+    Ok(index)
+}
+
+/// Whether a `.zmetadata` is that of references.
+pub(crate) fn is_metadata_of_references(document: &Value) -> bool {
+    layout::record_size(document).is_some()
+}
+
+#[async_trait]
+impl Store for References {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn latency(&self) -> Latency {
+        self.latency
+    }
+
+    fn runtime(&self) -> Option<&Arc<Runtime>> {
+        self.runtime.as_ref()
+    }
+
+    async fn read(
+        &self,
+        key: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let read = async {
+            let hit = self.find(key, phase).await?;
+            let found = match hit.as_ref().and_then(Hit::target) {
+                None => return Ok(None),
+                Some(Target::Inline(bytes)) => {
+                    let size = bytes.len() as u64;
+                    if let Some((offset, len)) = range.resolve(size, to.len())? {
+                        to[..len].copy_from_slice(&bytes[offset as usize..][..len]);
+                    }
+                    Found { size, version: None }
+                }
+                Some(Target::Whole(url)) => self.read_whole(url, range, version, phase, to).await?,
+                Some(Target::Range { url, offset, len }) => {
+                    self.virtual_chunks.read_value(&extent(url, offset, len), range, version, phase, to).await?
+                }
+            };
+            Ok(Some(found))
+        };
+        read.await.map_err(|e: Error| self.within(key, &e))
+    }
+
+    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        let get = async {
+            let hit = self.find(key, phase).await?;
+            let (size, extent) = match hit.as_ref().and_then(Hit::target) {
+                None => return Ok(None),
+                Some(Target::Inline(bytes)) if bytes.len() as u64 <= max => return Ok(Some(bytes.to_vec())),
+                Some(Target::Inline(bytes)) => (bytes.len() as u64, None),
+                Some(Target::Whole(url)) => {
+                    let bytes = self.virtual_chunks.get(url, max, phase).await?;
+                    return bytes.map(Some).ok_or_else(|| gone(url));
+                }
+                Some(Target::Range { url, offset, len }) => (len, Some(extent(url, offset, len))),
+            };
+            let Some(extent) = extent.filter(|_| size <= max) else {
+                return Err(Error::runtime(format!("expected at most {max} bytes, but found {size}")));
+            };
+            let mut bytes = vec![0; size as usize];
+            self.virtual_chunks.read_value(&extent, ByteRange::Whole, None, phase, &mut bytes).await?;
+            Ok(Some(bytes))
+        };
+        get.await.map_err(|e: Error| self.within(key, &e))
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        let head = async {
+            let hit = self.find(key, Phase::Running).await?;
+            let found = match hit.as_ref().and_then(Hit::target) {
+                None => return Ok(None),
+                // It is in memory: no cache is faster.
+                Some(Target::Inline(bytes)) => Found { size: bytes.len() as u64, version: None },
+                Some(Target::Whole(url)) => {
+                    let found = self.virtual_chunks.head(url).await?;
+                    of_whole(url, found.ok_or_else(|| gone(url))?)
+                }
+                Some(Target::Range { url, offset, len }) => {
+                    self.virtual_chunks.head_value(&extent(url, offset, len)).await?
+                }
+            };
+            Ok(Some(found))
+        };
+        head.await.map_err(|e: Error| self.within(key, &e))
+    }
+
+    /// References don't change while the store is open, so that nothing is asked.
+    async fn exists(&self, key: &str) -> Result<bool> {
+        let hit = self.find(key, Phase::Running).await.map_err(|e| self.within(key, &e))?;
+        Ok(hit.is_some_and(|hit| hit.target().is_some()))
+    }
+
+    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+        Ok(Some(self.index.children(prefix)))
+    }
+
+    fn has_extents(&self) -> bool {
+        true
+    }
+
+    fn unread_index(&self, key: &str) -> Option<u64> {
+        let (records, place) = self.place(key)?;
+        let record = records.file(&place);
+        record.targets.get().is_none().then_some(record.number)
+    }
+
+    async fn read_index(&self, key: &str) -> Result<()> {
+        self.find(key, Phase::Running).await.map(drop).map_err(|e| self.within(key, &e))
+    }
+
+    fn locate(&self, key: &str) -> Option<Extent> {
+        let hit = match self.index.find(key) {
+            Some(target) => Hit::Index(target),
+            None => {
+                let (records, place) = self.place(key)?;
+                Hit::Record(records.file(&place), place.row as usize)
+            }
+        };
+        match hit.target()? {
+            Target::Range { url, offset, len } => Some(extent(url, offset, len)),
+            Target::Inline(_) | Target::Whole(_) => None,
+        }
+    }
+
+    async fn read_extent(&self, extent: &Extent, phase: Phase, to: &mut [u8]) -> Result<Option<Found>> {
+        let Extent { object, version, offset, .. } = extent;
+        self.virtual_chunks.read(object, ByteRange::From(*offset), version.as_ref(), phase, to).await
+    }
+}
+
+fn extent(url: &Arc<str>, offset: u64, len: u64) -> Extent {
+    Extent { object: Arc::clone(url), version: None, offset, len }
+}

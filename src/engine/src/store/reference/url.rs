@@ -1,0 +1,97 @@
+//! From what references call a file to one name for it: a URL, also for paths of this machine.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Resolves paths as fsspec does: what isn't a URL is a path of this machine, and what isn't absolute lies below the current
+/// directory, wherever the references are.
+#[derive(Clone, Debug)]
+pub(super) struct Resolver {
+    /// `None` if the system doesn't tell.
+    current: Option<PathBuf>,
+}
+
+impl Resolver {
+    pub fn new() -> Self {
+        Self { current: std::env::current_dir().ok() }
+    }
+
+    #[cfg(test)]
+    pub fn at(current: &str) -> Self {
+        Self { current: Some(current.into()) }
+    }
+
+    /// The URL of a file, with one spelling for each scheme. What references say of a file system or a bucket is no URL to fsspec: a
+    /// percent sign is one there, and becomes `%25`.
+    ///
+    /// # Errors
+    /// If it is a relative path and there is no current directory.
+    pub fn resolve(&self, url: &str) -> Result<String> {
+        // One letter before the colon is a drive, to fsspec.
+        if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| scheme.len() > 1) {
+            let scheme = match scheme {
+                "file" | "local" => return self.file(rest),
+                "http" | "https" => return Ok(url.to_owned()),
+                "s3a" => "s3",
+                "gcs" => "gs",
+                other => other,
+            };
+            return Ok(format!("{scheme}://{}", rest.replace('%', "%25")));
+        }
+        self.file(url)
+    }
+
+    fn file(&self, path: &str) -> Result<String> {
+        let path = Path::new(path);
+        let absolute = if path.is_absolute() {
+            path.to_owned()
+        } else {
+            let current = self.current.as_ref().ok_or_else(|| {
+                Error::runtime(format!(
+                    "expected a current directory for the relative path {path:?}, but there is none"
+                ))
+            })?;
+            current.join(path)
+        };
+        let mut parts: Vec<&str> = Vec::new();
+        for component in absolute.components() {
+            match component {
+                Component::ParentDir => drop(parts.pop()),
+                Component::Normal(part) => parts.push(part.to_str().ok_or_else(|| {
+                    Error::runtime(format!("expected a current directory whose name is UTF-8, but found {absolute:?}"))
+                })?),
+                _ => {}
+            }
+        }
+        Ok(format!("file:///{}", parts.join("/").replace('%', "%25")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_for_each_file() {
+        let resolver = Resolver::at("/work/dir");
+        for (given, expected) in [
+            ("a.nc", "file:///work/dir/a.nc"),
+            ("./b/../a b.nc", "file:///work/dir/a b.nc"),
+            ("../../../etc/passwd", "file:///etc/passwd"),
+            ("/data//x/./a%20.nc", "file:///data/x/a%2520.nc"),
+            ("file:///data/a.nc", "file:///data/a.nc"),
+            ("file://a.nc", "file:///work/dir/a.nc"),
+            ("local:///data/a.nc", "file:///data/a.nc"),
+            ("s3://bucket/a b%20.nc", "s3://bucket/a b%2520.nc"),
+            ("s3a://bucket/a", "s3://bucket/a"),
+            ("gcs://bucket/a", "gs://bucket/a"),
+            ("https://host/a%20b", "https://host/a%20b"),
+            ("c://x", "file:///work/dir/c:/x"),
+            ("", "file:///work/dir"),
+        ] {
+            assert_eq!(resolver.resolve(given).unwrap(), expected, "{given}");
+        }
+        assert!(Resolver { current: None }.resolve("a.nc").unwrap_err().message().contains("current directory"));
+    }
+}

@@ -1,0 +1,176 @@
+//! When a failed read is tried again: which failures may pass, how long the pauses are, and when to give up.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::{Error, Result};
+
+/// The longest pause. Pauses double from failure to failure up to this.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause that a server can ask for (`Retry-After`).
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// Tries when requests can't even be sent, for lack of credentials for example.
+const MAX_UNSENT: u32 = 3;
+/// The time limit of a read grows with the bytes that have arrived, at this rate.
+const MIN_BYTES_PER_SECOND: u64 = 64 << 10;
+
+/// How often and how long a read is tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    /// A request that takes longer has failed.
+    pub request: Duration,
+    /// No request is repeated after this time, which grows with the bytes that arrive ([`MIN_BYTES_PER_SECOND`]).
+    pub total: Duration,
+    /// After so many failed requests in a row the read fails.
+    pub tries: u32,
+    /// The first pause between two requests; doubled from failure to failure.
+    pub pause: Duration,
+    /// Whether slow requests are raced by second ones.
+    pub hedge: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            request: Duration::from_secs(30),
+            total: Duration::from_secs(180),
+            tries: 11,
+            pause: Duration::from_millis(100),
+            hedge: true,
+        }
+    }
+}
+
+impl Policy {
+    /// The policy of [`Phase::Building`](crate::store::Phase), whatever the options say.
+    pub fn building(&self) -> Self {
+        Self { total: self.total.min(Duration::from_secs(30)), tries: self.tries.min(5), ..self.clone() }
+    }
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The store says that there is no such key.
+    Missing,
+    /// The value isn't the one that was read before.
+    Replaced,
+    /// The next request would fail too.
+    Permanent(String),
+    /// Access is denied, and will be for the next request. Some stores also answer so for a key that doesn't exist.
+    Refused(String),
+    /// The next request may succeed, but not before the time that the server asks for.
+    Transient(String, Option<Duration>),
+    /// The request wasn't sent.
+    Unsent(String),
+}
+
+impl Fault {
+    /// A request that took longer than `limit`.
+    pub fn late(limit: Duration) -> Self {
+        Self::Transient(format!("no answer, or no end of it, within {limit:?}"), None)
+    }
+}
+
+/// The tries of one read.
+pub(super) struct Retries<'a> {
+    policy: &'a Policy,
+    began: Instant,
+    tries: u32,
+    /// Failures in a row that brought no new byte.
+    failures: u32,
+    unsent: u32,
+    /// The most bytes that were there at a time.
+    best: u64,
+}
+
+impl<'a> Retries<'a> {
+    pub fn new(policy: &'a Policy) -> Self {
+        Self { policy, began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
+    }
+
+    /// How long to wait before the next try, when `have` bytes have arrived.
+    ///
+    /// # Errors
+    /// If there is no next try: the number of tries, and the last answer.
+    pub fn another(&mut self, fault: Fault, have: u64) -> Result<Duration> {
+        self.tries += 1;
+        self.failures = if have > self.best { 1 } else { self.failures + 1 };
+        self.best = self.best.max(have);
+        let (last, wait) = match fault {
+            Fault::Permanent(text) => return Err(Error::runtime(text)),
+            Fault::Refused(text) => return Err(Error::refused(text)),
+            Fault::Missing => return Err(Error::runtime("it vanished while it was read")),
+            Fault::Replaced => ("the value was replaced while it was read".to_owned(), None),
+            Fault::Transient(text, wait) => (text, wait),
+            Fault::Unsent(text) => {
+                self.unsent += 1;
+                (text, None)
+            }
+        };
+        let doubled = self.policy.pause.saturating_mul(1 << (self.failures - 1).min(20)).min(MAX_PAUSE);
+        // A random part of it: clients that failed together shouldn't return together.
+        let pause = doubled.mul_f64(0.5 + 0.5 * random()).max(wait.unwrap_or_default().min(MAX_RETRY_AFTER));
+        let allowed = self.policy.total + Duration::from_secs(self.best / MIN_BYTES_PER_SECOND);
+        let elapsed = self.began.elapsed();
+        if self.failures >= self.policy.tries || self.unsent >= MAX_UNSENT || elapsed + pause > allowed {
+            return Err(Error::runtime(format!(
+                "{} {} failed within {:.1} s; the last answer: {last}",
+                self.tries,
+                if self.tries == 1 { "try" } else { "tries" },
+                elapsed.as_secs_f64()
+            )));
+        }
+        Ok(pause)
+    }
+}
+
+/// A number from 0 to 1.
+fn random() -> f64 {
+    (RandomState::new().hash_one(0u8) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transient() -> Fault {
+        Fault::Transient("503".into(), None)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_are_counted_anew_after_progress() {
+        let policy = Policy { tries: 3, ..Policy::default() };
+        let mut retries = Retries::new(&policy);
+        assert!(retries.another(transient(), 0).is_ok() && retries.another(transient(), 0).is_ok());
+        assert!(retries.another(transient(), 10).is_ok(), "ten bytes more");
+        assert!(retries.another(transient(), 5).is_ok());
+        let error = retries.another(transient(), 10).unwrap_err();
+        assert!(error.message().starts_with("5 tries failed") && error.message().ends_with("503"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_servers_may_ask_for_more() {
+        let policy = Policy { tries: 100, total: Duration::from_secs(1000), ..Policy::default() };
+        let mut retries = Retries::new(&policy);
+        let pauses: Vec<_> = (0..10).map(|_| retries.another(transient(), 0).unwrap().as_millis()).collect();
+        for (i, pause) in pauses.iter().enumerate() {
+            let most = (100 << i).min(10_000);
+            assert!((most / 2..=most).contains(pause), "{pauses:?}");
+        }
+        let asked = retries.another(Fault::Transient("429".into(), Some(Duration::from_secs(20))), 0).unwrap();
+        assert_eq!(asked.as_secs(), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_is_up_unless_bytes_came() {
+        let policy = Policy { total: Duration::from_secs(10), ..Policy::default() };
+        let mut retries = Retries::new(&policy);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        assert!(retries.another(transient(), 64 << 14).is_ok(), "1 MiB allows for 16 seconds more");
+        tokio::time::advance(Duration::from_secs(16)).await;
+        assert!(retries.another(transient(), 64 << 14).is_err());
+    }
+}

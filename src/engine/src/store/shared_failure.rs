@@ -1,0 +1,25 @@
+//! The failure of a request that several tasks wait for.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::error::Error;
+
+/// The last failure of something that one task reads for all that wait for it. Tasks that began to wait before the failure
+/// take it as theirs. Otherwise each would try for as long, one after the other, for hours.
+#[derive(Debug, Default)]
+pub(super) struct SharedFailure(Mutex<Option<(Instant, Error)>>);
+
+impl SharedFailure {
+    /// The failure, if it came after `began`.
+    pub fn since(&self, began: Instant) -> Option<Error> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(at, _)| *at > began).map(|(_, e)| e.clone())
+    }
+
+    /// Records a failure.
+    pub fn note(&self, error: &Error) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), error.clone()));
+    }
+}

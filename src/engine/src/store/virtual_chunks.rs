@@ -1,0 +1,162 @@
+//! Virtual chunks: ranges of files outside of the store that names them.
+//!
+//! A store can name any file of this machine and any server, so only files below URLs that the user gave are read.
+
+use std::sync::Arc;
+
+use super::blocking::drive;
+use super::local::percent_decoded;
+use super::{ByteRange, Extent, Found, Phase, Runtime, Store, blocking};
+use crate::error::{Error, Result};
+
+/// The places in which virtual chunks may lie.
+#[derive(Default)]
+pub(super) struct VirtualChunks(Vec<Source>);
+
+struct Source {
+    /// A URL that ends with a slash.
+    prefix: String,
+    store: Arc<dyn Store>,
+}
+
+impl VirtualChunks {
+    /// The places at these URLs, which end with slashes, each with the store that reads it.
+    pub fn new(places: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Self {
+        Self(places.into_iter().map(|(prefix, store)| Source { prefix, store }).collect())
+    }
+
+    /// The runtime that [`Self::read`] needs; `None` if it needs none. All stores of a reader share one.
+    pub fn runtime(&self) -> Option<&Arc<Runtime>> {
+        self.0.iter().find_map(|source| source.store.runtime())
+    }
+
+    /// Reads bytes of the file at `url`; `None` if there is no such file. With `version` the file must be the one that [`Found`],
+    /// or a reference to it, described.
+    ///
+    /// # Errors
+    /// As [`Store::read`], and if the file may not be read.
+    pub async fn read(
+        &self,
+        url: &str,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let (store, key) = self.find(url)?;
+        complete(store, store.read(&key, range, version, phase, to)).await
+    }
+
+    /// Reads bytes of the value at `extent`, which says more of it than its file does: with `version` the value must be the one that
+    /// [`Found`] described.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and if there is no such file.
+    pub async fn read_value(
+        &self,
+        extent: &Extent,
+        range: ByteRange,
+        version: Option<&Arc<str>>,
+        phase: Phase,
+        to: &mut [u8],
+    ) -> Result<Found> {
+        let size = extent.len;
+        let Some((offset, len)) = range.resolve(size, to.len())?.filter(|(_, len)| *len > 0) else {
+            return Ok(Found { size, version: None });
+        };
+        // A version of the file that was found before is in keeping with the reference's.
+        let of_file = version.and_then(|v| v.strip_prefix(place(extent).as_str())?.strip_prefix('\n')).map(Arc::from);
+        let of_file = of_file.or_else(|| extent.version.clone());
+        let range = ByteRange::From(extent.offset + offset);
+        let found = self.read(&extent.object, range, of_file.as_ref(), phase, &mut to[..len]).await?;
+        let found = found.ok_or_else(|| gone(&extent.object))?;
+        Ok(Found { size, version: version_at(&place(extent), found.version) })
+    }
+
+    /// Size and version of the value at `extent`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn head_value(&self, extent: &Extent) -> Result<Found> {
+        let version = self.head(&extent.object).await?.and_then(|found| found.version);
+        Ok(Found { size: extent.len, version: version_at(&place(extent), version) })
+    }
+
+    /// The whole file at `url`, of at most `max` bytes; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// As [`Store::get`], and if the file may not be read.
+    pub async fn get(&self, url: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+        let (store, key) = self.find(url)?;
+        complete(store, store.get(&key, max, phase)).await
+    }
+
+    /// Size and version of the file at `url`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn head(&self, url: &str) -> Result<Option<Found>> {
+        let (store, key) = self.find(url)?;
+        complete(store, store.head(&key)).await
+    }
+
+    /// The store of the file at `url`, and the file's key in it.
+    fn find(&self, url: &str) -> Result<(&dyn Store, String)> {
+        let found = self.0.iter().filter(|s| url.starts_with(&s.prefix)).max_by_key(|s| s.prefix.len());
+        let Some(source) = found else {
+            let folder = url.rsplit_once('/').map_or(url, |(folder, _)| folder);
+            return Err(Error::runtime(format!(
+                "expected a chunk in the store, but found a virtual one, at {url}; if the files there may be read, say so: \
+                 storage_options={{\"virtual_chunks\": \"{folder}/\"}}"
+            )));
+        };
+        if url.starts_with("http") && url[source.prefix.len()..].contains(['?', '#']) {
+            return Err(Error::runtime(format!(
+                "expected the URL of a file without a query, but found {url:?}; write the references with plain URLs"
+            )));
+        }
+        let key = percent_decoded(&url[source.prefix.len()..]).into_string().ok();
+        let key = key.filter(|k| !k.split('/').any(|part| matches!(part, "" | "." | "..")) && !k.contains('\0'));
+        let key = key.ok_or_else(|| {
+            Error::runtime(format!(
+                "expected the URL of a file below {}, but found {url:?}; the reference is damaged",
+                source.prefix
+            ))
+        })?;
+        Ok((&*source.store, key))
+    }
+}
+
+/// The error for a file that isn't there.
+pub(super) fn gone(url: &str) -> Error {
+    Error::runtime(format!("expected the object {url}, but found nothing; virtual chunks of the store lie in it"))
+}
+
+/// Names the place of a value, as its version begins. A file with virtual chunks may change, so the file's version follows.
+pub(super) fn place(extent: &Extent) -> String {
+    format!("{} {} {}", extent.object, extent.offset, extent.len)
+}
+
+/// The version of a value at this place, in a file of that version.
+fn version_at(place: &str, of_file: Option<Arc<str>>) -> Option<Arc<str>> {
+    Some(format!("{place}\n{}", of_file?).into())
+}
+
+/// Awaits a future of `store` in a task. One of a local store blocks, so other threads take over the tasks that wait.
+async fn complete<T>(store: &dyn Store, future: impl Future<Output = T>) -> T {
+    match store.runtime() {
+        Some(_) => future.await,
+        None => blocking(|| drive(future)),
+    }
+}
+
+/// The version of a file that a reference describes by a tag, or by a date that it isn't changed after (in seconds since
+/// 1970; 0: any).
+pub(super) fn version_of(tag: Option<&str>, date: u32) -> Option<Arc<str>> {
+    match (tag, date) {
+        (Some(tag), _) if tag.starts_with('"') || tag.starts_with("W/") => Some(tag.into()),
+        (Some(tag), _) => Some(format!("\"{tag}\"").into()),
+        (None, 0) => None,
+        (None, seconds) => Some(super::not_after(seconds.into())),
+    }
+}
