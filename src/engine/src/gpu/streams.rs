@@ -170,7 +170,7 @@ mod tests {
             out.finish().unwrap()
         };
         // A long header isn't copied; a stream of bytes that don't shrink is, though it has a few more.
-        let encoded = [gzip(0, 60_000), gzip(1, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
+        let encoded = [gzip(0, 60_000), gzip(3, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
         let mut wave = Wave::default();
         for (i, bytes) in encoded.iter().enumerate() {
             wave.chunks.push(WaveChunk {

@@ -211,12 +211,22 @@ impl RandomWorld<'_> {
         let part = &self.catalog.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         let route = self.catalog.routes[shard.array as usize][shard.part as usize];
         let (slots, decoded) = (self.catalog.sharding(shard).slots(), part.largest_bytes);
-        let most = part.format.usual_encoded_bytes(decoded) as u64;
+        let usual = part.format.usual_encoded_bytes(decoded) as u64;
+        let most = (part.format.most_encoded_bytes(decoded) as u64).min(2 * usual);
         let gap = [0, 100, 1 << 20][self.random.below(3) as usize];
         let mut at = self.random.below(1000);
         let mut places: Vec<(u64, u64)> = (0..slots)
             .map(|_| {
-                let len = if route == Route::Raw { decoded as u64 } else { 1 + self.random.below(most) };
+                let longer = most > usual && self.random.chance(0.03);
+                let len = match route {
+                    Route::Raw => decoded as u64,
+                    _ if longer => {
+                        // The memory may be too small for such a chunk.
+                        self.failed_shards.insert(shard);
+                        usual + 1 + self.random.below(most - usual)
+                    }
+                    _ => 1 + self.random.below(usual),
+                };
                 at += len + self.random.below(gap + 1);
                 (at - len, len)
             })
