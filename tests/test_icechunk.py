@@ -293,7 +293,7 @@ def test_virtual_chunks_are_read_where_they_may_be(tmp_path, values, with_virtua
     with pytest.raises(RuntimeError, match=r"a/c/\d+/0/0.*some file\.bin.*ends before"):
         build("cpu", 2, path=tmp_path / "local", arrays=["a"], storage_options=options).run()
     file.unlink()
-    with pytest.raises(RuntimeError, match=r"expected the object some file\.bin, but found nothing"):
+    with pytest.raises(RuntimeError, match=r"expected the object .*some.*file\.bin, but found nothing"):
         build("cpu", 2, path=tmp_path / "local", arrays=["a"], storage_options=options).run()
     with pytest.raises(ValueError, match="virtual_chunks: expected URLs"):
         build("cpu", 2, path=tmp_path / "local", arrays=["a"], storage_options={"virtual_chunks": "/data"})

@@ -567,3 +567,13 @@ def test_explain(files, writer):
 
     found = dali_zarr.explain(path=str(files / writer), arrays=["gzip"], batch_size=4, random_shuffle=True)
     assert found["samples"] == 24 and found["reads"]["in_order"]["chunks"] == 24
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_labels(files, writer):
+    """Coordinates are references, too."""
+    options = {"virtual_chunks": f"file://{files}/data"}
+    expected = by_xarray(files / writer)
+    label = float(expected["lat"][5])
+    found = read("cpu", files / writer, "chunked", 24, pick={"lat": [label]}, storage_options=options)[0]
+    same(found, expected["chunked"][:, 5:6], "the latitude")

@@ -79,7 +79,9 @@ pub(crate) fn reread(catalog: &Catalog, id: ChunkId, len: usize) -> Result<Vec<u
             store.read(&key, sharding.index_range(), None, Phase::Running, &mut index).await?.ok_or_else(gone)?;
         let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
         if len > max {
-            return Err(Error::runtime(format!("expected at most {max} encoded bytes, but found {len}; it was replaced")));
+            return Err(Error::runtime(format!(
+                "expected at most {max} encoded bytes, but found {len}; it was replaced"
+            )));
         }
         let mut bytes = vec![0; len as usize];
         let range = ByteRange::From(offset);

@@ -251,14 +251,7 @@ impl Store for Growing {
     fn latency(&self) -> Latency {
         self.0.latency()
     }
-    async fn read(
-        &self,
-        _: &str,
-        _: ByteRange,
-        _: Option<&Arc<str>>,
-        _: Phase,
-        _: &mut [u8],
-    ) -> Result<Option<Found>> {
+    async fn read(&self, _: &str, _: ByteRange, _: Option<&Arc<str>>, _: Phase, _: &mut [u8]) -> Result<Option<Found>> {
         Ok(Some(Found { size: self.1.fetch_add(1, Relaxed), version: None }))
     }
     async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {

@@ -283,6 +283,9 @@ pub trait Store: Send + Sync {
     }
 }
 
+/// The names of Zarr's metadata documents, which users give by mistake in place of the directory.
+const METADATA_DOCUMENTS: [&str; 5] = ["zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"];
+
 /// The error for a value that is longer than what is sensible to read.
 fn too_long(location: &str, key: &str, max: u64, size: u64) -> Error {
     Error::runtime(format!("store {location}: key {key:?}: expected at most {max} bytes, but found {size}"))

@@ -32,8 +32,8 @@ use crate::explain::memory::Memory as Budget;
 use crate::memory::Span;
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
-use crate::reader::needs::There;
 use crate::random::{GOLDEN, below, key, mix};
+use crate::reader::needs::There;
 use crate::spec::Spec;
 
 /// Random numbers from a seed.
@@ -165,8 +165,12 @@ impl RandomWorld<'_> {
         if self.random.chance(self.faults.read) {
             abandon(self)?;
             self.failed.extend(members.iter().map(|m| m.0));
-            // A shard that vanishes while it is read is a failure, too.
-            let result = if in_shard && self.random.chance(0.3) { Ok(None) } else { Err(fault("a read")) };
+            // A shard that vanishes while it is read is a failure, too. Of other objects the reads say so themselves.
+            let result = if in_shard && read.object.is_none() && self.random.chance(0.3) {
+                Ok(None)
+            } else {
+                Err(fault("a read"))
+            };
             return Ok((vec![Event::Fetched(read.group, result)], None));
         }
         if !in_shard && self.lacking.chunk(members[0].0) {
@@ -205,8 +209,15 @@ impl RandomWorld<'_> {
             self.failed_shards.insert(shard);
             return Event::Index(shard, Err(fault("an index")));
         }
-        if self.lacking.shard(shard) {
+        if self.catalog.sharded(shard.array, shard.part).is_some() && self.lacking.shard(shard) {
             return Event::Index(shard, Ok(None));
+        }
+        if self.catalog.sharded(shard.array, shard.part).is_none() {
+            // One of the store's own.
+            return Event::Index(
+                shard,
+                Ok(Some(Arc::new(Index { entries: Entries::Read(Vec::new()), version: None }))),
+            );
         }
         let part = &self.catalog.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         let route = self.catalog.routes[shard.array as usize][shard.part as usize];
@@ -494,7 +505,11 @@ fn live(seed: u64, readers: &[Prepared]) -> Result<()> {
         device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
         ..reader.spec.clone()
     };
-    let config = Budget::new(&spec, catalog, &opened.needs, &opened.order, &There::default())?.config(&spec, &opened.needs, &opened.order);
+    let config = Budget::new(&spec, catalog, &opened.needs, &opened.order, &There::default())?.config(
+        &spec,
+        &opened.needs,
+        &opened.order,
+    );
     let output_bytes: Vec<usize> = opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect();
     let shared = Shared {
         catalog: Arc::clone(catalog),
@@ -542,8 +557,11 @@ fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) 
         if !world.broken {
             let (failed, shards, catalog) = (&world.failed, &world.failed_shards, world.catalog);
             let failed = |id: ChunkId| {
-                let in_shard = matches!(catalog.location(id), Location::Shard(shard, _) if shards.contains(&shard));
-                failed.contains(&id) || in_shard
+                let index = match catalog.location(id) {
+                    Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
+                    Location::Key | Location::Range(_) => false,
+                };
+                failed.contains(&id) || index
             };
             world.batches.deliver(finished.as_ref().err(), failed)?;
         }

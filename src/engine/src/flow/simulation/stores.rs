@@ -12,12 +12,34 @@ use crate::error::{Error, Result};
 use crate::reader::needs::{Limits, smallest};
 use crate::reader::opening::Opened;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
-use crate::store::{ByteRange, Found, Latency, Phase, Store};
+use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
-/// A store that holds documents.
+/// A store that holds documents, and tells where the chunks of arrays lie.
 struct Documents {
     documents: HashMap<String, Vec<u8>>,
     latency: Latency,
+    /// By the arrays' names.
+    places: HashMap<String, Places>,
+}
+
+/// Where the chunks of an array lie.
+#[derive(Clone, Copy)]
+enum Places {
+    /// Each has a key of its own.
+    Keys,
+    /// Most are ranges of a few objects: so many bytes each, with so many between them.
+    Ranges(u64, u64),
+    /// An index must be read before that is known, and then they have keys of their own.
+    Indexed,
+}
+
+impl Documents {
+    /// The places of the array that a chunk's key is of, and a number for the chunk: neighbours have near ones.
+    fn places(&self, key: &str) -> Option<(Places, u64)> {
+        let (array, chunk) = key.split_once("/c/")?;
+        let number = chunk.split('/').filter_map(|c| c.parse().ok()).fold(0u64, |n, c: u64| 5 * n + c);
+        Some((*self.places.get(array)?, number))
+    }
 }
 
 #[async_trait]
@@ -47,6 +69,19 @@ impl Store for Documents {
     async fn children(&self, _: &str) -> Result<Option<Vec<String>>> {
         Ok(None)
     }
+    fn has_extents(&self) -> bool {
+        self.places.values().any(|places| !matches!(places, Places::Keys))
+    }
+    fn locate(&self, key: &str) -> Option<Extent> {
+        let (Places::Ranges(len, gap), number) = self.places(key)? else { return None };
+        // One in eight is inline, or all of a file.
+        let object = || format!("object {}", number % 16 / 12).into();
+        (number % 8 != 3).then(|| Extent { object: object(), version: None, offset: number * (len + gap), len })
+    }
+    fn unread_index(&self, key: &str) -> Option<u64> {
+        let (places, number) = self.places(key)?;
+        matches!(places, Places::Indexed).then_some(number / 10)
+    }
 }
 
 /// A reader whose metadata were read.
@@ -70,6 +105,18 @@ impl Prepared {
         let remote = random.chance(0.3);
         let described: Vec<_> =
             (0..arrays).map(|i| array(random, if i == 2 { None } else { Some(steps) }, width)).collect();
+        let mut places = HashMap::new();
+        for (i, array) in described.iter().enumerate() {
+            let chunk = array["chunk_grid"]["configuration"]["chunk_shape"].as_array().into_iter().flatten();
+            let bytes = 4 * chunk.filter_map(serde_json::Value::as_u64).product::<u64>();
+            let gap = [0, 100, 1 << 20][random.below(3) as usize];
+            let of_array = match random.below(6) {
+                0 => Places::Indexed,
+                1 | 2 => Places::Ranges(bytes, gap),
+                _ => Places::Keys,
+            };
+            places.insert(format!("a{i}"), of_array);
+        }
         let store = || -> Arc<dyn Store> {
             let mut documents = HashMap::new();
             documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
@@ -77,7 +124,7 @@ impl Prepared {
                 documents.insert(format!("a{i}/zarr.json"), array.to_string().into_bytes());
             }
             let latency = if remote { Latency::Remote } else { Latency::Local };
-            Arc::new(Documents { documents, latency })
+            Arc::new(Documents { documents, latency, places: places.clone() })
         };
         let gpu = random.chance(0.5);
         let crop = random.chance(0.15);

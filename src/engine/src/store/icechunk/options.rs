@@ -58,7 +58,11 @@ impl IcechunkOptions {
                             )));
                         };
                         // The root of a file system is the slash alone.
-                        virtual_chunks.push(format!("{}://{}/", scheme.to_ascii_lowercase(), rest.trim_end_matches('/')));
+                        virtual_chunks.push(format!(
+                            "{}://{}/",
+                            scheme.to_ascii_lowercase(),
+                            rest.trim_end_matches('/')
+                        ));
                     }
                     continue;
                 }

@@ -535,7 +535,6 @@ mod tests {
         for (name, bytes, found) in [
             ("a.nc", &b"\x89HDF\r\n\x1a\n and more"[..], "an HDF5 or NetCDF file"),
             ("b.nc", b"CDF\x01 and more", "an HDF5 or NetCDF file"),
-            ("c.json", b"{\"a\": 1}", "a JSON file"),
             ("zarr.json", b"{\"zarr_format\": 3}", "zarr.json, which is a part of a store"),
             ("d.tif", b"II*\0 and more", "a file of another kind"),
             ("e", b"", "an empty file"),

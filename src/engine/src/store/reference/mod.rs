@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, gone};
-use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store};
+use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
 use crate::error::{Error, Result};
 use crate::json;
 use index::Index;
@@ -101,6 +101,9 @@ pub(super) fn strip_scheme(location: &str) -> Option<&str> {
 /// Whether a file of this machine looks like a document of references: by its name or its first byte.
 pub(super) fn is_document(file: &Path) -> bool {
     use std::io::Read;
+    if file.file_name().and_then(|name| name.to_str()).is_some_and(|name| METADATA_DOCUMENTS.contains(&name)) {
+        return false;
+    }
     let mut begin = [0; 16];
     let first = std::fs::File::open(file).and_then(|mut f| f.read(&mut begin));
     has_extension(&file.to_string_lossy(), &["json"])

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::error::{Error, Result};
-use crate::store::{ByteRange, Found, Latency, Phase, Store, too_long};
+use crate::store::{ByteRange, Found, Latency, METADATA_DOCUMENTS, Phase, Store, too_long};
 
 /// An open archive.
 pub(super) struct ArchiveFile {
@@ -41,7 +41,7 @@ fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
     let len = file.read_at(&mut head, 0).ok()?;
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let found = match &head[..len] {
-        _ if ["zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"].contains(&name) => {
+        _ if METADATA_DOCUMENTS.contains(&name) => {
             format!("{name}, which is a part of a store; give the directory that holds it")
         }
         _ if location.to_ascii_lowercase().ends_with(".zip") => return None,
@@ -50,7 +50,6 @@ fn other_kind(file: &File, path: &Path, location: &str) -> Option<String> {
         [0x89, b'H', b'D', b'F', ..] | [b'C', b'D', b'F', ..] => {
             "an HDF5 or NetCDF file; write its variables to a Zarr store".to_owned()
         }
-        [b'{' | b'[', ..] => "a JSON file; give the directory or the archive of a Zarr store".to_owned(),
         _ => "a file of another kind; give the directory or the archive of a Zarr store".to_owned(),
     };
     Some(format!("expected a directory or a zip archive, but found {found}"))
