@@ -56,7 +56,7 @@ def blosc_streams(data: bytes, block: int, literals: bool) -> bytes:
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(("block", "literals"), [(16 << 10, False), (16 << 10, True), (128, False), (50_000, True)])
 def test_noise_in_blosc_streams(tmp_path, device, zarr_format, block, literals):
-    """GDAL gives Blosc room for more than it needs, which then stores noise stream by stream, a few bytes longer than as a whole."""
+    """GDAL gives Blosc more room than it needs. Blosc then stores noise stream by stream, a few bytes longer than as a whole."""
     values = np.random.default_rng(0).integers(0, 256, (3, 250, 200), dtype="uint8")
     write_array(
         tmp_path, "a", values, zarr_format=zarr_format, codec="blosc-lz4-noshuffle" if zarr_format == 3 else "blosc-lz4-shuffle",
@@ -160,7 +160,9 @@ def test_fill_values_that_are_numbers_though_zarr_python_refuses_some(tmp_path, 
     epoch(device, tmp_path, values, arrays=["a"])
 
 
-@pytest.mark.parametrize(("dtype", "fill"), [("int16", "1.5"), ("uint8", "256"), ("float32", "much"), ("int32", "nan"), ("bool", "no")])
+@pytest.mark.parametrize(("dtype", "fill"), [
+    ("int16", "1.5"), ("uint8", "256"), ("float32", "much"), ("int32", "nan"), ("bool", "no"),
+])
 def test_fill_values_that_are_no_numbers(tmp_path, device, dtype, fill):
     write_array(tmp_path, "a", sample_values(dtype, SHAPE), layout=Layout((1, 64, 50)), dims=DIMS)
     file, document = metadata(tmp_path, "a")

@@ -128,10 +128,12 @@ fn rare_operations_give_the_same_on_both_sides() {
                     let n = stored.len() as u32;
                     let mut j = job(bytes.as_ptr() as u64, out.as_mut_ptr() as u64, &[(n, 1, 1)], of);
                     j.op = number;
-                    // SAFETY: both vectors have `n` elements of the types that the operation names.
-                    match by_kernels {
-                        false => unsafe { run(&j, &ops[number as usize]) },
-                        true => unsafe { dali_zarr_kernels::host::assemble(&[j], &ops) },
+                    if by_kernels {
+                        // SAFETY: both vectors have `n` elements of the types that the operation names.
+                        unsafe { dali_zarr_kernels::host::assemble(&[j], &ops) };
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { run(&j, &ops[number as usize]) };
                     }
                 }
                 let nan = |bytes: &[u8], d: DType| match d {

@@ -147,7 +147,6 @@ impl Tasks {
             drop(range);
             match looked {
                 Ok(len) => {
-                    drop(to);
                     // The receiver may be gone already: then nobody waits for this read.
                     let _ = self.shared.events.send(Event::Fetched(read.group, len.map(Some)));
                 }

@@ -199,8 +199,8 @@ impl RandomWorld<'_> {
         let (format, decoded) = (&self.catalog.part(id).format, self.catalog.decoded_bytes(id));
         let (usual, most) = (format.usual_encoded_bytes(decoded), format.most_encoded_bytes(decoded));
         let bits = self.lacking.bits([2, id.array.into(), id.part.into(), id.index]);
-        let least = if bits % 16 == 0 { usual + 1 } else { 1 };
-        let end = if bits % 16 == 0 { most.min(2 * usual) } else { usual };
+        let least = if bits.is_multiple_of(16) { usual + 1 } else { 1 };
+        let end = if bits.is_multiple_of(16) { most.min(2 * usual) } else { usual };
         least + below(mix(bits), (end + 1).saturating_sub(least) as u64) as usize
     }
 

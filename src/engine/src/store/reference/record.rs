@@ -21,9 +21,15 @@ pub(super) fn parse(bytes: &[u8], resolver: &Resolver) -> Result<Targets> {
     let mut ranges = vec![(0u64, 0u64); file.rows()];
     let number =
         |n: i64| u64::try_from(n).map_err(|_| Error::runtime(format!("expected a number of bytes, but found {n}")));
-    let mut offset = |i: usize, n| Ok(ranges[i].0 = number(n)?);
+    let mut offset = |i: usize, n| {
+        ranges[i].0 = number(n)?;
+        Ok(())
+    };
     let has_offsets = file.integers("offset", &mut offset)?;
-    let mut size = |i: usize, n| Ok(ranges[i].1 = number(n)?);
+    let mut size = |i: usize, n| {
+        ranges[i].1 = number(n)?;
+        Ok(())
+    };
     let has_sizes = file.integers("size", &mut size)?;
     let mut urls = Vec::new();
     let url = |url: &[u8]| {
@@ -31,7 +37,10 @@ pub(super) fn parse(bytes: &[u8], resolver: &Resolver) -> Result<Targets> {
             std::str::from_utf8(url).map_err(|_| Error::runtime("expected paths in UTF-8, but found other bytes"))?;
         targets.url(&resolver.resolve(url)?)
     };
-    let has_paths = file.bytes("path", url, |i, url| Ok(urls.push((i, url))))?;
+    let has_paths = file.bytes("path", url, |i, url| {
+        urls.push((i, url));
+        Ok(())
+    })?;
     for (i, url) in urls {
         // Without a range it is the whole file.
         targets.set_file(i, url, (ranges[i] != (0, 0)).then_some(ranges[i]))?;
@@ -39,9 +48,13 @@ pub(super) fn parse(bytes: &[u8], resolver: &Resolver) -> Result<Targets> {
     // What stands in the references comes before what they refer to.
     let mut values = Vec::new();
     let value = |value: &[u8]| Ok(targets.bytes(&inline(value)?));
-    let has_values = file.bytes("raw", value, |i, place| Ok(values.push((i, place))))?;
+    let has_values = file.bytes("raw", value, |i, place| {
+        values.push((i, place));
+        Ok(())
+    })?;
     values.iter().for_each(|(i, place)| targets.set_inline(*i, place));
-    if !has_values && !(has_paths && has_offsets && has_sizes) {
+    let has_ranges = has_paths && has_offsets && has_sizes;
+    if !has_values && !has_ranges {
         return Err(Error::runtime("expected the columns path, offset and size, or raw, but found others"));
     }
     targets.check()?;
