@@ -11,7 +11,6 @@ import dali_zarr
 import numpy as np
 import psutil
 import pytest
-from dali_zarr import _native
 from support.cuda import memory_used
 from support.pipelines import build, check, run_script
 from support.stores import Layout, metadata, write_array
@@ -186,11 +185,6 @@ def test_what_the_machine_lacks_in_the_dynamic_mode(huge):
         "    raise AssertionError('no error')\n",
         str(huge),
     )
-
-
-def test_what_the_machine_lacks_by_the_c_abi(huge):
-    with pytest.raises(MemoryError, match="host memory: expected at least"):
-        _native.read_vector(str(huge), "line")
 
 
 def test_what_a_gpu_lacks_is_a_memory_error(tmp_path, gpu):

@@ -106,6 +106,7 @@ impl Lacking<'_> {
 /// The surroundings of one scheduler.
 struct RandomWorld<'a> {
     random: Random,
+    unusual: bool,
     catalog: &'a Catalog,
     lacking: Lacking<'a>,
     faults: Faults,
@@ -199,8 +200,9 @@ impl RandomWorld<'_> {
         let (format, decoded) = (&self.catalog.part(id).format, self.catalog.decoded_bytes(id));
         let (usual, most) = (format.usual_encoded_bytes(decoded), format.most_encoded_bytes(decoded));
         let bits = self.lacking.bits([2, id.array.into(), id.part.into(), id.index]);
-        let least = if bits.is_multiple_of(16) { usual + 1 } else { 1 };
-        let end = if bits.is_multiple_of(16) { most.min(2 * usual) } else { usual };
+        let longer = self.unusual && bits.is_multiple_of(16);
+        let least = if longer { usual + 1 } else { 1 };
+        let end = if longer { most.min(2 * usual) } else { usual };
         least + below(mix(bits), (end + 1).saturating_sub(least) as u64) as usize
     }
 
@@ -228,7 +230,7 @@ impl RandomWorld<'_> {
         let mut at = self.random.below(1000);
         let mut places: Vec<(u64, u64)> = (0..slots)
             .map(|_| {
-                let longer = most > usual && self.random.chance(0.03);
+                let longer = self.unusual && most > usual && self.random.chance(0.03);
                 let len = match route {
                     Route::Raw => decoded as u64,
                     _ if longer => {
@@ -480,17 +482,17 @@ const SHARED: u64 = 1 << 13;
 const READERS: usize = 96;
 
 /// The readers of a world's group.
-fn readers(seed: u64) -> Vec<Prepared> {
+fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
     let mut random = Random::new(key(&[seed / SHARED]));
     let mut readers = Vec::with_capacity(READERS);
     while readers.len() < READERS {
-        readers.extend(Prepared::random(&mut random).ok());
+        readers.extend(Prepared::random(&mut random, unusual).ok());
     }
     readers
 }
 
 /// What a world ended with.
-fn live(seed: u64, readers: &[Prepared]) -> Result<()> {
+fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let mut random = Random::new(seed);
     let reader = &readers[random.below(readers.len() as u64) as usize];
     let (opened, catalog) = (&reader.opened, &reader.opened.catalog);
@@ -525,6 +527,7 @@ fn live(seed: u64, readers: &[Prepared]) -> Result<()> {
     let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
     let batches = 1 + random.below(10);
     let mut world = RandomWorld {
+        unusual,
         catalog,
         lacking: Lacking { seed, catalog, share },
         faults,
@@ -602,11 +605,12 @@ pub struct Failure {
     pub what: String,
 }
 
-/// Lives through the worlds of these seeds on so many threads. The first failure ends it.
+/// Lives through the worlds of these seeds on so many threads. The first failure ends it. In `unusual` worlds some chunks have
+/// more encoded bytes than is usual, and some stores tell where chunks lie in larger objects.
 ///
 /// # Errors
 /// The failure.
-pub fn search(seeds: Range<u64>, threads: usize) -> Result<(), Failure> {
+pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Failure> {
     let next = AtomicU64::new(seeds.start / SHARED);
     let failed = AtomicBool::new(false);
     let work = || -> Result<(), Failure> {
@@ -616,9 +620,9 @@ pub fn search(seeds: Range<u64>, threads: usize) -> Result<(), Failure> {
             if of_group.is_empty() || failed.load(Relaxed) {
                 return Ok(());
             }
-            let readers = readers(of_group.start);
+            let readers = readers(of_group.start, unusual);
             for seed in of_group {
-                let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &readers)));
+                let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &readers, unusual)));
                 let what = match lived {
                     Ok(Ok(())) => continue,
                     Ok(Err(e)) => e.message().to_owned(),
@@ -645,7 +649,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_worlds() {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        if let Err(Failure { seed, what }) = search(0..100_000, threads) {
+        if let Err(Failure { seed, what }) = search(0..100_000, threads, false) {
             panic!("world {seed}: {what}; again: cargo run --release --example simulate -- --seed {seed} --worlds 1");
         }
     }
