@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Index> {
-        parse(text.as_bytes(), Resolver::at("/work/dir"))
+        parse(text.as_bytes(), Resolver::at("/data/dir"))
     }
 
     fn shown(index: &Index, key: &str) -> String {
@@ -249,7 +249,7 @@ mod tests {
             (".zgroup", r#""{\"zarr_format\": 2}""#),
             ("a/.zarray", r#""{\"shape\": [2], \"chunks\": [1]}""#),
             ("a/0", "s3://b/f.nc 5 7"),
-            ("a/1", "file:///work/dir/rel/f.nc"),
+            ("a/1", "file:///data/dir/rel/f.nc"),
             ("a/2", "file:///abs/{{f}} 0 0"),
             ("a/4", "\"plain text \u{e9}\""),
             ("a/5", "\"\""),

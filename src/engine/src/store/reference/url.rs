@@ -74,21 +74,21 @@ mod tests {
 
     #[test]
     fn one_name_for_each_file() {
-        let resolver = Resolver::at("/work/dir");
+        let resolver = Resolver::at("/data/dir");
         for (given, expected) in [
-            ("a.nc", "file:///work/dir/a.nc"),
-            ("./b/../a b.nc", "file:///work/dir/a b.nc"),
+            ("a.nc", "file:///data/dir/a.nc"),
+            ("./b/../a b.nc", "file:///data/dir/a b.nc"),
             ("../../../etc/passwd", "file:///etc/passwd"),
             ("/data//x/./a%20.nc", "file:///data/x/a%2520.nc"),
             ("file:///data/a.nc", "file:///data/a.nc"),
-            ("file://a.nc", "file:///work/dir/a.nc"),
+            ("file://a.nc", "file:///data/dir/a.nc"),
             ("local:///data/a.nc", "file:///data/a.nc"),
             ("s3://bucket/a b%20.nc", "s3://bucket/a b%2520.nc"),
             ("s3a://bucket/a", "s3://bucket/a"),
             ("gcs://bucket/a", "gs://bucket/a"),
             ("https://host/a%20b", "https://host/a%20b"),
-            ("c://x", "file:///work/dir/c:/x"),
-            ("", "file:///work/dir"),
+            ("c://x", "file:///data/dir/c:/x"),
+            ("", "file:///data/dir"),
         ] {
             assert_eq!(resolver.resolve(given).unwrap(), expected, "{given}");
         }
