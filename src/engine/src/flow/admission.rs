@@ -69,10 +69,7 @@ impl Scheduler {
         while self.may_read(false) || self.may_read(true) {
             if self.idle() {
                 // Nothing will give memory back: what is free has to be as good as it gets.
-                self.s.staging.arena.join_all();
-                for block in [&mut self.s.slots, &mut self.s.landing].into_iter().flatten() {
-                    block.arena.join_all();
-                }
+                self.join_free_memory();
             }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
@@ -95,6 +92,15 @@ impl Scheduler {
                 Admission::NoRoom if self.lacking.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
                 Admission::NoRoom | Admission::Later => return,
             }
+        }
+    }
+
+    /// Joins all free ranges of memory with their neighbours. A range that was used lately and lies in the middle would otherwise be
+    /// used again, and keep apart what one read needs.
+    pub(super) fn join_free_memory(&mut self) {
+        self.s.staging.arena.join_all();
+        for block in [&mut self.s.slots, &mut self.s.landing].into_iter().flatten() {
+            block.arena.join_all();
         }
     }
 

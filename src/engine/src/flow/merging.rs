@@ -186,7 +186,9 @@ impl Scheduler {
                 self.lacking = Some(Lacking { staging, slots, short, batch: head.batch });
                 return Admission::NoRoom;
             }
-            // Not enough memory for all of them, ever: fewer, the first one alone in the end.
+            // Not enough memory for all of them, ever: fewer, the first one alone in the end. What this attempt took and gave back
+            // lies anywhere.
+            self.join_free_memory();
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };

@@ -215,6 +215,29 @@ impl Scheduler {
         })
     }
 
+    /// What it waits for, for a simulation that stands still.
+    pub(super) fn summary(&self) -> String {
+        let memory = |block: &Block| format!("{} of {} bytes free", block.arena.available(), block.arena.capacity());
+        let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.settled()).take(3).collect();
+        format!(
+            "{:?} reads, {} uploads, {} indexes and {} tasks in flight, {} lanes idle, {} jobs loose; {} batches, {} active, {} untaken; staging: {}; slots: {:?}; {:?}; kept: {:?}; pending: {:?}; unsettled chunks: {waiting:?}",
+            self.reads_in_flight,
+            self.uploads_in_flight,
+            self.index_reads_in_flight,
+            self.cpu_tasks_in_flight,
+            self.idle_lanes.len(),
+            self.loose.work.served.len(),
+            self.batches.list.len(),
+            self.batches.active,
+            self.untaken,
+            memory(&self.s.staging),
+            self.s.slots.as_ref().map(memory),
+            self.lacking,
+            self.kept,
+            self.pending,
+        )
+    }
+
     /// Takes note of what happened.
     pub(super) fn handle(&mut self, event: Event) {
         match event {
