@@ -126,15 +126,13 @@ impl Scheduler {
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
         let (catalog, id) = (Arc::clone(&self.s.shared.catalog), self.chunks[handle].id);
-        match catalog.location(id) {
-            Location::Unread(_) => {}
-            location => {
-                self.chunks[handle].place.location = location;
-                return match location {
-                    Location::Range(range) => self.admit_range(head, range),
-                    _ => self.admit_alone(head),
-                };
-            }
+        // While the scheduler hasn't heard that the index was read, the chunk waits with the others that do: they are read together.
+        if !self.shards.is_reading(shard) && !matches!(catalog.location(id), Location::Unread(_)) {
+            self.locate(shard);
+            return match self.chunks[handle].place.location {
+                Location::Range(range) => self.admit_range(head, range),
+                _ => self.admit_alone(head),
+            };
         }
         match self.shards.get(shard, handle) {
             Ok(_) => self.admit_alone(head),

@@ -142,6 +142,11 @@ impl Shards {
         }
     }
 
+    /// Whether the index of a shard is being read.
+    pub fn is_reading(&self, shard: ShardId) -> bool {
+        matches!(self.states.get(&shard), Some(State::Reading(_)))
+    }
+
     /// Whether the index of a shard is to be read ahead, for chunks that will ask for it.
     pub fn expect(&mut self, shard: ShardId) -> bool {
         // Half of the room stays for those that are in use.
