@@ -148,7 +148,7 @@ fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
         ..Spec::default()
     };
     let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
-    spec.host_memory_limit = Some(MEMORY.max(smallest(&spec, &opened.needs, &opened.catalog)?.host as u64));
+    spec.host_memory_limit = Some(MEMORY.max(smallest(&spec, &opened.needs, &opened.chunk_index)?.host as u64));
     let batch = Reader::start(&spec, opened)?.next_batch()?;
     let (values, _) = batch.host[0].as_slice().as_chunks();
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())

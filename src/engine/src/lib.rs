@@ -5,25 +5,29 @@
 //! `pick` by coordinates asks [`labels`] before. It knows nothing of DALI or Python.
 
 pub mod assemble;
+pub mod batch;
+pub mod budget;
 pub mod cache;
+mod chunk_index;
 pub mod codec;
-pub mod cuda;
+mod cpu;
 pub mod dataset;
 pub mod dtype;
 pub mod error;
 pub mod explain;
-pub mod flow;
 pub mod geometry;
 mod gpu;
-pub mod gpu_codec;
+mod io;
 mod json;
 pub mod labels;
 pub mod memory;
+mod messages;
 mod nvtx;
 pub mod order;
 pub mod plan;
 mod random;
 pub mod reader;
+pub mod scheduler;
 pub mod spec;
-pub mod state;
+pub mod stats;
 pub mod store;

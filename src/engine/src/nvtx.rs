@@ -18,7 +18,7 @@ const INJECTION: &str = "NVTX_INJECTION64_PATH";
 /// Functions of each module of NVTX's interface, the unused number 0 included: none, CORE, CUDA, OPENCL, CUDART, CORE2, SYNC.
 /// Profilers expect all modules; only CORE is called from here.
 const FUNCTIONS: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
-const MOST_FUNCTIONS: usize = 16;
+const MAX_FUNCTIONS: usize = 16;
 const CORE: usize = 1;
 /// Numbers of functions in CORE.
 const RANGE_PUSH: usize = 9;
@@ -27,11 +27,11 @@ const NAME_THREAD: usize = 14;
 
 type Slot = AtomicPtr<c_void>;
 /// Addresses of slots, as the profiler sees them: nothing, one for each function, nothing.
-type Table = [*const Slot; MOST_FUNCTIONS + 1];
+type Table = [*const Slot; MAX_FUNCTIONS + 1];
 
 /// Where the profiler puts its functions.
-static SLOTS: [[Slot; MOST_FUNCTIONS]; FUNCTIONS.len()] =
-    [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_FUNCTIONS] }; FUNCTIONS.len()];
+static SLOTS: [[Slot; MAX_FUNCTIONS]; FUNCTIONS.len()] =
+    [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_FUNCTIONS] }; FUNCTIONS.len()];
 
 struct Tables([Table; FUNCTIONS.len()]);
 
@@ -39,7 +39,7 @@ struct Tables([Table; FUNCTIONS.len()]);
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = {
-    let mut tables = [[std::ptr::null(); MOST_FUNCTIONS + 1]; FUNCTIONS.len()];
+    let mut tables = [[std::ptr::null(); MAX_FUNCTIONS + 1]; FUNCTIONS.len()];
     let mut module = 0;
     while module < FUNCTIONS.len() {
         let mut function = 1;

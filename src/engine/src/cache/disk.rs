@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tokio::sync::Semaphore;
 
-use super::file::{Look, Opened};
+use super::file::{Look, PieceFile};
 use super::folder::{ADMITTED, Folder, Put, Room, charge};
 use super::{Counters, Name, Piece, add};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ const TIDY: Duration = Duration::from_secs(1800);
 pub(super) struct Disk {
     folder: Arc<Folder>,
     pub limit: u64,
-    queue: Option<Sender<Work>>,
+    queue: Option<Sender<WriterTask>>,
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
     /// Reads of the disk at a time: each keeps a thread.
@@ -53,7 +53,7 @@ pub(super) struct Disk {
     counters: Arc<Counters>,
 }
 
-enum Work {
+enum WriterTask {
     Keep(Piece),
     Forget(Name),
 }
@@ -110,7 +110,7 @@ impl Disk {
     }
 
     /// The piece of this name, if there is one.
-    pub fn look(&self, name: &Name) -> Option<Opened> {
+    pub fn look(&self, name: &Name) -> Option<PieceFile> {
         self.shared.lookups.fetch_add(1, Relaxed);
         match self.folder.look(name) {
             Look::Piece(piece) => return Some(piece),
@@ -122,7 +122,7 @@ impl Disk {
     }
 
     /// Reads a piece to the front of `to`; false if it can't be had.
-    pub fn fill(&self, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+    pub fn fill(&self, name: &Name, piece: &PieceFile, to: &mut [u8]) -> bool {
         let len = piece.len;
         let filled = len <= to.len() && {
             let filled = piece.fill(&mut to[..len]);
@@ -158,7 +158,7 @@ impl Disk {
     pub fn forget(&self, name: &Name) {
         // What finds no room in the queue is forgotten by the next who can't use it.
         if self.reserve(cost(name, 0)) {
-            self.send(Work::Forget(name.clone()));
+            self.send(WriterTask::Forget(name.clone()));
         }
     }
 
@@ -180,7 +180,7 @@ impl Disk {
             return;
         }
         let (name, version) = (name.clone(), Some(Arc::clone(version)));
-        self.send(Work::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
+        self.send(WriterTask::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
     }
 
     /// Room in the queue, if there is some.
@@ -193,7 +193,7 @@ impl Disk {
         fits
     }
 
-    fn send(&self, work: Work) {
+    fn send(&self, work: WriterTask) {
         if let Some(queue) = &self.queue {
             // Should the thread have died, all that would be written is lost.
             let _ = queue.send(work);
@@ -218,7 +218,7 @@ impl Disk {
 
 /// What a piece takes while it waits.
 fn cost(name: &Name, bytes: usize) -> u64 {
-    (size_of::<Work>() + name.bytes.len() + bytes) as u64 + 64
+    (size_of::<WriterTask>() + name.bytes.len() + bytes) as u64 + 64
 }
 
 /// Half of what the disk has free, counting what the folder holds already.
@@ -246,14 +246,21 @@ impl Drop for Disk {
 }
 
 /// The writer's thread.
-fn write(folder: &Folder, limit: u64, began: SystemTime, works: &Receiver<Work>, shared: &Shared, counters: &Counters) {
+fn write(
+    folder: &Folder,
+    limit: u64,
+    began: SystemTime,
+    works: &Receiver<WriterTask>,
+    shared: &Shared,
+    counters: &Counters,
+) {
     folder.tidy();
     let mut tidied = Instant::now();
     let mut failed: Option<Instant> = None;
     for work in works {
         let piece = match work {
-            Work::Keep(piece) => piece,
-            Work::Forget(name) => {
+            WriterTask::Keep(piece) => piece,
+            WriterTask::Forget(name) => {
                 folder.remove(&name);
                 shared.waiting.fetch_sub(cost(&name, 0), Relaxed);
                 continue;

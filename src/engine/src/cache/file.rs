@@ -30,11 +30,11 @@ pub(super) enum Look {
     Nothing,
     /// Something that is no piece, or a damaged one.
     Damaged,
-    Piece(Opened),
+    Piece(PieceFile),
 }
 
 /// A piece of which the head was read.
-pub(super) struct Opened {
+pub(super) struct PieceFile {
     file: File,
     at: u64,
     crc: u32,
@@ -94,7 +94,7 @@ pub(super) fn look(path: &Path, name: &Name) -> Look {
     }
 }
 
-fn opened(file: File, name: &Name) -> io::Result<Option<Opened>> {
+fn opened(file: File, name: &Name) -> io::Result<Option<PieceFile>> {
     let meta = file.metadata()?;
     let mut start = [0; LONGEST];
     let have = usize::try_from(meta.len()).unwrap_or(LONGEST).min(LONGEST);
@@ -123,10 +123,10 @@ fn opened(file: File, name: &Name) -> io::Result<Option<Opened>> {
         },
     };
     let used = meta.modified()?;
-    Ok(usize::try_from(len).ok().map(|len| Opened { file, at: head as u64, crc, len, size, version, used }))
+    Ok(usize::try_from(len).ok().map(|len| PieceFile { file, at: head as u64, crc, len, size, version, used }))
 }
 
-impl Opened {
+impl PieceFile {
     /// Marks it as used now.
     pub fn touch(&self) {
         // A folder of somebody else, who may not be able to do without: nothing is lost.

@@ -33,7 +33,7 @@ use crate::spec::Spec;
 use crate::store::object::is_dated_or_tagged;
 use crate::store::{self, ByteRange, Found, Latency, Store, blocking};
 use disk::Disk;
-use file::Opened;
+use file::PieceFile;
 use memory::Memory;
 
 /// The least that a cache may be given: less is a mistake in the unit.
@@ -126,7 +126,7 @@ pub(crate) enum Looked {
 }
 
 /// A piece on the disk whose version the store must confirm. It stays readable if others remove it.
-pub(crate) struct Unvalidated(Opened);
+pub(crate) struct Unvalidated(PieceFile);
 
 /// The caches of a reader.
 pub(crate) struct Cache {
@@ -323,7 +323,7 @@ impl Cache {
     }
 
     /// Whether the piece is there; if it is a whole value that is longer than `to`, of which only the size is told, as a store does.
-    fn fill(&self, disk: &Disk, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+    fn fill(&self, disk: &Disk, name: &Name, piece: &PieceFile, to: &mut [u8]) -> bool {
         if piece.len > to.len() {
             return name.is_whole() && piece.len as u64 == piece.size;
         }

@@ -45,11 +45,11 @@ struct Row {
     next: u32,
     /// Those that copy it, to or from the block.
     pins: u16,
-    state: State,
+    state: RowState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RowState {
     /// No entry begins here.
     None,
     /// Its bytes are on their way.
@@ -117,7 +117,7 @@ impl Table {
     pub fn pin(&mut self, hash: u64) -> Option<Pinned> {
         self.lookups += 1;
         self.longest = (self.longest - FORGOTTEN).max(0.0);
-        let first = self.find(hash).filter(|&f| self.rows[f as usize].state == State::Ready)?;
+        let first = self.find(hash).filter(|&f| self.rows[f as usize].state == RowState::Ready)?;
         let now = self.lookups;
         let row = &mut self.rows[first as usize];
         row.pins = row.pins.checked_add(1)?;
@@ -130,7 +130,7 @@ impl Table {
     /// An entry of so many units that is to be filled, if there is room or some can be made; one of the same hash goes.
     pub fn reserve(&mut self, hash: u64, units: u32, bytes: u64, evictions: &AtomicU64) -> Option<Pinned> {
         if let Some(first) = self.find(hash) {
-            if self.rows[first as usize].state == State::Filling {
+            if self.rows[first as usize].state == RowState::Filling {
                 return None;
             }
             self.drop_entry(first);
@@ -145,8 +145,8 @@ impl Table {
     /// All of a reserved entry is there.
     pub fn filled(&mut self, first: u32) {
         let row = &mut self.rows[first as usize];
-        if row.state == State::Filling {
-            row.state = State::Ready;
+        if row.state == RowState::Filling {
+            row.state = RowState::Ready;
         }
     }
 
@@ -155,9 +155,9 @@ impl Table {
         let row = &mut self.rows[first as usize];
         row.pins -= 1;
         match row.state {
-            State::Dropped if row.pins == 0 => self.release(first),
+            RowState::Dropped if row.pins == 0 => self.release(first),
             // Whoever filled it gave up.
-            State::Filling => self.drop_entry(first),
+            RowState::Filling => self.drop_entry(first),
             _ => {}
         }
     }
@@ -179,14 +179,14 @@ impl Table {
     /// Units that complete entries should have, those that are free, and all; for tests when nothing is being filled.
     #[cfg(test)]
     pub fn balance(&self, unit: usize) -> (u32, u32, u32) {
-        let ready = self.rows.iter().filter(|r| r.state == State::Ready);
+        let ready = self.rows.iter().filter(|r| r.state == RowState::Ready);
         (ready.map(|r| r.bytes.div_ceil(unit as u64) as u32).sum(), self.available, self.units)
     }
 
     /// Whether nobody has an entry, and none waits for its end.
     #[cfg(test)]
     pub fn is_at_rest(&self) -> bool {
-        self.rows.iter().all(|r| r.pins == 0 && matches!(r.state, State::None | State::Ready))
+        self.rows.iter().all(|r| r.pins == 0 && matches!(r.state, RowState::None | RowState::Ready))
     }
 
     fn random(&mut self, n: u64) -> u64 {
@@ -239,7 +239,7 @@ impl Table {
                 let unit = self.random(u64::from(self.units)) as usize;
                 let Some(&owner) = self.owner.get(unit).filter(|&&o| o != NONE) else { continue };
                 let row = &self.rows[owner as usize];
-                if row.state != State::Ready || row.pins > 0 {
+                if row.state != RowState::Ready || row.pins > 0 {
                     continue;
                 }
                 any = Some(owner);
@@ -272,7 +272,7 @@ impl Table {
         for _ in 0..units {
             let unit = if self.free == NONE {
                 // One that was never used: so pages are touched only when they are needed.
-                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: State::None };
+                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: RowState::None };
                 self.next.push(NONE);
                 self.owner.push(NONE);
                 self.rows.push(row);
@@ -294,7 +294,7 @@ impl Table {
         let place = self.place(hash);
         let next = self.places[place].checked_sub(1).unwrap_or(NONE);
         self.places[place] = first + 1;
-        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: State::Filling };
+        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: RowState::Filling };
         first
     }
 
@@ -314,14 +314,14 @@ impl Table {
                 at = self.rows[at as usize].next;
             }
         }
-        self.rows[first as usize].state = State::Dropped;
+        self.rows[first as usize].state = RowState::Dropped;
         if self.rows[first as usize].pins == 0 {
             self.release(first);
         }
     }
 
     fn release(&mut self, first: u32) {
-        self.rows[first as usize].state = State::None;
+        self.rows[first as usize].state = RowState::None;
         let (mut at, mut units) = (first, 1);
         loop {
             self.owner[at as usize] = NONE;

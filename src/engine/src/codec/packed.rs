@@ -77,11 +77,11 @@ impl Packed {
         }
     }
 
-    /// See [`super::ChunkFormat::most_encoded_bytes`].
-    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match (&self.chain, self.compression) {
-            (Some(chain), _) => chain.most_encoded_bytes(decoded),
-            (None, compression) => compression.map_or(decoded, |c| c.most_encoded_bytes(decoded)),
+            (Some(chain), _) => chain.max_encoded_bytes(decoded),
+            (None, compression) => compression.map_or(decoded, |c| c.max_encoded_bytes(decoded)),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::json::shown;
 const MAX_DIMS: usize = 32;
 
 /// Bytes of a decoded chunk: more than any machine has memory for, and far from where sums overflow.
-const MOST_CHUNK: usize = 1 << 44;
+const MAX_CHUNK: usize = 1 << 44;
 
 /// An array in one of the stores that are joined.
 #[derive(Debug)]
@@ -220,9 +220,9 @@ fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Resul
 fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
     let bytes = decoded_bytes(&largest, stored.dtype)?;
-    if bytes > MOST_CHUNK {
+    if bytes > MAX_CHUNK {
         return Err(Error::value(format!(
-            "expected chunks of at most {MOST_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
+            "expected chunks of at most {MAX_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
         )));
     }
     Ok((largest, bytes))

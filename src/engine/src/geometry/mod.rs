@@ -13,12 +13,12 @@ pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use starts::Starts;
 
+use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::reader::OutputInfo;
 use crate::spec::Spec;
 
 /// What geometry knows of an array.

@@ -1,9 +1,9 @@
 //! Which outputs there are and where each array's elements go in them.
 
 use super::{ArrayShape, Axis, Norm, Role, View, layout};
+use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reader::OutputInfo;
 use crate::spec::Spec;
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.

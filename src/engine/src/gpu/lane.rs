@@ -11,23 +11,22 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dali_zarr_kernels::{Copy, GATHER_TILE, Job, Layout, TILE};
+use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
 use super::decoding::Decoder;
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use super::zstd_decoder;
-use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
+use crate::budget::DeviceBudget;
+use crate::chunk_index::Route;
 use crate::error::{Error, Result};
-use crate::flow::budget::DeviceBudget;
-use crate::flow::catalog::Route;
-use crate::flow::stats::Stats;
-use crate::flow::tasks::{GroupId, Outcome, Shared};
-use crate::flow::wave::{Wave, WaveChunk, WaveDone};
+use crate::gpu::driver::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
+use crate::messages::{GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
+use crate::stats::Stats;
 
 /// Copies plain values to new device memory, and waits.
-pub(super) fn upload<T: std::marker::Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
+pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
     let bytes = std::mem::size_of_val(values);
     let buffer = DeviceBuffer::alloc(device, bytes.max(1))?;
     let stream = Stream::new(device)?;
@@ -91,7 +90,7 @@ impl Lane {
     fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
         let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
         for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
-            match self.shared.catalog.route(chunk.id) {
+            match self.shared.chunk_index.route(chunk.id) {
                 Route::Cpu => {}
                 _ if !good || outcome.is_err() => failed += 1,
                 Route::Raw => uncompressed += 1,
@@ -120,7 +119,7 @@ impl Lane {
             let _ = self.stream.synchronize();
         }
         if !groups.is_empty() {
-            let _ = self.shared.events.send(crate::flow::Event::Copied(groups));
+            let _ = self.shared.events.send(crate::messages::Event::Copied(groups));
         }
         let outcomes = wave
             .chunks
@@ -129,13 +128,13 @@ impl Lane {
             .map(|(c, outcome)| Outcome {
                 handle: c.handle,
                 result: match (outcome, &result) {
-                    (Err(e), _) => Err(e.within(self.shared.catalog.name(c.id))),
+                    (Err(e), _) => Err(e.within(self.shared.chunk_index.name(c.id))),
                     (Ok(_), Err(e)) => Err(e.clone()),
                     (Ok(layout), Ok(())) => Ok(layout),
                 },
             })
             .collect();
-        WaveDone { lane: self.index, outcomes, served: wave.work.served, pinned: wave.pinned, result }
+        WaveDone { lane: self.index, outcomes, served: wave.assembly.served, pinned: wave.pinned, result }
     }
 
     fn steps(
@@ -145,12 +144,12 @@ impl Lane {
         outcomes: &mut [Result<Layout>],
     ) -> Result<()> {
         self.device.bind()?;
-        for &event in &wave.work.after {
+        for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
         }
         let sorted = {
             let takes = |part: &_| self.decoder.takes(&self.tables, part);
-            sort(wave, &self.shared.catalog, self.staging.len(), self.decoder.zstd, takes)
+            sort(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
         };
         self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
@@ -176,7 +175,7 @@ impl Lane {
         self.assembled.record(&self.stream)?;
         self.copied.synchronize()?;
         if !groups.is_empty() {
-            let _ = self.shared.events.send(crate::flow::Event::Copied(std::mem::take(groups)));
+            let _ = self.shared.events.send(crate::messages::Event::Copied(std::mem::take(groups)));
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.stream.synchronize()?;
@@ -222,9 +221,9 @@ impl Lane {
     fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
         let (n, base) = (pieces.len(), self.staging.ptr());
         let (copies, tiles) = (self.tables.copies(), self.tables.copy_tiles());
-        for (copy, piece) in self.tables.values::<Copy>(copies, n).iter_mut().zip(pieces) {
+        for (copy, piece) in self.tables.values::<CopyJob>(copies, n).iter_mut().zip(pieces) {
             let slot = wave.chunks[piece.chunk].slot;
-            *copy = Copy { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
+            *copy = CopyJob { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
         }
         let starts = self.tables.values::<u32>(tiles, n + 1);
         starts[0] = 0;
@@ -232,7 +231,7 @@ impl Lane {
             starts[k + 1] = starts[k] + (piece.len as u32).div_ceil(GATHER_TILE);
         }
         let total = starts[n];
-        self.tables.send(&self.stream, copies, n * size_of::<Copy>())?;
+        self.tables.send(&self.stream, copies, n * size_of::<CopyJob>())?;
         self.tables.send(&self.stream, tiles, (n + 1) * 4)?;
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations in slots.
@@ -246,7 +245,7 @@ impl Lane {
         // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
         let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
-        self.shared.catalog.decode(chunk.id, bytes, out)?;
+        self.shared.chunk_index.decode(chunk.id, bytes, out)?;
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
         unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
         self.stream.synchronize()
@@ -270,8 +269,8 @@ impl Lane {
         }
         let good = wave.chunks.iter().zip(outcomes).filter(|(_, o)| o.is_ok());
         let jobs: Vec<&Job> = good
-            .flat_map(|(c, _)| &wave.work.jobs[c.jobs.clone()])
-            .chain(&wave.work.jobs[wave.loose.clone()])
+            .flat_map(|(c, _)| &wave.assembly.jobs[c.jobs.clone()])
+            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()])
             .collect();
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
@@ -321,7 +320,7 @@ impl Lane {
             }
             self.fell_back += 1;
             arrange(wave, i, Layout::NONE);
-            let jobs: Vec<&Job> = wave.work.jobs[wave.chunks[i].jobs.clone()].iter().collect();
+            let jobs: Vec<&Job> = wave.assembly.jobs[wave.chunks[i].jobs.clone()].iter().collect();
             for part in jobs.chunks(MAX_JOBS) {
                 self.launch(part)?;
                 self.stream.synchronize()?;
@@ -332,7 +331,7 @@ impl Lane {
 
     /// Reads a chunk once more and has the CPU decode it.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
-        let bytes = crate::flow::reread(&self.shared.catalog, chunk.id, chunk.bytes.len)?;
+        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len)?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
         self.decode_on_cpu(&again)
@@ -342,7 +341,7 @@ impl Lane {
 /// Tells a chunk's jobs in what order its bytes lie in its slot.
 fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
     let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
-    for job in &mut wave.work.jobs[jobs.clone()] {
+    for job in &mut wave.assembly.jobs[jobs.clone()] {
         job.arrange(slot, layout);
     }
 }

@@ -8,10 +8,10 @@
 use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
 
-use crate::flow::catalog::Catalog;
-use crate::flow::wave::{Content, DIRECT_COPY, Wave};
-use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, ZstdDecoder, open};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
+use crate::codec::streams::{Checksum, ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, split};
 use crate::memory::arena::rounded;
+use crate::messages::{Content, Wave};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -63,17 +63,17 @@ pub(super) struct Sorted {
 /// whether this lane has a decoder, and memory for it, for a part.
 pub(super) fn sort(
     wave: &Wave,
-    catalog: &Catalog,
+    chunk_index: &ChunkIndex,
     room: usize,
     zstd: ZstdDecoder,
-    decodable: impl Fn(&Part) -> bool,
+    decodable: impl Fn(&ChunkStream) -> bool,
 ) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
     // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
-    let mut opened = Opened::default();
+    let mut split_chunk = SplitChunk::default();
     for i in order {
         let chunk = &wave.chunks[i];
         let (start, len) = match chunk.content {
@@ -85,17 +85,18 @@ pub(super) fn sort(
             Content::Encoded => {
                 // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
                 let bytes = unsafe { chunk.bytes.bytes() };
-                let format = &catalog.part(chunk.id).format;
-                let known = format.packed().map(|packed| open(packed, zstd, bytes, chunk.decoded_bytes, &mut opened));
+                let format = &chunk_index.part(chunk.id).format;
+                let known =
+                    format.packed().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
-                let fits = |p: &Part| p.checksum.is_none() || p.to.is_multiple_of(16);
-                let takes = |p: &Part| fits(p) && (p.codec.is_none() || decodable(p));
-                if known.is_none_or(|known| known.is_err()) || !opened.parts.iter().all(takes) {
+                let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
+                let takes = |p: &ChunkStream| fits(p) && (p.codec.is_none() || decodable(p));
+                if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
                     sorted.refused.push(i);
                     continue;
                 }
-                let start = opened.parts.iter().map(|p| p.start).min().unwrap_or(0);
-                let end = opened.parts.iter().map(|p| p.start + p.len).max().unwrap_or(0);
+                let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
+                let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
                 // Longer than what writers in use write: it is the only one of its wave.
                 if end - start > room {
                     sorted.refused.push(i);
@@ -127,8 +128,8 @@ pub(super) fn sort(
             sorted.pieces.push(Piece { chunk: i, offset, to: 0, len });
             continue;
         }
-        sorted.layouts[i] = opened.layout;
-        for Part { codec, start: at, len, to, decoded, checksum, plan } in opened.parts.drain(..) {
+        sorted.layouts[i] = split_chunk.layout;
+        for ChunkStream { codec, start: at, len, to, decoded, checksum, plan } in split_chunk.streams.drain(..) {
             let offset = offset + at - start;
             match codec {
                 Some(codec) => {
@@ -146,9 +147,9 @@ pub(super) fn sort(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::wave::WaveChunk;
-    use crate::gpu_codec::tests::{sample, zstd};
+    use crate::codec::streams::tests::{sample, zstd};
     use crate::memory::Span;
+    use crate::messages::WaveChunk;
     use crate::plan::ChunkId;
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
@@ -163,7 +164,7 @@ mod tests {
         );
         std::fs::write(dir.path().join(".zarray"), metadata).unwrap();
         let spec = Spec { paths: vec![dir.path().to_str().unwrap().to_owned()], ..Spec::default() };
-        let catalog = Opened::new(&spec).unwrap().catalog;
+        let chunk_index = Opened::new(&spec).unwrap().chunk_index;
         let gzip = |i: u8, extra: usize| {
             let mut out = flate2::GzBuilder::new().extra(vec![0; extra]).write(Vec::new(), flate2::Compression::new(1));
             std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
@@ -186,7 +187,7 @@ mod tests {
             });
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut sorted = sort(&wave, &catalog, room, ZstdDecoder::Kernels, |_| true);
+            let mut sorted = sort(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);
             sorted.refused.sort_unstable();
             assert_eq!(sorted.refused, refused, "{room}");
             assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{Device, Event, Stream, copy_to_device_async};
 use crate::error::Result;
-use crate::flow::wave::Upload;
+use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
 use crate::memory::Span;
+use crate::messages::Upload;
 
 /// A stream, and the events around what was last enqueued on it.
 pub(super) struct StreamUpload {

@@ -2,7 +2,7 @@
 
 use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
 
-use super::segments::{Segment, segments};
+use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
 use crate::geometry::{Placement, Role};
 
@@ -176,7 +176,7 @@ impl Planner {
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
         for (part, grids) in array.parts.iter().enumerate() {
             // Stores that no element comes from are skipped; of the others, the part of the joined dimension.
-            let mut lists: Vec<std::borrow::Cow<'_, [Segment]>> = Vec::with_capacity(rank);
+            let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 let (k0, k1, first, stride, _) = ranges[d];
@@ -197,13 +197,13 @@ impl Planner {
                     while k < k1 {
                         let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
                         if run > 0 {
-                            list.extend(segments(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                            list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
                         }
                         k += run.max(1);
                     }
                     list
                 } else {
-                    segments(pick, first, stride, k0..k1, &grids.dims[d], 0)
+                    chunk_runs(pick, first, stride, k0..k1, &grids.dims[d], 0)
                 };
                 empty |= list.is_empty();
                 lists.push(list.into());
@@ -223,7 +223,7 @@ impl Planner {
         part: usize,
         target: Target,
         origin: i64,
-        lists: &[std::borrow::Cow<'_, [Segment]>],
+        lists: &[std::borrow::Cow<'_, [ChunkRun]>],
     ) {
         let grids = &self.arrays[p.array].parts[part];
         let rank = lists.len();
@@ -233,16 +233,16 @@ impl Planner {
         let repeat = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst });
         dims.extend(repeat);
         loop {
-            let segment = |d: usize| lists[d][at[d] as usize];
+            let run = |d: usize| lists[d][at[d] as usize];
             // Distances between elements of the decoded chunk along the array's dimensions.
             let mut distance = 1i64;
             for &d in grids.order.iter().rev() {
                 element[d] = distance;
-                distance = distance.saturating_mul(grids.dims[d].len(segment(d).chunk) as i64);
+                distance = distance.saturating_mul(grids.dims[d].len(run(d).chunk) as i64);
             }
             let (mut index, mut src, mut dst) = (0u64, 0i64, origin);
             for d in 0..rank {
-                let s = segment(d);
+                let s = run(d);
                 index = index * grids.dims[d].count() + s.chunk;
                 src += s.pos * element[d];
                 dst += s.k * p.strides[d];
@@ -259,7 +259,7 @@ impl Planner {
                     loop {
                         let (mut channel, mut src, mut dst) = (0u64, src, dst);
                         for (&(d, weight), &i) in channels.dims.iter().zip(&c) {
-                            channel += (segment(d).k as u64 + i) * weight;
+                            channel += (run(d).k as u64 + i) * weight;
                             src += dims[d].src * i as i64;
                             dst += dims[d].dst * i as i64;
                         }

@@ -8,7 +8,7 @@ use crate::order::{Blocks, Run};
 /// An array counts if it is at least this part of what one sample alone would read.
 const SHARE: u128 = 16;
 /// Where steps don't divide chunks, so many chunks at most make a block that they do divide.
-const MOST_CHUNKS: u64 = 8;
+const MAX_CHUNKS: u64 = 8;
 
 /// Runs of blocks along an axis, neighbours of one size as one.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Runs {
 
     /// `samples` samples at every `step` elements from the element `at` of a dimension with chunks of `chunk`.
     fn regular(&mut self, samples: u64, at: u64, step: u64, chunk: u64) {
-        let Some(whole) = (1..=MOST_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
+        let Some(whole) = (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
             // No border meets a start again soon: blocks of as many samples as a chunk has, wherever they lie.
             let size = (chunk / step).max(1);
             self.push(size, samples / size);
@@ -167,7 +167,7 @@ mod tests {
             runs.regular(samples, at, step, chunk);
             let sizes = sizes(&runs);
             prop_assert_eq!(sizes.iter().sum::<u64>(), samples);
-            let blocks = (1..=MOST_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
+            let blocks = (1..=MAX_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
             // The numbers of the (groups of) chunks that each block's samples start in.
             let mut from = 0;
             let mut last = None;

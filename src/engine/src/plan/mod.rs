@@ -1,8 +1,8 @@
 //! One batch of samples → the chunks that it needs and what becomes of their elements. Pure: no I/O, no device.
 
 mod boxes;
+mod chunk_runs;
 mod grouping;
-mod segments;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,7 +13,7 @@ use dali_zarr_kernels::Job;
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role, ViewDim};
 use crate::order::Sample;
-use segments::{Segment, segments};
+use chunk_runs::{ChunkRun, chunk_runs};
 
 /// One unit of decoding: a chunk, or an inner chunk of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +99,7 @@ pub struct Planner {
     geometry: Geometry,
     arrays: Vec<ArrayGrids>,
     /// Per array, part and dimension: the segments of dimensions that are read whole, which never change.
-    whole: Vec<Vec<Vec<Option<Vec<Segment>>>>>,
+    whole: Vec<Vec<Vec<Option<Vec<ChunkRun>>>>>,
     /// Elements per sample of each output.
     sample_elements: Vec<i64>,
 }
@@ -120,7 +120,7 @@ impl Planner {
                 let part = |(store, part): (usize, &PartGrid)| {
                     let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
                         let all = 0..dim.len as i64;
-                        (dim.role == Role::Whole).then(|| segments(dim.picked(store), 0, 1, all, grid, 0))
+                        (dim.role == Role::Whole).then(|| chunk_runs(dim.picked(store), 0, 1, all, grid, 0))
                     };
                     view.dims.iter().zip(&part.dims).map(whole).collect()
                 };

@@ -5,23 +5,22 @@ use std::sync::Arc;
 use super::needs::{bound_chunks, bound_counts, needs};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
-use crate::cache;
+use crate::budget::Needs;
+use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
-use crate::flow::budget::Needs;
-use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{ArrayShape, Geometry};
-use crate::gpu;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
+use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Io, Spec};
-use crate::state::Identity;
+use crate::{cache, gpu};
 
 /// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
 /// from, and what [`crate::explain`] tells.
 pub(crate) struct Opened {
-    pub catalog: Arc<Catalog>,
+    pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
     pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
@@ -83,9 +82,9 @@ impl Opened {
         };
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
-        let catalog = Arc::new(Catalog::new(dataset, planner, routes));
-        let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
-        Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
+        let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
+        let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 }
 

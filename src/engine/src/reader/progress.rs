@@ -7,8 +7,8 @@ use crossbeam_channel::Sender;
 
 use crate::error::{Error, Result};
 use crate::order::Order;
+use crate::reader::checkpoint::Identity;
 use crate::spec::Spec;
-use crate::state::Identity;
 
 /// The order to plan batches in, and the number of the sample to begin with.
 pub(super) type Start = (Order, u64);
@@ -48,8 +48,8 @@ impl Progress {
         if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
         }
-        let legs = self.identity.read(state)?;
-        let (order, delivered) = self.order.resume(&legs)?;
+        let segments = self.identity.read(state)?;
+        let (order, delivered) = self.order.resume(&segments)?;
         (self.order, self.delivered) = (order, AtomicU64::new(delivered));
         Ok(())
     }

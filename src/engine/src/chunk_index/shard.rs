@@ -1,0 +1,52 @@
+//! Shards, and where their inner chunks lie.
+
+use std::sync::Arc;
+
+/// Names a shard: array, store, row-major index in the grid of shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardId {
+    pub array: u16,
+    pub part: u16,
+    pub index: u64,
+}
+
+impl std::hash::Hash for ShardId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64((u64::from(self.array) << 48) ^ (u64::from(self.part) << 32) ^ self.index);
+    }
+}
+
+/// Where the inner chunks of a shard lie: offset and length in its object.
+#[derive(Debug)]
+pub(crate) struct ShardIndex {
+    pub entries: Entries,
+    /// The version of the shard, where the store tells it: chunks of another one don't lie there.
+    pub version: Option<Arc<str>>,
+}
+
+/// What an index says of each slot.
+#[derive(Debug)]
+pub(crate) enum Entries {
+    /// As it was read.
+    Read(Vec<Option<(u64, u64)>>),
+    /// In a simulation: chunks of one length, one after the other.
+    Even { slots: usize, len: u64 },
+}
+
+impl Entries {
+    /// How many inner chunks the shard has room for.
+    pub fn slots(&self) -> usize {
+        match self {
+            Self::Read(entries) => entries.len(),
+            Self::Even { slots, .. } => *slots,
+        }
+    }
+
+    /// Offset and length of a slot's chunk; `None` if it is missing.
+    pub fn get(&self, slot: usize) -> Option<(u64, u64)> {
+        match self {
+            Self::Read(entries) => entries.get(slot).copied().flatten(),
+            Self::Even { slots, len } => (slot < *slots).then(|| (slot as u64 * len, *len)),
+        }
+    }
+}

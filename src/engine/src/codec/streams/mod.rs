@@ -1,0 +1,89 @@
+//! What of a compressed chunk the GPU's decoders are given: [`open`] takes a chunk apart into its streams.
+//!
+//! The kernels that decode them trust nothing: they stay within their buffers whatever the bytes are, and end with a status. So only
+//! structure is read here: Blosc's header and table of blocks, the frames and headers of gzip, zlib and zstd. What is not one plain,
+//! complete stream that decodes to exactly the expected length goes to the CPU's decoder, which either copes with it or has the
+//! precise error. Nothing is decoded here.
+//!
+//! The checksum of a stream, where there is one, is returned with it and must be compared after decoding. LZ4, Snappy and Blosc have
+//! none: there, changed bytes can give other values, on any decoder.
+//!
+//! nvCOMP, which decodes zstd on request only, trusts its input instead (measured with 5.3 on an H200): a frame cut short costs the
+//! process its CUDA context, so [`inspect`] walks blocks and tables before it sees a frame. **Changed bits in the sequences of a block,
+//! which the walk does not decode, can still make it access memory out of bounds.**
+
+mod split;
+
+#[cfg(test)]
+pub(crate) mod tests;
+#[cfg(test)]
+mod tests_blosc;
+
+pub use split::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, max_decoded, split};
+
+use super::{Compression, deflate, lz4, zstd};
+
+/// A checksum of the decoded bytes that the stream carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Of gzip.
+    Crc32(u32),
+    /// Of zlib.
+    Adler32(u32),
+    /// The low half of XXH64 with seed 0, of zstd.
+    Xxh64Low(u32),
+}
+
+/// Who decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The GPU may be given `compressed[start..start + len]`: for [`Compression::Zstd`] all of it, for
+    /// [`Compression::Gzip`] and [`Compression::Zlib`] the raw deflate stream, for [`Compression::Lz4`] the block.
+    Gpu {
+        /// First byte.
+        start: usize,
+        /// Bytes.
+        len: usize,
+        /// To be compared after decoding.
+        checksum: Option<Checksum>,
+    },
+    /// The CPU, and why, as the end of a sentence.
+    Cpu(&'static str),
+}
+
+/// Whether the GPU may decode `compressed`, which has to give `decoded_len` bytes.
+///
+/// Takes time proportional to the number of blocks (zstd, deflate) or of sequences (LZ4), not of bytes.
+pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Verdict {
+    // The decoders count in 32 bits.
+    if decoded_len == 0 || decoded_len > i32::MAX as usize || compressed.len() > i32::MAX as usize {
+        return Verdict::Cpu("it is empty, or larger than the GPU's decoder takes");
+    }
+    let result = match codec {
+        Compression::Zstd => zstd::streams::inspect(compressed, decoded_len),
+        Compression::Gzip => deflate::streams::inspect_gzip(compressed, decoded_len),
+        Compression::Zlib => deflate::streams::inspect_zlib(compressed, decoded_len),
+        Compression::Lz4 => lz4::streams::inspect(compressed, decoded_len),
+        Compression::Blosc(..) => Err("a Blosc chunk isn't one stream"),
+    };
+    match result {
+        Ok(Stream { start, len, checksum }) => Verdict::Gpu { start, len, checksum },
+        Err(reason) => Verdict::Cpu(reason),
+    }
+}
+
+/// What a codec's own walk returns: the part for the GPU, or the reason for the CPU.
+pub(super) type Walk<T> = Result<T, &'static str>;
+
+/// See [`Verdict::Gpu`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub start: usize,
+    pub len: usize,
+    pub checksum: Option<Checksum>,
+}
+
+/// `N` bytes at `at`, if they are there.
+pub(super) fn bytes<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
+    data.get(at..at.checked_add(N)?)?.try_into().ok()
+}

@@ -1,0 +1,183 @@
+//! Reads of remote stores. A task makes each, so that many wait for servers at the same time.
+//!
+//! The scheduler asks in the order of need, and requests begin in that order, as many as the [`RequestLimiter`] allows. With a
+//! cache, threads look there for chunks first, and hand over to tasks what it lacks. What the cache has waits for no request.
+//!
+//! The threads are others than those of the runtime, and as many as would read local stores, because the work is the same: copies from
+//! memory and files. The runtime has fewer threads, and each blocking call would hold up its requests; moving these to another thread takes
+//! longer than copying a small chunk.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::Receiver;
+use futures_util::FutureExt;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+
+use super::fetch::{CacheMiss, fetch, index, look};
+use crate::cache::Cache;
+use crate::chunk_index::ShardId;
+use crate::error::{Error, Result, panic_text};
+use crate::memory::Lease;
+use crate::messages::{Event, Read, Shared, Workers};
+use crate::nvtx;
+use crate::store::Runtime;
+
+/// Bytes that the first requests may ask for together. All requests share one way to the server, so the first batch would come
+/// as late as everything that is asked for with it.
+const FIRST_BYTES: usize = 32 << 20;
+/// Bytes of one permit of [`RequestLimiter::byte_permits`].
+const UNIT: usize = 64 << 10;
+
+/// Bounds the requests under way: their number, and in the beginning their bytes too. That limit starts at [`FIRST_BYTES`]; each
+/// request that ends raises it by the bytes it asked for, so it is soon out of reach, unless the server is slow.
+pub(super) struct RequestLimiter {
+    requests: Semaphore,
+    byte_permits: Semaphore,
+}
+
+/// The permission for one request.
+pub(super) struct RequestPermit<'a> {
+    _request: Option<SemaphorePermit<'a>>,
+    byte_permits: Option<SemaphorePermit<'a>>,
+    limiter: &'a RequestLimiter,
+    units: u32,
+}
+
+impl RequestLimiter {
+    fn new(max_requests: usize) -> Self {
+        Self {
+            requests: Semaphore::new(max_requests.clamp(1, Semaphore::MAX_PERMITS)),
+            byte_permits: Semaphore::new(FIRST_BYTES / UNIT),
+        }
+    }
+
+    /// Waits until a request for so many bytes may begin.
+    pub async fn acquire(&self, bytes: usize) -> RequestPermit<'_> {
+        let units = bytes.div_ceil(UNIT).min(FIRST_BYTES / UNIT) as u32;
+        // Neither semaphore is ever closed.
+        let byte_permits = self.byte_permits.acquire_many(units).await.ok();
+        RequestPermit { _request: self.requests.acquire().await.ok(), byte_permits, limiter: self, units }
+    }
+
+    /// Bounds requests without a body.
+    pub fn requests(&self) -> &Semaphore {
+        &self.requests
+    }
+}
+
+impl Drop for RequestPermit<'_> {
+    fn drop(&mut self) {
+        drop(self.byte_permits.take());
+        if self.limiter.byte_permits.available_permits() < Semaphore::MAX_PERMITS / 4 {
+            self.limiter.byte_permits.add_permits(self.units as usize);
+        }
+    }
+}
+
+/// The reads of remote stores under way. Dropping it cancels them, and waits until none of them uses its memory any more.
+pub(super) struct Requests {
+    /// The threads that look in the cache, if there is one.
+    cache_threads: Option<Workers<(Read, Lease)>>,
+    tasks: Arc<Tasks>,
+}
+
+impl Requests {
+    /// At most `max_requests` requests are under way at a time.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn new(runtime: Arc<Runtime>, max_requests: usize, shared: &Shared) -> Result<Self> {
+        let limiter = Arc::new(RequestLimiter::new(max_requests));
+        let tasks = Arc::new(Tasks { runtime, shared: shared.clone(), limiter, running: Mutex::default() });
+        let looking = |cache: &Arc<Cache>| {
+            let body = || {
+                let tasks = Arc::clone(&tasks);
+                Ok(move |reads| tasks.look(&reads))
+            };
+            Workers::new("cached", cache.threads, shared, body)
+        };
+        Ok(Self { cache_threads: shared.cache.as_ref().map(looking).transpose()?, tasks })
+    }
+
+    pub fn read(&self, read: Read, to: Lease) {
+        match &self.cache_threads {
+            Some(threads) => threads.send((read, to)),
+            None => self.tasks.read(read, to, CacheMiss::NoCache),
+        }
+    }
+
+    pub fn index(&self, shard: ShardId, key: String) {
+        self.tasks.spawn(move |shared, limiter| async move {
+            Event::Index(shard, index(shard, &key, &shared, Some(&limiter)).await)
+        });
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        // Without these threads nobody starts another task.
+        self.cache_threads = None;
+        let mut running = std::mem::take(&mut *self.tasks.running());
+        running.abort_all();
+        self.tasks.runtime.block_on(async { while running.join_next().await.is_some() {} });
+    }
+}
+
+/// The tasks that wait for servers.
+struct Tasks {
+    runtime: Arc<Runtime>,
+    shared: Shared,
+    limiter: Arc<RequestLimiter>,
+    running: Mutex<JoinSet<()>>,
+}
+
+impl Tasks {
+    /// Looks in the cache for each read, and starts a task for what it lacks. One of its threads.
+    fn look(&self, reads: &Receiver<(Read, Lease)>) {
+        for (read, mut to) in reads {
+            if self.shared.stopped() {
+                continue;
+            }
+            let range = nvtx::range(c"dali_zarr cache");
+            let looked = look(&read, &mut to, &self.shared);
+            drop(range);
+            match looked {
+                Ok(len) => {
+                    // The receiver may be gone already: then nobody waits for this read.
+                    let _ = self.shared.events.send(Event::Fetched(read.group, len.map(Some)));
+                }
+                Err(miss) => self.read(read, to, miss),
+            }
+        }
+    }
+
+    fn read(&self, read: Read, to: Lease, miss: CacheMiss) {
+        self.spawn(move |shared, limiter| async move {
+            Event::Fetched(read.group, fetch(&read, to, miss, &shared, Some(&limiter)).await)
+        });
+    }
+
+    fn running(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn<F: Future<Output = Event> + Send>(
+        &self,
+        task: impl FnOnce(Shared, Arc<RequestLimiter>) -> F + Send + 'static,
+    ) {
+        let (shared, limiter) = (self.shared.clone(), Arc::clone(&self.limiter));
+        let ended = async move {
+            let events = shared.events.clone();
+            let event = AssertUnwindSafe(async move { task(shared, limiter).await }).catch_unwind().await;
+            // The receiver may be gone already: then nobody waits for this read.
+            let _ = events.send(event.unwrap_or_else(|panic| {
+                Event::Died(Error::runtime(format!("internal error in a read: {}", panic_text(&*panic))))
+            }));
+        };
+        let mut running = self.running();
+        while running.try_join_next().is_some() {}
+        running.spawn_on(ended, self.runtime.handle());
+    }
+}

@@ -1,0 +1,335 @@
+//! Which wanted chunks are read now: in the order of need, and only with all the memory that they will need until they are
+//! decoded. The scheduler's half that deals with memory; see [`crate::scheduler`], and [`crate::scheduler::merging`] for the chunks of shards.
+//!
+//! One of the places where `unsafe` is allowed: it leases reserved memory to reads.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::Scheduler;
+use super::batches::is_whole_copy;
+use super::chunk_table::{ChunkState, Group, Member};
+use super::queue::Wanted;
+use crate::chunk_index::{Location, Place, Route};
+use crate::error::Result;
+use crate::memory::{Lease, Span, arena};
+use crate::messages::{GdsTarget, Handle, Read, ReadRange};
+use crate::plan::ChunkId;
+
+/// A read of less isn't worth cuFile's calls.
+const MIN_GDS_BYTES: usize = 64 << 10;
+
+/// What became of the first chunk in the queue.
+pub(super) enum Admission {
+    /// It is on its way, or its fate is known.
+    Done,
+    /// There isn't enough memory now.
+    NoRoom,
+    /// It has to wait for an index that is being read.
+    Later,
+}
+
+/// Which memory there was too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryKind {
+    /// That of encoded bytes, and of what the CPU decodes for a GPU.
+    Staging,
+    /// That of decoded chunks.
+    Slots,
+}
+
+/// What the first read in the queue found too little memory for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryShortage {
+    /// Bytes that it takes of either.
+    pub staging: usize,
+    pub slots: usize,
+    pub kind: MemoryKind,
+    /// The batch that needs it.
+    pub batch: u64,
+}
+
+impl Scheduler {
+    /// Starts reading wanted chunks while there is memory.
+    pub(super) fn admit(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        // After a failure another try makes sense only when there is room, which comes while anything is in flight, or when
+        // a chunk can make some that couldn't before.
+        if let Some(shortage) = self.shortage
+            && !self.idle()
+            && !self.room(shortage)
+            && !self.can_evict(shortage)
+        {
+            return;
+        }
+        self.shortage = None;
+        while self.may_read(false) || self.may_read(true) {
+            if self.idle() {
+                // Nothing will give memory back: what is free has to be as good as it gets.
+                self.s.staging.arena.join_all();
+                for block in [&mut self.s.slots, &mut self.s.gds_buffer].into_iter().flatten() {
+                    block.arena.join_all();
+                }
+            }
+            let (limit, chunks) = (self.batches.active_end(), &self.chunks);
+            let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
+            // The order of need is kept also between stores that are read in different ways.
+            let Place { location, remote, .. } = self.chunks[head.handle].place;
+            if !self.may_read(remote) {
+                return;
+            }
+            let admitted = match location {
+                Location::Key if self.admit_key(head) => Admission::Done,
+                Location::Key => Admission::NoRoom,
+                Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
+                Location::Range(range) => self.admit_range(head, range),
+                Location::Unread(index) => self.admit_unread(head, index),
+            };
+            // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
+            // ranges that don't fit where others lie now fit in the end.
+            match admitted {
+                Admission::Done => self.shortage = None,
+                Admission::NoRoom if self.shortage.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
+                Admission::NoRoom | Admission::Later => return,
+            }
+        }
+    }
+
+    /// Whether there is as much memory as was lacking, though perhaps not in one piece.
+    fn room(&self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
+        let available = self.s.staging.arena.available();
+        match &self.s.slots {
+            None => available >= staging.saturating_add(slots),
+            Some(block) => available >= staging && block.arena.available() >= slots,
+        }
+    }
+
+    /// Whether dropping a chunk that is kept would help: it lies in the memory that was short, and may be dropped.
+    fn can_evict(&self, MemoryShortage { kind, batch, .. }: MemoryShortage) -> bool {
+        (kind == MemoryKind::Slots || self.s.slots.is_none()) && self.victim(batch).is_some()
+    }
+
+    /// Whether another read may begin, of a remote store or a local one.
+    fn may_read(&self, remote: bool) -> bool {
+        self.reads_in_flight[usize::from(remote)] < self.s.rules.reads[usize::from(remote)]
+    }
+
+    /// Whether nothing is in flight that would give memory back.
+    pub(super) fn idle(&self) -> bool {
+        self.reads_in_flight == [0, 0]
+            && self.uploads_in_flight == 0
+            && self.cpu_tasks_in_flight == 0
+            && self.pending.is_empty()
+            && self.ready_jobs.assembly.served.is_empty()
+            && self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len())
+    }
+
+    /// Where a chunk's decoded bytes go if one job copies all of them to one place: part of an output.
+    fn output_span(&self, handle: Handle) -> Option<Span> {
+        if self.s.lanes.is_some() {
+            return None;
+        }
+        let chunk = &self.chunks[handle];
+        let decoded = chunk.place.decoded;
+        let &(number, i) = chunk.users.first()?;
+        // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
+        let soon = self.s.rules.lookahead as u64 / 2;
+        // While the next batch isn't planned it may be such a use: a late planner shall cost no reads.
+        if self.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
+            return None;
+        }
+        let batch = &self.batches.list[(number - self.batches.first) as usize];
+        let jobs = &batch.plan.jobs[batch.plan.uses[i as usize].jobs.clone()];
+        is_whole_copy(jobs, &self.s.shared.ops, decoded)
+            .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
+    }
+
+    /// Whether the CPU decodes a chunk to memory from which it is copied to a GPU.
+    pub(super) fn decodes_on_host(&self, handle: Handle) -> bool {
+        self.s.lanes.is_some() && self.chunks[handle].place.route == Route::Cpu
+    }
+
+    /// What a chunk takes of staging and slots from decoding on.
+    pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
+        let decoded = arena::rounded(self.chunks[handle].place.decoded);
+        let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
+        (host_decoded, if self.output_span(handle).is_some() { 0 } else { decoded })
+    }
+
+    /// Reserves what a chunk needs from decoding on.
+    ///
+    /// # Errors
+    /// With nothing reserved, which memory there isn't enough of.
+    pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
+        let decoded = self.chunks[handle].place.decoded;
+        let output_span = self.output_span(handle);
+        let slot = match output_span {
+            Some(_) => None,
+            None => Some(self.reserve(true, decoded).ok_or(MemoryKind::Slots)?),
+        };
+        let mut host_decoded = None;
+        if self.decodes_on_host(handle) {
+            host_decoded = self.reserve(false, decoded);
+            if host_decoded.is_none() {
+                if let Some(slot) = slot {
+                    self.slots().arena.release(slot);
+                }
+                return Err(MemoryKind::Staging);
+            }
+        }
+        let chunk = &mut self.chunks[handle];
+        (chunk.slot, chunk.output_span, chunk.host_decoded) = (slot, output_span, host_decoded);
+        Ok(())
+    }
+
+    pub(super) fn unreserve_decoded(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
+        let (slot, host_decoded) = (chunk.slot.take(), chunk.host_decoded.take());
+        chunk.output_span = None;
+        if let Some(slot) = slot {
+            self.slots().arena.release(slot);
+        }
+        if let Some(host_decoded) = host_decoded {
+            self.s.staging.arena.release(host_decoded);
+        }
+    }
+
+    /// Whether the thread that reads a chunk also copies it to its slot on the device.
+    pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
+        self.s.lanes.is_some() && self.chunks[handle].place.uploads()
+    }
+
+    /// Where a chunk's decoded bytes are to be written by the CPU.
+    pub(super) fn decoded_span(&self, handle: Handle) -> Span {
+        let chunk = &self.chunks[handle];
+        if let Some(output_span) = chunk.output_span {
+            return output_span;
+        }
+        let (block, range) = match (chunk.host_decoded, chunk.slot) {
+            (Some(host_decoded), _) => (&self.s.staging, host_decoded),
+            (None, Some(slot)) => (self.s.slots.as_ref().unwrap_or(&self.s.staging), slot),
+            (None, None) => unreachable!("reserved on admission"),
+        };
+        Span { address: block.base + range.offset as u64, len: chunk.place.decoded }
+    }
+
+    pub(super) fn admit_key(&mut self, head: Wanted) -> bool {
+        let handle = head.handle;
+        let chunk_index = Arc::clone(&self.s.shared.chunk_index);
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        // On the CPU an uncompressed chunk is read to where it belongs.
+        let in_place = route == Route::Raw && self.s.lanes.is_none();
+        let (most, range) = match route {
+            Route::Raw => (decoded, ReadRange::Exact),
+            _ => {
+                let usual = || chunk_index.part(id).format.usual_encoded_bytes(decoded);
+                (self.chunks[handle].oversized.unwrap_or_else(usual), ReadRange::Whole)
+            }
+        };
+        let (host_decoded, slots) = self.takes_decoded(handle);
+        let staging = host_decoded + if in_place { 0 } else { arena::rounded(most) };
+        let shortage = |kind| Some(MemoryShortage { staging, slots, kind, batch: head.batch });
+        if let Err(kind) = self.reserve_decoded(handle) {
+            self.shortage = shortage(kind);
+            return false;
+        }
+        let (to, staging, range) = if in_place {
+            (self.decoded_span(handle), None, range)
+        } else {
+            let Some(staging) = self.reserve(false, most) else {
+                self.unreserve_decoded(handle);
+                self.shortage = shortage(MemoryKind::Staging);
+                return false;
+            };
+            (Span { address: self.s.staging.base + staging.offset as u64, len: most }, Some(staging), range)
+        };
+        let Ok(gds_buffer) = self.reserve_gds_buffer(handle, most) else {
+            staging.into_iter().for_each(|staging| self.s.staging.arena.release(staging));
+            self.unreserve_decoded(handle);
+            self.shortage = shortage(MemoryKind::Staging);
+            return false;
+        };
+        self.read(vec![(handle, 0, None)], (staging, gds_buffer), to, (None, range, None), id);
+        true
+    }
+
+    /// Starts a read for these chunks, which are all in one value, or in an object of this name (of that version).
+    pub(super) fn read(
+        &mut self,
+        chunks: Vec<Member>,
+        (staging, gds_buffer): (Option<arena::Range>, Option<arena::Range>),
+        to: Span,
+        (object, range, version): (Option<Arc<str>>, ReadRange, Option<Arc<str>>),
+        of: ChunkId,
+    ) {
+        let mut uploads = Vec::new();
+        for &(handle, offset, _) in &chunks {
+            self.chunks[handle].state = ChunkState::Fetching;
+            if self.is_uploaded(handle)
+                && let Some(slot) = self.chunks[handle].slot
+            {
+                uploads.push((offset, self.chunks[handle].place.decoded, self.slots().base + slot.offset as u64));
+            }
+        }
+        let pieces = match &self.s.shared.cache {
+            Some(_) => chunks.iter().filter_map(|&(_, offset, len)| Some((offset, len?))).collect(),
+            None => Vec::new(),
+        };
+        let group = self.next_group;
+        self.next_group += 1;
+        let remote = chunks.first().is_some_and(|&(handle, ..)| self.chunks[handle].place.remote);
+        // A read goes past the host if all of it does.
+        let gds = match (gds_buffer, &self.s.gds_buffer) {
+            (Some(range), Some(block)) => Some(GdsTarget::Buffer(block.base + range.offset as u64)),
+            _ if self.s.gds && uploads.len() == chunks.len() && self.in_files(of) => Some(GdsTarget::Slots),
+            _ => None,
+        };
+        self.groups.insert(group, Group { staging, gds_buffer, remaining: chunks.len() as u32, chunks, to, remote });
+        self.reads_in_flight[usize::from(remote)] += 1;
+        let key = self.s.shared.chunk_index.key(of);
+        let read = Read {
+            group,
+            array: of.array,
+            part: of.part,
+            key,
+            object,
+            range,
+            version,
+            len: to.len,
+            uploads,
+            pieces,
+            gds,
+        };
+        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives whoever reads.
+        self.s.fetch.read(read, unsafe { Lease::new(to) });
+    }
+
+    /// Whether a chunk's store is one of files.
+    fn in_files(&self, id: ChunkId) -> bool {
+        self.s.shared.chunk_index.store(id.array, id.part).has_files()
+    }
+
+    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't, or it can't hold so many).
+    ///
+    /// # Errors
+    /// If there isn't enough of it now.
+    pub(super) fn reserve_gds_buffer(
+        &mut self,
+        handle: Handle,
+        bytes: usize,
+    ) -> Result<Option<arena::Range>, MemoryKind> {
+        let applies = self.s.gds_buffer.is_some()
+            && self.chunks[handle].place.route == Route::Gpu
+            && bytes >= MIN_GDS_BYTES
+            && self.in_files(self.chunks[handle].id);
+        match &mut self.s.gds_buffer {
+            Some(block) if applies && bytes <= block.arena.capacity() => {
+                block.arena.take(bytes).map(Some).ok_or(MemoryKind::Staging)
+            }
+            _ => Ok(None),
+        }
+    }
+}
