@@ -182,6 +182,14 @@ pub fn host_for_gpu(limit: u64, needs: &Needs, aside: usize, threads: usize) -> 
     Ok(HostBudget { window: 0, idle: 0, block: chunk + left, indexes, threads })
 }
 
+/// The limits that a reader keeps to: the user's, or what stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub host: u64,
+    /// 0 if batches are delivered to the CPU.
+    pub device: u64,
+}
+
 /// How device memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceBudget {

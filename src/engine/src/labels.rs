@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store, float_bits, float_value};
+use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
@@ -16,6 +16,7 @@ use crate::reader::needs::smallest;
 use crate::reader::opening::{Opened, shape};
 use crate::spec::{DimKey, Pick, Spec};
 use crate::store::Store;
+use crate::stored_type::{float_bits, float_value};
 
 /// More coordinates are refused: they would take more than 512 MiB.
 const MAX_COORDINATES: u64 = 1 << 26;

@@ -9,7 +9,7 @@
 //! and process, unless its version is known already from something else that was read of it.
 //!
 //! It isn't a store that wraps a store: what is found here must not wait for its turn among the requests, and which pieces a
-//! read is made of is known only where reads are made ([`crate::flow`]).
+//! read is made of is known only where reads are made ([`crate::io`]).
 
 mod disk;
 mod file;

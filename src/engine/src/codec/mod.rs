@@ -14,6 +14,7 @@ pub mod fallback;
 pub mod filters;
 mod lz4;
 mod packed;
+pub mod stream;
 pub mod streams;
 mod zstd;
 

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::budget::Needs;
+use crate::budget::{Limits, Needs};
 use crate::chunk_index::ChunkIndex;
 use crate::error::Result;
 use crate::memory::Machine;
 use crate::memory::arena::rounded;
 use crate::messages::WaveLimits;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, There, divide, limits, rules, smallest};
+use crate::reader::needs::{Division, There, divide, limits, rules, smallest};
 use crate::scheduler::simulation::{Config, GpuConfig};
 use crate::spec::Spec;
 

@@ -16,13 +16,12 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::budget::{self, DeviceBudget, HostBudget, Needs};
+use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::codec::{BloscCodec, Compression, Packed};
 use crate::error::{Error, Result};
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
-use crate::reader::needs::Limits;
 use crate::spec::Spec;
 use decoding::temp_bytes;
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};

@@ -9,7 +9,8 @@ use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
 
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
-use crate::codec::streams::{Checksum, ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, split};
+use crate::codec::stream::Checksum;
+use crate::codec::streams::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, split};
 use crate::memory::arena::rounded;
 use crate::messages::{Content, Wave};
 

@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 
 use super::merge::{MERGE_LOCAL, MERGE_REMOTE};
 use super::pieces::{Pieces, whole};
-use super::requests::{RequestLimiter, RequestPermit};
+use super::request_limiter::{RequestLimiter, RequestPermit};
 use crate::cache::{Cache, Looked, Name, Unvalidated};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
 use crate::error::{Error, Result};

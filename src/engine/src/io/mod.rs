@@ -4,16 +4,15 @@ mod fetch;
 mod local;
 mod merge;
 mod pieces;
+mod request_limiter;
 mod requests;
 
 pub(crate) use merge::{MERGE_LOCAL, MERGE_REMOTE, Merge};
 
-use crate::chunk_index::ShardId;
-use crate::chunk_index::{ChunkIndex, Location};
+use crate::chunk_index::{ChunkIndex, Location, ShardId};
 use crate::error::{Error, Result};
 use crate::memory::Lease;
-use crate::messages::Lanes;
-use crate::messages::{Fetch, Read, Shared};
+use crate::messages::{Fetch, Lanes, Read, Shared};
 use crate::plan::ChunkId;
 use crate::store::{ByteRange, Latency, Phase, block_on};
 use local::{LocalRead, Threads};

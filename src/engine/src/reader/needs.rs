@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OutputInfo;
-use crate::budget::{self, DeviceBudget, HostBudget, Needs};
+use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{Dataset, Sharding};
 use crate::error::{Error, Result};
@@ -158,14 +158,6 @@ pub(super) struct Memory {
 pub(crate) enum Division {
     Cpu(HostBudget),
     Gpu(DeviceBudget, HostBudget),
-}
-
-/// The limits that a reader keeps to: the user's, or what stands for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub host: u64,
-    /// 0 if batches are delivered to the CPU.
-    pub device: u64,
 }
 
 /// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].

@@ -7,7 +7,7 @@
 
 use dali_zarr_kernels::{Layout, Shuffle};
 
-use crate::codec::streams::{Walk, bytes};
+use crate::codec::stream::{Walk, bytes};
 
 /// Bytes of the header, after which the table of blocks or the bytes of a plain copy follow.
 const HEADER: usize = 16;

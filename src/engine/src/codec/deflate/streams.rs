@@ -6,7 +6,7 @@
 //! code lengths, so that plain damage has its precise error from the CPU. What follows shows only in decoding.
 
 use crate::codec::bits::Bits;
-use crate::codec::streams::{Checksum, Stream, Walk, bytes};
+use crate::codec::stream::{Checksum, Stream, Walk, bytes};
 
 /// A match is 258 bytes at most and takes two bits at least: deflate can't expand more.
 const MAX_RATIO: usize = 1032;

@@ -1,7 +1,7 @@
 //! LZ4 blocks with their decoded size before them, as numcodecs' LZ4 writes them (u32, little-endian; the block format
 //! is that of lz4's `lz4_Block_format.md`). Decoded on the GPU by `dz_lz4`, which trusts nothing: the block isn't walked.
 
-use crate::codec::streams::{Stream, Walk, bytes};
+use crate::codec::stream::{Stream, Walk, bytes};
 
 pub(in crate::codec) fn inspect(data: &[u8], decoded_len: usize) -> Walk<Stream> {
     let size = bytes(data, 0).ok_or("it is too short for the size before an LZ4 block")?;

@@ -21,18 +21,8 @@ mod tests_blosc;
 
 pub use split::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, max_decoded, split};
 
+use super::stream::{Checksum, Stream};
 use super::{Compression, deflate, lz4, zstd};
-
-/// A checksum of the decoded bytes that the stream carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
-    /// Of gzip.
-    Crc32(u32),
-    /// Of zlib.
-    Adler32(u32),
-    /// The low half of XXH64 with seed 0, of zstd.
-    Xxh64Low(u32),
-}
 
 /// Who decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,20 +60,4 @@ pub fn inspect(codec: Compression, compressed: &[u8], decoded_len: usize) -> Ver
         Ok(Stream { start, len, checksum }) => Verdict::Gpu { start, len, checksum },
         Err(reason) => Verdict::Cpu(reason),
     }
-}
-
-/// What a codec's own walk returns: the part for the GPU, or the reason for the CPU.
-pub(super) type Walk<T> = Result<T, &'static str>;
-
-/// See [`Verdict::Gpu`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
-    pub start: usize,
-    pub len: usize,
-    pub checksum: Option<Checksum>,
-}
-
-/// `N` bytes at `at`, if they are there.
-pub(super) fn bytes<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
-    data.get(at..at.checked_add(N)?)?.try_into().ok()
 }

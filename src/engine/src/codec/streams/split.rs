@@ -3,8 +3,9 @@
 use dali_zarr_kernels::zstd_plan::{FramePlan, MAX_FRAME, plan};
 use dali_zarr_kernels::{Layout, Shuffle};
 
-use super::{Checksum, Verdict, inspect};
+use super::{Verdict, inspect};
 use crate::codec::blosc::streams::{self as blosc, Inner};
+use crate::codec::stream::Checksum;
 use crate::codec::{Compression, Packed};
 
 /// Bytes of a chunk at most, decoded and encoded: lengths and offsets have 31 bits.

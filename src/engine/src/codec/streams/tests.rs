@@ -1,7 +1,8 @@
 //! What encoders write is let through; what is damaged is stopped or, where the damage can't be seen, at least has
 //! a checksum; and no bytes make the walk panic.
 
-use super::{Checksum, SplitChunk, StreamCodec, Verdict, ZstdDecoder, inspect, split};
+use super::{SplitChunk, StreamCodec, Verdict, ZstdDecoder, inspect, split};
+use crate::codec::stream::Checksum;
 use crate::codec::{ChunkFormat, Compression};
 use crate::dtype::DType;
 use dali_zarr_kernels::{Layout, Shuffle};

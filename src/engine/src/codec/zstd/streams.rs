@@ -5,7 +5,7 @@
 //! their tables, the lengths of all of them, and the checksum's place.
 
 use super::entropy::{self, Huffman};
-use crate::codec::streams::{Checksum, Stream, Walk, bytes};
+use crate::codec::stream::{Checksum, Stream, Walk, bytes};
 
 const MAGIC: u32 = 0xfd2f_b528;
 /// Of a block, decoded or compressed.

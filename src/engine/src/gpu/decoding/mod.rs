@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind, zstd};
 
-use crate::codec::streams::{Checksum, ChunkStream, StreamCodec, ZstdDecoder};
+use crate::codec::stream::Checksum;
+use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
 use crate::error::Result;
 use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream, ZstdArrays};
 use crate::gpu::streams::Stream as Encoded;

@@ -2,8 +2,9 @@
 
 use super::{decode_async, needs_no_workspace, status_message, temp_bytes};
 use crate::codec::Compression;
+use crate::codec::stream::Checksum;
 use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
-use crate::codec::streams::{Checksum, StreamCodec, Verdict, inspect};
+use crate::codec::streams::{StreamCodec, Verdict, inspect};
 use crate::error::Result;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu, nvcomp};
 use crate::gpu::driver::{DecodeArrays, DeviceBuffer, memset_async};

@@ -7,9 +7,8 @@
 
 mod expected;
 mod memory;
-pub mod random;
+pub(crate) mod random;
 pub(crate) mod rehearsal;
-mod stores;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,17 +11,16 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use dali_zarr_kernels::{Job, Layout};
 
 use super::expected::Batched;
 use super::memory::{Content, Memory};
-use super::stores::Prepared;
-use super::{SimulatedWork, Simulation, World};
+use super::{Config, SimulatedWork, Simulation, World};
+use crate::assemble::Ops;
 use crate::chunk_index::{ChunkIndex, Entries, Location, Plan, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
-use crate::explain::memory::Memory as Budget;
 use crate::memory::Span;
 use crate::messages::{
     Content as Bytes, Event, GroupId, Handle, Outcome, Read, ReadRange, Shared, Task, Wave, WaveDone,
@@ -29,14 +28,12 @@ use crate::messages::{
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::random::{GOLDEN, below, key, mix};
-use crate::reader::needs::There;
 use crate::scheduler::Scheduler;
 use crate::scheduler::chunk_table::ChunkState;
-use crate::spec::Spec;
 use crate::stats::Stats;
 
 /// Random numbers from a seed.
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// The numbers of a seed.
@@ -50,12 +47,12 @@ impl Random {
     }
 
     /// A number below `n`; 0 if `n` is 0.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         below(self.next(), n)
     }
 
     /// Whether something happens that has this probability.
-    pub(super) fn chance(&mut self, probability: f64) -> bool {
+    pub fn chance(&mut self, probability: f64) -> bool {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability && probability > 0.0
     }
 }
@@ -477,46 +474,29 @@ impl World for RandomWorld<'_> {
     }
 }
 
-/// Worlds that share their data sets: to prepare a reader costs as much as some worlds.
-const SHARED: u64 = 1 << 13;
-/// Readers that these choose from.
-const READERS: usize = 96;
-
-/// The readers of a world's group.
-fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
-    let mut random = Random::new(key(&[seed / SHARED]));
-    let mut readers = Vec::with_capacity(READERS);
-    while readers.len() < READERS {
-        readers.extend(Prepared::random(&mut random, unusual).ok());
-    }
-    readers
+/// A reader to be simulated, and what it has to work with.
+pub(crate) struct SimulatedReader {
+    pub chunk_index: Arc<ChunkIndex>,
+    pub ops: Ops,
+    pub order: Order,
+    /// Samples of a batch.
+    pub batch_size: usize,
+    /// Bytes of each output of a batch.
+    pub output_bytes: Vec<usize>,
+    pub config: Config,
 }
 
-/// What a world ended with.
-fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
-    let mut random = Random::new(seed);
-    let reader = &readers[random.below(readers.len() as u64) as usize];
-    let (opened, chunk_index) = (&reader.opened, &reader.opened.chunk_index);
-    // From the least memory to plenty.
-    let mut more = |least: u64| match random.below(3) {
-        0 => least,
-        1 => least + random.below(least),
-        _ => least.saturating_mul(1 + random.below(8)),
-    };
-    let spec = Spec {
-        host_memory_limit: Some(more(reader.smallest.host)),
-        device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
-        ..reader.spec.clone()
-    };
-    let config = Budget::new(&spec, chunk_index, &opened.needs, &opened.order, &There::default())?.config(
-        &spec,
-        &opened.needs,
-        &opened.order,
-    );
-    let output_bytes: Vec<usize> = opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect();
+/// What a world ended with: that of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
+/// some chunks have more encoded bytes than is usual.
+///
+/// # Errors
+/// If the scheduler breaks a promise.
+pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusual: bool) -> Result<()> {
+    let SimulatedReader { chunk_index, ops, order, batch_size, output_bytes, config } = reader;
+    let samples = order.samples();
     let shared = Shared {
-        chunk_index: Arc::clone(chunk_index),
-        ops: Arc::new(opened.ops.clone()),
+        chunk_index: Arc::clone(&chunk_index),
+        ops: Arc::new(ops),
         stats: Arc::new(Stats::default()),
         cache: None,
         events: crossbeam_channel::unbounded().0,
@@ -529,12 +509,12 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let batches = 1 + random.below(10);
     let mut world = RandomWorld {
         unusual,
-        chunk_index,
-        missing: MissingKeys { seed, chunk_index, share },
+        chunk_index: &chunk_index,
+        missing: MissingKeys { seed, chunk_index: &chunk_index, share },
         faults,
-        order: opened.order.clone(),
-        next_sample: random.below(3) * random.below(opened.order.samples()),
-        batch_size: spec.batch_size as u64,
+        order,
+        next_sample: random.below(3) * random.below(samples),
+        batch_size: batch_size as u64,
         to_plan: batches,
         times: std::array::from_fn(|_| 1 << random.below(12)),
         planner_takes_time: random.chance(0.6),
@@ -598,63 +578,4 @@ fn balance(scheduler: &Scheduler) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A world that broke a promise.
-#[derive(Debug)]
-pub struct Failure {
-    /// The world.
-    pub seed: u64,
-    /// What was broken.
-    pub what: String,
-}
-
-/// Lives through the worlds of these seeds on so many threads. The first failure ends it. In `unusual` worlds some chunks have
-/// more encoded bytes than is usual, and some stores tell where chunks lie in larger objects.
-///
-/// # Errors
-/// The failure.
-pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Failure> {
-    let next = AtomicU64::new(seeds.start / SHARED);
-    let failed = AtomicBool::new(false);
-    let work = || -> Result<(), Failure> {
-        loop {
-            let group = next.fetch_add(1, Relaxed);
-            let of_group = (group * SHARED).max(seeds.start)..((group + 1) * SHARED).min(seeds.end);
-            if of_group.is_empty() || failed.load(Relaxed) {
-                return Ok(());
-            }
-            let readers = readers(of_group.start, unusual);
-            for seed in of_group {
-                let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &readers, unusual)));
-                let what = match lived {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(e)) => e.message().to_owned(),
-                    Err(panic) => format!("a panic: {}", crate::error::panic_text(&*panic)),
-                };
-                failed.store(true, Relaxed);
-                return Err(Failure { seed, what });
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        all.into_iter().try_for_each(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hundred_thousand_worlds() {
-        let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        if let Err(Failure { seed, what }) = search(0..100_000, threads, false) {
-            panic!("world {seed}: {what}; again: cargo run --release --example simulate -- --seed {seed} --worlds 1");
-        }
-    }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::random::Random;
+use crate::budget::Limits;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::reader::needs::{Limits, smallest};
+use crate::reader::needs::smallest;
 use crate::reader::opening::Opened;
+use crate::scheduler::simulation::random::Random;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 

@@ -10,7 +10,7 @@ use crate::json::{named_float, shown};
 
 /// A stored data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// What it is read as.
     pub dtype: DType,
     /// Whether it is datetime64 or timedelta64, read as int64.
@@ -20,7 +20,7 @@ pub(super) struct Stored {
 }
 
 /// Reads `dtype` of v2 metadata: a NumPy type string such as `<f4` or `<M8[ns]`.
-pub(super) fn parse_v2(value: &Value) -> Result<Stored> {
+pub(crate) fn parse_v2(value: &Value) -> Result<Stored> {
     let refused = || refuse(value);
     let text = value.as_str().ok_or_else(refused)?;
     let mut chars = text.chars();
@@ -52,7 +52,7 @@ pub(super) fn parse_v2(value: &Value) -> Result<Stored> {
 }
 
 /// Reads `data_type` of v3 metadata: a name, or an object with a name.
-pub(super) fn parse_v3(value: &Value) -> Result<Stored> {
+pub(crate) fn parse_v3(value: &Value) -> Result<Stored> {
     let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).ok_or_else(|| refuse(value))?;
     let time = ["numpy.datetime64", "numpy.timedelta64", "datetime64", "timedelta64"]
         .iter()
@@ -83,7 +83,7 @@ fn refuse(value: &Value) -> Error {
 }
 
 /// Reads a fill value: bits of `stored`, in native order, zero-extended. `None` for v2's null ("undefined").
-pub(super) fn fill_value(value: &Value, stored: Stored) -> Result<Option<u64>> {
+pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<u64>> {
     let dtype = stored.dtype;
     let wrong = || {
         let name = if stored.time { "datetime64 or timedelta64" } else { dtype.name() };
@@ -162,12 +162,12 @@ pub(crate) fn scalar_bits(value: &Value, dtype: DType) -> Option<u64> {
 }
 
 /// The float's value if it is whole.
-pub(super) fn whole(f: f64) -> Option<i128> {
+pub(crate) fn whole(f: f64) -> Option<i128> {
     (f.fract() == 0.0 && f.abs() < 1e30).then_some(f as i128)
 }
 
 /// The bits of an integer of `dtype`, zero-extended; `None` if it is out of range or `dtype` isn't an integer type.
-pub(super) fn int_bits(i: i128, dtype: DType) -> Option<u64> {
+pub(crate) fn int_bits(i: i128, dtype: DType) -> Option<u64> {
     Some(match dtype {
         DType::I8 => u64::from(i8::try_from(i).ok()? as u8),
         DType::I16 => u64::from(i16::try_from(i).ok()? as u16),
@@ -182,7 +182,7 @@ pub(super) fn int_bits(i: i128, dtype: DType) -> Option<u64> {
 }
 
 /// The integer with these bits.
-pub(super) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
+pub(crate) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
     Some(match dtype {
         DType::I8 => i128::from(bits as u8 as i8),
         DType::I16 => i128::from(bits as u16 as i16),

@@ -1,0 +1,55 @@
+//! Bounds how many requests are under way.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Bytes that the first requests may ask for together. All requests share one way to the server, so the first batch would come
+/// as late as everything that is asked for with it.
+const FIRST_BYTES: usize = 32 << 20;
+/// Bytes of one permit of [`RequestLimiter::byte_permits`].
+const UNIT: usize = 64 << 10;
+
+/// Bounds the requests under way: their number, and in the beginning their bytes too. That limit starts at [`FIRST_BYTES`]; each
+/// request that ends raises it by the bytes it asked for, so it is soon out of reach, unless the server is slow.
+pub(super) struct RequestLimiter {
+    requests: Semaphore,
+    byte_permits: Semaphore,
+}
+
+/// The permission for one request.
+pub(super) struct RequestPermit<'a> {
+    _request: Option<SemaphorePermit<'a>>,
+    byte_permits: Option<SemaphorePermit<'a>>,
+    limiter: &'a RequestLimiter,
+    units: u32,
+}
+
+impl RequestLimiter {
+    pub fn new(max_requests: usize) -> Self {
+        Self {
+            requests: Semaphore::new(max_requests.clamp(1, Semaphore::MAX_PERMITS)),
+            byte_permits: Semaphore::new(FIRST_BYTES / UNIT),
+        }
+    }
+
+    /// Waits until a request for so many bytes may begin.
+    pub async fn acquire(&self, bytes: usize) -> RequestPermit<'_> {
+        let units = bytes.div_ceil(UNIT).min(FIRST_BYTES / UNIT) as u32;
+        // Neither semaphore is ever closed.
+        let byte_permits = self.byte_permits.acquire_many(units).await.ok();
+        RequestPermit { _request: self.requests.acquire().await.ok(), byte_permits, limiter: self, units }
+    }
+
+    /// Bounds requests without a body.
+    pub fn requests(&self) -> &Semaphore {
+        &self.requests
+    }
+}
+
+impl Drop for RequestPermit<'_> {
+    fn drop(&mut self) {
+        drop(self.byte_permits.take());
+        if self.limiter.byte_permits.available_permits() < Semaphore::MAX_PERMITS / 4 {
+            self.limiter.byte_permits.add_permits(self.units as usize);
+        }
+    }
+}
