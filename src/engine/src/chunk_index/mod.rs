@@ -32,7 +32,7 @@ pub(crate) enum Route {
 pub(crate) enum Location {
     /// A key of its own.
     Key,
-    /// A slot of a shard.
+    /// An entry of a shard.
     Shard(ShardId, usize),
     /// A range of an object that holds other chunks too.
     Range(Range),
@@ -162,9 +162,9 @@ impl ChunkIndex {
             None if self.store(id.array, id.part).has_extents() => self.located(id),
             None => Location::Key,
             Some(sharding) => {
-                // The slot is that of `Sharding::shard_of`, without its allocations: this runs for every chunk.
-                let (index, slot) = self.planner.shard_and_slot(id, &sharding.chunks_per_shard);
-                Location::Shard(ShardId { array: id.array, part: id.part, index }, slot)
+                // The entry is that of `Sharding::shard_of`, without its allocations: this runs for every chunk.
+                let (index, entry) = self.planner.shard_and_entry(id, &sharding.chunks_per_shard);
+                Location::Shard(ShardId { array: id.array, part: id.part, index }, entry)
             }
         }
     }

@@ -24,29 +24,29 @@ pub(crate) struct ShardIndex {
     pub version: Option<Arc<str>>,
 }
 
-/// What an index says of each slot.
+/// What an index says of each entry.
 #[derive(Debug)]
 pub(crate) enum Entries {
     /// As it was read.
     Read(Vec<Option<(u64, u64)>>),
     /// In a simulation: chunks of one length, one after the other.
-    Even { slots: usize, len: u64 },
+    Even { count: usize, len: u64 },
 }
 
 impl Entries {
     /// How many inner chunks the shard has room for.
-    pub fn slots(&self) -> usize {
+    pub fn count(&self) -> usize {
         match self {
             Self::Read(entries) => entries.len(),
-            Self::Even { slots, .. } => *slots,
+            Self::Even { count, .. } => *count,
         }
     }
 
-    /// Offset and length of a slot's chunk; `None` if it is missing.
-    pub fn get(&self, slot: usize) -> Option<(u64, u64)> {
+    /// Offset and length of a entry's chunk; `None` if it is missing.
+    pub fn get(&self, entry: usize) -> Option<(u64, u64)> {
         match self {
-            Self::Read(entries) => entries.get(slot).copied().flatten(),
-            Self::Even { slots, len } => (slot < *slots).then(|| (slot as u64 * len, *len)),
+            Self::Read(entries) => entries.get(entry).copied().flatten(),
+            Self::Even { count, len } => (entry < *count).then(|| (entry as u64 * len, *len)),
         }
     }
 }

@@ -162,18 +162,18 @@ impl Planner {
         elements
     }
 
-    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its slot in it.
-    pub fn shard_and_slot(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
+    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its entry in it.
+    pub fn shard_and_entry(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
-        let (mut shard, mut shards, mut slot, mut slots) = (0, 1, 0, 1);
+        let (mut shard, mut shards, mut entry, mut entries) = (0, 1, 0, 1);
         self.each_coord(id, |d, c| {
             let n = chunks_per_shard[d].max(1);
             shard += c / n * shards;
             shards *= grid[d].count().div_ceil(n);
-            slot += c % n * slots;
-            slots *= n;
+            entry += c % n * entries;
+            entries *= n;
         });
-        (shard, slot as usize)
+        (shard, entry as usize)
     }
 
     /// The decoded extents of a chunk, one per dimension.

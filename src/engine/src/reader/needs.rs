@@ -97,7 +97,7 @@ pub(super) fn needs(spec: &Spec, catalog: &ChunkIndex, outputs: &[OutputInfo], o
             needs.encoded = needs.encoded.max(encoded);
             if catalog.dataset.stores[part.store].latency() == Latency::Remote {
                 let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
-                let slots = part.sharding.as_ref().map_or(alone, Sharding::slots);
+                let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
                 let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
                 needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
             }
@@ -109,7 +109,7 @@ pub(super) fn needs(spec: &Spec, catalog: &ChunkIndex, outputs: &[OutputInfo], o
             let whose = if *route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
             *whose = (*whose).max(working);
             if let Some(sharding) = &part.sharding {
-                needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
+                needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
             }
         }
     }
@@ -177,7 +177,7 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, indexes: usize) -> Rules {
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
-        window,
+        max_active: window,
         lookahead: lookahead(order.window(), window, spec.batch_size),
         index_limit: indexes,
         largest_index: needs.index,

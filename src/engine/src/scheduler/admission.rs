@@ -84,7 +84,7 @@ impl Scheduler {
             let admitted = match location {
                 Location::Key if self.admit_key(head) => Admission::Done,
                 Location::Key => Admission::NoRoom,
-                Location::Shard(shard, slot) => self.admit_shard(head, shard, slot),
+                Location::Shard(shard, entry) => self.admit_shard(head, shard, entry),
                 Location::Range(range) => self.admit_range(head, range),
                 Location::Unread(index) => self.admit_unread(head, index),
             };

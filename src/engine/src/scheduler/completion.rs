@@ -229,7 +229,7 @@ impl Scheduler {
                 }
                 (ByteRange::Whole, 0)
             }
-            Location::Shard(shard, slot) => match self.shards.range(shard, slot) {
+            Location::Shard(shard, entry) => match self.shards.range(shard, entry) {
                 Some((offset, len)) => (ByteRange::From(offset), len as usize),
                 None => return,
             },

@@ -30,7 +30,7 @@ struct Inner {
 }
 
 impl Scheduler {
-    pub(super) fn admit_shard(&mut self, head: Wanted, shard: ShardId, slot: usize) -> Admission {
+    pub(super) fn admit_shard(&mut self, head: Wanted, shard: ShardId, entry: usize) -> Admission {
         let handle = head.handle;
         let known = match self.shards.get(shard, handle) {
             Ok(known) => known,
@@ -47,7 +47,7 @@ impl Scheduler {
         };
         let found = match &*known {
             Known::Missing => Ok(None),
-            Known::Index(index) => match self.range_in_shard(handle, index, slot) {
+            Known::Index(index) => match self.range_in_shard(handle, index, entry) {
                 Ok(Some((offset, len))) => Ok(Some((index, Inner { offset, len, handle }))),
                 Ok(None) => Ok(None),
                 Err(e) => Err(e),
@@ -65,7 +65,7 @@ impl Scheduler {
             }
         };
         let in_shard = |w: &Wanted| match self.chunks[w.handle].place.location {
-            Location::Shard(other, slot) if other == shard => Some(self.range_in_shard(w.handle, index, slot)),
+            Location::Shard(other, entry) if other == shard => Some(self.range_in_shard(w.handle, index, entry)),
             _ => None,
         };
         let members = self.neighbours(head, inner, 0, in_shard);
@@ -276,8 +276,8 @@ impl Scheduler {
     }
 
     /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
-    fn range_in_shard(&self, handle: Handle, index: &ShardIndex, slot: usize) -> Result<Option<(u64, u64)>> {
-        let Some((offset, len)) = index.entries.get(slot) else { return Ok(None) };
+    fn range_in_shard(&self, handle: Handle, index: &ShardIndex, entry: usize) -> Result<Option<(u64, u64)>> {
+        let Some((offset, len)) = index.entries.get(entry) else { return Ok(None) };
         self.check_encoded(handle, len, "the shard's index")?;
         Ok(Some((offset, len)))
     }

@@ -60,7 +60,7 @@ pub(crate) struct Rules {
     /// spread over more memory what caches hold of less; of remote ones many wait for servers.
     pub reads: [usize; 2],
     /// Batches that may be active or waiting to be taken.
-    pub window: usize,
+    pub max_active: usize,
     /// Batches that are planned ahead of the active ones, so that chunks are kept for them.
     pub lookahead: usize,
     /// Bytes of shard indexes that are kept.
@@ -303,7 +303,8 @@ impl Scheduler {
             let plans = self.batches.list.len() + self.plans_asked;
             let jobs = self.planned_jobs + self.plans_asked * self.s.rules.batch_jobs;
             let spare = if self.s.rules.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
-            if plans >= self.s.rules.window + self.s.rules.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS)
+            if plans >= self.s.rules.max_active + self.s.rules.lookahead + spare
+                || (plans >= 2 && jobs >= MAX_PLANNED_JOBS)
             {
                 return;
             }
@@ -369,7 +370,7 @@ impl Scheduler {
     fn activate(&mut self) {
         while self.broken.is_none()
             && self.batches.active < self.batches.list.len()
-            && self.batches.active + self.untaken < self.s.rules.window
+            && self.batches.active + self.untaken < self.s.rules.max_active
             && self.planned_ahead()
         {
             let at = self.batches.active;
@@ -431,7 +432,7 @@ impl Scheduler {
         let mut any = false;
         while let Some(batch) = self.batches.list.front() {
             let done = batch.remaining == 0 && batch.active();
-            if !done && (self.broken.is_none() || self.untaken >= self.s.rules.window) {
+            if !done && (self.broken.is_none() || self.untaken >= self.s.rules.max_active) {
                 break;
             }
             let Some(mut batch) = self.batches.list.pop_front() else { break };

@@ -85,10 +85,10 @@ impl Shards {
     }
 
     /// The place of a slot's chunk, if the shard's index is known.
-    pub fn range(&self, shard: ShardId, slot: usize) -> Option<(u64, u64)> {
+    pub fn range(&self, shard: ShardId, entry: usize) -> Option<(u64, u64)> {
         match self.states.get(&shard)? {
             IndexState::Known { known, .. } => match &**known {
-                Known::Index(index) => index.entries.get(slot),
+                Known::Index(index) => index.entries.get(entry),
                 Known::Missing => None,
             },
             IndexState::Reading(_) => None,
@@ -121,7 +121,7 @@ impl Shards {
         if let Some(known) = known {
             let bytes = 128
                 + match &known {
-                    Known::Index(i) => i.entries.slots() * size_of::<Option<(u64, u64)>>(),
+                    Known::Index(i) => i.entries.count() * size_of::<Option<(u64, u64)>>(),
                     Known::Missing => 0,
                 };
             for _ in 0..self.known.len() {

@@ -152,7 +152,7 @@ impl Simulation {
         let block = |bytes, base| Block { arena: Arena::new(bytes), base };
         let pools = match config.gpu {
             Some(_) => Vec::new(),
-            None => output_bytes.iter().map(|&bytes| Pool::new(bytes, config.rules.window)).collect(),
+            None => output_bytes.iter().map(|&bytes| Pool::new(bytes, config.rules.max_active)).collect(),
         };
         let scheduler = Scheduler::new(Setup {
             shared: shared.clone(),
@@ -180,7 +180,7 @@ impl Simulation {
             number: 0,
         };
         if config.gpu.is_some() {
-            (0..config.rules.window as u64).for_each(|id| simulation.lend(id));
+            (0..config.rules.max_active as u64).for_each(|id| simulation.lend(id));
         }
         simulation
     }

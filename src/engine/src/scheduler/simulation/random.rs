@@ -219,7 +219,7 @@ impl RandomWorld<'_> {
         }
         let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];
         let route = self.chunk_index.routes[shard.array as usize][shard.part as usize];
-        let (slots, decoded) = (self.chunk_index.sharding(shard).slots(), part.largest_bytes);
+        let (slots, decoded) = (self.chunk_index.sharding(shard).entries(), part.largest_bytes);
         let usual = part.format.usual_encoded_bytes(decoded) as u64;
         let most = (part.format.max_encoded_bytes(decoded) as u64).min(2 * usual);
         let gap = [0, 100, 1 << 20][self.random.below(3) as usize];

@@ -210,7 +210,7 @@ impl Machine {
             Route::Raw => decoded,
             Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.usual_encoded_bytes(decoded)),
         };
-        let slots = sharding.slots();
-        ShardIndex { entries: Entries::Even { slots, len: len as u64 }, version: None }
+        let slots = sharding.entries();
+        ShardIndex { entries: Entries::Even { count: slots, len: len as u64 }, version: None }
     }
 }
