@@ -1,4 +1,5 @@
-//! Finished batches, and the memory that they are written to: what all layers below the reader know of them.
+//! Finished batches, and the memory that they are written to. It lies below the scheduler, which fills what the reader
+//! hands out.
 
 use crate::dtype::DType;
 use crate::memory::HostBuffer;

@@ -1,6 +1,6 @@
-//! Threads that decode chunks on the CPU and, when batches are delivered there, assemble them.
+//! The decode threads: they decode chunks on the CPU and assemble batches that are delivered there.
 //!
-//! One of the places where `unsafe` is allowed: the memory that a task names belongs to its thread until the event.
+//! `unsafe` is allowed here: a task names memory by address, which is its thread's alone until the event.
 
 #![allow(unsafe_code)]
 

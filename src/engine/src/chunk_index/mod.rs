@@ -1,4 +1,4 @@
-//! What threads must know of the dataset while it is read: where a chunk lies, how it is decoded, what to call it.
+//! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
 
 mod shard;
 
@@ -13,13 +13,14 @@ use crate::order::Sample;
 use crate::plan::{BatchPlan, ChunkId, Planner};
 use crate::store::{Extent, Latency, Store};
 
-/// Decoded chunks of this size and more are copied to their slots one by one; smaller ones travel together.
+/// Decoded bytes from which on an uncompressed chunk is copied to its slot by the thread that reads it. Smaller ones
+/// are copied together, in waves.
 pub(crate) const DIRECT_COPY: usize = 256 << 10;
 
-/// How an array's chunks are decoded in this reader.
+/// How the chunks of an array are decoded in this reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Stored as they are.
+    /// They are stored uncompressed.
     Raw,
     /// On the CPU.
     Cpu,
@@ -27,69 +28,69 @@ pub(crate) enum Route {
     Gpu,
 }
 
-/// Where a chunk is.
+/// Where a chunk lies in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
-    /// A key of its own.
+    /// It is the value of a key.
     Key,
-    /// An entry of a shard.
+    /// It is an inner chunk of a shard: the number of its entry in the shard's index.
     Shard(ShardId, usize),
-    /// A range of an object that holds other chunks too.
+    /// It is a range of an object that holds other chunks too.
     Range(Range),
-    /// A key of its own, or a range: known once this index of the store was read.
+    /// Unknown until this index of the store (a manifest, a reference file) was read.
     Unread(ShardId),
 }
 
 /// A range of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
-    /// A hash of the object's store, name and version: equal for equal ones, and hardly ever for others. There may be as many
-    /// objects as chunks, so that none is remembered; [`ChunkIndex::extent`] tells.
+    /// A hash of the object's store, name and version, by which ranges of one object are found. There may be as many
+    /// objects as chunks, so their names are not kept; [`ChunkIndex::extent`] gives them.
     pub object: u64,
     pub offset: u64,
     pub len: u64,
 }
 
-/// What the scheduler must know of a chunk.
+/// Where a chunk lies, and how it is decoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub location: Location,
     pub route: Route,
-    /// Whether its store is a remote one.
+    /// Whether its store is remote.
     pub remote: bool,
     /// Bytes of the decoded chunk.
     pub decoded: usize,
 }
 
-/// Whether the thread that reads a chunk of `decoded` bytes may copy it to a device: there is nothing to decode, and it is
-/// large enough to be copied by itself. Requests have no thread: what they bring goes with a wave.
+/// Whether the thread that reads a chunk of `decoded` bytes copies it to the device: there is nothing to decode, and it
+/// is large enough for a copy of its own. Remote chunks are read by tasks and go with a wave.
 const fn uploads(route: Route, remote: bool, decoded: usize) -> bool {
     matches!(route, Route::Raw) && !remote && decoded >= DIRECT_COPY
 }
 
 impl Place {
-    /// Whether the thread that reads the chunk may copy it to a device.
+    /// Whether the thread that reads the chunk copies it to the device, if batches are delivered there.
     pub const fn uploads(&self) -> bool {
         uploads(self.route, self.remote, self.decoded)
     }
 }
 
-/// A planned batch, with what the scheduler would otherwise have to find out for each of its chunks.
+/// A planned batch, with the place of each of its chunks.
 pub(crate) struct Plan {
     pub batch: BatchPlan,
-    /// Where the chunk of each use lies.
+    /// The place of the chunk of each use.
     pub places: Vec<Place>,
-    /// The shards that it needs, each with one of its chunks; some may come twice.
+    /// The shards whose index it needs, each with one of its chunks. A shard may occur twice.
     pub shards: Vec<(ShardId, ChunkId)>,
 }
 
-/// The dataset and the planner, shared by all threads.
+/// The dataset and the planner of a reader, shared by all its threads.
 pub(crate) struct ChunkIndex {
     pub dataset: Dataset,
     pub planner: Planner,
-    /// Per array and store.
+    /// The route of each array in each store.
     pub routes: Vec<Vec<Route>>,
-    /// Per array and store: bytes of every decoded chunk, where all are equal.
+    /// For each array in each store: the bytes of a decoded chunk, if all chunks have as many.
     pub equal_bytes: Vec<Vec<Option<usize>>>,
     hasher: RandomState,
 }
@@ -105,18 +106,18 @@ impl ChunkIndex {
         Self { dataset, planner, routes, equal_bytes, hasher: RandomState::new() }
     }
 
-    /// Whether there are chunks that the threads which read them may copy to a device.
+    /// Whether there are chunks that the threads which read them copy to a device.
     pub fn uploads(&self) -> bool {
         (0..self.routes.len()).any(|array| {
             let mut parts = self.routes[array].iter().zip(&self.equal_bytes[array]).enumerate();
-            // Where chunks differ, some may be large.
+            // Where chunks differ in size, some may be large.
             parts.any(|(part, (&route, bytes))| {
                 uploads(route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
             })
         })
     }
 
-    /// Plans a batch, and looks up all that the scheduler has to know of its chunks.
+    /// Plans the batch of these samples, and looks up its chunks.
     pub fn plan(&self, samples: &[Sample]) -> Plan {
         let batch = self.planner.plan(samples);
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
@@ -146,12 +147,12 @@ impl ChunkIndex {
         &self.dataset.stores[self.store_number(array, part)]
     }
 
-    /// The number of the store in which a part of an array lies.
+    /// The number of the store that holds a part of an array.
     pub fn store_number(&self, array: u16, part: u16) -> usize {
         self.dataset.arrays[array as usize].parts[part as usize].store
     }
 
-    /// Whether tasks read a part of an array, and not threads.
+    /// Whether the store of a part of an array is remote.
     pub fn is_remote(&self, array: u16, part: u16) -> bool {
         self.store(array, part).latency() == Latency::Remote
     }
@@ -169,7 +170,7 @@ impl ChunkIndex {
         }
     }
 
-    /// Where a chunk lies of a store whose values may be ranges of larger objects.
+    /// Where a chunk lies in a store that tells where its values are in larger objects.
     fn located(&self, id: ChunkId) -> Location {
         let (store, key) = (self.store(id.array, id.part), self.key(id));
         if let Some(index) = store.unread_index(&key) {
@@ -180,12 +181,12 @@ impl ChunkIndex {
         Location::Range(Range { object, offset, len })
     }
 
-    /// Where a chunk lies that is a range of an object.
+    /// The object and the range of a chunk that is a range of an object.
     pub fn extent(&self, id: ChunkId) -> Option<Extent> {
         self.store(id.array, id.part).locate(&self.key(id))
     }
 
-    /// The key of a chunk that has one of its own, or of the shard that holds it.
+    /// The key of a chunk, or of its shard.
     pub fn key(&self, id: ChunkId) -> String {
         let part = self.part(id);
         let coords = self.planner.coords(id);
@@ -201,14 +202,13 @@ impl ChunkIndex {
             return bytes;
         }
         let element = self.dataset.arrays[id.array as usize].dtype.size() as u64;
-        // Checked for overflow when the dataset was opened, for the largest chunk.
+        // No overflow: the largest chunk was checked when the dataset was opened.
         (self.planner.chunk_elements(id) * element) as usize
     }
 
-    /// Has the CPU decode a chunk; a panic of the decoder is the chunk's error.
+    /// Decodes a chunk on the CPU to `out`, which has its decoded size. A panic of the decoder becomes an error.
     ///
-    /// # Errors
-    /// What is wrong with it, without its name.
+    /// What is wrong with the chunk, without its name.
     pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out))).unwrap_or_else(
@@ -216,7 +216,7 @@ impl ChunkIndex {
         )
     }
 
-    /// What to call a chunk in a message.
+    /// The name of a chunk in messages.
     pub fn name(&self, id: ChunkId) -> String {
         let array = &self.dataset.arrays[id.array as usize];
         let inner = if self.part(id).sharding.is_some() {
@@ -233,10 +233,9 @@ impl ChunkIndex {
         )
     }
 
-    /// A missing key is a missing chunk only while its array exists.
+    /// Checks that an array still exists, of which a chunk is missing. Otherwise the store may have been deleted.
     ///
-    /// # Errors
-    /// If the array's metadata is gone too, or can't be asked for.
+    /// If the array's metadata document is missing too, or can't be looked up.
     pub async fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
         if self.store(array, part).exists(self.metadata_key(array, part)).await? {
             Ok(())
@@ -245,12 +244,12 @@ impl ChunkIndex {
         }
     }
 
-    /// A key that is there as long as the array is.
+    /// The key of the array's metadata document.
     pub fn metadata_key(&self, array: u16, part: u16) -> &str {
         self.dataset.arrays[array as usize].parts[part as usize].metadata_key()
     }
 
-    /// The error for an array that isn't there any more.
+    /// The error for an array that was deleted.
     pub fn gone(&self, array: u16, part: u16) -> Error {
         Error::runtime(format!(
             "store {}, array '{}': expected {} beside its chunks, but both are gone; the store was deleted or moved while it was \
@@ -261,12 +260,12 @@ impl ChunkIndex {
         ))
     }
 
-    /// How the shards of a part of an array are divided, if it has any.
+    /// The sharding of a part of an array, if it is sharded.
     pub fn sharded(&self, array: u16, part: u16) -> Option<&Sharding> {
         self.dataset.arrays[array as usize].parts[part as usize].sharding.as_ref()
     }
 
-    /// How a shard is divided.
+    /// The sharding of a shard.
     pub fn sharding(&self, shard: ShardId) -> &Sharding {
         self.sharded(shard.array, shard.part).expect("only shards have an index")
     }

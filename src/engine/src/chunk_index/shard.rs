@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-/// Names a shard: array, store, row-major index in the grid of shards.
+/// The number of a shard: array, part, and row-major index in the grid of shards. For stores that tell where chunks
+/// lie, the number of an index of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardId {
     pub array: u16,
@@ -16,15 +17,15 @@ impl std::hash::Hash for ShardId {
     }
 }
 
-/// Where the inner chunks of a shard lie: offset and length in its object.
+/// The index of a shard: offset and length of each inner chunk.
 #[derive(Debug)]
 pub(crate) struct ShardIndex {
     pub entries: Entries,
-    /// The version of the shard, where the store tells it: chunks of another one don't lie there.
+    /// The version of the shard, if the store tells it. The index holds for this version only.
     pub version: Option<Arc<str>>,
 }
 
-/// What an index says of each entry.
+/// The entries of a shard index.
 #[derive(Debug)]
 pub(crate) enum Entries {
     /// As it was read.
@@ -42,7 +43,7 @@ impl Entries {
         }
     }
 
-    /// Offset and length of a entry's chunk; `None` if it is missing.
+    /// Offset and length of the chunk of an entry. `None` if it is missing.
     pub fn get(&self, entry: usize) -> Option<(u64, u64)> {
         match self {
             Self::Read(entries) => entries.get(entry).copied().flatten(),

@@ -1,6 +1,6 @@
-//! One read: encoded bytes go from a store, or from the cache before it, to the memory that the scheduler leased for them. And
-//! one shard index. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks for remote
-//! ones ([`crate::io::requests`]).
+//! Executes one read: encoded bytes go from a store or the cache to memory that the scheduler leased. Also reads shard
+//! indexes. The code is the same for all stores: threads run it for local stores ([`crate::io::local`]), tasks for
+//! remote ones ([`crate::io::requests`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,25 +18,25 @@ use crate::messages::{Read, ReadRange, Shared};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
 
-/// What a look at the cache left to be read.
+/// What the cache did not have of a read.
 pub(super) enum CacheMiss {
-    /// All of it: there is no cache.
+    /// There is no cache: everything must be read.
     NoCache,
-    /// One piece. The cache may have it on disk, in a version that the store must confirm.
+    /// One piece. The disk cache may have it in a version that the store must confirm.
     Piece(Name, Option<Unvalidated>),
     /// Some pieces of a range that begins at this offset.
     Pieces(u64, Pieces),
 }
 
-/// A value, or a piece of one.
+/// The result of reading a value or a piece of one.
 struct Fetched {
     found: Found,
     /// Whether it came from the store, and not from the cache.
     from_store: bool,
 }
 
-/// Copies what the cache has of a read. The result is the number of bytes if the cache has all of them. Makes no requests, but
-/// may block.
+/// Copies the part of a read that the cache has. Returns the number of bytes if it has all of it. Makes no requests,
+/// but may block on a disk.
 pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::Result<Result<usize>, CacheMiss> {
     let Some(cache) = &shared.cache else { return Err(CacheMiss::NoCache) };
     let number = shared.chunk_index.store_number(read.array, read.part);
@@ -58,7 +58,8 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
     }
 }
 
-/// Reads what the cache lacks: the number of bytes of the read, or `None` if there is no such key.
+/// Reads from the store what the cache lacks. Returns the number of bytes of the read, or `None` if the key does not
+/// exist.
 ///
 /// # Errors
 /// What is wrong with the value, or with the store.
@@ -103,7 +104,7 @@ pub(super) async fn index(
     limiter: Option<&RequestLimiter>,
 ) -> Result<Option<Arc<ShardIndex>>> {
     let Some(sharding) = shared.chunk_index.sharded(shard.array, shard.part) else {
-        // One of the store's own: the store keeps it.
+        // An index of the store itself (a manifest, a reference file): the store keeps it in memory.
         let _permit = acquire(limiter, 0).await;
         shared.chunk_index.store(shard.array, shard.part).read_index(key).await?;
         return Ok(Some(Arc::new(ShardIndex { entries: Entries::Read(Vec::new()), version: None })));
@@ -122,7 +123,8 @@ pub(super) async fn index(
     Ok(Some(Arc::new(ShardIndex { entries: Entries::Read(entries), version: found.version })))
 }
 
-/// The number of bytes of a read whose value has `size` bytes. A value that can't be right isn't kept in the cache.
+/// Checks the size of a value that was read. Returns the number of bytes of the read. A value of a wrong size is
+/// removed from the cache.
 ///
 /// # Errors
 /// As [`Read::fits`], with the place.
@@ -154,7 +156,7 @@ async fn acquire(limiter: Option<&RequestLimiter>, bytes: usize) -> Option<Reque
     }
 }
 
-/// The source of the bytes of one value: a store, with the cache before it.
+/// Reads one value from its store, with the cache in front of it.
 struct Source<'a> {
     shared: &'a Shared,
     array: u16,
@@ -188,7 +190,7 @@ impl Source<'_> {
         Ok(None)
     }
 
-    /// Drops the shard's index from the cache. It may have told a wrong range.
+    /// Removes the shard's index from the cache: its ranges may be wrong.
     fn forget_index(&self) {
         if let (Some(cache), Some(sharding)) =
             (&self.shared.cache, self.shared.chunk_index.sharded(self.array, self.part))
@@ -197,7 +199,7 @@ impl Source<'_> {
         }
     }
 
-    /// Bytes of the store, when the limiter allows.
+    /// Reads from the store, as soon as the limiter allows.
     async fn read(&self, range: ByteRange, version: Option<&Arc<str>>, to: &mut [u8]) -> Result<Option<Found>> {
         let _permit = acquire(self.limiter, to.len()).await;
         let start = Instant::now();
@@ -206,7 +208,8 @@ impl Source<'_> {
                 let (object, version, len) = (Arc::clone(object), version.cloned(), to.len() as u64);
                 let extent = Extent { object, version, offset, len };
                 let found = self.store().read_extent(&extent, Phase::Running, to).await;
-                // Its chunks are no fill values: something says that they are in it.
+                // A reference says that chunks lie in this object. So a missing object is an error, and its chunks are
+                // not fill values.
                 found.and_then(|found| found.ok_or_else(|| vanished(&extent.object)).map(Some))
             }
             _ => self.store().read(self.key, range, version, Phase::Running, to).await,
@@ -215,7 +218,8 @@ impl Source<'_> {
         found
     }
 
-    /// One piece of a value, of which `miss` tells what the cache has, if a thread looked.
+    /// Reads one piece of a value, from the cache or the store. `miss` is what a look at the cache found, if there was
+    /// one.
     async fn piece(
         &self,
         range: ByteRange,
@@ -252,8 +256,8 @@ impl Source<'_> {
         Ok(Some(Fetched { found, from_store: true }))
     }
 
-    /// The pieces of a range that the cache lacks, in as few reads as sensible: the bytes of each read, or `None` if there is no
-    /// such key.
+    /// Reads the pieces that the cache lacks, in as few reads as [`super::Merge`] allows. Returns the bytes of each
+    /// read, or `None` if the key does not exist.
     async fn pieces(
         &self,
         cache: &Cache,

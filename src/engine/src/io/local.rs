@@ -1,6 +1,6 @@
-//! The threads that read local stores. With a GPU each has its own stream of copies to the device.
+//! The threads that read local stores. With a GPU each has its own copy stream to the device.
 //!
-//! One of the places where `unsafe` is allowed: device memory, and page-locked memory that the device reads, is used by address.
+//! `unsafe` is allowed here: device memory, and page-locked memory that the device reads, are used by address.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
 
-/// One thing for a thread to do.
+/// A read for a thread.
 pub(super) enum LocalRead {
     Read(Read, Lease),
     Index(ShardId, String),
@@ -27,8 +27,8 @@ pub(super) enum LocalRead {
 /// The threads that read local stores. Dropping it waits until they have finished what they began.
 pub(super) struct Threads {
     workers: Workers<LocalRead>,
-    /// One for each thread. Dropping them waits for their copies, so they are dropped after the threads, and before any memory is
-    /// freed.
+    /// One for each thread. Dropping them waits for their copies. So they are dropped after the threads, and before any
+    /// memory is freed.
     copy_streams: Vec<Arc<Mutex<CopyStream>>>,
 }
 
@@ -69,10 +69,10 @@ impl Threads {
     }
 }
 
-/// How often a thread without work looks whether its copy is done.
+/// How often an idle thread checks whether its copy has ended.
 const POLL: Duration = Duration::from_micros(100);
 
-/// A thread's stream of copies to the device, and the copy that is under way.
+/// The copy stream of a thread, and the copy under way.
 struct CopyStream {
     upload: Box<dyn Upload>,
     /// The read whose uploads are under way, and its bytes.
@@ -82,7 +82,8 @@ struct CopyStream {
 }
 
 impl CopyStream {
-    /// Starts uploads, and reports that before anything can report their end. False if nobody listens any more.
+    /// Starts uploads. [`Event::Uploading`] is sent before anything can report their end. False if the scheduler has
+    /// ended.
     fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
         // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
         // the thread ends before, dropping `upload` waits.
@@ -93,12 +94,12 @@ impl CopyStream {
         shared.events.send(Event::Uploading).is_ok()
     }
 
-    /// Whether uploads have ended and weren't reported yet.
+    /// Whether uploads have ended and were not reported.
     fn is_done(&self) -> bool {
         self.copying.is_some() && self.upload.is_done().unwrap_or(true)
     }
 
-    /// Waits for the uploads under way, if any, and reports them. False if nobody listens any more.
+    /// Waits for the uploads under way, if any, and reports them. False if the scheduler has ended.
     fn finish(&mut self, shared: &Shared) -> bool {
         let Some((group, len)) = self.copying.take() else { return true };
         let result = self.upload.wait();
@@ -113,8 +114,8 @@ impl CopyStream {
     }
 }
 
-/// One fetch thread. It copies a chunk to the device while it reads the next one: so no more page-locked memory is in use
-/// than two reads a thread, which stays in the caches between its reader and the copy engine.
+/// One thread. It copies a chunk to the device while it reads the next one. So at most two reads for each thread use
+/// page-locked memory, which stays in the CPU's caches between the read and the copy.
 struct Thread {
     work: Receiver<LocalRead>,
     shared: Shared,
@@ -136,7 +137,7 @@ impl Thread {
             } else {
                 self.work.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
-            // A copy that has ended is reported before the next read.
+            // A copy that has ended is reported before the next read begins.
             if is_copying
                 && !matches!(work, Err(RecvTimeoutError::Disconnected))
                 && let Some(mut copies) = self.copies().filter(|copies| copies.is_done())
@@ -157,7 +158,7 @@ impl Thread {
         }
     }
 
-    /// Reads, and starts what follows. False if nobody listens any more.
+    /// Executes a read, and starts its uploads. False if the scheduler has ended.
     fn handle(&self, work: LocalRead) -> bool {
         let range = nvtx::range(c"dali_zarr read");
         let (event, uploads) = match work {
@@ -184,7 +185,7 @@ impl Thread {
         };
         drop(range);
         let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
-        // The last copy has ended long ago: the bus is faster than one thread.
+        // This does not wait long: the bus is faster than one thread reads.
         if !stream.finish(&self.shared) {
             return false;
         }
@@ -205,10 +206,9 @@ impl Thread {
     }
 }
 
-/// Reads to the device by GPUDirect Storage, otherwise as [`fetch`].
+/// Reads a file to the device by GPUDirect Storage; otherwise as [`fetch`].
 ///
-/// # Errors
-/// As there, and if the device refuses.
+/// As [`fetch`], and if the device refuses.
 fn fetch_by_gds(
     read: &Read,
     to: Lease,

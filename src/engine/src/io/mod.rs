@@ -1,4 +1,4 @@
-//! All that reads for one reader: threads for local stores, tasks for remote ones.
+//! Reads encoded chunks and shard indexes: by threads from local stores, by tasks from remote ones.
 
 mod fetch;
 mod local;
@@ -18,7 +18,7 @@ use crate::store::{ByteRange, Latency, Phase, block_on};
 use local::{LocalRead, Threads};
 use requests::Requests;
 
-/// Dropping it ends the reads under way, and waits until none of them uses its memory any more.
+/// The I/O of one reader. Dropping it ends the reads under way, and waits until none uses its memory any more.
 pub(crate) struct FetchPool {
     threads: Threads,
     requests: Option<Requests>,
@@ -26,8 +26,8 @@ pub(crate) struct FetchPool {
 }
 
 impl FetchPool {
-    /// With so many threads for local stores and so many requests at a time to remote ones; nothing is started for a kind of
-    /// store that there is none of. Each thread gets a way to the device of `lanes`.
+    /// Starts the threads and the tasks' limiter. Nothing is started for a kind of store that the dataset does not
+    /// have. With `lanes`, each thread gets a copy stream to their device.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
@@ -43,7 +43,7 @@ impl FetchPool {
         })
     }
 
-    /// What reads this part of this array, if its store is a remote one.
+    /// The remote reads, if a part of an array lies in a remote store.
     fn requests(&self, array: u16, part: u16) -> Option<&Requests> {
         self.requests.as_ref().filter(|_| self.shared.chunk_index.is_remote(array, part))
     }
@@ -69,10 +69,9 @@ impl Fetch for FetchPool {
     }
 }
 
-/// The encoded bytes of a chunk, of which there were `len`, read once more to new memory. Blocks.
+/// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were. Blocks.
 ///
-/// # Errors
-/// If they can't be read any more.
+/// If the chunk can't be read any more.
 pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));
     let max = chunk_index.part(id).format.usual_encoded_bytes(chunk_index.decoded_bytes(id)).max(len) as u64;

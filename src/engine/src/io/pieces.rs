@@ -1,5 +1,4 @@
-//! A read of several chunks of a shard or another object, some of which the cache has: which are missing there, and which reads
-//! bring them.
+//! A merged read of which the cache may have some chunks: which chunks it lacks, and which reads bring these.
 
 use std::ops::Range;
 
@@ -8,14 +7,14 @@ use crate::cache::{Cache, Name};
 use crate::messages::Read;
 use crate::store::{ByteRange, Found};
 
-/// The pieces of one read, in the order of their offsets.
+/// The pieces of one merged read (a piece is the range of one chunk), by offset.
 pub(super) struct Pieces {
     names: Vec<Name>,
     there: Vec<bool>,
 }
 
 impl Pieces {
-    /// The pieces of a read that begins at offset `from`, in store number `store`.
+    /// The pieces of a read of store number `store` that begins at offset `from`.
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
         let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
@@ -31,12 +30,12 @@ impl Pieces {
         }
     }
 
-    /// Whether nothing must be read.
+    /// Whether the cache had all pieces.
     pub fn complete(&self) -> bool {
         self.there.iter().all(|&there| there)
     }
 
-    /// Copies those of the other pieces that the disk cache has. Blocks.
+    /// Copies the remaining pieces that the disk cache has. Blocks.
     pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let Some(version) = &read.version else { return };
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
@@ -44,7 +43,7 @@ impl Pieces {
         }
     }
 
-    /// What must be read: ranges of the whole read that don't touch each other.
+    /// The ranges of the read that must be read from the store. They don't touch each other.
     pub fn lacking(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
@@ -64,7 +63,7 @@ impl Pieces {
         runs
     }
 
-    /// Keeps in the cache the pieces that were read, given the ranges that brought them.
+    /// Puts the pieces that were read into the cache, given the ranges that were read.
     pub fn keep(&self, cache: &Cache, read: &Read, came: &[(Range<usize>, Found)], to: &[u8]) {
         for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
             let run = came.partition_point(|(run, _)| run.end < at + len);
@@ -75,7 +74,7 @@ impl Pieces {
     }
 }
 
-/// The length of the piece that a read brought, if it brought all of it.
+/// The length of the piece that a read brought, if it is complete.
 pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize> {
     match range {
         ByteRange::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),

@@ -2,14 +2,14 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes that the first requests may ask for together. All requests share one way to the server, so the first batch would come
-/// as late as everything that is asked for with it.
+/// Bytes that the first requests may ask for together. All requests share the bandwidth, so the chunks of the first
+/// batch would arrive only when all that is requested has.
 const FIRST_BYTES: usize = 32 << 20;
 /// Bytes of one permit of [`RequestLimiter::byte_permits`].
 const UNIT: usize = 64 << 10;
 
-/// Bounds the requests under way: their number, and in the beginning their bytes too. That limit starts at [`FIRST_BYTES`]; each
-/// request that ends raises it by the bytes it asked for, so it is soon out of reach, unless the server is slow.
+/// Bounds the requests under way by number, and at first by bytes too. The limit on bytes starts at [`FIRST_BYTES`],
+/// and each request that ends raises it by its bytes. So it soon has no effect, unless the server is slow.
 pub(super) struct RequestLimiter {
     requests: Semaphore,
     byte_permits: Semaphore,

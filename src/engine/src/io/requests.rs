@@ -1,11 +1,11 @@
-//! Reads of remote stores. A task makes each, so that many wait for servers at the same time.
+//! Reads of remote stores. Each is a task, so that many can wait for servers at the same time.
 //!
-//! The scheduler asks in the order of need, and requests begin in that order, as many as the [`RequestLimiter`] allows. With a
-//! cache, threads look there for chunks first, and hand over to tasks what it lacks. What the cache has waits for no request.
+//! Requests begin in the order in which the scheduler asks for them, as many at a time as the [`RequestLimiter`]
+//! allows. With a cache, threads first look for the chunks there and start tasks for what is missing. So chunks in the
+//! cache wait for no request.
 //!
-//! The threads are others than those of the runtime, and as many as would read local stores, because the work is the same: copies from
-//! memory and files. The runtime has fewer threads, and each blocking call would hold up its requests; moving these to another thread takes
-//! longer than copying a small chunk.
+//! These threads are not those of the runtime. There are as many as would read a local store, because they do the same:
+//! copies from memory and files. The runtime has fewer threads, and a blocking call would hold up its requests.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::messages::{Event, Read, Shared, Workers};
 use crate::nvtx;
 use crate::store::Runtime;
 
-/// The reads of remote stores under way. Dropping it cancels them, and waits until none of them uses its memory any more.
+/// The remote reads of one reader. Dropping it cancels them and waits until none uses its memory any more.
 pub(super) struct Requests {
     /// The threads that look in the cache, if there is one.
     cache_threads: Option<Workers<(Read, Lease)>>,
@@ -65,7 +65,7 @@ impl Requests {
 
 impl Drop for Requests {
     fn drop(&mut self) {
-        // Without these threads nobody starts another task.
+        // Once these threads have ended, no more task is started.
         self.cache_threads = None;
         let mut running = std::mem::take(&mut *self.tasks.running());
         running.abort_all();
@@ -82,7 +82,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// Looks in the cache for each read, and starts a task for what it lacks. One of its threads.
+    /// The body of a cache thread: looks in the cache for each read, and starts a task for what is missing.
     fn look(&self, reads: &Receiver<(Read, Lease)>) {
         for (read, mut to) in reads {
             if self.shared.stopped() {

@@ -31,25 +31,25 @@ use crate::chunk_index::{ChunkIndex, Plan, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 
-/// Names a chunk in the scheduler's table; used again once the chunk is gone.
+/// The index of a chunk in the scheduler's table. It is used again after the chunk was removed.
 pub(crate) type Handle = u32;
 
-/// What happened elsewhere.
+/// What the scheduler hears: results of its work, and calls of the reader's owner.
 pub(crate) enum Event {
     /// The planner planned the next batch.
     Planned(Box<Plan>),
-    /// A read ended: bytes read, or `None` if there is no such key. More bytes than there was room for: nothing was read, and the
-    /// value has so many.
+    /// A read ended: the bytes read, or `None` if the key does not exist. If the number is larger than the destination,
+    /// nothing was read, and the value has as many bytes.
     Fetched(GroupId, Result<Option<usize>>),
-    /// A read with uploads is over, and its memory is being copied to the device. [`Event::Uploaded`] will follow.
+    /// A read with uploads has ended, and its bytes are being copied to the device. [`Event::Uploaded`] follows.
     Uploading,
-    /// Its uploads ended. Otherwise as [`Event::Fetched`], which doesn't come for such a read.
+    /// The uploads of a read ended. It comes in place of [`Event::Fetched`], with the same result.
     Uploaded(GroupId, Result<Option<usize>>),
     /// A shard's index was read; `None` if there is no such shard.
     Index(ShardId, Result<Option<Arc<ShardIndex>>>),
     /// A task of the decode threads ended.
     Decoded(Vec<Outcome>, Vec<Served>, Vec<Handle>),
-    /// A lane has copied what it needs of these groups: so many chunks of each.
+    /// A lane has copied the bytes of chunks of these reads: how many chunks of each.
     Copied(Vec<(GroupId, u32)>),
     /// A lane finished a wave.
     Wave(WaveDone),
@@ -63,7 +63,7 @@ pub(crate) enum Event {
     Stop,
 }
 
-/// Shared by the threads that work for one reader.
+/// What all threads of one reader share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub chunk_index: Arc<ChunkIndex>,
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub stats: Arc<Stats>,
     pub cache: Option<Arc<Cache>>,
     pub events: Sender<Event>,
-    /// Set when the reader is dropped: work that is still queued is skipped.
+    /// Set when the reader is dropped. Queued work is skipped then.
     pub stop: Arc<AtomicBool>,
 }
 

@@ -7,17 +7,19 @@ use crate::error::{Error, Result};
 use crate::memory::Lease;
 use crate::store::ByteRange;
 
-/// Names a read, and the chunks that wait for it.
+/// The number of a read. It also names the memory that the read filled, until all its chunks are done with it.
 pub(crate) type GroupId = u64;
 
-/// Who reads for the scheduler.
+/// Reads encoded chunks and shard indexes for the scheduler.
 pub(crate) trait Fetch: Send {
-    /// Starts a read to `to`; [`crate::messages::Event::Fetched`] follows, or [`crate::messages::Event::Uploading`] and [`crate::messages::Event::Uploaded`].
+    /// Starts a read to `to`. [`crate::messages::Event::Fetched`] follows, or [`crate::messages::Event::Uploading`] and
+    /// then [`crate::messages::Event::Uploaded`].
     fn read(&mut self, read: Read, to: Lease);
-    /// Starts to read the index of the shard at `key`; [`crate::messages::Event::Index`] follows.
+    /// Starts to read the index of the shard at `key`. [`crate::messages::Event::Index`] follows.
     fn index(&mut self, shard: ShardId, key: String);
-    /// Reports copies to the device that are done while their threads are busy. They report them themselves after their next
-    /// reads; but on a file system that hangs these may take for ever, and what is there needn't wait for them.
+    /// Reports copies to the device that have ended while their threads are busy. A thread reports its copy itself
+    /// after its next read. On a file system that hangs this read may never end, and the copied chunk must not wait for
+    /// it.
     fn report_copies(&self);
 }
 
@@ -27,32 +29,32 @@ pub(crate) struct Read {
     pub array: u16,
     pub part: u16,
     pub key: String,
-    /// If a range is one of an object that holds several values: its name.
+    /// The object's name, if the range is one of an object that holds several values.
     pub object: Option<Arc<str>>,
     pub range: ReadRange,
-    /// The version that the value, or the object, must have; `None`: any.
+    /// The version that the value or object must have. `None`: any.
     pub version: Option<Arc<str>>,
-    /// Bytes of its destination.
+    /// Bytes of the destination.
     pub len: usize,
-    /// Parts of it that are copied to the device as soon as they are read: offset, bytes, device address.
+    /// Parts that are copied to the device as soon as they are read: offset, bytes, device address.
     pub uploads: Vec<(usize, usize, u64)>,
-    /// The chunks that a range is read for, in order: offset in the range, bytes. Only if there is a cache.
+    /// The chunks in the range, in order: offset, bytes. Empty if there is no cache.
     pub pieces: Vec<(usize, usize)>,
-    /// If files are read to the device: where to.
+    /// Where GPUDirect Storage reads the file to, if it is used.
     pub gds: Option<GdsTarget>,
 }
 
-/// Where a read of a file goes on the device.
+/// Where GPUDirect Storage reads a file to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GdsTarget {
-    /// To the slots that [`Read::uploads`] names; nothing of it goes to host memory.
+    /// To the slots in [`Read::uploads`]. Nothing goes to host memory.
     Slots,
-    /// To this address, and from there to host memory too: what the GPU decodes is checked on the host before.
+    /// To this address of the GDS buffer, and from there also to host memory: the host checks what the GPU decodes.
     Buffer(u64),
 }
 
 impl Read {
-    /// What caches call the value that bytes are of.
+    /// The name of the value in the cache.
     pub fn name(&self) -> &str {
         self.object.as_deref().unwrap_or(&self.key)
     }
@@ -65,11 +67,10 @@ impl Read {
         }
     }
 
-    /// The bytes that were read of a value of `size` bytes; of a whole value that is longer than the span, nothing was read, and
-    /// they are `size`.
+    /// The bytes that a read brought of a value of `size` bytes. If a whole value is longer than the destination,
+    /// nothing was read, and the result is `size`.
     ///
-    /// # Errors
-    /// If the value hasn't the length that is known.
+    /// If the value must have a known length and has another one.
     pub fn fits(&self, size: u64) -> Result<usize> {
         match self.range {
             ReadRange::From(_) => Ok(self.len),
@@ -86,10 +87,11 @@ impl Read {
 /// Which bytes of a key are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadRange {
-    /// All of it, into a span that is long enough for what writers in use write. If it is longer nothing is read.
+    /// The whole value, to a destination that is long enough for what usual encoders write. If the value is longer,
+    /// nothing is read.
     Whole,
-    /// All of it. Its length must be that of the destination.
+    /// The whole value, which must be as long as the destination.
     Exact,
-    /// As many bytes as the destination has, from this offset on.
+    /// As many bytes as the destination has, from this offset.
     From(u64),
 }

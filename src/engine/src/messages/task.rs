@@ -7,13 +7,13 @@ use crate::error::Result;
 use crate::memory::Span;
 use crate::plan::ChunkId;
 
-/// Who decodes on the CPU for the scheduler, and assembles there what is delivered there.
+/// Decodes on the CPU for the scheduler, and assembles batches that are delivered there.
 pub(crate) trait Decode: Send {
-    /// Starts a task; [`crate::messages::Event::Decoded`] follows.
+    /// Starts a task. [`crate::messages::Event::Decoded`] follows.
     fn run(&self, task: Task);
 }
 
-/// One use of a chunk by a batch (its number in the reader's sequence), whose jobs have been handed out.
+/// Uses of chunks by a batch (its number in the reader's sequence) whose jobs have been handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub batch: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Served {
     pub uses: u32,
 }
 
-/// Jobs, and what it means to batches that they have run.
+/// Jobs to be run, and the uses of batches that are served when they have run.
 #[derive(Default)]
 pub(crate) struct Assembly {
     pub jobs: Vec<Job>,
@@ -31,7 +31,7 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// The jobs that were just added serve one use of a batch, whose outputs may be written after `ready`.
+    /// Records that the jobs just added serve one use of a batch, whose outputs may be written after the event `ready`.
     pub fn serves(&mut self, batch: u64, ready: Option<u64>) {
         match self.served.last_mut() {
             Some(last) if last.batch == batch => last.uses += 1,
@@ -49,24 +49,24 @@ pub(crate) struct Item {
     pub handle: Handle,
     pub encoded: Span,
     pub decoded: Span,
-    /// Uncompressed and read to where it belongs: there is nothing to decode.
+    /// The chunk is uncompressed and was read to its final place: nothing is decoded.
     pub in_place: bool,
-    /// Into [`Assembly::jobs`], to be run once the chunk is decoded.
+    /// Range in [`Assembly::jobs`], to be run once the chunk is decoded.
     pub jobs: std::ops::Range<usize>,
 }
 
-/// Work for one decode thread: chunks to be decoded, jobs to be run after them, and jobs that need no decoding.
+/// Work for one decode thread: chunks to be decoded, their jobs, and jobs that need no decoding.
 #[derive(Default)]
 pub(crate) struct Task {
     pub items: Vec<Item>,
     pub assembly: Assembly,
-    /// Jobs that run after all items, whatever became of them.
+    /// Jobs of chunks that were decoded before, or are missing. They run after all items, also when items fail.
     pub ready_jobs: std::ops::Range<usize>,
-    /// Chunks whose memory the loose jobs read.
+    /// Chunks whose memory the ready jobs read.
     pub pinned: Vec<Handle>,
 }
 
-/// What became of one chunk: the order in which its decoded bytes lie in memory, or why there are none.
+/// The result of decoding one chunk: the order of its decoded bytes in memory, or the error.
 pub(crate) struct Outcome {
     pub handle: Handle,
     pub result: Result<Layout>,

@@ -1,4 +1,5 @@
-//! What a lane of the GPU gets: chunks to be copied and decoded together, and the jobs that follow.
+//! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. And what the scheduler
+//! knows of a GPU, as traits.
 
 use std::fs::File;
 
@@ -11,9 +12,9 @@ use crate::plan::ChunkId;
 /// What the bytes of a chunk in a wave are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Decoded: uncompressed in the store, or decoded by the CPU.
+    /// Decoded: stored uncompressed, or decoded by the CPU.
     Decoded,
-    /// Encoded, by what the GPU undoes.
+    /// Encoded, to be decoded by the GPU.
     Encoded,
 }
 
@@ -21,14 +22,14 @@ pub(crate) enum Content {
 pub(crate) struct WaveChunk {
     pub id: ChunkId,
     pub handle: Handle,
-    /// In page-locked memory.
+    /// Its bytes, in page-locked memory.
     pub bytes: Span,
-    /// Where they are copied from: there, or on the device, if they were read to it.
+    /// The address that they are copied from: there, or in the GDS buffer on the device.
     pub source: u64,
     pub content: Content,
     /// The read whose memory `bytes` lies in.
     pub group: GroupId,
-    /// Device address where its decoded bytes go.
+    /// Device address of its slot.
     pub slot: u64,
     pub decoded_bytes: usize,
     /// Into [`Assembly::jobs`].
@@ -40,16 +41,16 @@ pub(crate) struct WaveChunk {
 pub(crate) struct Wave {
     pub chunks: Vec<WaveChunk>,
     pub assembly: Assembly,
-    /// Jobs that read no chunk of this wave.
+    /// Jobs of chunks that were decoded before, or are missing.
     pub ready_jobs: std::ops::Range<usize>,
-    /// Small things to be written to device memory: address and bytes.
+    /// Small values to be written to device memory (sample indexes): address and bytes.
     pub uploads: Vec<(u64, Vec<u8>)>,
-    /// Chunks whose memory the loose jobs read.
+    /// Chunks whose memory the ready jobs read.
     pub pinned: Vec<Handle>,
 }
 
 impl Wave {
-    /// The reads whose memory its chunks lie in, and how many chunks of each.
+    /// The reads that brought its chunks, and how many chunks of each.
     pub fn groups(&self) -> Vec<(GroupId, u32)> {
         let mut groups: Vec<(GroupId, u32)> = Vec::new();
         for chunk in &self.chunks {
@@ -62,13 +63,13 @@ impl Wave {
     }
 }
 
-/// What became of a wave.
+/// The results of a wave.
 pub(crate) struct WaveDone {
     pub lane: usize,
     pub outcomes: Vec<Outcome>,
     pub served: Vec<Served>,
     pub pinned: Vec<Handle>,
-    /// If the lane itself failed, no job has run for certain, and the device may be lost.
+    /// An error if the lane itself failed. Then jobs may not have run, and the device may be lost.
     pub result: Result<()>,
 }
 
@@ -89,7 +90,8 @@ impl From<&DeviceBudget> for WaveLimits {
     }
 }
 
-/// A fetch thread's own way to the device: it copies what it has read while it reads the next chunk. Dropping it waits.
+/// The copy stream of a fetch thread: it copies to the device what was read, while the thread reads the next chunk.
+/// Dropping it waits.
 pub(crate) trait Upload: Send {
     /// Starts copying each span of page-locked memory to its device address.
     ///
@@ -112,7 +114,7 @@ pub(crate) trait Upload: Send {
     fn wait(&self) -> Result<f64>;
 }
 
-/// A fetch thread's way from files to the device, past the host (GPUDirect Storage).
+/// GPUDirect Storage for one fetch thread: reads files to the device without a copy in host memory.
 pub(crate) trait Storage: Send {
     /// Reads parts of a file, each to a device address: offset in the file, bytes, address. Done when it returns.
     ///
@@ -132,22 +134,23 @@ pub(crate) trait Storage: Send {
     unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()>;
 }
 
-/// The lanes of a GPU, as the scheduler sees them.
+/// The lanes of a GPU. A lane takes one wave at a time.
 pub(crate) trait Lanes: Send {
-    /// How many waves run at a time.
+    /// The number of lanes.
     fn count(&self) -> usize;
-    /// What each may hold.
+    /// What the wave of one lane may hold.
     fn limits(&self) -> WaveLimits;
-    /// One fetch thread's way to the device.
+    /// A copy stream for one fetch thread.
     ///
     /// # Errors
     /// If the device has no stream left.
     fn upload(&self) -> Result<Box<dyn Upload>>;
-    /// One fetch thread's way past the host, if this reader uses it.
+    /// GPUDirect Storage for one fetch thread, if this reader uses it.
     ///
     /// # Errors
     /// If the device has no stream left.
     fn storage(&self) -> Result<Option<Box<dyn Storage>>>;
-    /// Starts a wave on an idle lane; [`crate::messages::Event::Copied`] and [`crate::messages::Event::Wave`] follow.
+    /// Starts a wave on an idle lane. [`crate::messages::Event::Copied`] and then [`crate::messages::Event::Wave`]
+    /// follow.
     fn launch(&self, lane: usize, wave: Wave);
 }

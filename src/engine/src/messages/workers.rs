@@ -1,4 +1,4 @@
-//! Threads that take work of one kind, each the next that there is.
+//! A pool of threads with one queue.
 
 use std::thread::JoinHandle;
 
@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::{Event, Shared};
 use crate::error::{Error, Result};
 
-/// Spawns a named thread whose panics reach the scheduler as events instead of being lost.
+/// Starts a named thread. Its panic reaches the scheduler as [`Event::Died`].
 pub(crate) fn spawn(
     name: &str,
     events: crossbeam_channel::Sender<Event>,
@@ -27,14 +27,15 @@ pub(crate) fn spawn(
         .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")))
 }
 
-/// See the module. Dropping it lets them finish what they were given, and waits.
+/// A pool of threads with one queue. Dropping it waits until all work that was queued is done.
 pub(crate) struct Workers<W> {
     work: Option<Sender<W>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl<W: Send + 'static> Workers<W> {
-    /// Starts `count` threads with this name and a number, each of which does what `body` gives, until no more work can come.
+    /// Starts `count` threads, named `name` and a number. Each runs a closure that `body` makes, until the queue is
+    /// closed.
     ///
     /// # Errors
     /// If the system refuses to start a thread, and those of `body`.
@@ -45,7 +46,7 @@ impl<W: Send + 'static> Workers<W> {
         mut body: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
         let (work, receiver) = unbounded();
-        // It waits for the threads that were started, if one can't be.
+        // If a thread can't be started, dropping `all` waits for the others.
         let mut all = Self { work: Some(work), threads: Vec::new() };
         for i in 0..count {
             let (body, receiver) = (body()?, receiver.clone());
@@ -54,13 +55,13 @@ impl<W: Send + 'static> Workers<W> {
         Ok(all)
     }
 
-    /// Gives work to the next thread that is free.
+    /// Queues work for the next free thread.
     pub fn send(&self, work: W) {
         // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
         let _ = self.work.as_ref().expect("until dropped").send(work);
     }
 
-    /// Whether all work was taken by a thread.
+    /// Whether the queue is empty.
     #[cfg(test)]
     pub fn is_taken(&self) -> bool {
         self.work.as_ref().is_none_or(Sender::is_empty)

@@ -1,7 +1,7 @@
-//! Which wanted chunks are read now: in the order of need, and only with all the memory that they will need until they are
-//! decoded. The scheduler's half that deals with memory; see [`crate::scheduler`], and [`crate::scheduler::merging`] for the chunks of shards.
+//! Decides which wanted chunks are read now: in the order of need, and each only with all the memory that it needs
+//! until it is decoded. For chunks that lie in one object with others see [`super::merging`].
 //!
-//! One of the places where `unsafe` is allowed: it leases reserved memory to reads.
+//! `unsafe` is allowed here: reserved memory is leased to reads.
 
 #![allow(unsafe_code)]
 
@@ -17,47 +17,47 @@ use crate::memory::{Lease, Span, arena};
 use crate::messages::{GdsTarget, Handle, Read, ReadRange};
 use crate::plan::ChunkId;
 
-/// A read of less isn't worth cuFile's calls.
+/// Smaller reads are not worth the calls to cuFile.
 const MIN_GDS_BYTES: usize = 64 << 10;
 
-/// What became of the first chunk in the queue.
+/// What happened to the first chunk in the queue.
 pub(super) enum Admission {
-    /// It is on its way, or its fate is known.
+    /// Its read has started, or it is missing or failed.
     Done,
-    /// There isn't enough memory now.
+    /// Memory is short.
     NoRoom,
-    /// It has to wait for an index that is being read.
+    /// It waits for a shard index that is being read.
     Later,
 }
 
-/// Which memory there was too little of.
+/// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryKind {
-    /// That of encoded bytes, and of what the CPU decodes for a GPU.
+    /// For encoded chunks, and for chunks that the CPU decodes for a GPU.
     Staging,
-    /// That of decoded chunks.
+    /// For decoded chunks.
     Slots,
 }
 
-/// What the first read in the queue found too little memory for.
+/// The memory that the first chunk in the queue needs and could not get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryShortage {
-    /// Bytes that it takes of either.
+    /// Bytes that it needs of each kind.
     pub staging: usize,
     pub slots: usize,
     pub kind: MemoryKind,
-    /// The batch that needs it.
+    /// The first batch that needs the chunk.
     pub batch: u64,
 }
 
 impl Scheduler {
-    /// Starts reading wanted chunks while there is memory.
+    /// Starts reads of wanted chunks while there is memory for them.
     pub(super) fn admit(&mut self) {
         if self.broken.is_some() {
             return;
         }
-        // After a failure another try makes sense only when there is room, which comes while anything is in flight, or when
-        // a chunk can make some that couldn't before.
+        // After a shortage, another try makes sense only when memory was given back, or when a chunk can be evicted now
+        // that could not before.
         if let Some(shortage) = self.shortage
             && !self.idle()
             && !self.room(shortage)
@@ -68,7 +68,8 @@ impl Scheduler {
         self.shortage = None;
         while self.may_read(false) || self.may_read(true) {
             if self.idle() {
-                // Nothing will give memory back: what is free has to be as good as it gets.
+                // Nothing in flight will give memory back. Join all free ranges, so that the largest possible request
+                // fits.
                 self.s.staging.arena.join_all();
                 for block in [&mut self.s.slots, &mut self.s.gds_buffer].into_iter().flatten() {
                     block.arena.join_all();
@@ -76,7 +77,7 @@ impl Scheduler {
             }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
-            // The order of need is kept also between stores that are read in different ways.
+            // Local and remote reads keep one order of need.
             let Place { location, remote, .. } = self.chunks[head.handle].place;
             if !self.may_read(remote) {
                 return;
@@ -88,8 +89,8 @@ impl Scheduler {
                 Location::Range(range) => self.admit_range(head, range),
                 Location::Unread(index) => self.admit_unread(head, index),
             };
-            // All or nothing was reserved: whatever is dropped now, the next try starts from the beginning, so that
-            // ranges that don't fit where others lie now fit in the end.
+            // All of the chunk's memory was reserved, or none. After an eviction the next try starts from the
+            // beginning, so that ranges that do not fit between others now fit in the end.
             match admitted {
                 Admission::Done => self.shortage = None,
                 Admission::NoRoom if self.shortage.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
@@ -98,7 +99,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether there is as much memory as was lacking, though perhaps not in one piece.
+    /// Whether as much memory is free as was short, though perhaps not in one range.
     fn room(&self, MemoryShortage { staging, slots, .. }: MemoryShortage) -> bool {
         let available = self.s.staging.arena.available();
         match &self.s.slots {
@@ -107,17 +108,17 @@ impl Scheduler {
         }
     }
 
-    /// Whether dropping a chunk that is kept would help: it lies in the memory that was short, and may be dropped.
+    /// Whether evicting a chunk would help: it lies in the memory that was short, and no earlier batch needs it.
     fn can_evict(&self, MemoryShortage { kind, batch, .. }: MemoryShortage) -> bool {
         (kind == MemoryKind::Slots || self.s.slots.is_none()) && self.victim(batch).is_some()
     }
 
-    /// Whether another read may begin, of a remote store or a local one.
+    /// Whether another read of a remote (or local) store may begin.
     fn may_read(&self, remote: bool) -> bool {
         self.reads_in_flight[usize::from(remote)] < self.s.rules.reads[usize::from(remote)]
     }
 
-    /// Whether nothing is in flight that would give memory back.
+    /// Whether nothing is in flight that will give memory back.
     pub(super) fn idle(&self) -> bool {
         self.reads_in_flight == [0, 0]
             && self.uploads_in_flight == 0
@@ -127,7 +128,8 @@ impl Scheduler {
             && self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len())
     }
 
-    /// Where a chunk's decoded bytes go if one job copies all of them to one place: part of an output.
+    /// The range of an output that is a copy of the whole decoded chunk, if there is one: then the chunk is decoded
+    /// there, without a slot.
     fn output_span(&self, handle: Handle) -> Option<Span> {
         if self.s.lanes.is_some() {
             return None;
@@ -135,9 +137,10 @@ impl Scheduler {
         let chunk = &self.chunks[handle];
         let decoded = chunk.place.decoded;
         let &(number, i) = chunk.users.first()?;
-        // Another use soon would need the chunk kept; one in a far batch would find it dropped anyway.
+        // If another batch needs the chunk soon, it must be kept in a slot. If a later batch does, the chunk would be
+        // evicted before anyway.
         let soon = self.s.rules.lookahead as u64 / 2;
-        // While the next batch isn't planned it may be such a use: a late planner shall cost no reads.
+        // While the next batch is not planned, it may need the chunk. A late planner must not cost reads.
         if self.planner_is_late() || chunk.users.get(1).is_some_and(|&(next, _)| next - number <= soon) {
             return None;
         }
@@ -147,22 +150,21 @@ impl Scheduler {
             .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
     }
 
-    /// Whether the CPU decodes a chunk to memory from which it is copied to a GPU.
+    /// Whether the CPU decodes the chunk to page-locked memory, from which it is copied to the GPU.
     pub(super) fn decodes_on_host(&self, handle: Handle) -> bool {
         self.s.lanes.is_some() && self.chunks[handle].place.route == Route::Cpu
     }
 
-    /// What a chunk takes of staging and slots from decoding on.
+    /// Bytes of staging and of slots that a chunk takes while and after it is decoded.
     pub(super) fn takes_decoded(&self, handle: Handle) -> (usize, usize) {
         let decoded = arena::rounded(self.chunks[handle].place.decoded);
         let host_decoded = if self.decodes_on_host(handle) { decoded } else { 0 };
         (host_decoded, if self.output_span(handle).is_some() { 0 } else { decoded })
     }
 
-    /// Reserves what a chunk needs from decoding on.
+    /// Reserves the memory that a chunk needs while and after it is decoded.
     ///
-    /// # Errors
-    /// With nothing reserved, which memory there isn't enough of.
+    /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
         let decoded = self.chunks[handle].place.decoded;
         let output_span = self.output_span(handle);
@@ -197,12 +199,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether the thread that reads a chunk also copies it to its slot on the device.
+    /// Whether the thread that reads the chunk also copies it to its slot on the device.
     pub(super) fn is_uploaded(&self, handle: Handle) -> bool {
         self.s.lanes.is_some() && self.chunks[handle].place.uploads()
     }
 
-    /// Where a chunk's decoded bytes are to be written by the CPU.
+    /// Where the CPU writes the chunk's decoded bytes.
     pub(super) fn decoded_span(&self, handle: Handle) -> Span {
         let chunk = &self.chunks[handle];
         if let Some(output_span) = chunk.output_span {
@@ -220,7 +222,7 @@ impl Scheduler {
         let handle = head.handle;
         let chunk_index = Arc::clone(&self.s.shared.chunk_index);
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
-        // On the CPU an uncompressed chunk is read to where it belongs.
+        // On the CPU an uncompressed chunk is read to its final place.
         let in_place = route == Route::Raw && self.s.lanes.is_none();
         let (most, range) = match route {
             Route::Raw => (decoded, ReadRange::Exact),
@@ -256,7 +258,7 @@ impl Scheduler {
         true
     }
 
-    /// Starts a read for these chunks, which are all in one value, or in an object of this name (of that version).
+    /// Starts one read for these chunks, which lie in one value or in one object of this name and version.
     pub(super) fn read(
         &mut self,
         chunks: Vec<Member>,
@@ -281,7 +283,7 @@ impl Scheduler {
         let group = self.next_group;
         self.next_group += 1;
         let remote = chunks.first().is_some_and(|&(handle, ..)| self.chunks[handle].place.remote);
-        // A read goes past the host if all of it does.
+        // GPUDirect Storage is used for all chunks of a read, or for none.
         let gds = match (gds_buffer, &self.s.gds_buffer) {
             (Some(range), Some(block)) => Some(GdsTarget::Buffer(block.base + range.offset as u64)),
             _ if self.s.gds && uploads.len() == chunks.len() && self.in_files(of) => Some(GdsTarget::Slots),
@@ -303,19 +305,20 @@ impl Scheduler {
             pieces,
             gds,
         };
-        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives whoever reads.
+        // SAFETY: the memory was reserved for this read alone, until the scheduler hears of its end. It outlives the
+        // threads that read.
         self.s.fetch.read(read, unsafe { Lease::new(to) });
     }
 
-    /// Whether a chunk's store is one of files.
+    /// Whether the values of the chunk's store are files.
     fn in_files(&self, id: ChunkId) -> bool {
         self.s.shared.chunk_index.store(id.array, id.part).has_files()
     }
 
-    /// Device memory for encoded bytes, if they are read to it (`None`: they aren't, or it can't hold so many).
+    /// Reserves device memory for encoded bytes that GPUDirect Storage reads. `None`: it does not read this chunk, or
+    /// the buffer is smaller than the chunk.
     ///
-    /// # Errors
-    /// If there isn't enough of it now.
+    /// If the buffer is full now.
     pub(super) fn reserve_gds_buffer(
         &mut self,
         handle: Handle,

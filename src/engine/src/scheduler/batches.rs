@@ -1,4 +1,4 @@
-//! The planned batches, in order, and what serving them with a chunk means.
+//! The planned batches, in order. A batch is *served* with a chunk when its jobs for this chunk are handed out.
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,13 @@ use crate::plan::BatchPlan;
 /// A batch that was planned and not delivered yet.
 pub(super) struct Planned {
     pub plan: BatchPlan,
-    /// The chunks of the plan's uses.
+    /// The chunk of each use in the plan.
     pub handles: Vec<Handle>,
-    /// Addresses of its outputs; empty until it gets them.
+    /// Addresses of its outputs. Empty until the batch is active.
     pub outputs: Vec<u64>,
     pub host: Vec<HostBuffer>,
     pub lent: Option<DeviceBuffers>,
-    /// Uses (and pads, and the index) that haven't been served.
+    /// Uses that have not run yet. Padding and the index output count as one use each.
     pub remaining: u32,
     pub error: Option<Error>,
 }
@@ -39,22 +39,22 @@ impl Planned {
     }
 }
 
-/// Where the jobs that a chunk serves take their elements from.
+/// Where the jobs of a chunk read their elements.
 #[derive(Clone, Copy)]
 pub(super) enum JobSource {
-    /// The decoded chunk at this address, with its bytes in this order.
+    /// The decoded chunk at this address, whose bytes lie in this order.
     Slot(u64, Layout),
-    /// Nothing: it is missing, which makes its jobs write the fill value.
+    /// The chunk is missing: its jobs write the fill value.
     Missing,
 }
 
-/// See the module.
+/// The batches that are planned and not delivered.
 #[derive(Default)]
 pub(super) struct Batches {
     /// Number of the first batch in `list`.
     pub first: u64,
     pub list: VecDeque<Planned>,
-    /// How many of `list`, from the first on, are active.
+    /// How many of `list` are active. They are the first ones.
     pub active: usize,
 }
 
@@ -64,18 +64,18 @@ impl Batches {
         self.first + self.active as u64
     }
 
-    /// A batch, unless it was delivered.
+    /// The batch of this number. `None` after it was delivered.
     fn get(&self, number: u64) -> Option<&Planned> {
         self.list.get(number.wrapping_sub(self.first) as usize)
     }
 
-    /// The same, to be changed.
+    /// As [`Self::get`], mutable.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
         self.list.get_mut(number.wrapping_sub(self.first) as usize)
     }
 
-    /// Hands the jobs of a chunk's active users to `assembly`; `most` users at the most. How many there were. Users that failed with
-    /// everything else are forgotten.
+    /// Adds the jobs of a chunk's active users to `assembly`, for `most` users at most. Returns how many users were
+    /// served. Users whose batch was delivered with an error are dropped.
     pub fn serve(&mut self, chunk: &mut Chunk, from: JobSource, most: usize, assembly: &mut Assembly) -> usize {
         let end = self.active_end();
         let n = chunk.users.iter().take(most).take_while(|(number, _)| *number < end).count();
@@ -92,7 +92,7 @@ impl Batches {
         served
     }
 
-    /// Tells a chunk's active users that it can't be had.
+    /// Fails the active batches that need a chunk which failed.
     pub fn fail(&mut self, chunk: &mut Chunk) {
         let ChunkState::Failed(error) = &chunk.state else { return };
         let end = self.active_end();
@@ -105,7 +105,7 @@ impl Batches {
         chunk.users.drain(..n);
     }
 
-    /// Takes note of what was served.
+    /// Counts uses whose jobs have run.
     pub fn served(&mut self, served: &[Served]) {
         for Served { batch, uses } in served {
             if let Some(batch) = self.get_mut(*batch) {
@@ -115,7 +115,7 @@ impl Batches {
     }
 }
 
-/// A planned job with its addresses: of the outputs, and of the decoded chunk.
+/// A planned job with the addresses of the outputs and of the decoded chunk filled in.
 pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
     let mut job = *job;
     job.dst += outputs[job.reserved as usize];
@@ -133,8 +133,8 @@ pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
     job
 }
 
-/// Whether these jobs, all that a batch does with a chunk of `decoded` bytes, are one that copies the whole chunk as it is
-/// to one place: then the CPU may decode it there.
+/// Whether `jobs`, all of one batch for one chunk of `decoded` bytes, are a single copy of the whole chunk to one
+/// place. Then the CPU may decode the chunk there.
 pub(super) fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
     let [job] = jobs else { return false };
     let op = &ops[job.op as usize];

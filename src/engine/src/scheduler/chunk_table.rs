@@ -1,4 +1,4 @@
-//! What the scheduler remembers of chunks and of reads.
+//! The chunks and reads that the scheduler tracks.
 
 use std::ops::{Index, IndexMut};
 
@@ -12,7 +12,7 @@ use crate::memory::{Span, arena};
 use crate::messages::{GroupId, Handle};
 use crate::plan::{ChunkId, ChunkMap};
 
-/// Where a chunk is on its way.
+/// The state of a chunk.
 #[derive(Debug)]
 pub(super) enum ChunkState {
     /// In the queue of wanted chunks.
@@ -21,22 +21,22 @@ pub(super) enum ChunkState {
     AwaitsIndex,
     /// Being read.
     Fetching,
-    /// Read (or also decoded by the CPU), waiting for a lane of the GPU.
+    /// Read, or decoded by the CPU for a GPU. It waits for a lane.
     Fetched,
-    /// In a task or wave.
+    /// In a task of the decode threads, or in a wave.
     Decoding,
     /// Decoded, in its slot.
     Ready,
-    /// Not in the store.
+    /// The store does not have it.
     Missing,
-    /// It can't be had.
+    /// It could not be read or decoded.
     Failed(Error),
-    /// Nobody needs it: its handle is free.
+    /// Removed from the table. Its handle is free.
     Gone,
 }
 
 impl ChunkState {
-    /// Whether its fate is known: its users can be served.
+    /// Whether the outcome is known (decoded, missing or failed), so that its users can be served.
     pub fn is_resolved(&self) -> bool {
         matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
     }
@@ -46,36 +46,36 @@ impl ChunkState {
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub id: ChunkId,
-    /// Where it lies and how it is decoded.
+    /// Where the chunk lies and how it is decoded.
     pub place: Place,
     pub state: ChunkState,
-    /// When it began to be wanted: its place in the queue among the chunks of one batch.
+    /// Its place in the queue among the chunks of one batch.
     pub order: u64,
-    /// Whether it was read before, and dropped since.
+    /// Whether it was read before, and evicted since.
     pub read: bool,
-    /// Bytes of its value, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
+    /// Encoded bytes, if they are more than is usually reserved ([`super::oversized`]).
     pub oversized: Option<usize>,
-    /// Whether it isn't read together with others of its object: that failed.
+    /// Whether it must be read alone, because a merged read with it failed.
     pub unmerged: bool,
-    /// Batches that haven't been served yet, in order, and the number of the use in the batch's plan.
+    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
     pub users: SmallVec<[(u64, u32); 2]>,
-    /// Batches that the task or wave in progress serves.
+    /// Batches that the current task or wave serves.
     pub serving: SmallVec<[u64; 2]>,
-    /// Its decoded bytes, unless they go straight to an output.
+    /// Its decoded bytes, unless they are decoded to an output.
     pub slot: Option<arena::Range>,
-    /// The order of the bytes in the slot, once they are there.
+    /// The order of the bytes in the slot, once the chunk is decoded.
     pub layout: Layout,
-    /// Tasks and waves that use its memory.
+    /// How many tasks and waves use its memory.
     pub pins: u32,
-    /// Its encoded bytes, and the read that they came with.
+    /// Its encoded bytes, and the read that brought them.
     pub payload: Option<(GroupId, Span)>,
-    /// Where its decoded bytes go, if that isn't a slot: part of an output.
+    /// The part of an output to which it is decoded, instead of a slot.
     pub output_span: Option<Span>,
-    /// Decoded by the CPU on behalf of a GPU: page-locked memory.
+    /// Page-locked memory, if the CPU decodes it for a GPU.
     pub host_decoded: Option<arena::Range>,
 }
 
-/// The chunks that planned batches need, by their ids and by handles that cost nothing to look up.
+/// The chunks that planned batches need. They are found by id, or by a handle without a look-up.
 #[derive(Default)]
 pub(super) struct Table {
     handles: ChunkMap<Handle>,
@@ -84,7 +84,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The chunk, and whether it is new here: then it is wanted, as number `order`.
+    /// The handle of a chunk, and whether it was added. A new chunk is wanted, with this place in the queue.
     pub fn entry(&mut self, id: ChunkId, place: Place, order: u64) -> (Handle, bool) {
         if let Some(&handle) = self.handles.get(&id) {
             return (handle, false);
@@ -120,17 +120,17 @@ impl Table {
         (handle, true)
     }
 
-    /// All chunks that aren't forgotten.
+    /// All chunks in the table.
     pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
         self.chunks.iter().filter(|chunk| !matches!(chunk.state, ChunkState::Gone))
     }
 
-    /// All chunks, and where they lie.
+    /// All chunks in the table, and where each lies.
     pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
         self.chunks.iter_mut().filter(|c| !matches!(c.state, ChunkState::Gone)).map(|c| (c.id, &mut c.place))
     }
 
-    /// Forgets a chunk.
+    /// Removes a chunk.
     pub fn remove(&mut self, handle: Handle) {
         let chunk = &mut self[handle];
         chunk.state = ChunkState::Gone;
@@ -140,7 +140,8 @@ impl Table {
         self.free.push(handle);
     }
 
-    /// Whether an entry of the queue is up to date: still wanted, since then, and by that batch first.
+    /// Whether an entry of the queue is up to date: the chunk is still wanted, was not queued again since, and this
+    /// batch is its first user.
     pub fn wanted(&self, w: &Wanted) -> bool {
         let chunk = &self[w.handle];
         chunk.order == w.order
@@ -162,20 +163,20 @@ impl IndexMut<Handle> for Table {
     }
 }
 
-/// A chunk of a read: offset in the read, encoded bytes (`None`: all that was read).
+/// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
 pub(super) type Member = (Handle, usize, Option<usize>);
 
 /// A read in progress, or whose bytes are still in use.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Memory that it was read to, if reserved for it alone.
+    /// The staging memory that was reserved for it. `None`: it was read to its final place.
     pub staging: Option<arena::Range>,
-    /// Device memory that it was read to.
+    /// Device memory that GPUDirect Storage read it to.
     pub gds_buffer: Option<arena::Range>,
     pub chunks: Vec<Member>,
     pub to: Span,
-    /// Chunks that still need the memory.
+    /// How many chunks still need the memory.
     pub remaining: u32,
-    /// Whether it is a request.
+    /// Whether it is a request to a remote store.
     pub remote: bool,
 }

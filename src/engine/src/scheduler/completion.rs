@@ -1,5 +1,5 @@
-//! What becomes of chunks once they were read, decoded or given up: they are decoded, serve the batches that need them, are
-//! kept for others or forgotten. The scheduler's half that deals with chunks; see [`crate::scheduler`].
+//! Handles chunks after they were read, decoded or failed: they go to decoders, serve the batches that need them, and
+//! are kept, evicted or removed.
 
 use dali_zarr_kernels::Layout;
 
@@ -14,10 +14,10 @@ use crate::messages::{GroupId, Handle, Item, Outcome, Served, Task};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent};
 
-/// Decode tasks hold about this many decoded bytes: enough to make handing them over cheap.
+/// Decode tasks have about this many decoded bytes, so that handing them over costs little.
 const TASK_BYTES: usize = 256 << 10;
 
-/// Stands for the first batch that needs a chunk which is kept though none is known: the first to be dropped.
+/// In place of the first batch that needs a chunk, if none is known. Such chunks are evicted first.
 const NOT_YET: u64 = u64::MAX;
 
 impl Scheduler {
@@ -36,7 +36,7 @@ impl Scheduler {
                 return;
             }
             other => {
-                // Of ranges that references tell of, each may be wrong by itself: a chunk fails with its own read.
+                // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
                 let again = members.len() > 1 && other.is_err();
                 for (handle, ..) in members {
                     self.release_group(id, 1);
@@ -47,7 +47,7 @@ impl Scheduler {
                     let chunk = &self.chunks[handle];
                     let state = match &other {
                         Err(e) => ChunkState::Failed(e.clone()),
-                        // A shard that vanished after its index was read: its chunks are no fill values.
+                        // The shard was deleted after its index was read. Its chunks are not fill values.
                         _ if matches!(chunk.place.location, Location::Shard(..)) => {
                             ChunkState::Failed(Error::runtime(format!(
                                 "{}: the shard vanished while it was read",
@@ -118,7 +118,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives chunks to a decode thread; if batches are delivered to the CPU, with the jobs of their active users.
+    /// Gives chunks to a decode thread. If batches are delivered to the CPU, the jobs of active users go with them.
     fn decode(&mut self, handles: &[Handle]) {
         let mut task = Task::default();
         for &handle in handles {
@@ -129,7 +129,7 @@ impl Scheduler {
             let first = task.assembly.jobs.len();
             if self.s.lanes.is_none() {
                 self.serve_decoding(handle, &mut task.assembly);
-                // A chunk that is decoded straight to its place needs no job.
+                // A chunk that is decoded to an output needs no job.
                 if output_span {
                     task.assembly.jobs.truncate(first);
                 }
@@ -147,21 +147,21 @@ impl Scheduler {
         self.s.decode.run(task);
     }
 
-    /// Marks a chunk as being decoded, and hands out the jobs of its active users.
+    /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`.
     pub(super) fn serve_decoding(&mut self, handle: Handle, assembly: &mut crate::messages::Assembly) {
-        // The lane that decodes it will know the order of its bytes.
+        // The lane that decodes the chunk sets the order of its bytes.
         self.chunks[handle].layout = Layout::NONE;
         let from = self.job_source(handle);
         let chunk = &mut self.chunks[handle];
         chunk.state = ChunkState::Decoding;
         chunk.pins += 1;
-        // What goes straight to one place serves the one user that it was admitted for.
+        // A chunk that is decoded to an output serves only the user that it was admitted for.
         let most = if chunk.output_span.is_some() { 1 } else { usize::MAX };
         let served = self.batches.serve(chunk, from, most, assembly);
         Stats::add(&self.s.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
 
-    /// Where a chunk's jobs find it.
+    /// Where the jobs of a chunk read its elements.
     fn job_source(&self, handle: Handle) -> JobSource {
         let chunk = &self.chunks[handle];
         match (&chunk.state, chunk.slot) {
@@ -176,7 +176,7 @@ impl Scheduler {
 
     // ---- chunks whose fate is known ----
 
-    /// Tasks or waves ended: chunks are there or failed, batches have been served.
+    /// A task or wave ended: its chunks are decoded or failed, and its jobs have run.
     pub(super) fn completed(&mut self, outcomes: Vec<Outcome>, served: &[Served], pinned: &[Handle]) {
         self.batches.served(served);
         for &handle in pinned {
@@ -210,7 +210,7 @@ impl Scheduler {
         }
     }
 
-    /// A chunk that can't be decoded fails, and isn't in the cache for later: it may have been damaged on its way.
+    /// Fails a chunk that can't be decoded, and removes it from the cache: its bytes may have been damaged on the way.
     pub(super) fn undecodable(&mut self, handle: Handle, error: Error) {
         self.forget(handle);
         self.resolve(handle, ChunkState::Failed(error));
@@ -223,7 +223,7 @@ impl Scheduler {
         let (part, len) = match chunk.place.location {
             Location::Key | Location::Unread(_) => (ByteRange::Whole, 0),
             Location::Range(_) => {
-                // It may have come alone, or with others.
+                // It may have been read alone, or in a merged read. The cache names these in different ways.
                 if let Some(Extent { object, offset, len, .. }) = chunk_index.extent(chunk.id) {
                     cache.forget(&cache.name(number, &object, ByteRange::From(offset), len as usize));
                 }
@@ -237,7 +237,7 @@ impl Scheduler {
         cache.forget(&cache.name(number, &chunk_index.key(chunk.id), part, len));
     }
 
-    /// A chunk's fate is known before it was decoded: it is missing, or failed.
+    /// A chunk is missing or failed: frees its memory and serves its active users.
     pub(super) fn resolve(&mut self, handle: Handle, state: ChunkState) {
         if matches!(state, ChunkState::Missing) {
             Stats::add(&self.s.shared.stats.chunks_missing, 1);
@@ -266,12 +266,13 @@ impl Scheduler {
         self.serve_resolved(handle);
     }
 
-    /// Serves the active users of a chunk whose fate is known.
+    /// Serves the active users of a chunk that is decoded, missing or failed.
     pub(super) fn serve_resolved(&mut self, handle: Handle) {
         self.serve_ready(handle, 0);
     }
 
-    /// The same, if `fresh` of the uses are what it was read for.
+    /// As [`Self::serve_resolved`], where the chunk was read for `fresh` of the uses. Only the others count as served
+    /// from memory.
     fn serve_ready(&mut self, handle: Handle, fresh: usize) {
         let from = self.job_source(handle);
         let chunk = &mut self.chunks[handle];
@@ -294,7 +295,7 @@ impl Scheduler {
         self.retire(handle);
     }
 
-    /// On the CPU loose jobs go to a decode thread at once; on the GPU they wait for the next wave.
+    /// On the CPU, sends the ready jobs to a decode thread. On the GPU they wait for the next wave.
     pub(super) fn flush_ready_jobs(&mut self) {
         if self.s.lanes.is_some() || self.ready_jobs.assembly.served.is_empty() {
             return;
@@ -310,10 +311,10 @@ impl Scheduler {
         });
     }
 
-    /// Forgets a settled chunk that nobody needs any more. One that only batches to come need is kept if there is hope that
-    /// it needn't make room before they come, or while nothing waits for memory: else it would be dropped at once, which for
-    /// small chunks costs throughput. One that nobody needs as far as batches are planned is kept too while the next batch
-    /// isn't planned yet, which may need it: a late planner shall cost no reads.
+    /// Keeps, evicts or removes a resolved chunk that no task uses. If planned batches need it, it is kept, provided
+    /// that memory may hold it until then or that nothing waits for memory. Otherwise it would be evicted at once,
+    /// which costs throughput for small chunks. If no planned batch needs it, it is removed, unless the next batch is
+    /// still being planned: that batch may need it, and a late planner must not cost reads.
     fn retire(&mut self, handle: Handle) {
         let (room, late) = (self.shortage.is_none(), self.planner_is_late());
         let chunk = &mut self.chunks[handle];
@@ -324,7 +325,8 @@ impl Scheduler {
             (Some(&(batch, _)), Some(slot)) => {
                 let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
                 let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
-                // Shuffled batches need the same chunks again and again.
+                // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
+                // window.
                 let ahead =
                     until.saturating_mul(self.s.rules.working_set).min(self.s.rules.shuffled.unwrap_or(usize::MAX));
                 if ahead <= block.arena.capacity() || room {
@@ -335,7 +337,7 @@ impl Scheduler {
                     self.requeue(handle);
                 }
             }
-            // Missing or failed: that costs nothing to remember.
+            // Missing or failed: it takes no memory.
             (Some(_), None) => {}
             (None, Some(_)) if late && room => {
                 self.evictable.insert((NOT_YET, handle));
@@ -349,7 +351,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells a chunk that is kept for nobody so far that batch `first` needs it.
+    /// Sets the first batch that needs a chunk which was kept without a known user.
     pub(super) fn keep_for(&mut self, handle: Handle, first: u64) {
         if self.evictable.remove(&(NOT_YET, handle)) {
             self.evictable.insert((first, handle));
@@ -368,7 +370,7 @@ impl Scheduler {
         let chunk = &mut self.chunks[handle];
         chunk.state = ChunkState::Wanted;
         match chunk.users.first() {
-            // In its old place: whoever is first stays first, however often it has to wait.
+            // It keeps its old place in the queue.
             Some(&(batch, _)) if batch < self.batches.active_end() => {
                 self.queue.push_again(Wanted { batch, order: chunk.order, handle });
             }
@@ -381,8 +383,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes room for a chunk that batch `before` needs by dropping the decoded chunk that is needed last, if that is
-    /// later. False if there is none.
+    /// Evicts the decoded chunk that is needed last, if a batch after `before` is the first that needs it. False if
+    /// there is none.
     pub(super) fn evict(&mut self, before: u64) -> bool {
         let Some(victim) = self.victim(before) else { return false };
         self.evictable.remove(&victim);
@@ -394,7 +396,7 @@ impl Scheduler {
         true
     }
 
-    /// The kept chunk that [`Self::evict`] would drop.
+    /// The chunk that [`Self::evict`] would evict.
     pub(super) fn victim(&self, before: u64) -> Option<(u64, Handle)> {
         let active_end = self.batches.active_end();
         self.evictable.last().filter(|(batch, _)| *batch > before && *batch >= active_end).copied()
@@ -406,7 +408,7 @@ impl Scheduler {
         self.s.slots.as_mut().unwrap_or(&mut self.s.staging)
     }
 
-    /// Memory for `bytes` from an arena.
+    /// Reserves `bytes`, in the slots or in staging.
     pub(super) fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
         let block = if slots { self.slots() } else { &mut self.s.staging };
         block.arena.take(bytes)

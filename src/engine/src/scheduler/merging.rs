@@ -1,5 +1,5 @@
-//! Chunks that lie in one object: inner chunks of shards, and ranges of files that references or manifests tell of. Where they lie, and
-//! which of them one read serves. The scheduler's half that deals with these; see [`crate::scheduler`].
+//! Admits chunks that lie in one object with others: inner chunks of shards, and ranges of files that references or
+//! manifests name. One read may serve several of them.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::memory::{Span, arena};
 use crate::messages::{Handle, ReadRange};
 use crate::store::Extent;
 
-/// Chunks that are looked at when neighbours in an object are looked for.
+/// Wanted chunks that are searched for neighbours in the same object.
 const MERGE_SEARCH: usize = 4096;
-/// Chunks of other objects in a row after which no more are looked at. Those of a shard are planned one after the other; in files
-/// the variables of a sample lie apart.
+/// The search ends after this many chunks of other objects in a row. Chunks of one shard are planned one after the
+/// other. In files, the variables of a sample lie apart.
 const MERGE_OTHERS: usize = 64;
 
-/// A wanted chunk in an object, and its bytes there.
+/// A wanted chunk, and its range in the object.
 #[derive(Clone, Copy)]
 struct Inner {
     offset: u64,
@@ -72,15 +72,15 @@ impl Scheduler {
         self.admit_some(head, members, (None, index.version.clone()))
     }
 
-    /// A chunk that is a range of an object with others.
+    /// Admits a chunk that is a range of an object, merged with its neighbours.
     pub(super) fn admit_range(&mut self, head: Wanted, range: Range) -> Admission {
         let handle = head.handle;
         let (shared, has_cache) = (&self.s.shared, self.s.shared.cache.is_some());
-        // Of what is on a disk, the store is asked for the version by the chunk's key.
+        // With a disk cache the chunk is read by its key, because the cache asks the store for the version of the key.
         if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].unmerged {
             return self.admit_unmerged(head);
         }
-        // What is wrong with its size is found out by reading it.
+        // If its size is wrong, reading it gives the error.
         let Ok(inner) = self.checked(handle, range) else { return self.admit_unmerged(head) };
         let in_object = |w: &Wanted| match self.chunks[w.handle].place.location {
             Location::Range(other) if other.object == range.object && !self.chunks[w.handle].unmerged => {
@@ -89,7 +89,8 @@ impl Scheduler {
             _ => None,
         };
         let mut members = self.neighbours(head, inner, MERGE_OTHERS, in_object);
-        // A cache has one name for each chunk, however it was read.
+        // With a cache a single chunk is read by its range too, so that it has the same name in the cache as in a
+        // merged read.
         if members.len() == 1 && !has_cache {
             return self.admit_unmerged(head);
         }
@@ -99,7 +100,7 @@ impl Scheduler {
         self.admit_some(head, members, (Some(object), version))
     }
 
-    /// A chunk whose place is known only after an index of its store was read.
+    /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
         let (chunk_index, id) = (Arc::clone(&self.s.shared.chunk_index), self.chunks[handle].id);
@@ -127,7 +128,7 @@ impl Scheduler {
         }
     }
 
-    /// Finds the places of all chunks that an index of their store tells of, now that it was read.
+    /// Looks up the locations of all chunks that waited for an index of their store.
     pub(super) fn locate(&mut self, index: ShardId) {
         let chunk_index = Arc::clone(&self.s.shared.chunk_index);
         if chunk_index.sharded(index.array, index.part).is_some() {
@@ -142,13 +143,13 @@ impl Scheduler {
         if self.admit_key(head) { Admission::Done } else { Admission::NoRoom }
     }
 
-    /// The range of a chunk in an object, which is one that its size allows.
+    /// The range of a chunk in an object, after checking that its size is possible.
     fn checked(&self, handle: Handle, Range { offset, len, .. }: Range) -> Result<Inner> {
         self.check_encoded(handle, len, "the references")?;
         Ok(Inner { offset, len, handle })
     }
 
-    /// Reads these chunks of an object together, or as many of them as there is memory for.
+    /// Reads these chunks of an object in one read, or as many of them as there is memory for.
     fn admit_some(
         &mut self,
         head: Wanted,
@@ -163,7 +164,7 @@ impl Scheduler {
                 self.shortage = Some(MemoryShortage { staging, slots, kind, batch: head.batch });
                 return Admission::NoRoom;
             }
-            // Not enough memory for all of them, ever: fewer, the first one alone in the end.
+            // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
@@ -174,9 +175,9 @@ impl Scheduler {
         Admission::Done
     }
 
-    /// The chunks that are wanted next from the same object and lie so near `inner` that one read serves them, in the
-    /// order of their offsets. `place` tells the range of a chunk in the object, if it is in it; it ends the search that more than
-    /// `others` in a row aren't.
+    /// The wanted chunks of the same object that lie so near `inner` that one read serves them, by offset. `place`
+    /// gives the range of a chunk if it lies in the object. The search ends after more than `others` chunks in a row
+    /// that don't.
     fn neighbours(
         &self,
         head: Wanted,
@@ -193,7 +194,7 @@ impl Scheduler {
             match place(&w) {
                 Some(range) => {
                     in_row = 0;
-                    // What can't be read is left for its own turn.
+                    // A chunk with a wrong range fails in its own turn.
                     if let Ok(Some((offset, len))) = range {
                         all.push(Inner { offset, len, handle: w.handle });
                     }
@@ -202,14 +203,14 @@ impl Scheduler {
                 None => break,
             }
         }
-        // Writers that encode in parallel leave the chunks of a shard in any order.
+        // Writers that encode in parallel store the chunks of a shard in any order.
         all.sort_unstable_by_key(|m| m.offset);
         let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
         let (mut first, mut last) = (at, at);
         let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
         let merge = if self.chunks[head.handle].place.remote { MERGE_REMOTE } else { MERGE_LOCAL };
         let most = merge.limit.max(inner.len);
-        // Bytes that are wanted, and those between them.
+        // Wanted bytes, and unwanted bytes between them.
         let (mut wanted, mut wasted) = (inner.len, 0u64);
         let mut near = |gap: u64, len: u64| {
             let fits = merge.spans(gap, wanted, wasted);
@@ -241,10 +242,9 @@ impl Scheduler {
         }
     }
 
-    /// Reserves memory for all members and reads them.
+    /// Reserves memory for all members and starts the read.
     ///
-    /// # Errors
-    /// With nothing done, which memory there isn't enough of.
+    /// Which kind of memory was short. Nothing is reserved then.
     fn admit_members(
         &mut self,
         members: &[Inner],
@@ -275,14 +275,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The range of an inner chunk (`None`: it is missing), checked against what its size allows.
+    /// The range of an inner chunk (`None`: it is missing), after checking that its size is possible.
     fn range_in_shard(&self, handle: Handle, index: &ShardIndex, entry: usize) -> Result<Option<(u64, u64)>> {
         let Some((offset, len)) = index.entries.get(entry) else { return Ok(None) };
         self.check_encoded(handle, len, "the shard's index")?;
         Ok(Some((offset, len)))
     }
 
-    /// Refuses encoded bytes that are no chunk of this size.
+    /// Checks that a chunk of this decoded size may have so many encoded bytes.
     fn check_encoded(&self, handle: Handle, len: u64, whence: &str) -> Result<()> {
         let chunk_index = &self.s.shared.chunk_index;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
@@ -298,7 +298,7 @@ impl Scheduler {
     }
 }
 
-/// Where the first of `members` begins in its shard, and the bytes from there to the end of the last one.
+/// The offset of the first of `members` in the object, and the bytes from there to the end of the last one.
 fn span_of(members: &[Inner]) -> (u64, usize) {
     let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
     let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);

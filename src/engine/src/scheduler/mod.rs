@@ -1,13 +1,15 @@
-//! Decides what is read, decoded and assembled when. It alone has state; it never blocks on anything but events.
+//! The scheduler decides what is read, decoded and assembled, and when. It owns all state of a running reader. It does
+//! no I/O and waits for events only.
 //!
 //! A batch is *planned*, becomes *active* when it gets memory for its outputs, and is delivered, in order, when all its
-//! uses of chunks have been served. Chunks are admitted in the order in which active batches need them, and only with
-//! all the memory that they will need until they are decoded: whatever is admitted can finish, so there is no deadlock.
-//! A decoded chunk stays while a planned batch needs it, unless memory is short: then the one needed last goes first.
+//! uses of chunks have been served. Chunks are admitted in the order in which active batches need them. A chunk is
+//! admitted only with all the memory that it needs until it is decoded. So each admitted chunk can finish, and there is
+//! no deadlock. A decoded chunk is kept while a planned batch needs it. When memory is short, the chunk that is needed
+//! last is dropped first.
 //!
-//! This file has its state, its events and its dealings with batches; [`crate::scheduler::admission`] decides what is read (and
-//! [`crate::scheduler::merging`], of shards), [`crate::scheduler::completion`] what becomes of chunks that were read or decoded ([`crate::scheduler::oversized`], if there was too little room for them), and
-//! [`crate::scheduler::waves`] what goes to a GPU's lanes.
+//! This file holds the state, handles events, and plans, activates and delivers batches. [`admission`] decides what is
+//! read ([`merging`]: of chunks in one object). [`completion`] handles chunks that were read or decoded, [`oversized`]
+//! those for which too little memory was reserved. [`waves`] sends chunks to the lanes of a GPU.
 
 mod admission;
 mod batches;
@@ -44,42 +46,42 @@ use oversized::Room;
 use queue::{Queue, Wanted};
 use shard_indexes::{Known, Shards};
 
-/// What the consumer receives.
+/// What the consumer receives: a finished batch, or why it failed.
 pub(crate) type Finished = Result<Batch>;
 
-/// Memory that chunks live in: an arena and the address of its first byte.
+/// A block of memory for chunks: its allocator, and the address of its first byte.
 pub(crate) struct Block {
     pub arena: Arena,
     pub base: u64,
 }
 
-/// What the scheduler goes by: fixed when its reader is built.
+/// The limits and sizes that the scheduler works with. They are fixed when the reader is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Reads under way at a time, of local stores and of remote ones. Of local ones more than the threads can do would only
-    /// spread over more memory what caches hold of less; of remote ones many wait for servers.
+    /// Reads under way at a time: of local stores, and of remote stores. More local reads than threads would spread
+    /// over more memory and leave the CPU's caches. Many remote reads wait for servers at the same time.
     pub reads: [usize; 2],
-    /// Batches that may be active or waiting to be taken.
+    /// Batches that may be active, or finished and not taken yet.
     pub max_active: usize,
-    /// Batches that are planned ahead of the active ones, so that chunks are kept for them.
+    /// Batches that are planned beyond the active ones. Chunks that they need are kept.
     pub lookahead: usize,
-    /// Bytes of shard indexes that are kept.
+    /// Bytes of shard indexes that may be kept.
     pub index_limit: usize,
-    /// Bytes of the largest index.
+    /// Bytes of the largest shard index.
     pub largest_index: usize,
-    /// Jobs of a typical batch.
+    /// Jobs (see [`dali_zarr_kernels::Job`]) of a typical batch.
     pub batch_jobs: usize,
     /// Bytes of all decoded chunks that a typical batch needs.
     pub working_set: usize,
-    /// With chunk-aware shuffling: bytes of all decoded chunks that samples are drawn from at a time.
+    /// With chunk-aware shuffling: bytes of all decoded chunks in one shuffle window.
     pub shuffled: Option<usize>,
-    /// Whether the last output is the samples' index.
+    /// Whether the last output is the index of each sample.
     pub index_output: bool,
-    /// Which limits on host memory have room for chunks that are longer than others.
+    /// Tells which `host_memory_limit` would hold an oversized chunk.
     pub room: Room,
 }
 
-/// Everything that the scheduler works with.
+/// What the scheduler works with: its rules, its workers and its memory.
 pub(crate) struct Setup {
     pub shared: Shared,
     pub rules: Rules,
@@ -87,72 +89,74 @@ pub(crate) struct Setup {
     pub decode: Box<dyn Decode>,
     /// `Some` if batches are delivered to a GPU.
     pub lanes: Option<Box<dyn Lanes>>,
-    /// Encoded bytes, in host memory (page-locked for a GPU).
+    /// Memory for encoded chunks, in host memory (page-locked for a GPU).
     pub staging: Block,
-    /// Decoded chunks, where batches are assembled; `None`: in `staging`.
+    /// Memory for decoded chunks, where batches are assembled. `None`: they are in `staging`.
     pub slots: Option<Block>,
-    /// Encoded bytes on the device, if files are read to it.
+    /// Device memory for encoded chunks, if GPUDirect Storage reads them.
     pub gds_buffer: Option<Block>,
-    /// Whether chunks of files are read to the device.
+    /// Whether GPUDirect Storage reads local files to the device.
     pub gds: bool,
     /// Buffers for outputs, if batches are delivered to the CPU.
     pub pools: Vec<Arc<Pool>>,
-    /// Asks the planner for one more batch.
+    /// Each message asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
     #[expect(dead_code, reason = "owned for its Drop")]
-    /// The memory behind `staging` and `slots`. Last, so that all threads are gone before it is freed.
+    /// The memory behind `staging` and `slots`. It is the last field, because all threads must end before it is freed.
     pub memory: Vec<Box<dyn Send>>,
 }
 
-/// Planned jobs that are kept in memory at most (208 bytes each), but always those of two batches.
+/// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, whatever their jobs.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
-/// With chunk-aware shuffling: batches that are planned beyond those that are looked at, so that the planner is hardly waited for.
+/// With chunk-aware shuffling: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
+/// the planner.
 const PLANS_TO_SPARE: usize = 2;
 
-/// If nothing happens for so long while chunks are being copied to the device, it is asked whether they are there.
+/// After this time without an event, the scheduler asks the device whether copies under way have ended.
 const QUIET: Duration = Duration::from_millis(5);
 
-/// See the module.
+/// The scheduler of one reader. Its methods are spread over the files of this module, by subject.
 pub(crate) struct Scheduler {
     s: Setup,
     batches: Batches,
     planned_jobs: usize,
     plans_asked: usize,
-    /// Batches delivered but not taken.
+    /// Batches that were delivered and not taken.
     untaken: usize,
     lent: VecDeque<DeviceBuffers>,
     chunks: Table,
     queue: Queue,
-    /// How often a chunk began to be wanted.
+    /// Counts how often a chunk was queued. The count orders the queue within a batch.
     wanted: u64,
     groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
     next_group: GroupId,
-    /// Of local stores, and of remote ones.
+    /// Reads under way: of local stores, and of remote stores.
     reads_in_flight: [usize; 2],
-    /// Reads that are over and being copied to the device by the threads that read them.
+    /// Reads that have ended and whose bytes the reading thread copies to the device.
     uploads_in_flight: usize,
-    /// Reads of indexes, which hold none of the memory of chunks.
+    /// Reads of shard indexes. They hold none of the memory for chunks.
     index_reads_in_flight: usize,
     cpu_tasks_in_flight: usize,
     shards: Shards,
-    /// What the next read in the queue lacked.
+    /// The memory that the first chunk in the queue could not get.
     shortage: Option<MemoryShortage>,
-    /// Fetched chunks that wait for a lane, and the bytes that the GPU must decode or copy for them.
+    /// Chunks that were read and wait for a lane; decoded bytes of those that the GPU decodes; bytes of those that are
+    /// only copied.
     pending: VecDeque<Handle>,
     pending_encoded: usize,
     pending_raw: usize,
-    /// What can be served without decoding anything. On the CPU it goes to a decode thread as soon as possible; on the GPU
-    /// it waits for the next wave.
+    /// Jobs that need no decoding, because their chunks are decoded already or missing. On the CPU they go to a decode
+    /// thread at once. On the GPU they wait for the next wave.
     ready_jobs: Wave,
     idle_lanes: Vec<usize>,
-    /// Decoded chunks that are kept for batches to come, by the first of them (`arrival::NOT_YET` if it isn't known): what may
-    /// be dropped for others.
+    /// Decoded chunks that no active batch needs, with the first planned batch that does (`completion::NOT_YET` if none
+    /// is known yet). They may be dropped when memory is short.
     evictable: BTreeSet<(u64, Handle)>,
-    /// Set when a lane or thread died: every batch from then on fails with it.
+    /// Set when a lane or thread died. Every later batch fails with it.
     broken: Option<Error>,
-    /// Batches that failed while threads may still have been writing them: their memory lives as long as the threads.
+    /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
     failed_batches: Vec<Planned>,
 }
 
@@ -189,7 +193,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs until told to stop. Afterwards all threads that it used are gone.
+    /// Handles events until [`Event::Stop`]. When it returns, all threads that it used have ended.
     pub fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.pump();
@@ -217,7 +221,7 @@ impl Scheduler {
         }
     }
 
-    /// The chunks that a read under way is for, each with its decoded bytes and the number of the first batch that waits for it.
+    /// The chunks of a read under way, each with its decoded bytes and the number of the first batch that needs it.
     pub fn chunks_of(&self, group: GroupId) -> impl Iterator<Item = (ChunkId, usize, u64)> + '_ {
         let members = self.groups.get(&group).map_or(&[][..], |g| &g.chunks);
         members.iter().filter_map(|&(handle, ..)| {
@@ -226,7 +230,7 @@ impl Scheduler {
         })
     }
 
-    /// Takes note of what happened.
+    /// Updates the state after an event.
     fn handle(&mut self, event: Event) {
         match event {
             Event::Planned(plan) => self.planned(*plan),
@@ -236,7 +240,7 @@ impl Scheduler {
                 self.fetched(group, result);
             }
             Event::Uploading => {
-                // Threads upload, which read local stores.
+                // Only threads upload, and threads read local stores only.
                 self.reads_in_flight[0] -= 1;
                 self.uploads_in_flight += 1;
             }
@@ -284,7 +288,7 @@ impl Scheduler {
         }
     }
 
-    /// Does all that can be done now.
+    /// Starts all work that is possible now, and delivers finished batches.
     fn pump(&mut self) {
         loop {
             self.ask_for_plans();
@@ -309,7 +313,7 @@ impl Scheduler {
                 return;
             }
             self.plans_asked += 1;
-            // The planner lives as long as this scheduler.
+            // The planner's thread lives as long as this scheduler, so the message arrives.
             let _ = self.s.plan.send(());
         }
     }
@@ -317,7 +321,7 @@ impl Scheduler {
     fn planned(&mut self, plan: Plan) {
         let Plan { batch: plan, places, shards } = plan;
         self.plans_asked -= 1;
-        // Indexes are read long before their chunks are wanted.
+        // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
             if self.shards.expect(shard) {
                 self.index_reads_in_flight += 1;
@@ -353,20 +357,22 @@ impl Scheduler {
         });
     }
 
-    /// Whether as many batches are planned as the next one to become active should have behind it. Chunks that many batches
-    /// need in no order are dropped too early if the planner is late; otherwise it needn't be waited for.
+    /// Whether enough batches are planned beyond the next one to become active. With shuffling, a chunk is needed by
+    /// many batches in no order. If these were not planned yet, the chunk would be dropped too early. Without shuffling
+    /// there is no need to wait for the planner.
     fn planned_ahead(&self) -> bool {
         self.s.rules.shuffled.is_none()
             || self.plans_asked == 0
             || self.batches.list.len() > self.batches.active + self.s.rules.lookahead
     }
 
-    /// Whether the batch after the active ones was asked for, but isn't known yet.
+    /// Whether the batch after the active ones was requested, but is not planned yet.
     fn planner_is_late(&self) -> bool {
         self.plans_asked > 0 && self.batches.list.len() <= self.batches.active
     }
 
-    /// Gives outputs to batches while there are any, and serves them with what is there already.
+    /// Activates planned batches while there is memory for outputs, and serves them with the chunks that are decoded
+    /// already.
     fn activate(&mut self) {
         while self.broken.is_none()
             && self.batches.active < self.batches.list.len()
@@ -396,7 +402,8 @@ impl Scheduler {
         }
     }
 
-    /// The pads, the index, and the chunks that are there.
+    /// Writes the padding and the sample index of the batch at `at`, and serves it with the chunks that are decoded
+    /// already.
     fn start(&mut self, at: usize) {
         let number = self.batches.first + at as u64;
         let batch = &mut self.batches.list[at];
@@ -420,14 +427,15 @@ impl Scheduler {
             let handle = self.batches.list[at].handles[i];
             let chunk = &self.chunks[handle];
             if chunk.state.is_resolved() {
-                // Users are in order and earlier batches were served when they became active, so this one is the first.
+                // Users are sorted, and earlier batches were served when they became active. So this batch is the first
+                // user.
                 debug_assert_eq!(chunk.users.first(), Some(&(number, i as u32)));
                 self.serve_resolved(handle);
             }
         }
     }
 
-    /// Hands out finished batches, in order; true if there was one.
+    /// Delivers finished batches, in order. Returns whether there was one.
     fn deliver(&mut self) -> bool {
         let mut any = false;
         while let Some(batch) = self.batches.list.front() {
@@ -448,7 +456,7 @@ impl Scheduler {
                     Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id) })
                 }
                 Some(e) if done => {
-                    // The outputs stay: nobody is going to see what is in them.
+                    // The batch failed, so nobody sees its outputs, and they can be used again.
                     self.lent.extend(batch.lent);
                     Err(e)
                 }
@@ -464,7 +472,7 @@ impl Scheduler {
             && self.untaken == 0
             && let Some(e) = &self.broken
         {
-            // No plan may ever come any more; whoever waits must hear of it.
+            // The planner may have died, so that no plan comes any more. Whoever waits must get the error.
             self.untaken += 1;
             let _ = self.s.finished.send(Err(e.clone()));
         }

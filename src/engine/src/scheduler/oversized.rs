@@ -1,6 +1,6 @@
-//! Chunks of more encoded bytes than writers in use make of so many decoded ones: with frames that are skipped, empty members, gaps.
-//! Few readers ever meet one, so nothing is reserved for them beforehand. A value's size tells, or the index of its shard, and
-//! then it is read with room for all of it. The scheduler's half that deals with them; see [`crate::scheduler`].
+//! Chunks with more encoded bytes than usual encoders write: with skippable frames, empty members or gaps. They are
+//! rare, so no memory is reserved for them in advance. When a value's size or a shard's index shows one, it is read
+//! again with enough memory.
 
 use super::Scheduler;
 use super::chunk_table::ChunkState;
@@ -10,13 +10,13 @@ use crate::memory::arena::rounded;
 use crate::messages::{GroupId, Handle};
 
 impl Scheduler {
-    /// A value has `bytes` bytes, more than were reserved for it, so that nothing of it was read: it is wanted again.
+    /// A value has `bytes` bytes, which is more than was reserved, so it was not read. The chunk is queued again.
     pub(super) fn oversized(&mut self, group: GroupId, handle: Handle, bytes: usize) {
         self.release_group(group, 1);
         self.unreserve_decoded(handle);
         let allowed = match self.chunks[handle].oversized.replace(bytes) {
             None => self.holds(handle, bytes as u64),
-            // Another try might find it still longer, and so on.
+            // The value changes while it is read. Another try could find it longer still, without end.
             Some(before) => Err(Error::runtime(format!(
                 "{}: expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read",
                 self.s.shared.chunk_index.name(self.chunks[handle].id)
@@ -28,10 +28,9 @@ impl Scheduler {
         }
     }
 
-    /// Checks that a chunk may have so many encoded bytes, and that memory has room for them when nothing else is in it.
+    /// Checks that a chunk may have so many encoded bytes, and that they fit in memory when nothing else is there.
     ///
-    /// # Errors
-    /// If not, with a limit that would do.
+    /// If not. Where memory is too small, the error names a limit that is enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
         let chunk_index = &self.s.shared.chunk_index;
         let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);
@@ -45,7 +44,7 @@ impl Scheduler {
                 ));
             }
         };
-        // On the CPU the decoded chunk lies in the same block, unless it goes straight to an output.
+        // On the CPU the decoded chunk lies in the same block, unless it is decoded to an output.
         let beside = if self.s.lanes.is_none() || self.decodes_on_host(handle) { rounded(decoded) } else { 0 };
         let capacity = self.s.staging.arena.capacity();
         let needed = rounded(encoded).saturating_add(beside);

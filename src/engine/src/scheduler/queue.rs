@@ -1,13 +1,14 @@
-//! The chunks that are wanted, in the order of need: batch by batch, and within a batch in the order of wanting.
+//! The queue of wanted chunks, in the order of need: batch by batch, and within a batch in the order in which they were
+//! queued.
 //!
-//! Chunks leave the queue by no longer being wanted; what is out of date is skipped when its turn comes, so that nothing
-//! has to be searched. Pure: whether an entry is up to date, the caller says.
+//! An entry is not removed when its chunk is no longer wanted. It is skipped when its turn comes, so nothing has to be
+//! searched. The caller says whether an entry is up to date.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::messages::Handle;
 
-/// A wanted chunk: the batch that needs it first, when it began to be wanted, its handle.
+/// A wanted chunk: the batch that needs it first, its place in the queue within the batch, and its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wanted {
     pub batch: u64,
@@ -15,30 +16,30 @@ pub(super) struct Wanted {
     pub handle: Handle,
 }
 
-/// What one batch is the first to want, in order, and how much of that has had its turn.
+/// The chunks of which one batch is the first user, in order, and how many of them had their turn.
 #[derive(Debug, Default)]
 struct List {
     entries: Vec<(u64, Handle)>,
     next: usize,
 }
 
-/// See the module.
+/// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Number of the batch that `lists` begins with.
+    /// Number of the batch that `lists[0]` is of.
     first: u64,
     lists: VecDeque<List>,
-    /// Chunks that had their turn and are wanted again, in their old places: whoever is first stays first.
+    /// Chunks that had their turn and are wanted again. They keep their old places.
     again: BTreeSet<Wanted>,
 }
 
 impl Queue {
-    /// One more batch.
+    /// Adds a batch.
     pub fn plan(&mut self) {
         self.lists.push_back(List::default());
     }
 
-    /// The first batch is over.
+    /// Removes the first batch.
     pub fn deliver(&mut self) {
         self.lists.pop_front();
         self.first += 1;
@@ -47,7 +48,7 @@ impl Queue {
         }
     }
 
-    /// Adds a chunk behind all others of its batch; `order` grows from call to call.
+    /// Adds a chunk behind all others of its batch. `order` must grow from call to call.
     pub fn push(&mut self, w: Wanted) {
         if let Some(list) = self.lists.get_mut(w.batch.wrapping_sub(self.first) as usize) {
             debug_assert!(list.entries.last().is_none_or(|last| last.0 < w.order));
@@ -55,12 +56,12 @@ impl Queue {
         }
     }
 
-    /// Puts a chunk back into its old place.
+    /// Puts a chunk back in its old place.
     pub fn push_again(&mut self, w: Wanted) {
         self.again.insert(w);
     }
 
-    /// The chunk that is wanted first, of those that batches before `limit` want.
+    /// The first wanted chunk of the batches before `limit`.
     pub fn head(&mut self, limit: u64, wanted: impl Fn(&Wanted) -> bool) -> Option<Wanted> {
         while let Some(first) = self.again.first()
             && !wanted(first)
@@ -84,7 +85,7 @@ impl Queue {
         again
     }
 
-    /// Those after `head` that come from the same list as it, for batches before `limit`; some may be out of date.
+    /// The entries after `head` in the same list, for batches before `limit`. Some may be out of date.
     pub fn after(&self, head: Wanted, limit: u64) -> impl Iterator<Item = Wanted> {
         let from_again = self.again.contains(&head);
         let again = self.again.range((std::ops::Bound::Excluded(head), std::ops::Bound::Unbounded)).copied();

@@ -1,4 +1,4 @@
-//! The indexes of shards: each read once, kept within a limit, with the chunks that wait for it.
+//! Shard indexes in memory: each is read once and kept within a limit. Chunks wait for them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -9,11 +9,11 @@ use crate::chunk_index::{ShardId, ShardIndex};
 use crate::messages::Handle;
 use crate::plan::IdHasher;
 
-/// What is known of a shard.
+/// What a read of a shard's index found.
 pub(crate) enum Known {
-    /// Its index.
+    /// The index.
     Index(Arc<ShardIndex>),
-    /// There is no such shard: all its chunks are missing.
+    /// The shard does not exist: all its chunks are missing.
     Missing,
 }
 
@@ -21,47 +21,49 @@ enum IndexState {
     Reading(Vec<Handle>),
     Known {
         known: Arc<Known>,
-        /// Chunks waited for it and none has asked since: it must not make room for others before they did.
+        /// Chunks waited for it and have not looked yet. It must not be dropped before they do.
         awaited: bool,
     },
 }
 
-/// What a chunk that asks for an unknown index is told.
+/// The answer for a chunk whose shard index is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// It waits now; the index must be read.
+    /// The chunk waits, and the caller must read the index.
     Read,
-    /// It waits now; the index is being read.
+    /// The chunk waits for a read under way.
     Wait,
-    /// There is no room for another index before one that is being read has come.
+    /// There is no room for another index until a read under way ends. The chunk does not wait here.
     Full,
 }
 
-/// See the module.
+/// The shard indexes of one reader. Indexes of stores (manifests, reference files) are tracked here too, though their
+/// stores keep them.
 pub(crate) struct Shards {
     states: HashMap<ShardId, IndexState, BuildHasherDefault<IdHasher>>,
-    /// Known shards, oldest first, with their sizes.
+    /// Shards whose index is in memory, oldest first, with the bytes of their indexes.
     known: VecDeque<(ShardId, usize)>,
     bytes: usize,
     limit: usize,
-    /// Bytes that the largest index takes.
+    /// Bytes of the largest index.
     largest: usize,
-    /// Indexes that are being read.
+    /// Reads of indexes under way.
     reading: usize,
 }
 
 impl Shards {
-    /// Keeps up to `limit` bytes of indexes of up to `largest` bytes each, but always one that chunks wait for.
+    /// Keeps up to `limit` bytes of indexes, each of up to `largest` bytes. An index that chunks wait for is kept
+    /// whatever the limit.
     pub fn new(limit: usize, largest: usize) -> Self {
         Self { states: HashMap::default(), known: VecDeque::new(), bytes: 0, limit, largest, reading: 0 }
     }
 
-    /// Whether one more index may be read: those that are on their way must fit beside each other.
+    /// Whether one more index may be read: all indexes under way must fit at the same time.
     fn room(&self) -> bool {
         self.reading == 0 || (self.reading + 1).saturating_mul(self.largest) <= self.limit
     }
 
-    /// The index of a shard, if it is known. Otherwise `chunk` waits for it, unless there is no room.
+    /// The index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is [`Ask::Full`].
     pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, Ask> {
         let room = self.room();
         match self.states.entry(shard) {
@@ -84,7 +86,7 @@ impl Shards {
         }
     }
 
-    /// The place of a slot's chunk, if the shard's index is known.
+    /// Offset and length of an inner chunk, if the shard's index is in memory.
     pub fn range(&self, shard: ShardId, entry: usize) -> Option<(u64, u64)> {
         match self.states.get(&shard)? {
             IndexState::Known { known, .. } => match &**known {
@@ -95,9 +97,9 @@ impl Shards {
         }
     }
 
-    /// Whether the index of a shard is to be read ahead, for chunks that will ask for it.
+    /// Whether the index of a shard should be read ahead of its chunks. If so, it counts as a read under way.
     pub fn expect(&mut self, shard: ShardId) -> bool {
-        // Half of the room stays for those that are in use.
+        // Half of the limit is left for indexes in use.
         if self.reading.saturating_mul(self.largest) > self.limit / 2 {
             return false;
         }
@@ -111,7 +113,7 @@ impl Shards {
         }
     }
 
-    /// Takes note of an index, or of a failure (`None`), and gives back the chunks that waited.
+    /// Stores an index, or the failure to read it (`None`), and returns the chunks that waited.
     pub fn set(&mut self, shard: ShardId, known: Option<Known>) -> Vec<Handle> {
         self.reading -= 1;
         let waiting = match self.states.remove(&shard) {

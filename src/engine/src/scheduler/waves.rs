@@ -1,5 +1,4 @@
-//! What goes to the lanes of a GPU, and when: fetched chunks become waves. The scheduler's half that deals with lanes; see
-//! [`crate::scheduler`].
+//! Forms waves: decides which chunks go to the lanes of a GPU, and when.
 
 use super::Scheduler;
 use super::chunk_table::{ChunkState, Group};
@@ -8,10 +7,10 @@ use crate::memory::{Span, arena};
 use crate::messages::{Content, GroupId, Handle, Outcome, Wave, WaveChunk, WaveLimits};
 use crate::stats::Stats;
 
-/// Uncompressed bytes that make a wave worth launching while more is being read.
+/// A wave with as many uncompressed bytes is launched while more chunks are being read.
 const EAGER_WAVE: usize = 16 << 20;
-/// Uses of chunks that are in their slots already that make a wave worth launching while more is being read: a wave
-/// sends small tables, which stand in line with the chunks for the way to the device.
+/// A wave with as many uses of chunks that are decoded already is launched while more chunks are being read. Fewer are
+/// not worth it: the tables of a wave wait for the same bus as the chunks.
 const EAGER_USES: u32 = 8;
 
 impl Scheduler {
@@ -25,7 +24,8 @@ impl Scheduler {
         self.pending.push_back(handle);
     }
 
-    /// The CPU decoded a chunk for the GPU: its decoded bytes wait for a lane now, its encoded ones may go.
+    /// The CPU has decoded a chunk for the GPU. The decoded bytes wait for a lane. The memory of the encoded bytes is
+    /// free.
     pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
         let to = self.decoded_span(handle);
         let chunk = &mut self.chunks[handle];
@@ -47,8 +47,8 @@ impl Scheduler {
         self.queue_for_lane(handle);
     }
 
-    /// Fills idle lanes. A wave waits for more while more is on its way, unless it is full; but not if the device would idle
-    /// and no batch is ready: what is on its way may take long, and the next batch may have all that it needs.
+    /// Launches waves on idle lanes. While reads are under way a wave waits until it is full. It does not wait if all
+    /// lanes are idle and no batch is ready: the reads may take long, and the next batch may have all chunks already.
     pub(super) fn launch(&mut self) {
         let Some(limits) = self.s.lanes.as_ref().map(|l| l.limits()) else { return };
         while let Some(&lane) = self.idle_lanes.last() {
@@ -77,7 +77,7 @@ impl Scheduler {
         }
     }
 
-    /// Where the lane finds the bytes of a read: in host memory, or where they landed on the device.
+    /// Where the lane copies the bytes of a read from: host memory, or the GDS buffer on the device.
     fn source(&self, group: GroupId, span: Span) -> u64 {
         let landed = self.s.gds_buffer.as_ref().and_then(|block| {
             let group = self.groups.get(&group)?;
@@ -86,7 +86,7 @@ impl Scheduler {
         landed.unwrap_or(span.address)
     }
 
-    /// The loose jobs, and as many of the chunks that wait as one wave may hold, in order.
+    /// The next wave: all ready jobs, and as many of the waiting chunks as fit, in order.
     fn wave(&mut self, limits: WaveLimits) -> Wave {
         let mut wave = std::mem::take(&mut self.ready_jobs);
         let jobs = std::mem::take(&mut wave.assembly.jobs);
