@@ -1,8 +1,9 @@
-//! Which sample a reader delivers at its k-th place: a function of the spec and the schedule alone, in O(1) memory.
+//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec and the schedule
+//! alone, in O(1) memory.
 //!
-//! [`shards`] divides the global order of an epoch, [`schedule`] follows a reader through its epochs and through changes of the
-//! shards, and [`shuffle`] finds the sample that stands at a position: by one permutation of all, or where chunks hold several
-//! samples ([`blocks`]) window by window ([`windows`]).
+//! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
+//! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
+//! where chunks hold several samples ([`blocks`]), window by window ([`windows`]).
 
 mod blocks;
 mod permutation;

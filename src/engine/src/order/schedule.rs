@@ -1,40 +1,40 @@
-//! Where a reader is in its order: epochs that are divided by one sharding, perhaps after what was left of an epoch that was
-//! divided by another one.
+//! The schedule of a reader: its epochs, each divided among the shards, and the changes of the shards after a restore.
 //!
-//! A reader that is restored from a checkpoint with other shards begins a new *segment*: what all readers of the segment before had
-//! not delivered of their epoch, in the order of its shards, is divided anew, and the epochs after it as usual. A checkpoint
-//! within that rest, restored with other shards again, adds one more segment, so what is left may have to be looked up through
-//! several. Segments whose rest is over are forgotten.
+//! A restore with other shards begins a new *segment*. The samples that all readers of the segment before had not
+//! delivered of their epoch are divided among the new shards, in the order of the old ones; later epochs are divided as
+//! usual. A second restore with other shards within that rest adds another segment. Then a sample is looked up through
+//! several segments. Segments whose rest has been delivered are dropped.
 
 use super::shards::Sharding;
 use crate::error::{Error, Result};
 
-/// How often the shards may change within one epoch: a schedule has at most so many segments before the last.
+/// How often the shards may change within one epoch: the number of segments before the last one.
 pub(super) const MAX_CHANGES: usize = 16;
-/// Shards that a segment has at most if it was left in mid-epoch; each takes 16 bytes.
+/// Limit on the shards of a segment that ended within an epoch. Each takes 16 bytes.
 pub(super) const MAX_OLD_SHARDS: u64 = 1 << 20;
 
-/// A part of a schedule in which one sharding holds. The same for all of its readers, which deliver in lockstep.
+/// A part of a schedule with one sharding. It is the same for all its readers, which deliver in lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// How its samples are divided.
     pub sharding: Sharding,
     /// The epoch in which it begins.
     pub epoch: u64,
-    /// With how many samples of that epoch, which earlier segments left; 0: with the whole epoch.
+    /// Samples of that epoch that earlier segments left. 0: it begins with a whole epoch.
     pub rest: u64,
     /// How many samples each of its readers has delivered.
     pub delivered: u64,
 }
 
-/// What one reader of a segment has to deliver of an epoch: in its first epoch indices into the rest, else positions.
+/// The samples of one epoch that one reader of a segment delivers. In the segment's first epoch they are indices into
+/// the rest, else positions.
 struct EpochShare {
     epoch: u64,
     whole: bool,
     shard: u64,
     start: u64,
     end: u64,
-    /// How many of them were delivered, repetitions included.
+    /// How many of them were delivered, counting repetitions.
     done: u64,
 }
 
@@ -63,20 +63,21 @@ impl Segment {
     }
 }
 
-/// What the readers of a segment had not delivered of their epoch, shard after shard.
+/// The samples that the readers of a segment had not delivered of their epoch, shard by shard.
 #[derive(Clone, Debug)]
 struct Left {
     segment: Segment,
-    /// Whether these are positions of the epoch, and not indices into the rest with which the segment began.
+    /// Whether these are positions in the epoch. Otherwise they are indices into the rest that the segment began with.
     whole: bool,
-    /// For each shard, how many are left in the shards before it, and the first that is left in it.
+    /// For each shard: how many samples are left in the shards before it, and the first sample that is left in it.
     shards: Vec<(u64, u64)>,
 }
 
 impl Left {
     /// The shard and the position (or index) of the `r`-th.
     fn find(&self, r: u64) -> (u64, u64) {
-        // A shard with nothing left has as many before it as the next one, so the last with no more than `r` holds it.
+        // A shard with nothing left has the same count as the next one. So the last shard whose count is at most `r`
+        // holds it.
         let shard = self.shards.partition_point(|&(before, _)| before <= r).saturating_sub(1);
         let (before, first) = self.shards[shard];
         (shard as u64, first + (r - before))
@@ -87,7 +88,7 @@ fn contradiction() -> Error {
     Error::value("the state contradicts itself: a segment doesn't begin with what the one before it left")
 }
 
-/// Where a sample stands: at this position of the global order of an epoch, in this shard of this sharding.
+/// The position of a sample in the global order of an epoch, and its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub epoch: u64,
@@ -96,24 +97,24 @@ pub(super) struct Place {
     pub sharding: Sharding,
 }
 
-/// See the module.
+/// The schedule of a reader: the current segment, and the earlier ones that it needs.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     samples: u64,
-    /// The segments before, as far as the rest of the last one needs them; the oldest first.
+    /// The earlier segments that the rest of the current one refers to, oldest first.
     before: Vec<Left>,
     segment: Segment,
 }
 
 impl Schedule {
-    /// The schedule of a reader of `samples` samples that begins at the beginning.
+    /// The schedule of a new reader of `samples` samples.
     pub fn new(sharding: Sharding, samples: u64) -> Self {
         Self { samples, before: Vec::new(), segment: Segment::new(sharding, 0) }
     }
 
-    /// The schedule that goes on where `segments` stopped, the oldest first and each with what its readers delivered, and how many
-    /// samples of it the reader has delivered. With the sharding of the last segment nothing changes; with another one, what
-    /// is left of its epoch is divided by that.
+    /// The schedule after a restore of `segments` (oldest first, each with what its readers delivered), and how many
+    /// samples of it the reader has delivered. If the sharding is that of the last segment, the segment goes on.
+    /// Otherwise the rest of its epoch is divided by the new sharding.
     ///
     /// # Errors
     /// If the readers of a segment were in different epochs, the segments contradict each other, or one more would be too many.
@@ -121,7 +122,7 @@ impl Schedule {
         let Some((first, later)) = segments.split_first() else {
             return Ok((Self::new(sharding, samples), 0));
         };
-        // No reader writes more.
+        // No reader writes more segments.
         if later.len() > MAX_CHANGES {
             return Err(Error::value(format!(
                 "the state contradicts itself: the shards changed {} times within one epoch, but no more than {MAX_CHANGES} \
@@ -158,8 +159,8 @@ impl Schedule {
         Ok((next, 0))
     }
 
-    /// The schedule of the segment after the one that ended now, with the same sharding: the rest of the epoch, or the next epoch
-    /// if the rest is nothing or all of it.
+    /// The schedule with the segment after the current one, which ends now, and the same sharding. It begins with the
+    /// rest of the epoch, or with the next epoch if the rest is nothing or a whole epoch.
     fn left(self) -> Result<Self> {
         let Self { samples, mut before, segment } = self;
         let sharding = segment.sharding;
@@ -213,17 +214,17 @@ impl Schedule {
         self.samples
     }
 
-    /// What a checkpoint needs to know after the readers of this schedule have delivered `delivered` samples each.
+    /// The segments that a checkpoint stores after the readers have delivered `delivered` samples each.
     pub fn segments(&self, delivered: u64) -> Vec<Segment> {
         let last = Segment { delivered, ..self.segment };
         self.before.iter().map(|left| left.segment).chain([last]).collect()
     }
 
-    /// Where the `k`-th sample of the reader of `shard` stands.
+    /// The place of the `k`-th sample of the reader of `shard`.
     pub fn place(&self, shard: u64, k: u64) -> Place {
         let share = self.segment.share(self.samples, shard, k);
         let sharding = self.segment.sharding;
-        // A shard of a short rest may be empty: with padding it repeats the sample that comes next.
+        // A shard of a short rest may be empty. With padding it repeats the next sample.
         let at = share.start + share.done.min((share.end - share.start).saturating_sub(1));
         if share.whole {
             return Place { epoch: share.epoch, position: at, shard: share.shard, sharding };

@@ -1,4 +1,4 @@
-//! One array in one sample → boxes in chunks, as jobs.
+//! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
 
 use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
 
@@ -27,7 +27,7 @@ pub(super) struct Boxes {
     pub starts: Vec<i64>,
 }
 
-/// What all boxes of one array in one sample share.
+/// What all boxes of one array of one sample have in common.
 #[derive(Clone, Copy)]
 struct Target {
     output: u32,
@@ -119,8 +119,8 @@ fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
     false
 }
 
-/// Dimensions of one element dropped, ordered by their distance in the output, and merged where they are contiguous in
-/// both. At least one remains.
+/// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
+/// contiguous in source and output. At least one remains.
 fn simplify(dims: &[Dim]) -> Vec<Dim> {
     let mut dims: Vec<Dim> = dims.iter().copied().filter(|d| d.n > 1).collect();
     dims.sort_by_key(|d| std::cmp::Reverse(d.dst));
@@ -151,7 +151,7 @@ impl Planner {
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        // Which elements of the sample along each dimension lie in the region of interest.
+        // For each dimension, the elements of the sample that lie in the region of interest.
         let mut ranges = Vec::with_capacity(rank);
         for dim in &view.dims {
             ranges.push(match dim.role {
@@ -175,7 +175,8 @@ impl Planner {
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
         for (part, grids) in array.parts.iter().enumerate() {
-            // Stores that no element comes from are skipped; of the others, the part of the joined dimension.
+            // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
+            // each.
             let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
@@ -215,7 +216,7 @@ impl Planner {
         }
     }
 
-    /// Every combination of segments is one box in one chunk.
+    /// Each combination of runs is one box in one chunk.
     fn walk(
         &self,
         out: &mut Boxes,

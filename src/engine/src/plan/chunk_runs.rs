@@ -1,4 +1,4 @@
-//! One dimension of one sample, cut at chunk borders.
+//! Cuts one dimension of one sample at chunk borders.
 
 use crate::dataset::DimGrid;
 
@@ -20,8 +20,8 @@ pub(super) struct ChunkRun {
 /// Extents are 32 bits wide in the kernels; longer runs are cut.
 const LONGEST: u32 = 1 << 30;
 
-/// The segments of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element
-/// has the joined index `origin`. All of them must lie in this grid. With `pick` the dimension consists of these joined
+/// The runs of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element has
+/// the joined index `origin`. All elements must lie in this grid. With `pick` the dimension consists of these joined
 /// indices.
 pub(super) fn chunk_runs(
     pick: Option<&[u64]>,
