@@ -1,4 +1,4 @@
-//! One compressed stream, as the walks of the codecs find it in a chunk.
+//! One compressed stream in a chunk, as the walk over a codec's headers finds it.
 
 /// A checksum of the decoded bytes that the stream carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +11,10 @@ pub enum Checksum {
     Xxh64Low(u32),
 }
 
-/// What a codec's own walk returns: the part for the GPU, or the reason for the CPU.
+/// The result of a walk: a value, or why the CPU has to decode the chunk, as the end of a sentence.
 pub(super) type Walk<T> = Result<T, &'static str>;
 
-/// See [`Verdict::Gpu`].
+/// A stream for the GPU: its first byte in the chunk, its bytes, and the checksum to be compared after decoding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     pub start: usize,

@@ -1,11 +1,11 @@
-//! One lane: a stream, a staging buffer, a workspace, and a thread that takes waves through them one after the other.
+//! A lane: a CUDA stream, a staging buffer, a workspace, and a thread that runs waves one after the other.
 //!
-//! A wave is copied, decoded and assembled by one sequence of asynchronous calls and two waits: one until the page-locked
-//! memory may be reused, one until all is done. Whatever the decoders say is then checked, and what they gave up on is decoded
-//! once more by the CPU, which tells corrupt data from a decoder's limit.
+//! A wave is copied, decoded and assembled by one sequence of asynchronous calls with two waits: until the page-locked
+//! memory may be used again, and until all is done. Then the results of the decoders are checked. The CPU decodes again
+//! what they refused, which tells damaged data from the limits of a decoder.
 //!
-//! One of the places where `unsafe` is allowed: device addresses come from the scheduler's arenas and the lane's own
-//! buffers, which live until the lane is gone.
+//! `unsafe` is allowed here: device addresses come from the scheduler's arenas and the lane's own buffers, which live
+//! until the lane is gone.
 
 #![allow(unsafe_code)]
 
@@ -36,12 +36,12 @@ pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<Devi
     Ok(buffer)
 }
 
-/// See the module.
+/// A lane of a GPU.
 pub(super) struct Lane {
     index: usize,
     device: Arc<Device>,
     stream: Stream,
-    /// Timed: a wave's beginning, and the ends of its copies, its decoding and its assembling.
+    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly.
     begun: Event,
     copied: Event,
     decoded: Event,
@@ -52,7 +52,7 @@ pub(super) struct Lane {
     module: Arc<Module>,
     ops: u64,
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
-    /// Chunks of the wave that the CPU decoded in the GPU's place.
+    /// Chunks of the wave that the CPU decoded because the GPU could not.
     fell_back: u64,
     shared: Shared,
 }
@@ -86,7 +86,7 @@ impl Lane {
         })
     }
 
-    /// Counts what became of the wave's chunks. Those that the CPU decoded beforehand were counted when it did.
+    /// Updates the counters of chunks. Chunks that the CPU decoded beforehand are counted already.
     fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
         let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
         for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
@@ -106,7 +106,7 @@ impl Lane {
         Stats::add(&stats.cpu_fallbacks, fell_back);
     }
 
-    /// Takes a wave from beginning to end.
+    /// Runs a wave.
     pub fn run(&mut self, mut wave: Wave) -> WaveDone {
         let mut groups = wave.groups();
         let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
@@ -238,7 +238,7 @@ impl Lane {
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
     }
 
-    /// Has a chunk decoded by the CPU and copies it to its slot; waits. Nobody may write the chunk's bytes meanwhile.
+    /// Decodes a chunk on the CPU and copies it to its slot. Waits. Nobody may write the chunk's bytes meanwhile.
     fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
         let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +251,7 @@ impl Lane {
         self.stream.synchronize()
     }
 
-    /// Writes index outputs and runs the jobs of all chunks that didn't fail, and the loose ones.
+    /// Writes index outputs, and runs the jobs of all chunks that did not fail, and the ready jobs.
     fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
         let _range = nvtx::range(c"dali_zarr assemble");
         let table = self.tables.uploads();
@@ -310,10 +310,10 @@ impl Lane {
         unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops) }
     }
 
-    /// Has the CPU decode what the GPU's decoders gave up on, and runs the jobs of these chunks again.
+    /// Decodes on the CPU what the GPU's decoders refused, and runs the jobs of these chunks again.
     fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
         for i in self.decoder.failed(&mut self.tables, &sorted.streams) {
-            // Its page-locked memory may hold other bytes by now, so the chunk is read from the store once more.
+            // Its page-locked memory may be in use for other chunks by now. So the chunk is read from the store again.
             outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);
             if outcomes[i].is_err() {
                 continue;
@@ -329,7 +329,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Reads a chunk once more and has the CPU decode it.
+    /// Reads a chunk again and decodes it on the CPU.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
         let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len)?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
@@ -338,7 +338,7 @@ impl Lane {
     }
 }
 
-/// Tells a chunk's jobs in what order its bytes lie in its slot.
+/// Sets the order of a chunk's bytes in its jobs.
 fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
     let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
     for job in &mut wave.assembly.jobs[jobs.clone()] {

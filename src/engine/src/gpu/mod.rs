@@ -1,4 +1,4 @@
-//! Delivery to a GPU: its memory, divided once, and the lanes that copy, decode and assemble waves of chunks.
+//! Delivery to a GPU: its memory, and the lanes that copy, decode and assemble waves of chunks.
 
 mod decoding;
 pub(crate) mod driver;
@@ -32,7 +32,7 @@ pub(crate) struct Gpu {
     pub staging: (u64, usize),
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
-    /// Device memory that files are read to, if they are: address and bytes.
+    /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
     pub gds_buffer: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
     pub owned: Vec<Box<dyn Send>>,
@@ -52,7 +52,8 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// Names who decodes zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for comparison.
+/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for
+/// comparison.
 const ZSTD: &str = "DALI_ZARR_ZSTD";
 
 fn zstd_decoder() -> Result<ZstdDecoder> {
@@ -68,7 +69,7 @@ fn zstd_decoder() -> Result<ZstdDecoder> {
 /// Bytes of workspace for streams of one kind, of which the largest decodes to `largest` bytes, all to `total`.
 fn workspace_for(codec: StreamCodec, zstd: ZstdDecoder, n: usize, largest: usize, total: usize) -> Result<usize> {
     if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Kernels {
-        // Data as they come need half of it to all of it; what needs more is decoded in rounds, if one frame fits.
+        // Typical data need 0.5 to 1 times `total`. Frames that need more are decoded in rounds, if a single one fits.
         return Ok((total + total / 4).max(largest.saturating_mul(3)) + (64 << 10));
     }
     temp_bytes(codec, n, largest, total)
@@ -114,7 +115,7 @@ impl Lanes for RunningLanes {
         Ok(Some(Box::new(gds::CuFileStorage::new(cufile, &self.device)?)))
     }
     fn launch(&self, lane: usize, wave: Wave) {
-        // A lane ends only when its sender is dropped; a panic in it is reported as an event.
+        // The lane's thread ends only when its sender is dropped. A panic in it is reported as an event.
         let _ = self.waves[lane].send(wave);
     }
 }
@@ -128,14 +129,14 @@ impl Drop for RunningLanes {
     }
 }
 
-/// Whether the GPU decodes anything, be it only to undo what stands around stored bytes.
+/// Whether the GPU decodes anything, even if it is only a shuffle or a checksum around stored bytes.
 fn on_gpu(chunk_index: &ChunkIndex) -> bool {
     chunk_index.routes.iter().flatten().any(|route| *route == Route::Gpu)
 }
 
-/// What the GPU decodes, and what its decoders need for it.
+/// What the GPU decodes, and which decoders it needs.
 struct Decoders {
-    /// Whether it is anything.
+    /// Whether it decodes anything.
     any: bool,
     /// The kinds of streams, each with the decoded bytes of the largest one.
     streams: Vec<(StreamCodec, usize)>,
@@ -155,13 +156,13 @@ impl Decoders {
         })
     }
 
-    /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
+    /// Host memory with which the CPU decodes a chunk that the GPU can't, for one lane at a time.
     fn fallback(&self, needs: &Needs) -> usize {
         if self.any { needs.decoded + needs.fallback } else { 0 }
     }
 }
 
-/// The least of each kind of memory with which a reader that delivers to a GPU runs.
+/// The smallest limits with which a reader that delivers to a GPU runs.
 ///
 /// # Errors
 /// If a decoder is missing.
@@ -173,7 +174,7 @@ pub(crate) fn smallest(spec: &Spec, needs: &Needs, chunk_index: &ChunkIndex) -> 
     Ok(Limits { host: host as u64, device })
 }
 
-/// The limits where the user sets none; `free` are the bytes of device memory that are free, where that is known.
+/// The limits if the user sets none. `free` is the free device memory, if it is known.
 pub(crate) fn default_limits(needs: &Needs, chunk_index: &ChunkIndex, free: Option<u64>) -> Limits {
     let device = free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2));
     let fallback = if on_gpu(chunk_index) { needs.decoded + needs.fallback } else { 0 };
@@ -223,7 +224,7 @@ pub(crate) fn open(
         false => None,
     };
     let gds_buffer = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
-    // First, so that nothing is registered any more when it is freed.
+    // The registration comes first, so that it ends before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {
         for buffer in [Some(&slots), gds_buffer.as_ref()].into_iter().flatten() {

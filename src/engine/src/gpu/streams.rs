@@ -1,7 +1,7 @@
-//! What a wave's chunks consist of for the GPU: streams that decoders undo, pieces that are only copied, and the copies
-//! that bring them to the device.
+//! Splits the chunks of a wave into streams for the decoders and pieces that are only copied, and plans their copies to
+//! the device.
 //!
-//! One of the places where `unsafe` is allowed: the page-locked bytes of chunks are read here, on the host.
+//! `unsafe` is allowed here: the page-locked bytes of chunks are read on the host.
 
 #![allow(unsafe_code)]
 
@@ -20,10 +20,10 @@ pub(super) struct Stream {
     /// Which chunk of the wave.
     pub chunk: usize,
     pub codec: StreamCodec,
-    /// Where it begins in the staging buffer, and its bytes.
+    /// Its first byte in the staging buffer, and its bytes.
     pub offset: usize,
     pub len: usize,
-    /// Where its output begins in the chunk's slot, and the bytes that it must have.
+    /// The first byte of its output in the chunk's slot, and the bytes that it must decode to.
     pub to: usize,
     pub decoded: usize,
     pub checksum: Option<Checksum>,
@@ -43,16 +43,16 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// What is to be done with a wave's chunks.
+/// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct Sorted {
     /// By codec, in the order of the wave.
     pub streams: Vec<Stream>,
-    /// What is not encoded, and travels through the staging buffer.
+    /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
-    /// Large chunks that aren't encoded: they are copied straight to their slots.
+    /// Large chunks that are not encoded: they are copied directly to their slots.
     pub direct: Vec<usize>,
-    /// Chunks that the GPU mustn't see.
+    /// Chunks that the GPU can't decode, or that look damaged.
     pub refused: Vec<usize>,
     /// Copies to the staging buffer: source, offset, bytes.
     pub copies: Vec<(u64, usize, usize)>,
@@ -60,8 +60,8 @@ pub(super) struct Sorted {
     pub layouts: Vec<Layout>,
 }
 
-/// Decides for each chunk how it gets to the device, and lays out a staging buffer of `room` bytes. `decodable` says
-/// whether this lane has a decoder, and memory for it, for a part.
+/// Decides for each chunk how it is copied to the device, and plans a staging buffer of `room` bytes. `takes` says
+/// whether this lane has a decoder, and memory, for a stream.
 pub(super) fn sort(
     wave: &Wave,
     chunk_index: &ChunkIndex,
@@ -71,7 +71,7 @@ pub(super) fn sort(
 ) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-    // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
+    // Chunks of one read lie beside each other. In the order of addresses their copies merge.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
     let mut split_chunk = SplitChunk::default();
@@ -98,7 +98,7 @@ pub(super) fn sort(
                 }
                 let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
                 let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
-                // Longer than what writers in use write: it is the only one of its wave.
+                // An oversized chunk: it is the only one of its wave.
                 if end - start > room {
                     sorted.refused.push(i);
                     continue;
@@ -108,7 +108,7 @@ pub(super) fn sort(
         };
         let from = chunk.source + start as u64;
         let offset = match sorted.copies.last_mut() {
-            // It follows the last one with a gap that padding would have cost anyway.
+            // It follows the last one, with a gap no larger than the padding would be.
             Some((source, offset, bytes))
                 if from >= *source + *bytes as u64
                     && from - *source <= rounded(*bytes) as u64
@@ -171,7 +171,8 @@ mod tests {
             std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
             out.finish().unwrap()
         };
-        // A long header isn't copied; a stream of bytes that don't shrink is, though it has a few more.
+        // A long header is not copied. A stream of incompressible bytes is, though it is a little longer than its
+        // output.
         let encoded = [gzip(0, 60_000), gzip(3, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
         let mut wave = Wave::default();
         for (i, bytes) in encoded.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The reader as its hosts see it: open, ask what it delivers, take finished batches.
+//! The reader, as its hosts use it: open it, ask for its outputs, take finished batches.
 
 pub mod checkpoint;
 pub(crate) mod needs;
@@ -72,17 +72,16 @@ pub struct Reader {
 const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
 
 impl Reader {
-    /// Opens the store, checks the spec against it, reserves the memory and starts to prepare batches.
+    /// Opens the stores, checks the spec against them, reserves memory and starts to prepare batches.
     ///
-    /// # Errors
-    /// Whatever is wrong with the arguments or the metadata, named.
+    /// If the arguments or the metadata are wrong.
     pub fn open(spec: Spec) -> Result<Self> {
         let reader = Self::prepare(spec)?;
         reader.progress.start();
         Ok(reader)
     }
 
-    /// As [`Self::open`], but no batch is prepared before the first is asked for, or [`Self::restore`] says which.
+    /// As [`Self::open`], but batches are prepared only after the first is asked for, or after [`Self::restore`].
     ///
     /// # Errors
     /// Those of [`Self::open`].
@@ -138,7 +137,7 @@ impl Reader {
         };
         let scheduler = spawn("schedule", events.clone(), move || {
             Scheduler::new(setup).run(&event_receiver);
-            // Its channel is closed now, so it has ended or is about to.
+            // The planner's channel is closed, so it has ended or is about to end.
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
@@ -156,7 +155,7 @@ impl Reader {
         self.meta
     }
 
-    /// What the user should be told, once: arrays that the GPU can't decode, for example.
+    /// Messages for the user, to be shown once: for example arrays that the GPU can't decode.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -195,8 +194,7 @@ impl Reader {
 
     /// The next batch, in order; waits for it.
     ///
-    /// # Errors
-    /// What failed for a chunk that the batch needs. The next call gives the next batch.
+    /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
         self.progress.start();
         let finished = match self.finished.try_recv() {
@@ -215,8 +213,8 @@ impl Reader {
         finished
     }
 
-    /// How many samples of its order this reader has handed out, those of a restored state included unless its shards
-    /// were changed. Batches that ended in errors count.
+    /// How many samples this reader has handed out, counting those of a restored state, unless its shards were changed.
+    /// Batches that ended in errors count.
     pub fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
@@ -231,12 +229,11 @@ impl Reader {
         self.state_at(self.delivered())
     }
 
-    /// Goes on where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or padding,
-    /// what was left of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
+    /// Continues where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or
+    /// padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
     ///
-    /// # Errors
-    /// If the state isn't one of a reader of the same samples, the shards can't be changed there, or the reader has begun
-    /// already: only one from [`Self::prepare`] hasn't.
+    /// If the state is not that of a reader of the same samples, if the shards can't be changed there, or if this
+    /// reader has begun. Only a reader from [`Self::prepare`] has not begun.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         self.progress.restore(state)?;
         self.progress.start();
@@ -264,7 +261,7 @@ impl Drop for Reader {
     }
 }
 
-/// The planner's thread: one batch for each request, once it is known where to begin.
+/// The body of the planner's thread: plans one batch for each request, once the first sample is known.
 fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
     let Ok((mut order, mut next)) = start.recv() else { return };
     for () in requests {

@@ -1,4 +1,4 @@
-//! How far a reader has come in its order: to start it, to write that down, and to go on from there.
+//! The progress of a reader in its order: starts the planner, writes checkpoints and restores them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::spec::Spec;
 /// The order to plan batches in, and the number of the sample to begin with.
 pub(super) type Start = (Order, u64);
 
-/// See the module.
+/// The progress of a reader.
 pub(super) struct Progress {
     identity: Identity,
     spec: Spec,
@@ -30,20 +30,20 @@ impl Progress {
         Self { identity, spec: spec.clone(), order, delivered: AtomicU64::new(0), planner }
     }
 
-    /// Has the planner begin, unless it has begun.
+    /// Starts the planner, unless it has started.
     pub fn start(&self) {
         if let Some(planner) = self.planner.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // It is gone only if the reader is being dropped.
+            // The planner is gone only if the reader is being dropped.
             let _ = planner.send((self.order.clone(), self.delivered()));
         }
     }
 
-    /// Tells a planner that hasn't begun that it never will.
+    /// Ends a planner that has not started.
     pub fn cancel(&self) {
         self.planner.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Goes on where `state` was written.
+    /// Restores a state.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));

@@ -1,4 +1,4 @@
-//! What of a compressed chunk the GPU's decoders are given: [`open`] takes a chunk apart into its streams.
+//! Splits a compressed chunk into streams for the GPU's decoders ([`split`]).
 //!
 //! The kernels that decode them trust nothing: they stay within their buffers whatever the bytes are, and end with a status. So only
 //! structure is read here: Blosc's header and table of blocks, the frames and headers of gzip, zlib and zstd. What is not one plain,
@@ -24,7 +24,7 @@ pub use split::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, max_decoded, 
 use super::stream::{Checksum, Stream};
 use super::{Compression, deflate, lz4, zstd};
 
-/// Who decodes.
+/// Where a stream is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The GPU may be given `compressed[start..start + len]`: for [`Compression::Zstd`] all of it, for

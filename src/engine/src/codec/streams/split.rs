@@ -1,4 +1,4 @@
-//! A compressed chunk, taken apart into the streams that the GPU decodes and the bytes that it only copies.
+//! Splits a compressed chunk into the streams that the GPU decodes and the bytes that are only copied.
 
 use dali_zarr_kernels::zstd_plan::{FramePlan, MAX_FRAME, plan};
 use dali_zarr_kernels::{Layout, Shuffle};
@@ -8,10 +8,10 @@ use crate::codec::blosc::streams::{self as blosc, Inner};
 use crate::codec::stream::Checksum;
 use crate::codec::{Compression, Packed};
 
-/// Bytes of a chunk at most, decoded and encoded: lengths and offsets have 31 bits.
+/// Limit on the bytes of a chunk, decoded and encoded: lengths and offsets have 31 bits.
 const MAX_CHUNK: usize = i32::MAX as usize;
 
-/// The most decoded bytes of a chunk that [`open`] lets pass.
+/// The most decoded bytes of a chunk that [`split`] accepts.
 pub fn max_decoded(packed: &Packed, zstd: ZstdDecoder) -> usize {
     match (packed.compression(), zstd) {
         (Some(Compression::Zstd), ZstdDecoder::Kernels) => MAX_FRAME,
@@ -32,7 +32,7 @@ pub enum StreamCodec {
     Snappy,
 }
 
-/// Who decodes zstd frames on the GPU.
+/// The decoder of zstd frames on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZstdDecoder {
     /// `dz_zstd_entropy` and `dz_zstd_execute_*`, which trust nothing.
@@ -42,7 +42,7 @@ pub enum ZstdDecoder {
     Nvcomp,
 }
 
-/// A part of a chunk.
+/// One stream of a chunk, or bytes of it that are only copied.
 #[derive(Clone, Debug)]
 pub struct ChunkStream {
     /// How it is encoded; `None`: it is to be copied.
@@ -61,7 +61,7 @@ pub struct ChunkStream {
     pub plan: Option<FramePlan>,
 }
 
-/// What [`open`] finds.
+/// The streams of a chunk.
 #[derive(Clone, Debug)]
 pub struct SplitChunk {
     /// Their outputs cover the decoded chunk and don't overlap.
@@ -76,8 +76,9 @@ impl Default for SplitChunk {
     }
 }
 
-/// Takes `chunk` apart, which has to decode to `decoded_len` bytes, into `split_chunk`, whose memory is used again. Checksums of what
-/// is encoded are verified here: who asks is a thread that waits for the GPU most of the time, and the bytes are few.
+/// Splits `chunk`, which must decode to `decoded_len` bytes, into `split_chunk`, whose memory is used again. Verifies
+/// the checksums of encoded bytes: the caller is a thread that waits for the GPU most of the time, and the bytes are
+/// few.
 ///
 /// # Errors
 /// Why the CPU has to decode it, as the end of a sentence.
@@ -142,7 +143,7 @@ fn split_compressed(
     Ok(())
 }
 
-/// A part that is one stream, compressed by `compression`, and begins where the decoded chunk does.
+/// The stream of a chunk that is a single one, compressed by `compression`.
 fn part(
     codec: StreamCodec,
     compression: Compression,

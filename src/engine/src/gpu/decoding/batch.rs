@@ -1,8 +1,9 @@
-//! Batches of compressed streams, decoded on the GPU by whichever decoder holds for the codec.
+//! Decodes batches of compressed streams on the GPU, each codec by its decoder.
 //!
-//! Deflate (the inside of gzip and zlib), LZ4 and Snappy are decoded by this project's kernels, which stay within their
-//! buffers whatever the bytes are. So are zstd frames, by [`Module::launch_zstd`]; on request nvCOMP decodes them, which relies on what [`crate::codec::streams`] verified.
-//! A stream that fails here should be decoded again on the CPU, which has the last word and the precise error.
+//! Deflate (inside gzip and zlib), LZ4 and Snappy are decoded by this project's kernels, which stay within their
+//! buffers whatever the bytes are. So are zstd frames, by [`Module::launch_zstd`]. On request nvCOMP decodes zstd,
+//! which relies on the checks of [`crate::codec::streams`]. A stream that fails should be decoded again on the CPU,
+//! which has the precise error.
 
 use crate::codec::streams::StreamCodec;
 use crate::error::Result;

@@ -1,7 +1,7 @@
-//! The decoders of one lane: streams go to them in rounds that fit the lane's tables and workspace, and what they say of each
-//! stream is remembered until the wave is done.
+//! The decoders of a lane. Streams are decoded in rounds that fit the lane's tables and workspace. The results of each
+//! round are kept until the wave is done.
 //!
-//! One of the places where `unsafe` is allowed: device addresses come from the staging buffer, the slots and the tables.
+//! `unsafe` is allowed here: device addresses come from the staging buffer, the slots and the tables.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ use crate::gpu::tables::{Capacity, Tables};
 use crate::messages::Wave;
 pub(super) use batch::{decode_async, needs_no_workspace, status_message, temp_bytes};
 
-/// What tells streams of one decoder apart.
+/// The kind of a stream, for a decoder that takes several kinds.
 const fn kind(codec: StreamCodec) -> StreamKind {
     match codec {
         StreamCodec::Snappy => StreamKind::Snappy,
@@ -33,7 +33,7 @@ const fn kind(codec: StreamCodec) -> StreamKind {
     }
 }
 
-/// Which streams go to the same decoder: those for which this is equal.
+/// Streams for which this is equal go to the same decoder.
 const fn decoder(codec: StreamCodec) -> StreamCodec {
     match codec {
         StreamCodec::Snappy => StreamCodec::Lz4,
@@ -41,9 +41,9 @@ const fn decoder(codec: StreamCodec) -> StreamCodec {
     }
 }
 
-/// See the module.
+/// The decoders of a lane.
 pub(super) struct Decoder {
-    /// Who decodes zstd frames.
+    /// The decoder of zstd frames.
     pub zstd: ZstdDecoder,
     module: Arc<Module>,
     workspace: DeviceBuffer,
@@ -64,7 +64,7 @@ impl Decoder {
         })
     }
 
-    /// Whether a part of a chunk can be decoded here.
+    /// Whether this lane can decode a stream.
     pub fn takes(&self, tables: &Tables, part: &ChunkStream) -> bool {
         match (&part.plan, part.codec) {
             (Some(plan), _) => {
@@ -101,7 +101,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// How many of these streams make one round: each codec's workspace and tables hold its part of them.
+    /// How many of these streams fit in one round: each codec's workspace and tables limit them.
     fn fits(&self, streams: &[Encoded], most: Capacity) -> Result<usize> {
         let mut n = 0;
         for group in streams[..streams.len().min(most.streams)].chunk_by(|a, b| a.codec == b.codec) {
@@ -132,7 +132,7 @@ impl Decoder {
                 break;
             }
         }
-        // One always fits: `takes` let no others pass.
+        // One always fits: `takes` refused all others.
         Ok(n.max(1))
     }
 
@@ -240,7 +240,7 @@ impl Decoder {
         unsafe { self.module.launch_zstd(stream, &together, &arrays) }
     }
 
-    /// Looks at the statuses, sizes and checksums of the round in the tables, which is complete.
+    /// Checks the statuses, sizes and checksums of the round in the tables, which has ended.
     fn collect(&mut self, tables: &mut Tables, streams: &[Encoded]) {
         let streams = &streams[self.round.clone()];
         let [sizes, statuses] = tables.results();
@@ -259,7 +259,7 @@ impl Decoder {
         }
     }
 
-    /// The chunks of which any stream couldn't be decoded, now that all is done.
+    /// The chunks with a stream that could not be decoded, after all rounds.
     pub fn failed(&mut self, tables: &mut Tables, streams: &[Encoded]) -> Vec<usize> {
         self.collect(tables, streams);
         self.round = 0..0;

@@ -1,8 +1,8 @@
-//! The fence around the CUDA driver, and the only place of the engine where `unsafe` is allowed.
+//! The CUDA driver and cuFile behind safe types, and the kernels.
 //!
-//! Everything here returns the crate's [`Error`] with the name of the CUDA call; nothing panics on a machine without
-//! a driver, where [`Device::open`] is an error. Addresses of device memory travel as `u64`. Destructors ignore
-//! errors: after an illegal access on the device every call fails, and what is left to free is gone with the context.
+//! All functions return the crate's [`Error`] with the name of the CUDA call. Nothing panics on a machine without a
+//! driver: [`Device::open`] is an error there. Addresses of device memory are `u64`. Destructors ignore errors: after
+//! an illegal access on the device every call fails, and its memory is freed with the context.
 
 #![allow(unsafe_code)]
 

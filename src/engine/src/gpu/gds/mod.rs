@@ -1,6 +1,6 @@
-//! GPUDirect Storage: whether a reader uses it, and each fetch thread's way from files to the device.
+//! GPUDirect Storage (cuFile): decides whether a reader uses it, and reads files to the device for each fetch thread.
 //!
-//! One of the places where `unsafe` is allowed: memory of the scheduler is written by address.
+//! `unsafe` is allowed here: memory of the scheduler is written by address.
 
 #![allow(unsafe_code)]
 
@@ -16,12 +16,12 @@ use crate::memory::Span;
 use crate::messages::Storage;
 use crate::spec::{Io, Spec};
 
-/// Whether there is anything that cuFile could read: chunks of local stores that aren't decoded by the CPU.
+/// Whether cuFile could read anything: chunks of local stores that are not decoded by the CPU.
 fn applies(chunk_index: &ChunkIndex) -> bool {
     of_files(chunk_index).next().is_some()
 }
 
-/// Arrays and their parts whose chunks are in files, and wanted on the device as they are there.
+/// Parts of arrays whose chunks are in files and are needed on the device as they are stored.
 fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
     let parts = |a: usize| (0..chunk_index.routes[a].len()).map(move |p| (a as u16, p as u16));
     (0..chunk_index.routes.len()).flat_map(parts).filter(|&(a, p)| {
@@ -29,7 +29,7 @@ fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
     })
 }
 
-/// cuFile, if the spec asks for it, or if it is worth it.
+/// cuFile, if the spec asks for it, or if a trial shows that it is faster.
 ///
 /// # Errors
 /// If the spec asks for it, and it isn't there or has nothing to do.
@@ -49,14 +49,14 @@ pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>
             Ok(Some(cufile))
         }
         Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(chunk_index) => Ok(None),
-        // A trial that fails says enough.
+        // If the trial fails, cuFile is not used.
         Io::Auto => Ok(CuFile::open()
             .ok()
             .filter(|cufile| trial::is_faster(cufile, chunk_index, of_files(chunk_index), device).unwrap_or(false))),
     }
 }
 
-/// Has cuFile look at a file of each store: it doesn't take those of every file system.
+/// Checks that cuFile takes the files of each store: it does not support all file systems.
 fn takes_files(cufile: &CuFile, chunk_index: &ChunkIndex) -> Result<()> {
     for (array, part) in of_files(chunk_index) {
         let store = chunk_index.store(array, part);

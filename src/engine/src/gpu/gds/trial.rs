@@ -1,6 +1,6 @@
-//! Which way from local files to the device is faster, by reading some in both ways.
+//! Measures which is faster from local files to the device: cuFile, or a read by the system and a copy.
 //!
-//! One of the places where `unsafe` is allowed: memory is written by address.
+//! `unsafe` is allowed here: memory is written by address.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +15,13 @@ use crate::memory::Span;
 use crate::plan::ChunkId;
 use crate::store::{ByteRange, Phase, block_on};
 
-/// Chunks that are timed, and the most bytes of one.
+/// Chunks that are timed, and the most bytes of one that are read.
 const TIMED: usize = 8;
 const MAX_BYTES: usize = 16 << 20;
-/// Chunks that are looked for at most: many may be missing, or in the same shard.
+/// The most chunks that are looked for: many may be missing, or in the same shard.
 const LOOKED_FOR: u64 = 64;
 
-/// Whether cuFile reads the chunks of an array's part faster than the system and a copy do, of the first one that has
-/// enough of them.
+/// Whether cuFile reads chunks faster than the system and a copy, measured on the first part with enough chunks.
 ///
 /// # Errors
 /// Of either way.
@@ -56,7 +55,7 @@ fn rates(
         if len == 0 {
             continue;
         }
-        // Past the page cache first, since the other way fills it.
+        // cuFile first, because a read by the system fills the page cache.
         let begin = Instant::now();
         device.bind()?;
         // SAFETY: the context is bound, and the buffer has room.
@@ -75,7 +74,7 @@ fn rates(
             break;
         }
     }
-    // The first of each pays for what is set up once.
+    // The first chunk is left out: it includes the time of setting up.
     let Some((_, timed @ [_, ..])) = times.split_first() else { return Ok(None) };
     let rate = |way: usize| {
         let bytes: usize = timed.iter().map(|(len, _)| len).sum();

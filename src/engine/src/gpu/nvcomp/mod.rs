@@ -1,12 +1,12 @@
-//! Batches of compressed streams, decoded by nvCOMP's kernels: zstd frames.
+//! Decodes batches of zstd frames by nvCOMP.
 //!
-//! What was found out about the library, and decides how it is used:
-//! - A stream that isn't well-formed can make it read out of bounds, which costs the process its context: only what
-//!   [`crate::codec::streams`] let pass may come here.
-//! - Its gzip and deflate decoders write beyond the room that they are given when the data is damaged, and no cheap
-//!   walk shows such damage: deflate has a decoder of its own (`dz_inflate_*`).
-//! - Statuses and sizes are left unwritten in some cases: both are poisoned beforehand.
-//! - A status of success doesn't mean that the values are right: sizes and the format's checksum are to be compared.
+//! Findings about the library that decide how it is used:
+//! - A malformed stream can make it read out of bounds, which costs the process its CUDA context. So it gets only
+//!   streams that [`crate::codec::streams`] accepted.
+//! - Its gzip and deflate decoders write beyond their output when the data is damaged, and no cheap check shows such
+//!   damage. So deflate has its own decoder (`dz_inflate_*`).
+//! - It leaves statuses and sizes unwritten in some cases. So both are set to a poison value before.
+//! - A successful status doesn't mean that the values are right. So sizes and the format's checksum are compared.
 
 #![allow(unsafe_code)]
 

@@ -1,14 +1,15 @@
-//! The state of a reader as text: what DALI's checkpoints keep and the C ABI hands out.
+//! Checkpoints: the state of a reader as text, for DALI's checkpoints and the C ABI.
 //!
 //! It is a JSON object of a few kilobytes, whatever the data set:
 //!
 //! - `format`, `version`: what it is. A reader refuses versions that it doesn't know.
 //! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the segments lead there.
-//! - `legs`: the segments: how the samples were divided and how many each shard delivered (see [`crate::order::Segment`]).
-//! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples depend
-//!   on ([`samples`]). They must be the same when the state is restored. Long lists are represented by a hash.
+//! - `legs`: the segments of the schedule: how the samples were divided, and how many each shard delivered (see
+//!   [`crate::order::Segment`]).
+//! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples
+//!   depend on ([`samples`]). They must be the same when the state is restored. Long lists are represented by a hash.
 //!
-//! What neither changes the order nor the values (where the store lies, devices, threads, memory) isn't in it.
+//! Things that change neither the order nor the values are not in it: where the store lies, devices, threads, memory.
 
 mod samples;
 #[cfg(test)]
@@ -24,16 +25,16 @@ use crate::spec::{DEFAULT_SEED, Spec};
 use samples::Samples;
 
 const FORMAT: &str = "dali_zarr.reader";
-/// Changes when a state means something else to a reader.
+/// The version of the format. It changes when the meaning of a state does.
 const VERSION: u64 = 2;
-/// No state is longer than this.
+/// Limit on the bytes of a state.
 const MAX_BYTES: usize = 1 << 20;
 /// Longer values are represented by a hash.
 const MAX_VALUE: usize = 160;
-/// Epochs and counts of samples are less, so that sums of them can't overflow.
+/// Limit on epochs and counts of samples, so that sums can't overflow.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// What a state must agree in with the reader that takes it.
+/// What a state and the reader that restores it must agree in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity(Samples);
 
@@ -88,7 +89,7 @@ impl Identity {
         }
         let same_name = |then: &Value, now: &Value| match (folder_then, folder) {
             (Some(_), Some(_)) => then == now,
-            // Arrays that are stores may lie anywhere, but by that name. Those of several stores have several.
+            // An array that is a store may lie anywhere, but under this name. With several stores it has several names.
             (None, None) => stores_then.is_some() || stores.is_some() || then == now,
             // Only one side knows the folders above the array.
             _ => last_part(then) == last_part(now),
@@ -154,7 +155,7 @@ fn broken(field: &str) -> Error {
     Error::value(format!("the checkpoint is damaged: its field {field:?} isn't what a zarr_reader writes"))
 }
 
-/// That a state's epoch and position are those to which its segments lead.
+/// Checks that the epoch and the position of a state follow from its segments.
 fn check_place(state: &Map<String, Value>, segments: &[Segment], samples: u64) -> Result<()> {
     let Some(Segment { sharding, .. }) = segments.last() else { return Err(broken("legs")) };
     let num_shards = sharding.num_shards as i64;
@@ -208,7 +209,7 @@ fn shortened(value: Value) -> Value {
     if value.to_string().len() > MAX_VALUE { hashed(&value) } else { value }
 }
 
-/// A text that stands for a value: other values have, but for one in 2^64, another one (FNV-1a of its JSON text).
+/// A text that stands for a value, made of a hash (FNV-1a of its JSON text).
 fn hashed(value: &Value) -> Value {
     let hash = value
         .to_string()

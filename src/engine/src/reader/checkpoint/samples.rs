@@ -1,9 +1,10 @@
-//! What a reader's samples are, however they were asked for: which there are, in which order they come, and what is done to
-//! their values. Two readers for which this is equal deliver the same.
+//! What identifies the samples of a reader: which there are, in which order they come, and how their values are
+//! computed. Two readers for which this is equal deliver the same.
 //!
-//! It is taken from the geometry and the dataset, not from the arguments: a default and the value that it stands for are
-//! one, and what doesn't matter (the seed of an order without chance, the chunks of an array that is read in order) isn't in
-//! it. Names are those of the arguments where there is one, because people read them when something differs.
+//! It is taken from the geometry and the dataset, not from the arguments. So a default and its explicit value are the
+//! same, and arguments without effect are left out (the seed of an order that is not shuffled, the chunks of an array
+//! that is read in order). Names are those of arguments where there is one, because people read them when something
+//! differs.
 
 use serde_json::{Map, Value, json};
 
@@ -16,15 +17,15 @@ use crate::spec::{OutOfBounds, Spec};
 /// Arrays beyond these are represented by a hash.
 const MAX_ARRAYS: usize = 8;
 
-/// See the module.
+/// What identifies the samples of a reader.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Samples {
     pub count: u64,
-    /// How they are cut and in which order they come.
+    /// How samples are cut, and in which order they come.
     pub cut: Map<String, Value>,
     /// The folder that the arrays have in common, in their store; `None` if the store is the array.
     pub folder: Option<String>,
-    /// The arrays and what is done to their values, one by one.
+    /// For each array, how its values are computed.
     pub arrays: Vec<Map<String, Value>>,
     /// The names of the stores in the order in which they are joined; `None` if there is one.
     pub stores: Option<Value>,
@@ -52,7 +53,8 @@ impl Samples {
 
 /// How samples are cut and ordered.
 fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
-    // Whoever adds an argument has to say here whether it decides which samples there are, what they hold or when they come.
+    // A new argument must be added here: it decides which samples there are, how they are computed or when they come,
+    // or it does not.
     let Spec {
         stack_arrays,
         offsets,
@@ -135,7 +137,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Where starts follow each other: how many, and the first. Runs that continue each other are one.
+/// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
 fn runs(starts: &Starts) -> Vec<(i64, i64)> {
     let mut all: Vec<(i64, i64)> = Vec::new();
     for (n, first) in starts.runs() {
