@@ -34,7 +34,7 @@ pub(super) struct Array {
     len: usize,
 }
 
-/// See the module.
+/// The tables of one lane: the page-locked block, and its twin on the device.
 pub(super) struct Tables {
     host: PinnedBuffer,
     device: DeviceBuffer,
