@@ -33,7 +33,7 @@ impl CodecList {
         let wrong = |found: &Value| {
             Error::value(format!(
                 "codecs: expected a list of names or of objects with a name, but found {}",
-                crate::dataset::shown(found)
+                crate::json::shown(found)
             ))
         };
         let list = codecs.as_array().ok_or_else(|| wrong(codecs))?;
@@ -120,7 +120,7 @@ impl V2Codecs {
         let unreadable = |codec: &Value| {
             Error::value(format!(
                 "expected filters and compressor to be objects with an id, but found {}",
-                crate::dataset::shown(codec)
+                crate::json::shown(codec)
             ))
         };
         let outer = match &self.compressor {
@@ -239,7 +239,7 @@ pub(super) fn foreign_endian(configuration: &Map<String, Value>) -> Result<bool>
         Some(found) => {
             return Err(Error::value(format!(
                 "codec \"bytes\": expected the endian \"little\" or \"big\", but found {}",
-                crate::dataset::shown(found)
+                crate::json::shown(found)
             )));
         }
     };
@@ -251,7 +251,7 @@ pub(super) fn transposition(order: Option<&Value>, ndim: usize) -> Result<Vec<us
         Error::value(format!(
             "codec \"transpose\": expected the order to be a permutation of 0 to {}, but found {}",
             ndim.saturating_sub(1),
-            crate::dataset::shown(order.unwrap_or(&Value::Null))
+            crate::json::shown(order.unwrap_or(&Value::Null))
         ))
     };
     let order: Vec<usize> = match order {

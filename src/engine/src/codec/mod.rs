@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod bits;
 mod blosc;
 mod chain;
 mod deflate;
@@ -13,6 +14,8 @@ pub mod fallback;
 pub mod filters;
 mod lz4;
 mod packed;
+pub mod stream;
+pub mod streams;
 mod zstd;
 
 pub(crate) use chain::{CodecList, V2Codecs};
@@ -95,7 +98,7 @@ impl Compression {
 
     /// The most bytes that can decode to `decoded` bytes; `usize::MAX` where the format sets no limit. gzip and bzip2 may have empty
     /// members, deflate empty blocks, zstd frames that are skipped, Blosc gaps between its blocks.
-    pub fn most_encoded_bytes(self, decoded: usize) -> usize {
+    pub fn max_encoded_bytes(self, decoded: usize) -> usize {
         match self {
             // Each sequence but the last decodes to at least as many bytes as it has, beside the bytes of its lengths.
             Self::Lz4 => self.usual_encoded_bytes(decoded),
@@ -169,9 +172,9 @@ impl Other {
         }
     }
 
-    fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Chain(chain) => chain.most_encoded_bytes(decoded),
+            Self::Chain(chain) => chain.max_encoded_bytes(decoded),
             // It may be a shard, which may have gaps.
             Self::Zarrs(_) => usize::MAX,
         }
@@ -255,11 +258,11 @@ impl ChunkFormat {
     }
 
     /// The most bytes that can be a chunk of `decoded` bytes; `usize::MAX` where its codecs set no limit.
-    pub fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,
-            Codec::Gpu(packed) => packed.most_encoded_bytes(decoded),
-            Codec::Other(other) => other.most_encoded_bytes(decoded),
+            Codec::Gpu(packed) => packed.max_encoded_bytes(decoded),
+            Codec::Other(other) => other.max_encoded_bytes(decoded),
         }
     }
 

@@ -7,7 +7,6 @@ use zarrs::array::ChunkKeyEncoding;
 use zarrs::metadata::v3::MetadataV3;
 
 use super::cf::{self, Cf};
-use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
 use super::names::DimNames;
@@ -15,12 +14,13 @@ use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
 use crate::json::shown;
+use crate::stored_type::{self, Stored};
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
 
 /// Bytes of a decoded chunk: more than any machine has memory for, and far from where sums overflow.
-const MOST_CHUNK: usize = 1 << 44;
+const MAX_CHUNK: usize = 1 << 44;
 
 /// An array in one of the stores that are joined.
 #[derive(Debug)]
@@ -88,9 +88,12 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         )));
     }
     let shape = shape(field("shape"))?;
-    let stored =
-        if node.version == 3 { dtype::parse_v3(field("data_type"))? } else { dtype::parse_v2(field("dtype"))? };
-    let own_fill = dtype::fill_value(field("fill_value"), stored)?;
+    let stored = if node.version == 3 {
+        stored_type::parse_v3(field("data_type"))?
+    } else {
+        stored_type::parse_v2(field("dtype"))?
+    };
+    let own_fill = stored_type::fill_value(field("fill_value"), stored)?;
     if own_fill.is_none() && node.version == 3 {
         return Err(Error::value("fill_value: expected a value, but found none"));
     }
@@ -220,9 +223,9 @@ fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Resul
 fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
     let bytes = decoded_bytes(&largest, stored.dtype)?;
-    if bytes > MOST_CHUNK {
+    if bytes > MAX_CHUNK {
         return Err(Error::value(format!(
-            "expected chunks of at most {MOST_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
+            "expected chunks of at most {MAX_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
         )));
     }
     Ok((largest, bytes))

@@ -8,10 +8,10 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::{bare_float, shown};
+use crate::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
 
 /// Values that mean missing at most: more would be a mistake, or mischief.
 const MAX_MISSING: usize = 4096;

@@ -8,7 +8,6 @@
 mod array;
 mod cf;
 mod documents;
-mod dtype;
 mod grid;
 mod hierarchy;
 mod names;
@@ -18,12 +17,9 @@ use std::sync::Arc;
 
 pub use array::Part;
 pub use cf::Cf;
-pub(crate) use dtype::{float_bits, float_value, scalar_bits};
 pub use grid::DimGrid;
 pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
-
-pub(crate) use crate::json::shown;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
+use crate::budget::{Limits, Needs};
+use crate::chunk_index::ChunkIndex;
 use crate::error::Result;
-use crate::flow::budget::Needs;
-use crate::flow::catalog::Catalog;
-use crate::flow::simulation::{Config, GpuConfig};
-use crate::flow::wave::WaveLimits;
 use crate::memory::Machine;
 use crate::memory::arena::rounded;
+use crate::messages::WaveLimits;
 use crate::order::Order;
-use crate::reader::needs::{Division, Limits, There, divide, limits, rules, smallest};
+use crate::reader::needs::{Division, There, divide, limits, rules, smallest};
+use crate::scheduler::simulation::{Config, GpuConfig};
 use crate::spec::Spec;
 
 /// The budgets of a reader, divided.
@@ -37,7 +37,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Divides the limits of `spec` where there is so much memory, or the smallest ones if they are too small or too large, for a
     /// reader of samples in this order.
-    pub fn new(spec: &Spec, catalog: &Catalog, needs: &Needs, order: &Order, there: &There) -> Result<Self> {
+    pub fn new(spec: &Spec, catalog: &ChunkIndex, needs: &Needs, order: &Order, there: &There) -> Result<Self> {
         let smallest = smallest(spec, needs, catalog)?;
         let (limits, lacking) = match limits(spec, needs, catalog, there) {
             Ok(limits) => (limits, None),

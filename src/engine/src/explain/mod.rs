@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::cache;
 use crate::error::Result;
-use crate::flow::simulation::Config;
-use crate::flow::simulation::rehearsal::Consumer;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::{There, ordered};
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
+use crate::scheduler::simulation::Config;
+use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
@@ -58,12 +58,12 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 /// [`explain`] on a machine that has so much memory.
 fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let opened = Opened::new(spec)?;
-    let memory = Memory::new(spec, &opened.catalog, &opened.needs, &opened.order, there)?;
+    let memory = Memory::new(spec, &opened.chunk_index, &opened.needs, &opened.order, there)?;
     let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
-        let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
-        let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
-        let config = Memory::new(&spec, &opened.catalog, &needs, &order, there)?.config(&spec, &needs, &order);
+        let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
+        let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
+        let config = Memory::new(&spec, &opened.chunk_index, &needs, &order, there)?.config(&spec, &needs, &order);
         Ok((spec, order, config))
     };
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::memory::Memory;
 use super::reads::reads_per_chunk;
 use super::{explain, explain_on};
-use crate::flow::simulation::rehearsal::Consumer;
 use crate::memory::Machine;
 use crate::reader::Reader;
 use crate::reader::needs::There;
 use crate::reader::opening::Opened;
+use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, DimKey, Spec};
 
 /// An array of `steps` x 16 int32 in chunks of `chunk` steps, uncompressed.
@@ -78,7 +78,7 @@ fn reads_are_those_of_a_reader() {
         store(folder.path(), steps, chunk);
         let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
         let opened = Opened::new(&spec).unwrap();
-        let memory = Memory::new(&spec, &opened.catalog, &opened.needs, &opened.order, &There::default()).unwrap();
+        let memory = Memory::new(&spec, &opened.chunk_index, &opened.needs, &opened.order, &There::default()).unwrap();
         let config = memory.config(&spec, &opened.needs, &opened.order);
         let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);

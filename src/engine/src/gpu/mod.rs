@@ -1,11 +1,14 @@
-//! Delivery to a GPU: its memory, divided once, and the lanes that copy, decode and assemble waves of chunks.
+//! Delivery to a GPU: its memory, and the lanes that copy, decode and assemble waves of chunks.
 
 mod decoding;
+pub(crate) mod driver;
+pub(crate) mod gds;
 mod lane;
-pub(crate) mod storage;
+mod nvcomp;
 mod streams;
 mod tables;
-mod trial;
+#[cfg(test)]
+mod tests_assemble;
 mod upload;
 
 use std::sync::{Arc, Mutex};
@@ -13,19 +16,15 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
+use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
+use crate::chunk_index::{ChunkIndex, Route};
+use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::codec::{BloscCodec, Compression, Packed};
-use crate::cuda::decode::temp_bytes;
-use crate::cuda::nvcomp;
-use crate::cuda::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::{Error, Result};
-use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
-use crate::flow::catalog::{Catalog, Route};
-use crate::flow::spawn;
-use crate::flow::tasks::Shared;
-use crate::flow::wave::{Lanes, Storage, Upload, Wave, WaveLimits};
-use crate::gpu_codec::{StreamCodec, ZstdDecoder, max_decoded};
-use crate::reader::needs::Limits;
+use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
 use crate::spec::Spec;
+use decoding::temp_bytes;
+use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
@@ -33,8 +32,8 @@ pub(crate) struct Gpu {
     pub staging: (u64, usize),
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
-    /// Device memory that files are read to, if they are: address and bytes.
-    pub landing: Option<(u64, usize)>,
+    /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
+    pub gds_buffer: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
     pub owned: Vec<Box<dyn Send>>,
 }
@@ -53,7 +52,8 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// Names who decodes zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for comparison.
+/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for
+/// comparison.
 const ZSTD: &str = "DALI_ZARR_ZSTD";
 
 fn zstd_decoder() -> Result<ZstdDecoder> {
@@ -69,7 +69,7 @@ fn zstd_decoder() -> Result<ZstdDecoder> {
 /// Bytes of workspace for streams of one kind, of which the largest decodes to `largest` bytes, all to `total`.
 fn workspace_for(codec: StreamCodec, zstd: ZstdDecoder, n: usize, largest: usize, total: usize) -> Result<usize> {
     if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Kernels {
-        // Data as they come need half of it to all of it; what needs more is decoded in rounds, if one frame fits.
+        // Typical data need 0.5 to 1 times `total`. Frames that need more are decoded in rounds, if a single one fits.
         return Ok((total + total / 4).max(largest.saturating_mul(3)) + (64 << 10));
     }
     temp_bytes(codec, n, largest, total)
@@ -112,10 +112,10 @@ impl Lanes for RunningLanes {
     }
     fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
         let Some(cufile) = self.cufile else { return Ok(None) };
-        Ok(Some(Box::new(storage::CuFileStorage::new(cufile, &self.device)?)))
+        Ok(Some(Box::new(gds::CuFileStorage::new(cufile, &self.device)?)))
     }
     fn launch(&self, lane: usize, wave: Wave) {
-        // A lane ends only when its sender is dropped; a panic in it is reported as an event.
+        // The lane's thread ends only when its sender is dropped. A panic in it is reported as an event.
         let _ = self.waves[lane].send(wave);
     }
 }
@@ -129,14 +129,14 @@ impl Drop for RunningLanes {
     }
 }
 
-/// Whether the GPU decodes anything, be it only to undo what stands around stored bytes.
-fn on_gpu(catalog: &Catalog) -> bool {
-    catalog.routes.iter().flatten().any(|route| *route == Route::Gpu)
+/// Whether the GPU decodes anything, even if it is only a shuffle or a checksum around stored bytes.
+fn on_gpu(chunk_index: &ChunkIndex) -> bool {
+    chunk_index.routes.iter().flatten().any(|route| *route == Route::Gpu)
 }
 
-/// What the GPU decodes, and what its decoders need for it.
+/// What the GPU decodes, and which decoders it needs.
 struct Decoders {
-    /// Whether it is anything.
+    /// Whether it decodes anything.
     any: bool,
     /// The kinds of streams, each with the decoded bytes of the largest one.
     streams: Vec<(StreamCodec, usize)>,
@@ -144,8 +144,8 @@ struct Decoders {
 }
 
 impl Decoders {
-    fn new(catalog: &Catalog) -> Result<Self> {
-        Ok(Self { any: on_gpu(catalog), streams: gpu_streams(catalog), zstd: zstd_decoder()? })
+    fn new(chunk_index: &ChunkIndex) -> Result<Self> {
+        Ok(Self { any: on_gpu(chunk_index), streams: gpu_streams(chunk_index), zstd: zstd_decoder()? })
     }
 
     /// Bytes of workspace for a wave.
@@ -156,28 +156,28 @@ impl Decoders {
         })
     }
 
-    /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU can't decode.
+    /// Host memory with which the CPU decodes a chunk that the GPU can't, for one lane at a time.
     fn fallback(&self, needs: &Needs) -> usize {
         if self.any { needs.decoded + needs.fallback } else { 0 }
     }
 }
 
-/// The least of each kind of memory with which a reader that delivers to a GPU runs.
+/// The smallest limits with which a reader that delivers to a GPU runs.
 ///
 /// # Errors
 /// If a decoder is missing.
-pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<Limits> {
-    let decoders = Decoders::new(catalog)?;
+pub(crate) fn smallest(spec: &Spec, needs: &Needs, chunk_index: &ChunkIndex) -> Result<Limits> {
+    let decoders = Decoders::new(chunk_index)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
     let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, decoders.any, &workspace)? as u64;
     let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs));
     Ok(Limits { host: host as u64, device })
 }
 
-/// The limits where the user sets none; `free` are the bytes of device memory that are free, where that is known.
-pub(crate) fn default_limits(needs: &Needs, catalog: &Catalog, free: Option<u64>) -> Limits {
+/// The limits if the user sets none. `free` is the free device memory, if it is known.
+pub(crate) fn default_limits(needs: &Needs, chunk_index: &ChunkIndex, free: Option<u64>) -> Limits {
     let device = free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2));
-    let fallback = if on_gpu(catalog) { needs.decoded + needs.fallback } else { 0 };
+    let fallback = if on_gpu(chunk_index) { needs.decoded + needs.fallback } else { 0 };
     let large = needs.encoded + needs.bounced + fallback + needs.per_thread;
     Limits { host: budget::DEFAULT_HOST.max(3 * large as u64), device }
 }
@@ -189,11 +189,11 @@ pub(crate) fn default_limits(needs: &Needs, catalog: &Catalog, free: Option<u64>
 pub(crate) fn divide(
     spec: &Spec,
     needs: &Needs,
-    catalog: &Catalog,
+    chunk_index: &ChunkIndex,
     limits: Limits,
     threads: usize,
 ) -> Result<(DeviceBudget, HostBudget)> {
-    let decoders = Decoders::new(catalog)?;
+    let decoders = Decoders::new(chunk_index)?;
     let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
     let fallback = decoders.fallback(needs);
     let tables = budget::host_tables(limits.host, needs, fallback)?;
@@ -219,15 +219,15 @@ pub(crate) fn open(
     let module = Arc::new(Module::load(device)?);
     let missing = lane::upload(device, shared.ops.missing())?;
     let ops = lane::upload(device, &shared.ops.at(missing.ptr()))?;
-    let fallback = match on_gpu(&shared.catalog) {
+    let fallback = match on_gpu(&shared.chunk_index) {
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
-    let landing = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
-    // First, so that nothing is registered any more when it is freed.
+    let gds_buffer = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
+    // The registration comes first, so that it ends before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {
-        for buffer in [Some(&slots), landing.as_ref()].into_iter().flatten() {
+        for buffer in [Some(&slots), gds_buffer.as_ref()].into_iter().flatten() {
             // SAFETY: the buffer is freed after the registration, and that when all threads that read are gone.
             owned.push(Box::new(unsafe { cufile.register(device, buffer.ptr(), buffer.len()) }));
         }
@@ -237,7 +237,7 @@ pub(crate) fn open(
     let gpu = Gpu {
         staging: (staging.ptr() as u64, staging.len()),
         slots: (slots.ptr(), slots.len()),
-        landing: landing.as_ref().map(|l| (l.ptr(), l.len())),
+        gds_buffer: gds_buffer.as_ref().map(|l| (l.ptr(), l.len())),
         lanes: Box::new(lanes),
         owned: Vec::new(),
     };
@@ -245,14 +245,14 @@ pub(crate) fn open(
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
     owned.push(Box::new(missing));
-    owned.push(Box::new(landing));
+    owned.push(Box::new(gds_buffer));
     Ok(Gpu { owned, ..gpu })
 }
 
 /// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
-fn gpu_streams(catalog: &Catalog) -> Vec<(StreamCodec, usize)> {
+fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
-    for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
+    for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
             let compression = part.format.packed().and_then(Packed::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
@@ -293,7 +293,7 @@ fn start_lanes(
                     continue;
                 }
                 let done = lane.run(wave);
-                if shared.events.send(crate::flow::Event::Wave(done)).is_err() {
+                if shared.events.send(Event::Wave(done)).is_err() {
                     return;
                 }
             }

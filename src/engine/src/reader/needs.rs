@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use super::OutputInfo;
+use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
+use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{Dataset, Sharding};
 use crate::error::{Error, Result};
-use crate::flow::budget::{self, DeviceBudget, HostBudget, Needs};
-use crate::flow::catalog::{Catalog, Route};
-use crate::flow::longer::Room;
-use crate::flow::tasks::Shared;
-use crate::flow::{Block, MERGE_REMOTE, Rules};
 use crate::geometry::Geometry;
 use crate::gpu;
+use crate::io::MERGE_REMOTE;
 use crate::memory::arena::{Arena, rounded};
 use crate::memory::{HostBlock, Machine, Pool, shown};
+use crate::messages::Shared;
 use crate::order::{Order, Sample};
+use crate::scheduler::oversized::Room;
+use crate::scheduler::{Block, Rules};
 use crate::spec::{Device, Spec, cores};
 use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
@@ -56,7 +57,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 }
 
 /// What the reader must hold at a time.
-pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
+pub(super) fn needs(spec: &Spec, catalog: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
     let batch = outputs
         .iter()
         .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
@@ -96,7 +97,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             needs.encoded = needs.encoded.max(encoded);
             if catalog.dataset.stores[part.store].latency() == Latency::Remote {
                 let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
-                let slots = part.sharding.as_ref().map_or(alone, Sharding::slots);
+                let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
                 let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
                 needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
             }
@@ -108,7 +109,7 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             let whose = if *route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
             *whose = (*whose).max(working);
             if let Some(sharding) = &part.sharding {
-                needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
+                needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
             }
         }
     }
@@ -116,13 +117,13 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
 }
 
 /// The same needs for samples in this order.
-pub(crate) fn ordered(needs: Needs, spec: &Spec, catalog: &Catalog, order: &mut Order) -> Needs {
+pub(crate) fn ordered(needs: Needs, spec: &Spec, catalog: &ChunkIndex, order: &mut Order) -> Needs {
     let (jobs, working_set) = first_samples(catalog, order, spec.batch_size as u64);
     Needs { jobs, working_set, shuffled: window_bytes(catalog, order, jobs.div_ceil(spec.batch_size)), ..needs }
 }
 
 /// The jobs of an order's first samples, and the bytes of the decoded chunks that they need.
-fn first_samples(catalog: &Catalog, order: &mut Order, samples: u64) -> (usize, usize) {
+fn first_samples(catalog: &ChunkIndex, order: &mut Order, samples: u64) -> (usize, usize) {
     let samples: Vec<Sample> = (0..samples).map(|k| order.sample(k)).collect();
     let plan = catalog.planner.plan(&samples);
     (plan.jobs.len(), plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum())
@@ -130,7 +131,7 @@ fn first_samples(catalog: &Catalog, order: &mut Order, samples: u64) -> (usize, 
 
 /// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
 /// no windows.
-fn window_bytes(catalog: &Catalog, order: &mut Order, jobs: usize) -> Option<usize> {
+fn window_bytes(catalog: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
     // Of a long window a part is planned, and the rest is thought to be like it.
     let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
@@ -149,7 +150,7 @@ pub(super) struct Memory {
     /// Whether files are read to the device.
     pub past_host: bool,
     pub pools: Vec<Arc<Pool>>,
-    pub lanes: Option<Box<dyn crate::flow::wave::Lanes>>,
+    pub lanes: Option<Box<dyn crate::messages::Lanes>>,
     pub owned: Vec<Box<dyn Send>>,
 }
 
@@ -157,14 +158,6 @@ pub(super) struct Memory {
 pub(crate) enum Division {
     Cpu(HostBudget),
     Gpu(DeviceBudget, HostBudget),
-}
-
-/// The limits that a reader keeps to: the user's, or what stands for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub host: u64,
-    /// 0 if batches are delivered to the CPU.
-    pub device: u64,
 }
 
 /// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].
@@ -184,7 +177,7 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, indexes: usize) -> Rules {
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
-        window,
+        max_active: window,
         lookahead: lookahead(order.window(), window, spec.batch_size),
         index_limit: indexes,
         largest_index: needs.index,
@@ -219,7 +212,7 @@ pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
 ///
 /// # Errors
 /// If a decoder can't take chunks of this size, or is missing.
-pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &Catalog) -> Result<Limits> {
+pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &ChunkIndex) -> Result<Limits> {
     let window = spec.prefetch_queue_depth;
     match spec.device {
         Device::Cpu => Ok(Limits { host: budget::smallest_cpu(needs, window), device: 0 }),
@@ -239,7 +232,7 @@ pub(crate) struct There {
 ///
 /// # Errors
 /// [`ErrorKind::Memory`](crate::error::ErrorKind::Memory) if a reader needs more than that.
-pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, there: &There) -> Result<Limits> {
+pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &ChunkIndex, there: &There) -> Result<Limits> {
     let smallest = smallest(spec, needs, catalog)?;
     let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
         Error::memory(format!(
@@ -287,7 +280,7 @@ pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &Catalog, there: &Ther
 ///
 /// # Errors
 /// If they are too small, with the smallest that would do; or if a number of threads or batches is absurd.
-pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &Catalog, limits: Limits) -> Result<Division> {
+pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &ChunkIndex, limits: Limits) -> Result<Division> {
     let threads = spec.decode_threads.unwrap_or_else(cores).max(1);
     match spec.device {
         Device::Cpu => Ok(Division::Cpu(budget::cpu(limits.host, needs, spec.prefetch_queue_depth, threads)?)),
@@ -306,17 +299,17 @@ fn landing(spec: &Spec, needs: &Needs) -> usize {
 pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
     let device = match spec.device {
         Device::Cpu => None,
-        Device::Gpu(ordinal) => Some(crate::cuda::Device::open(ordinal)?),
+        Device::Gpu(ordinal) => Some(crate::gpu::driver::Device::open(ordinal)?),
     };
     let cufile = match &device {
-        Some(device) => gpu::storage::choose(spec, &shared.catalog, device)?,
+        Some(device) => gpu::gds::choose(spec, &shared.chunk_index, device)?,
         None => None,
     };
     let needs = &Needs { landing: cufile.map_or(0, |_| landing(spec, needs)), ..*needs };
     let memory = device.as_ref().map(|d| d.memory_info()).transpose()?;
     let there = There { host: Machine::find(), device: memory.map(|(free, total)| (free as u64, total as u64)) };
-    let limits = limits(spec, needs, &shared.catalog, &there)?;
-    match (divide(spec, needs, &shared.catalog, limits)?, device) {
+    let limits = limits(spec, needs, &shared.chunk_index, &there)?;
+    match (divide(spec, needs, &shared.chunk_index, limits)?, device) {
         (Division::Gpu(b, h), Some(device)) => {
             let g = gpu::open(&device, &b, &h, needs, shared, cufile)?;
             Ok(Memory {
@@ -325,7 +318,7 @@ pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared
                 indexes: h.indexes,
                 staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
                 slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
-                landing: g.landing.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
+                landing: g.gds_buffer.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
                 past_host: cufile.is_some(),
                 pools: Vec::new(),
                 lanes: Some(g.lanes),

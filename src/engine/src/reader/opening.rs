@@ -1,38 +1,37 @@
-//! From a dataset to what the planner, the kernels and the threads need to know of it.
+//! Opening: from a spec and a dataset to the planner, the operations of the kernels, and the needs of memory.
 
 use std::sync::Arc;
 
 use super::needs::{bound_chunks, bound_counts, needs};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
-use crate::cache;
+use crate::budget::Needs;
+use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
-use crate::flow::budget::Needs;
-use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{ArrayShape, Geometry};
-use crate::gpu;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
+use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Io, Spec};
-use crate::state::Identity;
+use crate::{cache, gpu};
 
-/// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
-/// from, and what [`crate::explain`] tells.
+/// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
+/// it, and [`crate::explain`] describes it.
 pub(crate) struct Opened {
-    pub catalog: Arc<Catalog>,
+    pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
     pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
-    /// What a state of this reader belongs to.
+    /// What a checkpoint of this reader must agree with.
     pub identity: Identity,
     pub notes: Vec<Note>,
     pub needs: Needs,
 }
 
-/// Why the CPU decodes an array of which the user may have expected otherwise.
+/// Says why the CPU decodes an array, where the user may have expected the GPU.
 pub(crate) struct Note {
     /// Index of the array.
     pub array: usize,
@@ -50,13 +49,13 @@ impl Opened {
         if spec.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
-        // Before anything is started or multiplied by them.
+        // Checked before these numbers are used.
         bound_counts(spec)?;
         cache::check(spec)?;
         Self::of(spec, Dataset::open(spec)?)
     }
 
-    /// The same for a dataset that is open.
+    /// As [`Self::new`], for a dataset that is open.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -83,13 +82,13 @@ impl Opened {
         };
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
-        let catalog = Arc::new(Catalog::new(dataset, planner, routes));
-        let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
-        Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
+        let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
+        let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 }
 
-/// What geometry knows of an array.
+/// The array as geometry needs it.
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::Reader;
 use super::opening::Opened;
+use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
 use crate::error::Result;
-use crate::gpu_codec::tests::{gzip, sample, zlib, zstd};
 use crate::spec::Spec;
 use crate::store::object::fake::{Server, publish};
 use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
@@ -271,7 +271,7 @@ fn a_value_that_grows_while_it_is_read_is_not_followed() {
     write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
     let mut opened = Opened::new(&spec).unwrap();
-    Arc::get_mut(&mut opened.catalog).unwrap().dataset.stores[0] =
+    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
         Arc::new(Growing(LocalStore::open(&spec.paths[0], ReadFiles::default()).unwrap(), AtomicU64::new(9000)));
     let error = Reader::start(&spec, opened).unwrap().next_batch().unwrap_err();
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
