@@ -241,7 +241,7 @@ impl Scheduler {
             self.index_reads_in_flight,
             self.cpu_tasks_in_flight,
             self.idle_lanes.len(),
-            self.ready_jobs.work.served.len(),
+            self.ready_jobs.assembly.served.len(),
             self.batches.list.len(),
             self.batches.active,
             self.untaken,
