@@ -70,10 +70,7 @@ impl Scheduler {
             if self.idle() {
                 // Nothing in flight will give memory back. Join all free ranges, so that the largest possible request
                 // fits.
-                self.s.staging.arena.join_all();
-                for block in [&mut self.s.slots, &mut self.s.gds_buffer].into_iter().flatten() {
-                    block.arena.join_all();
-                }
+                self.join_free_memory();
             }
             let (limit, chunks) = (self.batches.active_end(), &self.chunks);
             let Some(head) = self.queue.head(limit, |w| chunks.wanted(w)) else { return };
@@ -96,6 +93,15 @@ impl Scheduler {
                 Admission::NoRoom if self.shortage.is_some_and(|l| self.can_evict(l)) && self.evict(head.batch) => {}
                 Admission::NoRoom | Admission::Later => return,
             }
+        }
+    }
+
+    /// Joins all free ranges of memory with their neighbours. Otherwise a range in the middle that was used lately would be
+    /// used again, and split the memory that one read needs.
+    pub(super) fn join_free_memory(&mut self) {
+        self.s.staging.arena.join_all();
+        for block in [&mut self.s.slots, &mut self.s.gds_buffer].into_iter().flatten() {
+            block.arena.join_all();
         }
     }
 

@@ -165,6 +165,8 @@ impl Scheduler {
                 return Admission::NoRoom;
             }
             // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
+            // The ranges that this attempt took and gave back may lie in the middle of the memory.
+            self.join_free_memory();
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };

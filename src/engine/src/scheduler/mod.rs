@@ -230,6 +230,31 @@ impl Scheduler {
         })
     }
 
+    /// What the scheduler waits for, as text, for a simulation that stands still.
+    fn summary(&self) -> String {
+        let memory = |block: &Block| format!("{} of {} bytes free", block.arena.available(), block.arena.capacity());
+        let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.is_resolved()).take(3).collect();
+        format!(
+            "{:?} reads, {} uploads, {} indexes and {} tasks in flight, {} lanes idle, {} uses of decoded chunks ready; {} \
+             batches, {} active, {} untaken; staging: {}; slots: {:?}; shortage: {:?}; evictable: {:?}; pending: {:?}; \
+             unresolved chunks: {waiting:?}",
+            self.reads_in_flight,
+            self.uploads_in_flight,
+            self.index_reads_in_flight,
+            self.cpu_tasks_in_flight,
+            self.idle_lanes.len(),
+            self.ready_jobs.assembly.served.len(),
+            self.batches.list.len(),
+            self.batches.active,
+            self.untaken,
+            memory(&self.s.staging),
+            self.s.slots.as_ref().map(memory),
+            self.shortage,
+            self.evictable,
+            self.pending,
+        )
+    }
+
     /// Updates the state after an event.
     fn handle(&mut self, event: Event) {
         match event {

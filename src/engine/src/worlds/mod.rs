@@ -118,8 +118,12 @@ mod tests {
     #[test]
     fn a_hundred_thousand_worlds() {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        if let Err(Failure { seed, what }) = search(0..100_000, threads, false) {
-            panic!("world {seed}: {what}; again: cargo run --release --example simulate -- --seed {seed} --worlds 1");
+        for (unusual, switch) in [(false, ""), (true, "--unusual ")] {
+            if let Err(Failure { seed, what }) = search(0..50_000, threads, unusual) {
+                panic!(
+                    "world {seed}: {what}; again: cargo run --release --example simulate -- {switch}--seed {seed} --worlds 1"
+                );
+            }
         }
     }
 }

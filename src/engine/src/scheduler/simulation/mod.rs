@@ -222,7 +222,10 @@ impl Simulation {
                 return Ok(finished);
             }
             if !self.step(world)? {
-                return Err(Error::runtime("internal error: the scheduler waits though nothing is under way"));
+                return Err(Error::runtime(format!(
+                    "the scheduler waits though nothing is under way: {}",
+                    self.scheduler.summary()
+                )));
             }
         }
     }
