@@ -96,8 +96,8 @@ impl Scheduler {
         }
     }
 
-    /// Joins all free ranges of memory with their neighbours. Otherwise a range in the middle that was used lately is used again, and
-    /// keeps apart what one read needs.
+    /// Joins all free ranges of memory with their neighbours. Otherwise a range in the middle that was used lately would be
+    /// used again, and split the memory that one read needs.
     pub(super) fn join_free_memory(&mut self) {
         self.s.staging.arena.join_all();
         for block in [&mut self.s.slots, &mut self.s.gds_buffer].into_iter().flatten() {

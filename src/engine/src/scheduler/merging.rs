@@ -104,7 +104,7 @@ impl Scheduler {
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
         let (chunk_index, id) = (Arc::clone(&self.s.shared.chunk_index), self.chunks[handle].id);
-        // While the scheduler hasn't heard that the index was read, the chunk waits with the others that do: they are read together.
+        // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them all.
         if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
             self.locate(shard);
             return match self.chunks[handle].place.location {
@@ -163,7 +163,7 @@ impl Scheduler {
                 return Admission::NoRoom;
             }
             // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
-            // What this try took and gave back lies anywhere.
+            // The ranges that this attempt took and gave back may lie in the middle of the memory.
             self.join_free_memory();
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;

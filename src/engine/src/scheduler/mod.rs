@@ -230,12 +230,14 @@ impl Scheduler {
         })
     }
 
-    /// A summary of the state, for a simulation in which nothing happens any more.
-    pub(super) fn summary(&self) -> String {
+    /// What the scheduler waits for, as text, for a simulation that stands still.
+    fn summary(&self) -> String {
         let memory = |block: &Block| format!("{} of {} bytes free", block.arena.available(), block.arena.capacity());
         let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.is_resolved()).take(3).collect();
         format!(
-            "{:?} reads, {} uploads, {} indexes and {} tasks in flight, {} lanes idle, {} jobs ready; {} batches, {} active, {} untaken; staging: {}; slots: {:?}; {:?}; evictable: {:?}; pending: {:?}; unresolved chunks: {waiting:?}",
+            "{:?} reads, {} uploads, {} indexes and {} tasks in flight, {} lanes idle, {} uses of decoded chunks ready; {} \
+             batches, {} active, {} untaken; staging: {}; slots: {:?}; shortage: {:?}; evictable: {:?}; pending: {:?}; \
+             unresolved chunks: {waiting:?}",
             self.reads_in_flight,
             self.uploads_in_flight,
             self.index_reads_in_flight,
