@@ -34,6 +34,9 @@ pub struct Stats {
     pub chunks_failed: AtomicU64,
     /// Of `chunks_decoded_cpu`: those that the GPU was meant to decode.
     pub cpu_fallbacks: AtomicU64,
+    /// Of `chunks_decoded_cpu`: those that the GPU could have decoded, and that idle cores decoded while finished batches
+    /// waited.
+    pub chunks_shared: AtomicU64,
     /// Times that a batch was served by a chunk which had been read for another one.
     pub chunks_from_memory: AtomicU64,
     /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
@@ -102,6 +105,7 @@ impl Stats {
             "chunks_uncompressed": n(&self.chunks_uncompressed),
             "chunks_failed": n(&self.chunks_failed),
             "cpu_fallbacks": n(&self.cpu_fallbacks),
+            "chunks_shared": n(&self.chunks_shared),
             "chunks_from_memory": n(&self.chunks_from_memory),
             "chunks_read_again": n(&self.chunks_read_again),
             "evictions": n(&self.evictions),

@@ -185,6 +185,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, in
         working_set: needs.working_set,
         shuffled: needs.shuffled,
         index_output: spec.return_index,
+        shared_tasks: 0,
         room: Room::new(needs, spec.prefetch_queue_depth, spec.device != Device::Cpu),
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct Chunk {
     pub output_span: Option<Span>,
     /// Page-locked memory, if the CPU decodes it for a GPU.
     pub host_decoded: Option<arena::Range>,
+    /// Whether a decode thread decodes it now although the GPU could.
+    pub is_shared: bool,
 }
 
 /// The chunks that planned batches need. They are found by id, or by a handle without a look-up.
@@ -105,6 +107,7 @@ impl Table {
             payload: None,
             output_span: None,
             host_decoded: None,
+            is_shared: false,
         };
         let handle = match self.free.pop() {
             Some(handle) => {

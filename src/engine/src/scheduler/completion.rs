@@ -119,7 +119,7 @@ impl Scheduler {
     }
 
     /// Gives chunks to a decode thread. If batches are delivered to the CPU, the jobs of active users go with them.
-    fn decode(&mut self, handles: &[Handle]) {
+    pub(super) fn decode(&mut self, handles: &[Handle]) {
         let mut task = Task::default();
         for &handle in handles {
             let decoded = self.decoded_span(handle);
@@ -367,7 +367,9 @@ impl Scheduler {
     }
 
     pub(super) fn requeue(&mut self, handle: Handle) {
+        let route = self.s.shared.chunk_index.route(self.chunks[handle].id);
         let chunk = &mut self.chunks[handle];
+        chunk.place.route = route;
         chunk.state = ChunkState::Wanted;
         match chunk.users.first() {
             // It keeps its old place in the queue.

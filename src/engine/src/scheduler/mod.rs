@@ -9,7 +9,8 @@
 //!
 //! This file holds the state, handles events, and plans, activates and delivers batches. [`admission`] decides what is
 //! read ([`merging`]: of chunks in one object). [`completion`] handles chunks that were read or decoded, [`oversized`]
-//! those for which too little memory was reserved. [`waves`] sends chunks to the lanes of a GPU.
+//! those for which too little memory was reserved. [`waves`] sends chunks to the lanes of a GPU; [`sharing`] decides what
+//! of them the CPU decodes instead.
 
 mod admission;
 mod batches;
@@ -19,6 +20,7 @@ mod merging;
 pub(crate) mod oversized;
 mod queue;
 mod shard_indexes;
+mod sharing;
 pub mod simulation;
 mod waves;
 
@@ -45,6 +47,8 @@ use chunk_table::{ChunkState, Group, Table};
 use oversized::Room;
 use queue::{Queue, Wanted};
 use shard_indexes::{Known, Shards};
+use sharing::Sharing;
+use waves::Pending;
 
 /// What the consumer receives: a finished batch, or why it failed.
 pub(crate) type Finished = Result<Batch>;
@@ -77,6 +81,8 @@ pub(crate) struct Rules {
     pub shuffled: Option<usize>,
     /// Whether the last output is the index of each sample.
     pub index_output: bool,
+    /// Chunks that decode threads may decode at a time although the GPU could, to spare a model's time on the GPU. 0: none.
+    pub shared_tasks: usize,
     /// Tells which `host_memory_limit` would hold an oversized chunk.
     pub room: Room,
 }
@@ -142,11 +148,9 @@ pub(crate) struct Scheduler {
     shards: Shards,
     /// The memory that the first chunk in the queue could not get.
     shortage: Option<MemoryShortage>,
-    /// Chunks that were read and wait for a lane; decoded bytes of those that the GPU decodes; bytes of those that are
-    /// only copied.
-    pending: VecDeque<Handle>,
-    pending_encoded: usize,
-    pending_raw: usize,
+    /// Chunks that were read and wait for a lane.
+    pending: Pending,
+    sharing: Sharing,
     /// Jobs that need no decoding, because their chunks are decoded already or missing. On the CPU they go to a decode
     /// thread at once. On the GPU they wait for the next wave.
     ready_jobs: Wave,
@@ -163,7 +167,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let lanes = setup.lanes.as_ref().map_or(0, |l| l.count());
-        let Rules { index_limit, largest_index, .. } = setup.rules;
+        let Rules { index_limit, largest_index, shared_tasks, max_active, .. } = setup.rules;
         Self {
             s: setup,
             batches: Batches::default(),
@@ -182,9 +186,8 @@ impl Scheduler {
             cpu_tasks_in_flight: 0,
             shards: Shards::new(index_limit, largest_index),
             shortage: None,
-            pending: VecDeque::new(),
-            pending_encoded: 0,
-            pending_raw: 0,
+            pending: Pending::default(),
+            sharing: Sharing::new(shared_tasks, max_active),
             ready_jobs: Wave::default(),
             idle_lanes: (0..lanes).rev().collect(),
             evictable: BTreeSet::new(),
@@ -307,7 +310,10 @@ impl Scheduler {
                 self.completed(outcomes, &served, &pinned);
             }
             Event::Lent(buffers) => self.lent.push_back(buffers),
-            Event::Taken => self.untaken -= 1,
+            Event::Taken => {
+                self.untaken -= 1;
+                self.sharing.taken(self.untaken);
+            }
             Event::Died(e) => self.breaks(e),
             Event::Stop => {}
         }
@@ -320,6 +326,7 @@ impl Scheduler {
             self.activate();
             self.admit();
             self.flush_ready_jobs();
+            self.share();
             self.launch();
             if !self.deliver() {
                 return;
@@ -474,6 +481,9 @@ impl Scheduler {
             self.queue.deliver();
             self.planned_jobs -= batch.plan.jobs.len();
             self.untaken += 1;
+            if self.untaken >= self.s.rules.max_active {
+                self.sharing.full();
+            }
             let error = batch.error.take().or_else(|| if done { None } else { self.broken.clone() });
             let finished = match error {
                 None => {

@@ -49,11 +49,12 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
         ..reader.spec.clone()
     };
-    let config = Budget::new(&spec, chunk_index, &opened.needs, &opened.order, &There::default())?.config(
+    let mut config = Budget::new(&spec, chunk_index, &opened.needs, &opened.order, &There::default())?.config(
         &spec,
         &opened.needs,
         &opened.order,
     );
+    config.rules.shared_tasks = random.below(4) as usize;
     let simulated = SimulatedReader {
         chunk_index: Arc::clone(chunk_index),
         ops: opened.ops.clone(),
