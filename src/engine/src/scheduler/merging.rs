@@ -104,15 +104,13 @@ impl Scheduler {
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
         let (chunk_index, id) = (Arc::clone(&self.s.shared.chunk_index), self.chunks[handle].id);
-        match chunk_index.location(id) {
-            Location::Unread(_) => {}
-            location => {
-                self.chunks[handle].place.location = location;
-                return match location {
-                    Location::Range(range) => self.admit_range(head, range),
-                    _ => self.admit_unmerged(head),
-                };
-            }
+        // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them all.
+        if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
+            self.locate(shard);
+            return match self.chunks[handle].place.location {
+                Location::Range(range) => self.admit_range(head, range),
+                _ => self.admit_unmerged(head),
+            };
         }
         match self.shards.get(shard, handle) {
             Ok(_) => self.admit_unmerged(head),

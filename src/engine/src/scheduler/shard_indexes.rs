@@ -97,6 +97,11 @@ impl Shards {
         }
     }
 
+    /// Whether the index of a shard is being read.
+    pub fn is_reading(&self, shard: ShardId) -> bool {
+        matches!(self.states.get(&shard), Some(IndexState::Reading(_)))
+    }
+
     /// Whether the index of a shard should be read ahead of its chunks. If so, it counts as a read under way.
     pub fn expect(&mut self, shard: ShardId) -> bool {
         // Half of the limit is left for indexes in use.
