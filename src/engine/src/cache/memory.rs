@@ -2,7 +2,7 @@
 //!
 //! The table ([`table`](super::table)) assigns units of the block to entries, and decides which entries are evicted.
 //!
-//! One of the places where `unsafe` is allowed: entries are copied without the lock, while their pins keep them.
+//! `unsafe` is allowed here: entries are copied without the lock, while their pins keep them.
 
 #![allow(unsafe_code)]
 
