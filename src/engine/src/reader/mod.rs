@@ -11,7 +11,7 @@ mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
 #[cfg(test)]
-mod tests_longer;
+mod tests_oversized;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
