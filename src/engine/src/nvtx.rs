@@ -3,7 +3,7 @@
 //! one a range costs a load and a branch. Own code because NVTX itself is C headers, which not every machine that builds
 //! this has.
 //!
-//! One of the places where `unsafe` is allowed: it calls the profiler's functions by the types that NVTX gives them.
+//! `unsafe` is allowed here: it calls the profiler's functions by the types that NVTX gives them.
 
 #![allow(unsafe_code)]
 

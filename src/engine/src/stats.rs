@@ -12,7 +12,7 @@ use crate::store::Counters;
 /// The counters. [`Stats::to_json`] gives them their public names.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Chunks (inner chunks of shards count each) whose encoded bytes came, from a store or a cache.
+    /// Chunks (each inner chunk of a shard counts) whose encoded bytes were read from a store or a cache.
     pub chunks_read: AtomicU64,
     /// Chunks that don't exist and give the fill value.
     pub chunks_missing: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Stats {
     pub bytes_read: AtomicU64,
     /// Reads of stores, shard indexes not counted.
     pub reads: AtomicU64,
-    /// Of `reads`: those that went to the device past the host (GPUDirect Storage).
+    /// Of `reads`: those that GPUDirect Storage made to the device.
     pub reads_gds: AtomicU64,
     /// Shard indexes read from stores.
     pub index_reads: AtomicU64,
@@ -37,12 +37,12 @@ pub struct Stats {
     /// Of `chunks_decoded_cpu`: those that the GPU could have decoded, and that idle cores decoded while finished batches
     /// waited.
     pub chunks_shared: AtomicU64,
-    /// Times that a batch was served by a chunk which had been read for another one.
+    /// How often a batch was served by a chunk that had been read for another batch.
     pub chunks_from_memory: AtomicU64,
     /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
     /// needs them now.
     pub chunks_read_again: AtomicU64,
-    /// Decoded chunks that were dropped to make room although a planned batch needs them.
+    /// Decoded chunks that were evicted although a planned batch needs them.
     pub evictions: AtomicU64,
     /// Batches finished.
     pub batches: AtomicU64,

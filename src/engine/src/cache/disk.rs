@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tokio::sync::Semaphore;
 
-use super::file::{Look, PieceFile};
-use super::folder::{ADMITTED, Folder, Put, Room, charge};
+use super::file::{FileLookup, PieceFile};
+use super::folder::{ADMITTED, Evictions, Folder, WriteResult, charge};
 use super::{Counters, Name, Piece, add};
 use crate::error::{Error, Result};
 use crate::random::{below, mix};
@@ -114,9 +114,9 @@ impl Disk {
     pub fn look(&self, name: &Name) -> Option<PieceFile> {
         self.shared.lookups.fetch_add(1, Relaxed);
         match self.folder.look(name) {
-            Look::Piece(piece) => return Some(piece),
-            Look::Nothing => {}
-            Look::Damaged => self.damaged(name),
+            FileLookup::Piece(piece) => return Some(piece),
+            FileLookup::Missing => {}
+            FileLookup::Damaged => self.damaged(name),
         }
         add(&self.counters.disk_misses, 1);
         None
@@ -280,18 +280,19 @@ fn write(
             }
             // After this many look-ups the reader has seen all of its pieces, or more than there is room for.
             let seen = shared.lookups.load(Relaxed) > EPOCHS * (limit / charge(len).max(1));
-            let mut room = Room { admitted: piece.admitted, unused_since: seen.then_some(began), ..Room::default() };
+            let mut room =
+                Evictions { admitted: piece.admitted, unused_since: seen.then_some(began), ..Evictions::default() };
             let put = folder.put(&piece, limit, &mut room);
             add(&counters.disk_evictions, room.evicted);
             shared.unused.store(room.unused, Relaxed);
             failed = None;
             match put {
-                Ok(Put::Kept(full)) => {
+                Ok(WriteResult::Written(full)) => {
                     add(&counters.disk_writes, 1);
                     shared.full.store(full, Relaxed);
                 }
-                Ok(Put::Full) => shared.full.store(true, Relaxed),
-                Ok(Put::There) => {}
+                Ok(WriteResult::Full) => shared.full.store(true, Relaxed),
+                Ok(WriteResult::Present) => {}
                 Err(_) => {
                     add(&counters.disk_errors, 1);
                     add(&counters.disk_dropped, 1);

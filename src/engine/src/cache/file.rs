@@ -20,14 +20,14 @@ const MAGIC: &[u8; 8] = b"dzpiece1";
 const NUMBERS: usize = 8 + 4 * 4 + 2 * 8;
 
 /// The longest head. A piece with a longer one is not kept.
-const LONGEST: usize = 4096;
+const MAX_HEAD: usize = 4096;
 
 /// Bytes that are read at a time. They are still in the core's cache when the checksum is computed.
 const BLOCK: usize = 256 << 10;
 
 /// What was found in place of a piece.
-pub(super) enum Look {
-    Nothing,
+pub(super) enum FileLookup {
+    Missing,
     /// A file that is no piece, or a damaged one.
     Damaged,
     Piece(PieceFile),
@@ -51,7 +51,7 @@ pub(super) struct PieceFile {
 pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let version_len = version.map_or(0, |v| v.len() + 1);
     let len = NUMBERS + name.bytes.len() + version.map_or(0, str::len) + 4;
-    if len > LONGEST {
+    if len > MAX_HEAD {
         return None;
     }
     let mut head = Vec::with_capacity(len);
@@ -79,24 +79,24 @@ pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Opens the file of a piece.
-pub(super) fn look(path: &Path, name: &Name) -> Look {
+pub(super) fn look(path: &Path, name: &Name) -> FileLookup {
     // Links are refused: they lead to files of others. Nonblocking, so that opening a pipe does not wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Look::Nothing,
-        Err(_) => return Look::Damaged,
+        Err(e) if e.kind() == ErrorKind::NotFound => return FileLookup::Missing,
+        Err(_) => return FileLookup::Damaged,
     };
     match opened(file, name) {
-        Ok(Some(opened)) => Look::Piece(opened),
-        _ => Look::Damaged,
+        Ok(Some(opened)) => FileLookup::Piece(opened),
+        _ => FileLookup::Damaged,
     }
 }
 
 fn opened(file: File, name: &Name) -> io::Result<Option<PieceFile>> {
     let meta = file.metadata()?;
-    let mut start = [0; LONGEST];
-    let have = usize::try_from(meta.len()).unwrap_or(LONGEST).min(LONGEST);
+    let mut start = [0; MAX_HEAD];
+    let have = usize::try_from(meta.len()).unwrap_or(MAX_HEAD).min(MAX_HEAD);
     if !meta.is_file() || have < NUMBERS {
         return Ok(None);
     }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use super::file::{self, Look};
+use super::file::{self, FileLookup};
 use super::usage::Usage;
 use super::{Name, Piece};
 use crate::error::{Error, Result};
@@ -61,18 +61,18 @@ pub(super) struct Folder {
 
 /// The result of writing a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum WriteResult {
     /// It was written; and whether the folder was full.
-    Kept(bool),
+    Written(bool),
     /// There was no room, and no piece could be removed for it.
     Full,
     /// It was there already.
-    There,
+    Present,
 }
 
 /// Which pieces may be removed for a new one, and how many were.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct Evictions {
     /// Anything.
     pub admitted: bool,
     /// Pieces that nobody has used since.
@@ -156,7 +156,7 @@ impl Folder {
     }
 
     /// Looks for the file of a piece.
-    pub fn look(&self, name: &Name) -> Look {
+    pub fn look(&self, name: &Name) -> FileLookup {
         file::look(&self.path(name), name)
     }
 
@@ -164,20 +164,22 @@ impl Folder {
     /// allows.
     ///
     /// If it can't be written. No partial file is left.
-    pub fn put(&self, piece: &Piece, limit: u64, room: &mut Room) -> io::Result<Put> {
+    pub fn put(&self, piece: &Piece, limit: u64, room: &mut Evictions) -> io::Result<WriteResult> {
         let version = piece.version.as_deref();
-        let there = self.look(&piece.name);
-        let damaged = matches!(there, Look::Damaged);
-        if let Look::Piece(there) = there
-            && there.version.as_deref() == version
-            && there.len == piece.bytes.len()
+        let present = self.look(&piece.name);
+        let damaged = matches!(present, FileLookup::Damaged);
+        if let FileLookup::Piece(present) = present
+            && present.version.as_deref() == version
+            && present.len == piece.bytes.len()
         {
-            return Ok(Put::There);
+            return Ok(WriteResult::Present);
         }
-        let Some(head) = file::head(&piece.name, version, piece.size, &piece.bytes) else { return Ok(Put::Full) };
+        let Some(head) = file::head(&piece.name, version, piece.size, &piece.bytes) else {
+            return Ok(WriteResult::Full);
+        };
         let bytes = charge((head.len() + piece.bytes.len()) as u64);
         if bytes > limit {
-            return Ok(Put::Full);
+            return Ok(WriteResult::Full);
         }
         let total = self.usage.change(bytes as i64)?;
         self.step(1)?;
@@ -186,7 +188,7 @@ impl Folder {
             let admitted = room.admitted || self.random(ADMITTED) == 0;
             if !admitted || !self.make_room(limit, &mut room.evicted)? {
                 self.usage.change(-(bytes as i64))?;
-                return Ok(Put::Full);
+                return Ok(WriteResult::Full);
             }
         }
         self.step(2)?;
@@ -203,7 +205,7 @@ impl Folder {
                 return Err(e);
             }
         }
-        Ok(Put::Kept(full))
+        Ok(WriteResult::Written(full))
     }
 
     /// Writes a file and gives it its name. Returns the bytes on the disk of a file that had this name before.
@@ -232,9 +234,9 @@ impl Folder {
     /// Removes a piece.
     pub fn remove(&self, name: &Name) {
         match self.look(name) {
-            Look::Piece(_) => drop(self.remove_file(&self.path(name))),
-            Look::Damaged => self.discard(name),
-            Look::Nothing => {}
+            FileLookup::Piece(_) => drop(self.remove_file(&self.path(name))),
+            FileLookup::Damaged => self.discard(name),
+            FileLookup::Missing => {}
         }
     }
 
@@ -268,7 +270,7 @@ impl Folder {
     }
 
     /// Removes unused pieces until the folder holds at most `limit` bytes. False if that is not enough.
-    fn drop_unused(&self, limit: u64, room: &mut Room) -> io::Result<bool> {
+    fn drop_unused(&self, limit: u64, room: &mut Evictions) -> io::Result<bool> {
         let Some(since) = room.unused_since else { return Ok(false) };
         for _ in 0..LOOKS.0 {
             let mut all = self.pieces(self.random(FOLDERS));

@@ -2,7 +2,7 @@
 //!
 //! The table ([`table`](super::table)) assigns units of the block to entries, and decides which entries are evicted.
 //!
-//! One of the places where `unsafe` is allowed: entries are copied without the lock, while their pins keep them.
+//! `unsafe` is allowed here: entries are copied without the lock, while their pins keep them.
 
 #![allow(unsafe_code)]
 
@@ -56,7 +56,7 @@ impl Memory {
     pub fn new(limit: u64, counters: &Arc<Counters>) -> Result<Self> {
         let refused = || Error::value(format!("cache_size: the system refuses {limit} bytes; lower it"));
         let units = limit.saturating_sub(SPARE as u64) / (UNIT + Table::EACH) as u64;
-        let units = u32::try_from(units).unwrap_or(Table::MOST).min(Table::MOST);
+        let units = u32::try_from(units).unwrap_or(Table::MAX_UNITS).min(Table::MAX_UNITS);
         let block = HostBlock::map(units as usize * UNIT).map_err(|_| refused())?;
         let table = Table::new(units).ok_or_else(refused)?;
         Ok(Self { block, units, table: Mutex::new(table), counters: Arc::clone(counters) })
@@ -126,8 +126,8 @@ impl Memory {
 
     /// Bytes that the cache takes when it is full, table included.
     #[cfg(test)]
-    fn most(&self) -> usize {
-        self.block.len() + self.table().most() + size_of::<Self>()
+    fn max_bytes(&self) -> usize {
+        self.block.len() + self.table().max_bytes() + size_of::<Self>()
     }
 }
 

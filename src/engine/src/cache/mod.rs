@@ -37,7 +37,7 @@ use file::PieceFile;
 use memory::Memory;
 
 /// The smallest cache size that is accepted. A smaller one is a mistake in the unit.
-const LEAST: u64 = 1 << 20;
+const MIN_SIZE: u64 = 1 << 20;
 
 /// The first byte of whole values' names.
 const WHOLE: u8 = 0;
@@ -117,12 +117,13 @@ struct Origin {
 }
 
 /// The result of looking for a piece without a request.
-pub(crate) enum Looked {
-    /// All of it.
-    Here(Found),
+pub(crate) enum CacheLookup {
+    /// The piece was copied. For a whole value that is longer than the destination, only its size is known.
+    Found(Found),
     /// The disk has it, in a version that may not be current.
-    Perhaps(Unvalidated),
-    Nothing,
+    Unvalidated(Unvalidated),
+    /// The cache does not have it.
+    Missing,
 }
 
 /// A piece on the disk whose version the store must confirm. It stays readable if others remove it.
@@ -232,30 +233,30 @@ impl Cache {
     /// Copies a piece to the front of `to`, if the memory cache or the disk cache has it. From memory: in the given
     /// version (`None`: in any). From the disk: in the version that is known to be current. Makes no request, but
     /// blocks.
-    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Looked {
+    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> CacheLookup {
         match self.remembered(name, version, to) {
-            Some(found) => Looked::Here(found),
+            Some(found) => CacheLookup::Found(found),
             None => self.look_on_disk(name, to),
         }
     }
 
-    fn look_on_disk(&self, name: &Name, to: &mut [u8]) -> Looked {
-        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return Looked::Nothing };
-        let Some(piece) = disk.look(name) else { return Looked::Nothing };
+    fn look_on_disk(&self, name: &Name, to: &mut [u8]) -> CacheLookup {
+        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return CacheLookup::Missing };
+        let Some(piece) = disk.look(name) else { return CacheLookup::Missing };
         let current = match &piece.version {
             None => Some(false),
             Some(_) if !self.validate => Some(true),
             Some(held) => disk.knows(name.object, held),
         };
         match current {
-            None => return Looked::Perhaps(Unvalidated(piece)),
+            None => return CacheLookup::Unvalidated(Unvalidated(piece)),
             Some(true) if self.fill(disk, name, &piece, to) => {
-                return Looked::Here(Found { size: piece.size, version: piece.version });
+                return CacheLookup::Found(Found { size: piece.size, version: piece.version });
             }
             Some(true) => {}
             Some(false) => disk.outdated(),
         }
-        Looked::Nothing
+        CacheLookup::Missing
     }
 
     /// Copies a piece to the front of `to`, if the disk cache has it in the current version. If that version is not
@@ -273,12 +274,12 @@ impl Cache {
     ) -> Result<Option<Found>> {
         let looked = match self.turn_of_disk().await {
             Some(_turn) => blocking(|| self.look_on_disk(name, to)),
-            None => Looked::Nothing,
+            None => CacheLookup::Missing,
         };
         match looked {
-            Looked::Here(found) => Ok(Some(found)),
-            Looked::Perhaps(piece) => self.stored_if_same(name, &piece, key, store, permits, to).await,
-            Looked::Nothing => Ok(None),
+            CacheLookup::Found(found) => Ok(Some(found)),
+            CacheLookup::Unvalidated(piece) => self.stored_if_same(name, &piece, key, store, permits, to).await,
+            CacheLookup::Missing => Ok(None),
         }
     }
 
@@ -388,9 +389,9 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
 /// # Errors
 /// [`Error::value`], which says so.
 pub(crate) fn check(spec: &Spec) -> Result<()> {
-    if spec.cache_size > 0 && spec.cache_size < LEAST {
+    if spec.cache_size > 0 && spec.cache_size < MIN_SIZE {
         return Err(Error::value(format!(
-            "cache_size: expected 0, or at least {LEAST} bytes, but found {}",
+            "cache_size: expected 0, or at least {MIN_SIZE} bytes, but found {}",
             spec.cache_size
         )));
     }
@@ -398,8 +399,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
         if spec.cache_dir.is_none() {
             return Err(Error::value("cache_dir_size: expected none without cache_dir; give cache_dir too"));
         }
-        if limit < LEAST {
-            return Err(Error::value(format!("cache_dir_size: expected at least {LEAST} bytes, but found {limit}")));
+        if limit < MIN_SIZE {
+            return Err(Error::value(format!("cache_dir_size: expected at least {MIN_SIZE} bytes, but found {limit}")));
         }
     }
     if let Some(folder) = spec.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {

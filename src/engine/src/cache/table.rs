@@ -93,7 +93,7 @@ impl Table {
     /// Bytes of the table for each unit.
     pub const EACH: usize = size_of::<Row>() + 3 * size_of::<u32>();
     /// Units that it can have.
-    pub const MOST: u32 = NONE - 1;
+    pub const MAX_UNITS: u32 = NONE - 1;
 
     /// A table of so many units. `None` if the system refuses the memory.
     pub fn new(units: u32) -> Option<Self> {
@@ -174,7 +174,7 @@ impl Table {
 
     /// Bytes of the table when it is full.
     #[cfg(test)]
-    pub fn most(&self) -> usize {
+    pub fn max_bytes(&self) -> usize {
         (self.next.capacity() + self.owner.capacity() + self.places.capacity()) * 4
             + self.rows.capacity() * size_of::<Row>()
     }

@@ -1,6 +1,6 @@
-//! From the codecs in metadata to a [`ChunkFormat`]: what is a transposition, a byte order and at most one compressor
-//! is taken apart here; filters, checksums and further compressors become a chain of this project's ([`filters`]);
-//! anything else goes to zarrs as a whole.
+//! From the codecs in metadata to a [`ChunkFormat`]. A transposition, a byte order and at most one compressor are taken
+//! apart here. Filters, checksums and further compressors become a chain of this project ([`filters`]). Any other list
+//! goes to zarrs as a whole.
 
 use serde_json::{Map, Value, json};
 use zarrs::array::Endianness;
@@ -152,7 +152,7 @@ impl V2Codecs {
             let name = id(codec).ok_or_else(|| unreadable(codec))?;
             let mut codec = codec.clone();
             match name.as_str() {
-                // A writer's wish (-1 is "choose"); readers find the truth in each chunk's header.
+                // What the writer asked for (-1 is "choose"). Each chunk's header has the value in use.
                 "blosc" => codec["shuffle"] = json!(0),
                 "pcodec" => codec = json!({"id": name}),
                 _ => {}
@@ -300,7 +300,7 @@ fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
             configuration.insert("blocksize".into(), json!(0));
             "blosc"
         }
-        // Chunks say themselves how they were made.
+        // Each chunk's header has the values in use.
         "pcodec" | "numcodecs.pcodec" => {
             configuration = Map::new();
             name

@@ -1,8 +1,9 @@
-//! From the bytes of an encoded chunk to its elements, on the CPU, and what the GPU needs to know to do the same.
+//! Codecs: decoding the bytes of an encoded chunk on the CPU, and splitting a chunk into streams that the GPU decodes.
 //!
-//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
-//! One compressor is one file; chains of several codecs and filters are in [`filters`]; what has no file here is decoded
-//! by zarrs ([`fallback`]).
+//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more. One
+//! compressor is one folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs` walks its headers for the GPU
+//! ([`streams`] joins them). Chains of several codecs and filters are in [`filters`]. Codecs without a folder here are
+//! decoded by zarrs ([`fallback`]).
 
 #![deny(unsafe_code)]
 
@@ -82,7 +83,8 @@ impl Compression {
         }
     }
 
-    /// The most bytes to which writers in use encode `decoded` bytes, at any level. What is longer is unusual, not wrong.
+    /// The most bytes to which usual encoders encode `decoded` bytes, at any level. A longer chunk is unusual, not
+    /// wrong.
     pub fn usual_encoded_bytes(self, decoded: usize) -> usize {
         match self {
             // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
@@ -133,15 +135,15 @@ impl fmt::Display for Compression {
 /// How the elements of a chunk are packed into its bytes.
 #[derive(Debug)]
 pub enum Codec {
-    /// As they are.
+    /// They are stored as they are.
     Raw,
-    /// By what the GPU may decode.
+    /// By codecs that the GPU may decode.
     Gpu(Packed),
-    /// By anything else: decoded on the CPU.
+    /// By other codecs, decoded on the CPU.
     Other(Box<Other>),
 }
 
-/// What decodes any other chain.
+/// The decoder of any other chain.
 #[derive(Debug)]
 pub enum Other {
     /// This project.
@@ -188,7 +190,7 @@ pub struct ChunkFormat {
     pub order: Vec<usize>,
     /// Whether decoded elements are in the other byte order than this machine's.
     pub swap: bool,
-    /// What remains to be undone before that.
+    /// The codecs to be undone.
     pub codec: Codec,
     dtype: DType,
 }
@@ -231,7 +233,7 @@ impl ChunkFormat {
         }
     }
 
-    /// What the GPU has to undo, if it may.
+    /// The codecs that the GPU has to undo, if it can decode this format.
     pub fn packed(&self) -> Option<&Packed> {
         match &self.codec {
             Codec::Gpu(packed) => Some(packed),
@@ -247,8 +249,8 @@ impl ChunkFormat {
         decoded_bytes(shape, self.dtype)
     }
 
-    /// The most bytes to which writers in use encode a chunk of `decoded` bytes: what is reserved for one before it is read.
-    /// A chunk that is longer is unusual, not wrong.
+    /// The most bytes to which usual encoders encode a chunk of `decoded` bytes. As many are reserved before a chunk is
+    /// read. A longer chunk is unusual, not wrong.
     pub fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,

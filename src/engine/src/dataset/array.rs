@@ -1,4 +1,4 @@
-//! One array in one store: its metadata document becomes a shape, chunk grids, a chunk format and keys.
+//! One array in one store: reads its metadata document into a shape, chunk grids, a chunk format and keys.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::stored_type::{self, Stored};
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
 
-/// Bytes of a decoded chunk: more than any machine has memory for, and far from where sums overflow.
+/// Limit on the bytes of a decoded chunk: more than the memory of any machine, and small enough that sums can't
+/// overflow.
 const MAX_CHUNK: usize = 1 << 44;
 
 /// An array in one of the stores that are joined.
@@ -29,13 +30,13 @@ pub struct Part {
     pub store: usize,
     /// Elements along each dimension.
     pub shape: Vec<u64>,
-    /// The chunks that are decoded, along each dimension: inner chunks where shards are opened.
+    /// The chunks that are decoded, along each dimension: inner chunks if shards are read by their index.
     pub grid: Vec<DimGrid>,
     /// Decoded bytes of the largest of them.
     pub largest_bytes: usize,
     /// How they are encoded.
     pub format: Arc<ChunkFormat>,
-    /// How shards are opened, if there are any that can be.
+    /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
     keys: ChunkKeyEncoding,
     prefix: String,
@@ -53,8 +54,8 @@ impl Part {
         self.prefix.is_empty()
     }
 
-    /// A key that is in the store as long as the array is. A chunk's key that is missing means the fill value only
-    /// while this one is there: else the array was deleted.
+    /// The key of the array's metadata document. A missing chunk means the fill value only while this key exists.
+    /// Otherwise the array was deleted.
     pub fn metadata_key(&self) -> &str {
         &self.metadata_key
     }
@@ -231,7 +232,7 @@ fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     Ok((largest, bytes))
 }
 
-/// How chunks are named; `None` if it isn't known. The reason that zarrs gives is of no use to those who look at metadata.
+/// How chunks are named. `None` if the encoding of keys is unknown. The reason that zarrs gives does not help users.
 fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
     let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
     ChunkKeyEncoding::from_metadata(&metadata).ok()
@@ -258,7 +259,7 @@ fn countable(shape: &[u64], stored: Stored) -> Result<()> {
     Ok(())
 }
 
-/// Fields that a reader must understand and this one doesn't are errors, as the specification demands.
+/// Unknown fields that a reader must understand are errors, as the specification demands.
 fn understood(document: &Map<String, Value>) -> Result<()> {
     const KNOWN: [&str; 12] = [
         "zarr_format",

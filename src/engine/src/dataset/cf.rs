@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::json::{bare_float, shown};
 use crate::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
 
-/// Values that mean missing at most: more would be a mistake, or mischief.
+/// Limit on values that mean missing. More are a mistake or an attack.
 const MAX_MISSING: usize = 4096;
 
 /// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
@@ -101,7 +101,7 @@ impl Number {
     }
 }
 
-/// A scale or offset, with what Python's type of it decides.
+/// A scale or offset, and its type in Python, which decides the type of the result.
 #[derive(Clone, Copy)]
 enum Factor {
     Int(i128),

@@ -1,7 +1,7 @@
-//! Shards: one object that holds many inner chunks and an index of where each one lies.
+//! Sharding: a shard is one object with many inner chunks and an index of their ranges.
 //!
-//! Specification: Zarr v3, codec `sharding_indexed`. Opened here are shards that are the array's only codec, with an
-//! index of plain integers and an optional CRC-32C; other shards are decoded whole.
+//! Specification: Zarr v3, codec `sharding_indexed`. Shards are read by their index if the codec is the array's only
+//! one and the index consists of plain integers with an optional CRC-32C. Other shards are decoded whole.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! What is known of each array: how it is stored, where it is decoded, what a sample takes of it.
+//! Explains each array: how it is stored, where it is decoded, and what a sample takes of it.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
-/// Samples over which what a sample takes is averaged.
+/// Samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;
 
 /// One array in one store.

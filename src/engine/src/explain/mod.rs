@@ -1,5 +1,5 @@
-//! What a reader would do, said without reading data: from the spec and the metadata, by the same steps that a reader is
-//! opened with. Needs no GPU.
+//! Explains what a reader would do, without reading data: from the spec and the metadata, by the steps with which a
+//! reader is opened. Needs no GPU.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How often chunks are read in an epoch: the scheduler at work on the planner's plans, with nothing behind it
+//! Counts how often chunks are read in an epoch, by running the scheduler on the planner's plans in a simulation
 //! ([`crate::scheduler::simulation::rehearsal`]).
 //!
 //! Nothing is read, so chunks that are missing in the store count as read.
@@ -19,11 +19,11 @@ use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::spec::Spec;
 use crate::stats::Stats;
 
-/// Samples that are looked at; an epoch with more is judged by its first ones.
+/// Limit on samples that are simulated. A longer epoch is extrapolated from its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
-/// Uses of chunks by batches that are looked at.
+/// Limit on uses of chunks that are simulated.
 pub(super) const MAX_USES: usize = 1 << 18;
-/// Fewer reads than this in the later half say nothing of how it goes on.
+/// Fewer reads than this in the later half are not enough to extrapolate.
 const FEW: f64 = 8.0;
 
 /// Reads of one array.
@@ -126,10 +126,10 @@ fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
     sums
 }
 
-/// Counts the reads for the first epoch of `order`, which is that of `spec`, by a reader of `opened` that is cast like this.
+/// Counts the reads for the first epoch of `order`, the order of `spec`, by a reader of `opened` with this simulated
+/// memory.
 ///
-/// # Errors
-/// If the scheduler stands still, which it never should.
+/// If the scheduler waits when nothing is under way, which is a bug.
 pub(crate) fn reads_per_chunk(
     opened: &Opened,
     spec: &Spec,

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use super::merge::{MERGE_LOCAL, MERGE_REMOTE};
 use super::pieces::{Pieces, whole};
 use super::request_limiter::{RequestLimiter, RequestPermit};
-use crate::cache::{Cache, Looked, Name, Unvalidated};
+use crate::cache::{Cache, CacheLookup, Name, Unvalidated};
 use crate::chunk_index::{Entries, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::memory::Lease;
@@ -52,9 +52,9 @@ pub(super) fn look(read: &Read, to: &mut [u8], shared: &Shared) -> std::result::
     }
     let name = cache.name(number, read.name(), read.byte_range(), read.len);
     match cache.look(&name, read.version.as_ref(), to) {
-        Looked::Here(found) => Ok(fits(shared, read, found.size)),
-        Looked::Perhaps(piece) => Err(CacheMiss::Piece(name, Some(piece))),
-        Looked::Nothing => Err(CacheMiss::Piece(name, None)),
+        CacheLookup::Found(found) => Ok(fits(shared, read, found.size)),
+        CacheLookup::Unvalidated(piece) => Err(CacheMiss::Piece(name, Some(piece))),
+        CacheLookup::Missing => Err(CacheMiss::Piece(name, None)),
     }
 }
 
@@ -271,7 +271,7 @@ impl Source<'_> {
             Latency::Remote => &MERGE_REMOTE,
         };
         let (mut rest, mut at) = (&mut *to, 0);
-        let reads = pieces.lacking(read, merge).into_iter().map(|run| {
+        let reads = pieces.missing(read, merge).into_iter().map(|run| {
             let (_, after) = std::mem::take(&mut rest).split_at_mut(run.start - at);
             let (here, after) = after.split_at_mut(run.len());
             (rest, at) = (after, run.end);
@@ -281,8 +281,8 @@ impl Source<'_> {
             }
         });
         let reads: Vec<_> = reads.collect();
-        let Some(came) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
-        pieces.keep(cache, read, &came, to);
-        Ok(Some(came.into_iter().map(|(run, _)| run.len()).collect()))
+        let Some(fetched) = try_join_all(reads).await?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        pieces.keep(cache, read, &fetched, to);
+        Ok(Some(fetched.into_iter().map(|(run, _)| run.len()).collect()))
     }
 }

@@ -229,7 +229,7 @@ fn fetch_by_gds(
     }
     let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
     let begin = value.start + from;
-    // SAFETY: the scheduler reserved the slots and the landing place for this read alone, until it hears of its end; the lease
+    // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of its end; the lease
     // is this read's.
     let result = unsafe {
         match target {

@@ -10,7 +10,7 @@ use crate::store::{ByteRange, Found};
 /// The pieces of one merged read (a piece is the range of one chunk), by offset.
 pub(super) struct Pieces {
     names: Vec<Name>,
-    there: Vec<bool>,
+    cached: Vec<bool>,
 }
 
 impl Pieces {
@@ -18,36 +18,36 @@ impl Pieces {
     pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
         let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
         let names: Vec<Name> = read.pieces.iter().map(name).collect();
-        let there = vec![false; names.len()];
-        Self { names, there }
+        let cached = vec![false; names.len()];
+        Self { names, cached }
     }
 
     /// Copies the pieces that the memory cache has.
     pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let version = read.version.as_ref();
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.there[i] = cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
+            self.cached[i] = cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
         }
     }
 
     /// Whether the cache had all pieces.
     pub fn complete(&self) -> bool {
-        self.there.iter().all(|&there| there)
+        self.cached.iter().all(|&cached| cached)
     }
 
     /// Copies the remaining pieces that the disk cache has. Blocks.
     pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
         let Some(version) = &read.version else { return };
         for (i, &(at, len)) in read.pieces.iter().enumerate() {
-            self.there[i] = self.there[i] || cache.stored(&self.names[i], version, &mut to[at..at + len]);
+            self.cached[i] = self.cached[i] || cache.stored(&self.names[i], version, &mut to[at..at + len]);
         }
     }
 
     /// The ranges of the read that must be read from the store. They don't touch each other.
-    pub fn lacking(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
+    pub fn missing(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let (mut wanted, mut wasted) = (0u64, 0u64);
-        for (&(at, len), _) in read.pieces.iter().zip(&self.there).filter(|&(_, &there)| !there) {
+        for (&(at, len), _) in read.pieces.iter().zip(&self.cached).filter(|&(_, &cached)| !cached) {
             match runs.last_mut() {
                 Some(run) if at <= run.end || merge.spans((at - run.end) as u64, wanted, wasted) => {
                     wasted += at.saturating_sub(run.end) as u64;
@@ -64,10 +64,10 @@ impl Pieces {
     }
 
     /// Puts the pieces that were read into the cache, given the ranges that were read.
-    pub fn keep(&self, cache: &Cache, read: &Read, came: &[(Range<usize>, Found)], to: &[u8]) {
-        for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.there[i]) {
-            let run = came.partition_point(|(run, _)| run.end < at + len);
-            if let Some((_, found)) = came.get(run) {
+    pub fn keep(&self, cache: &Cache, read: &Read, reads: &[(Range<usize>, Found)], to: &[u8]) {
+        for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.cached[i]) {
+            let run = reads.partition_point(|(run, _)| run.end < at + len);
+            if let Some((_, found)) = reads.get(run) {
                 cache.keep(&self.names[i], found, &to[at..at + len]);
             }
         }
@@ -115,22 +115,22 @@ mod tests {
         let bytes: Vec<u8> = (0..72).collect();
         let found = Found { size: 500, version: Some("v".into()) };
         let all = Pieces::new(&cache, 0, &read, 100);
-        assert_eq!(all.lacking(&read, &MERGE), [0..36, 60..72]);
+        assert_eq!(all.missing(&read, &MERGE), [0..36, 60..72]);
         // The second, third and fifth come to be known.
         let mut some = Pieces::new(&cache, 0, &read, 100);
-        some.there = [true, false, false, true, false, true, true].to_vec();
-        let lacking = some.lacking(&read, &MERGE);
-        assert!(lacking.len() == 1 && lacking[0] == (10..36), "{lacking:?}");
+        some.cached = [true, false, false, true, false, true, true].to_vec();
+        let missing = some.missing(&read, &MERGE);
+        assert!(missing.len() == 1 && missing[0] == (10..36), "{missing:?}");
         some.keep(&cache, &read, &[(10..36, found)], &bytes);
         let mut to = [0; 72];
         let mut next = Pieces::new(&cache, 0, &read, 100);
         next.remembered(&cache, &read, &mut to);
-        assert_eq!(next.there, [false, true, true, false, true, false, false]);
+        assert_eq!(next.cached, [false, true, true, false, true, false, false]);
         assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
-        assert_eq!(next.lacking(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
+        assert_eq!(next.missing(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
         let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
         let mut of_other = Pieces::new(&cache, 0, &other, 100);
         of_other.remembered(&cache, &other, &mut to);
-        assert_eq!(of_other.there, [false], "of another version");
+        assert_eq!(of_other.cached, [false], "of another version");
     }
 }

@@ -7,7 +7,7 @@ use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
 use crate::geometry::{Placement, Role};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
-const LONGEST: u64 = 1 << 31;
+const MAX_EXTENT: u64 = 1 << 31;
 
 /// One dimension of a box: elements, and their distance in source and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ struct Target {
 
 impl Boxes {
     fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
-        if let Some(long) = dims.iter().position(|d| d.n > LONGEST) {
+        if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
-            part[long].n = LONGEST;
+            part[long].n = MAX_EXTENT;
             self.push(chunk, target, op, src, dst, &part);
-            part[long].n = dims[long].n - LONGEST;
-            let (src_step, dst_step) = (dims[long].src * LONGEST as i64, dims[long].dst * LONGEST as i64);
+            part[long].n = dims[long].n - MAX_EXTENT;
+            let (src_step, dst_step) = (dims[long].src * MAX_EXTENT as i64, dims[long].dst * MAX_EXTENT as i64);
             self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
             return;
         }
@@ -129,7 +129,7 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
         if let Some(outer) = out.last_mut()
             && outer.src == d.src * d.n as i64
             && outer.dst == d.dst * d.n as i64
-            && outer.n * d.n <= LONGEST
+            && outer.n * d.n <= MAX_EXTENT
         {
             *outer = Dim { n: outer.n * d.n, ..d };
         } else {

@@ -18,7 +18,7 @@ pub(super) struct ChunkRun {
 }
 
 /// Extents are 32 bits wide in the kernels; longer runs are cut.
-const LONGEST: u32 = 1 << 30;
+const MAX_EXTENT: u32 = 1 << 30;
 
 /// The runs of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element has
 /// the joined index `origin`. All elements must lie in this grid. With `pick` the dimension consists of these joined
@@ -46,7 +46,7 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
         let chunk = grid.chunk_at(at as u64);
         let (first, len) = (grid.start(chunk) as i64, grid.len(chunk) as i64);
         let fits = (first + len - 1 - at) / stride + 1;
-        let n = fits.min(ks.end - k).min(i64::from(LONGEST));
+        let n = fits.min(ks.end - k).min(i64::from(MAX_EXTENT));
         out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride });
         k += n;
     }
@@ -61,7 +61,7 @@ fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> Vec<Ch
         let pos = (at - grid.start(chunk)) as i64;
         if let Some(last) = out.last_mut()
             && last.chunk == chunk
-            && last.n < LONGEST
+            && last.n < MAX_EXTENT
             && (last.n == 1 || pos == last.pos + last.step * i64::from(last.n))
         {
             if last.n == 1 {

@@ -11,7 +11,7 @@ mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
 #[cfg(test)]
-mod tests_longer;
+mod tests_oversized;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -111,11 +111,11 @@ impl Reader {
         let memory = reserve(spec, &needs, &outputs, &shared)?;
         let window = memory.window;
         let rules = rules(spec, &needs, &order, window, memory.indexes);
-        let ways = memory.lanes.as_deref().filter(|_| memory.past_host || shared.chunk_index.uploads());
+        let copy_lanes = memory.lanes.as_deref().filter(|_| memory.past_host || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
             rules,
-            fetch: Box::new(FetchPool::new(rules.reads, ways, &shared)?),
+            fetch: Box::new(FetchPool::new(rules.reads, copy_lanes, &shared)?),
             decode: Box::new(DecodePool::new(memory.threads, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,

@@ -283,13 +283,13 @@ impl Scheduler {
     }
 
     /// Checks that a chunk of this decoded size may have so many encoded bytes.
-    fn check_encoded(&self, handle: Handle, len: u64, whence: &str) -> Result<()> {
+    fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
         let chunk_index = &self.s.shared.chunk_index;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),
             Route::Raw => Err(Error::runtime(format!(
-                "{}: expected {decoded} bytes, but found {len} in {whence}; it is damaged",
+                "{}: expected {decoded} bytes, but found {len} in {source}; it is damaged",
                 chunk_index.name(id)
             ))),
             _ if len <= chunk_index.part(id).format.usual_encoded_bytes(decoded) as u64 => Ok(()),

@@ -156,11 +156,11 @@ impl Scheduler {
 
     /// Where the lane copies the bytes of a read from: host memory, or the GDS buffer on the device.
     fn source(&self, group: GroupId, span: Span) -> u64 {
-        let landed = self.s.gds_buffer.as_ref().and_then(|block| {
+        let in_gds_buffer = self.s.gds_buffer.as_ref().and_then(|block| {
             let group = self.groups.get(&group)?;
             Some(block.base + group.gds_buffer?.offset as u64 + (span.address - group.to.address))
         });
-        landed.unwrap_or(span.address)
+        in_gds_buffer.unwrap_or(span.address)
     }
 
     /// The next wave: all ready jobs, and as many of the waiting chunks as fit, those first that are only copied;

@@ -18,7 +18,7 @@ use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
 use crate::spec::Spec;
 use stores::Prepared;
 
-/// Worlds that share their data sets: to prepare a reader costs as much as some worlds.
+/// Worlds that share their readers: to prepare a reader costs as much as some worlds.
 const SHARED: u64 = 1 << 13;
 /// Readers that these choose from.
 const READERS: usize = 96;
@@ -33,7 +33,7 @@ fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
     readers
 }
 
-/// What the world of `seed` ended with.
+/// Runs the world of `seed`.
 fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
     let mut random = Random::new(seed);
     let reader = &readers[random.below(readers.len() as u64) as usize];
@@ -75,8 +75,8 @@ pub struct Failure {
     pub what: String,
 }
 
-/// Lives through the worlds of these seeds on so many threads. The first failure ends it. In `unusual` worlds some chunks have
-/// more encoded bytes than is usual, and some stores tell where chunks lie in larger objects.
+/// Runs the worlds of these seeds on so many threads. Ends at the first failure. In `unusual` worlds some chunks are
+/// oversized, and some stores tell where chunks lie in larger objects.
 ///
 /// # Errors
 /// The failure.

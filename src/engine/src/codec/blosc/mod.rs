@@ -1,7 +1,7 @@
 //! Blosc 1 chunks on the CPU, by c-blosc: all of its compressors and shuffles.
 //!
-//! Specification: c-blosc's README_CHUNK_FORMAT. One of the places where `unsafe` is allowed: c-blosc is called with
-//! buffers whose lengths it is told.
+//! Specification: c-blosc's README_CHUNK_FORMAT. `unsafe` is allowed here: c-blosc is called with
+//! buffers whose lengths it is given.
 
 #![allow(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Blosc 1 chunks (the format of c-blosc's `README_CHUNK_FORMAT.rst`; what it leaves open is as c-blosc 1.21 does it).
 //! Written by: zarr's `blosc` codec, numcodecs' Blosc.
 //!
-//! A chunk is opened into its streams, each a piece of data of the inner compressor that decodes to a known place.
-//! What comes out lies in the order of [`BloscStreams::layout`], which the assembling kernel undoes while it reads. Nothing of
-//! the chunk but its header and its table of streams is looked at here.
+//! A chunk is split into its streams. Each is data of the inner compressor that decodes to a known place. The decoded
+//! bytes lie in the order of [`BloscStreams::layout`], which the assembling kernel undoes while it reads. Only the
+//! header and the table of streams are read here.
 
 use dali_zarr_kernels::{Layout, Shuffle};
 
@@ -32,7 +32,7 @@ pub const fn max_streams(decoded_len: usize) -> usize {
     2 * MAX_SPLITS + decoded_len / 1024
 }
 
-/// What compressed the streams of a chunk.
+/// The inner compressor of a chunk's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Inner {
     /// A raw LZ4 block, without a size before it.
@@ -72,7 +72,7 @@ pub struct BloscStreams {
     pub layout: Layout,
 }
 
-/// Opens `chunk`, which has to decode to `decoded_len` bytes.
+/// Splits `chunk`, which must decode to `decoded_len` bytes.
 ///
 /// # Errors
 /// Why the CPU has to decode it, as the end of a sentence.
@@ -144,7 +144,7 @@ impl Header {
         }
     }
 
-    /// Shuffles that move nothing are none: bytes of one-byte elements, and any where a block is no whole element.
+    /// Shuffles without effect count as none: of elements of one byte, and where a block is shorter than an element.
     fn layout(&self, decoded_len: usize) -> Layout {
         let shuffle = match self.flags & (SHUFFLED | BIT_SHUFFLED) {
             SHUFFLED if self.typesize > 1 => Shuffle::Byte,

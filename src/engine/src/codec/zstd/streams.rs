@@ -107,7 +107,7 @@ fn frame_header(data: &[u8], decoded_len: usize) -> Walk<Header> {
     Ok(Header { size: at, max_block, checksum: descriptor & 4 != 0 })
 }
 
-/// What a block may take over from the blocks before it.
+/// Tables that a block may reuse from the blocks before it.
 struct BlockWalk {
     max_block: usize,
     huffman: Option<Huffman>,

@@ -66,7 +66,7 @@ impl CuFile {
         OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
     }
 
-    /// Whether reads can go past the host here, as far as the system's files tell.
+    /// Whether reads can go directly to the device on this machine, as far as files of the system tell.
     pub fn may_be_direct() -> bool {
         Path::new(KERNEL_PART).exists()
     }

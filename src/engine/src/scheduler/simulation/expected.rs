@@ -1,4 +1,4 @@
-//! What must become of each batch: every element of its outputs is written once, from the right chunk.
+//! Checks each batch of a simulated reader: every element of its outputs is written once, from the right chunk.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::scheduler::batches::Batches;
 
 /// The jobs of a planned batch.
 struct Expected {
-    /// The chunk that each reads; `None`: it fills what lies outside of the region.
+    /// The chunk that each job reads. `None`: it fills elements outside of the region of interest.
     jobs: Vec<Option<ChunkId>>,
     done: Vec<bool>,
     /// By output, and by the first byte that is written there.
@@ -82,10 +82,9 @@ impl Batched {
         }
     }
 
-    /// What is written at an address has been written.
+    /// Records that the job which writes at an address has run.
     ///
-    /// # Errors
-    /// If it was before, or should not be.
+    /// If it ran before, or no job should write there.
     pub fn done(&mut self, address: u64, batches: &Batches) -> Result<()> {
         let (expected, at) = self.find(address, batches)?;
         if std::mem::replace(&mut expected.done[at], true) {

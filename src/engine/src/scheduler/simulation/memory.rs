@@ -1,4 +1,4 @@
-//! The memory of a simulated reader: which bytes lie where, in units of the arena's alignment.
+//! The memory of a simulated reader: what each unit of memory holds. Units have the size of the arena's alignment.
 
 use super::{SLOTS, STAGING};
 use crate::error::{Error, Result};
@@ -52,10 +52,9 @@ impl Memory {
         Ok(None)
     }
 
-    /// Somebody begins to write to a span, which nobody else may be writing to.
+    /// Records that a write to a span begins.
     ///
-    /// # Errors
-    /// If somebody does.
+    /// If another write to it is under way.
     pub fn begin(&mut self, span: Span, writing: Content) -> Result<()> {
         for unit in self.units(span)?.into_iter().flatten() {
             if matches!(unit, Content::Reading(_) | Content::Decoding(_)) {
@@ -66,7 +65,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What a span holds changes from one content to another.
+    /// Changes the content of a span.
     ///
     /// # Errors
     /// If it holds something else.
@@ -80,10 +79,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Refuses a span that doesn't hold this everywhere, or lies in no block.
+    /// Checks that all of a span holds this content.
     ///
-    /// # Errors
-    /// What it holds instead.
+    /// The content that was found instead.
     pub fn expect(&mut self, span: Span, content: Content) -> Result<()> {
         let units = self.units(span)?.ok_or_else(|| Error::runtime(format!("{span:?} is in no block")))?;
         match units.iter().find(|unit| **unit != content) {

@@ -1,4 +1,4 @@
-//! The scheduler in a simulated world: reads, decoders, lanes, planner and consumer only take time.
+//! Runs the scheduler in a simulated world, where reads, decoders, lanes, planner and consumer only take time.
 //!
 //! The scheduler does no I/O. It hands out work and hears of its end, so it runs as well with nothing behind it. A [`World`]
 //! says how long each piece of work takes and how it ends. There are two worlds:
@@ -51,7 +51,7 @@ const OUTPUTS: u64 = 1 << 42;
 /// Address space of one output of one batch.
 const OUTPUT_SPACE: u64 = 1 << 28;
 
-/// What is under way.
+/// Work under way.
 pub(crate) enum SimulatedWork {
     /// The planner plans a batch.
     Plan,
@@ -67,7 +67,7 @@ pub(crate) enum SimulatedWork {
     Lend(u64),
 }
 
-/// What surrounds the scheduler.
+/// The surroundings of a scheduler: how long work takes, and how it ends.
 pub(crate) trait World {
     /// Work begins. Returns the time when it ends, or when its first step does.
     ///
@@ -137,7 +137,7 @@ pub(crate) struct Simulation {
     finished: Receiver<Finished>,
     /// Since the beginning, in nanoseconds.
     now: u64,
-    /// By the time when it ends. What ends at the same time does so in the order in which it began.
+    /// By the time when it ends. Work that ends at the same time ends in the order in which it began.
     under_way: BTreeMap<(u64, u64), SimulatedWork>,
     number: u64,
 }
@@ -202,7 +202,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Goes on until the consumer takes the next batch.
+    /// Simulates until the consumer takes the next batch.
     ///
     /// # Errors
     /// If the scheduler breaks a promise, or waits though nothing is under way.
@@ -230,7 +230,7 @@ impl Simulation {
         }
     }
 
-    /// Goes on until nothing is under way. No batch is taken.
+    /// Simulates until nothing is under way. No batch is taken.
     ///
     /// # Errors
     /// If the scheduler breaks a promise.
@@ -263,7 +263,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Lets the scheduler do all that it can, and begins the work that it hands out.
+    /// Lets the scheduler start all work that is possible, and begins it.
     fn act(&mut self, world: &mut impl World) -> Result<()> {
         self.scheduler.pump();
         while self.plan_requests.try_recv().is_ok() {

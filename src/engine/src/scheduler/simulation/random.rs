@@ -1,10 +1,10 @@
-//! Random worlds: work takes any time, ends in any order and fails now and then, with any memory. What the scheduler
-//! promises is checked at each step:
-//! - it never waits for nothing;
-//! - no two pieces of work write to the same memory, and memory that is in use keeps what it holds;
+//! Random worlds: work takes any time, ends in any order and sometimes fails, with any amount of memory. At each step
+//! these promises of the scheduler are checked:
+//! - it never waits when nothing is under way;
+//! - no two pieces of work write to the same memory, and memory in use is not overwritten;
 //! - each element of a delivered batch was written once, from the chunk that it lies in;
 //! - a batch fails only if one of its chunks did;
-//! - all memory comes back.
+//! - all memory is given back.
 //!
 //! A world is a function of its seed: the same seed gives the same world again.
 
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// How often what fails, in one world.
+/// The probabilities of faults in one world.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     read: f64,
@@ -67,7 +67,7 @@ struct Faults {
     died: f64,
 }
 
-/// What the store of a world lacks.
+/// The keys that the store of a world lacks.
 #[derive(Clone, Copy)]
 struct MissingKeys<'a> {
     seed: u64,
@@ -121,9 +121,9 @@ struct RandomWorld<'a> {
     reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
     failed: HashSet<ChunkId>,
     failed_shards: HashSet<ShardId>,
-    /// A lane or a thread died: nothing is promised any more but an end.
+    /// Whether a lane or a thread died. Then only the end of all batches is checked.
     broken: bool,
-    /// Work that may still begin: then the reader is dropped.
+    /// How much work may still begin before the reader is dropped.
     left: u64,
     dropped: bool,
 }
@@ -162,7 +162,7 @@ impl RandomWorld<'_> {
         if self.random.chance(self.faults.read) {
             abandon(self)?;
             self.failed.extend(members.iter().map(|m| m.0));
-            // A shard that vanishes while it is read is a failure, too. Of other objects the reads say so themselves.
+            // A shard that vanishes while it is read is a failure. For other objects the reads report it.
             let result = if in_shard && read.object.is_none() && self.random.chance(0.3) {
                 Ok(None)
             } else {
@@ -179,7 +179,7 @@ impl RandomWorld<'_> {
             ReadRange::Exact | ReadRange::From(_) => to.len,
         };
         if len > to.len {
-            // Nothing is read. The memory may be too small for such a chunk.
+            // Nothing is read. The memory may be too small for an oversized chunk.
             self.failed.insert(members[0].0);
             abandon(self)?;
             return Ok((vec![Event::Fetched(read.group, Ok(Some(len)))], None));
@@ -211,7 +211,7 @@ impl RandomWorld<'_> {
             return Event::Index(shard, Ok(None));
         }
         if self.chunk_index.sharded(shard.array, shard.part).is_none() {
-            // One of the store's own.
+            // An index of the store itself.
             return Event::Index(
                 shard,
                 Ok(Some(Arc::new(ShardIndex { entries: Entries::Read(Vec::new()), version: None }))),
@@ -240,7 +240,8 @@ impl RandomWorld<'_> {
                 (at - len, len)
             })
             .collect();
-        // Writers that encode in parallel leave the chunks of a shard in any order. Those of one length can change places.
+        // Writers that encode in parallel store the chunks of a shard in any order. Chunks of one length may change
+        // places.
         for i in (1..places.len()).rev() {
             places.swap(i, self.random.below(i as u64 + 1) as usize);
         }
@@ -248,7 +249,7 @@ impl RandomWorld<'_> {
         Event::Index(shard, Ok(Some(Arc::new(ShardIndex { entries: Entries::Read(entries), version: None }))))
     }
 
-    /// Refuses encoded bytes that aren't those of the chunk.
+    /// Checks that encoded bytes are those of the chunk.
     fn expect_encoded(&mut self, id: ChunkId, group: GroupId, bytes: Span) -> Result<()> {
         if !self.memory.holds(bytes) {
             return Ok(());
@@ -262,7 +263,7 @@ impl RandomWorld<'_> {
         self.memory.expect(bytes, Content::Read(group))
     }
 
-    /// Refuses jobs that would read the wrong chunk now.
+    /// Checks that jobs would read the right chunks now.
     fn expect_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
         for job in jobs {
             if let Some(chunk) = self.batches.chunk_of(job, &scheduler.batches, |id| self.missing.chunk(id))? {
@@ -302,7 +303,7 @@ impl RandomWorld<'_> {
             self.memory.change(item.decoded, before, after)?;
             let result = if good {
                 if !self.memory.holds(item.decoded) {
-                    // Decoded straight to its place in an output.
+                    // It is decoded to an output.
                     self.batches.done(item.decoded.address, &scheduler.batches)?;
                 }
                 run.push(item.jobs.clone());
@@ -368,7 +369,7 @@ impl RandomWorld<'_> {
         Ok(Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) }))
     }
 
-    /// What the scheduler hears once nothing works any more.
+    /// The events of work that ends after a thread died.
     fn end_broken(&mut self, work: SimulatedWork) -> Vec<Event> {
         let failed = |handle| Outcome { handle, result: Err(fault("everything")) };
         match work {
@@ -486,8 +487,8 @@ pub(crate) struct SimulatedReader {
     pub config: Config,
 }
 
-/// What a world ended with: that of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
-/// some chunks have more encoded bytes than is usual.
+/// Runs the world of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
+/// some chunks are oversized.
 ///
 /// # Errors
 /// If the scheduler breaks a promise.
@@ -534,7 +535,7 @@ pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusu
     if world.dropped { Ok(()) } else { result }
 }
 
-/// Takes all batches, and looks whether everything has come back then.
+/// Takes all batches, and checks that all memory was given back.
 fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) -> Result<()> {
     for _ in 0..batches {
         let finished = simulation.next_batch(world)?;
@@ -554,7 +555,7 @@ fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) 
     if world.broken { Ok(()) } else { balance(&simulation.scheduler) }
 }
 
-/// Refuses memory that nobody gave back.
+/// Checks that all memory was given back.
 fn balance(scheduler: &Scheduler) -> Result<()> {
     if let Some(group) = scheduler.groups.values().next() {
         return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {group:?}")));

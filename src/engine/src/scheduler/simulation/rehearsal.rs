@@ -1,8 +1,8 @@
-//! The world of `explain`: an ordinary machine on which nothing fails. It tells, by the scheduler's own decisions, which
-//! chunks a reader with so much memory would read.
+//! The rehearsal for `explain`: an ordinary machine on which nothing fails. It counts the chunks that a reader with a
+//! given amount of memory would read, by the scheduler's own decisions.
 //!
-//! Times matter only in that they bring events into an order. Another order may lead to a few reads more or less, as it does
-//! from one run of a reader to the next.
+//! Times matter only for the order of events. Another order may give a few reads more or less, as between two runs of a
+//! reader.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,11 +22,11 @@ use crate::scheduler::Scheduler;
 pub(crate) enum Consumer {
     /// It waits for each batch.
     Waits,
-    /// Batches wait for it, until nothing is left that can be done without.
+    /// Batches wait for it: it takes one only when nothing else can be done.
     IsLate,
 }
 
-/// Workers of one kind, each of which does one thing at a time: when each will be free.
+/// Workers of one kind, by the times when each will be free.
 struct WorkerPool(BinaryHeap<Reverse<u64>>);
 
 impl WorkerPool {
@@ -34,7 +34,7 @@ impl WorkerPool {
         Self((0..workers.max(1)).map(|_| Reverse(0)).collect())
     }
 
-    /// The end of work that takes so long and begins as soon as a worker is free.
+    /// The end of work that takes this time and begins as soon as a worker is free.
     fn busy(&mut self, now: u64, takes: u64) -> u64 {
         let free = self.0.pop().map_or(0, |Reverse(free)| free);
         let end = free.max(now) + takes;
@@ -58,7 +58,7 @@ const fn wave_time(bytes: usize) -> u64 {
     100_000 + bytes as u64 / 20
 }
 
-/// Encoded bytes of a compressed chunk. Nobody knows how well it is compressed.
+/// Encoded bytes of a compressed chunk. The true ratio is unknown.
 const fn encoded(decoded: usize) -> usize {
     decoded.div_ceil(2)
 }
@@ -72,7 +72,7 @@ struct Machine {
     lanes: WorkerPool,
 }
 
-/// The machine with a planner and somebody who hears of reads.
+/// The machine with a planner and a listener for reads.
 struct Ordinary<'a, P, R> {
     machine: &'a mut Machine,
     consumer: Consumer,
@@ -101,11 +101,10 @@ impl Rehearsal {
         Self { simulation: Simulation::new(shared, config, &vec![1; outputs]), machine }
     }
 
-    /// Goes on until the next batch is taken, of those that `plan` plans. `read` hears of each chunk that is read: the number
-    /// of the first batch that waits for it, the chunk, and its decoded bytes.
+    /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read, with
+    /// the number of the first batch that waits for it, the chunk, and its decoded bytes.
     ///
-    /// # Errors
-    /// If the scheduler ends, or stands still.
+    /// If the scheduler fails, or waits when nothing is under way.
     pub fn next_batch(
         &mut self,
         consumer: Consumer,
@@ -200,7 +199,7 @@ impl Machine {
     /// An index of a shard whose chunks are all there, one after the other.
     fn index(&self, shard: ShardId) -> ShardIndex {
         let Some(sharding) = self.chunk_index.sharded(shard.array, shard.part) else {
-            // One of the store's own, which isn't read.
+            // An index of the store itself, which is not read.
             return ShardIndex { entries: Entries::Read(Vec::new()), version: None };
         };
         let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];

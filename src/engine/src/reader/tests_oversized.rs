@@ -1,4 +1,5 @@
-//! Chunks that are far longer than writers in use make them are read like others, in whatever memory there is for them.
+//! Oversized chunks, with far more encoded bytes than usual encoders write, are read like others, in whatever memory
+//! there is.
 
 use std::io::Write;
 use std::path::Path;
