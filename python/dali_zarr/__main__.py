@@ -1,13 +1,14 @@
 """``python -m dali_zarr``: says what is installed, and what a reader would do."""
 
 import argparse
-import difflib
 import itertools
 import json
 import sys
 from typing import Any
 
-from . import DALI_VERSION, __version__, explain
+from . import DALI_VERSION, __version__, _dali
+from ._hints import did_you_mean
+from ._inspect import explained
 
 # Their values are text, whatever they look like.
 _TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy")
@@ -16,8 +17,7 @@ _TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_b
 def _value(name: str, text: str) -> Any:
     """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
     if name == "dtype" and text.startswith("types."):
-        from nvidia.dali import types
-
+        types = _dali.module("types")
         found = getattr(types, text.removeprefix("types."), None)
         if not isinstance(found, types.DALIDataType):
             raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
@@ -32,11 +32,9 @@ def _value(name: str, text: str) -> Any:
 
 def _arguments() -> dict[str, bool]:
     """What may be given beside the store, and whether it is true or false."""
-    from nvidia.dali import backend, types
-
-    schema = backend.GetSchema("readers__Zarr")
+    types, schema = _dali.module("types"), _dali.schema()
     # The first has no place here, and two are for all of DALI's operators.
-    names = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    names: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
     return {name: schema.GetArgumentType(name) == types.BOOL for name in names} | dict.fromkeys(("batch_size", "device"), False)
 
 
@@ -46,8 +44,7 @@ def _name(word: str, arguments: dict[str, bool]) -> str:
     if name == "path":
         raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
     if name not in arguments:
-        like = difflib.get_close_matches(name, arguments, 1)
-        hint = f"did you mean --{like[0]}?" if like else "see help(fn.zarr_reader) for the arguments that there are"
+        hint = did_you_mean(name, arguments, "see help(fn.zarr_reader) for the arguments that there are", prefix="--")
         raise ValueError(f"--{word}: there is no such argument; {hint}")
     return name
 
@@ -104,7 +101,7 @@ def main() -> int:
     except ValueError as error:
         explaining.error(str(error))
     try:
-        found = explain(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
+        found = explained(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
         print(f"python -m dali_zarr explain: {error}", file=sys.stderr)
         return 1

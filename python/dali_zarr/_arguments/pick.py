@@ -6,9 +6,9 @@ Which of the two a list holds is decided by the Python type alone, never by what
 
 import numbers
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
-from . import _native
+from .. import _native
 
 # The arguments on which depends what labels are looked up in.
 _PLACES = ("path", "arrays", "dims", "storage_options")
@@ -21,7 +21,7 @@ def to_strings(arguments: dict[str, Any]) -> list[str]:
 
 
 def _list(items: Any) -> list[Any]:
-    return [items] if isinstance(items, str) or not isinstance(items, Iterable) else list(items)
+    return [items] if isinstance(items, str) or not isinstance(items, Iterable) else list(cast(Iterable[Any], items))
 
 
 def _entry(dim: str | int, items: list[Any], spec: dict[str, Any]) -> str:
@@ -41,7 +41,7 @@ def _entry(dim: str | int, items: list[Any], spec: dict[str, Any]) -> str:
 
 
 def _is_index(item: Any) -> bool:
-    return isinstance(item, numbers.Integral) and not isinstance(item, bool)
+    return isinstance(item, numbers.Integral) and item is not True and item is not False
 
 
 def _joined(indices: list[Any]) -> str:
