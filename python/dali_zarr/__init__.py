@@ -10,8 +10,12 @@ Importing this package makes the operator known to DALI::
         return dali_zarr.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "Z500"], name="reader")
 
 :func:`zarr_reader` is the operator as a typed function; ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr`` are the
-same operator. :func:`explain` says what a reader would do, :func:`stats` what one has done.
+same operator. :class:`dali_zarr.torch.Loader` gives batches without a pipeline.
+:func:`explain` says what a reader would do, :func:`stats` what one has done.
 """
+
+import importlib
+from types import ModuleType
 
 from . import _load
 from ._build import DALI_VERSION, VERSION
@@ -22,3 +26,10 @@ __all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "stats", "za
 __version__ = VERSION
 
 _load.load()
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The parts for PyTorch and JAX, which are imported when they are used."""
+    if name in ("jax", "torch"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

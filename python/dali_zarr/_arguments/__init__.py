@@ -4,9 +4,10 @@ sizes such as ``"10GB"``, types by any name, and numbers with double precision, 
 from collections.abc import Mapping
 from typing import Any
 
+from .. import _native
 from . import dtypes, names, options, pick, values
 
-__all__ = ["of_operator", "of_spec"]
+__all__ = ["array_names", "of_operator", "of_spec"]
 
 
 def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,3 +60,16 @@ def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
     return found
+
+
+def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the arrays that the operator reads: as given, or the only one that the store has.
+
+    Raises:
+        ValueError: The store has several, or can't be read.
+    """
+    given = arguments.get("arrays")
+    if given:
+        return (given,) if isinstance(given, str) else tuple(given)
+    places = {name: arguments[name] for name in ("path", "storage_options", "dims") if arguments.get(name) is not None}
+    return tuple(array["name"] for array in _native.explain(places)["arrays"])
