@@ -14,7 +14,7 @@ from typing import Any
 import dali_zarr
 import numpy as np
 import pytest
-from dali_zarr._arguments import values
+from dali_zarr._arguments import names, values
 from dali_zarr._arguments.types import ReaderArguments
 from nvidia.dali import backend, fn, types
 from nvidia.dali.pipeline import Pipeline
@@ -37,7 +37,8 @@ def default_of(name: str) -> Any:
 
 
 def test_the_signature_is_the_schemas():
-    assert set(PARAMETERS) == ARGUMENTS | set(COMMON)
+    assert set(PARAMETERS) == ARGUMENTS | set(COMMON) | names.SELECTION
+    assert all(PARAMETERS[name].default is None for name in names.SELECTION)
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in PARAMETERS.values())
     for name in ARGUMENTS:
         assert SCHEMA.IsArgumentOptional(name) == (PARAMETERS[name].default is not inspect.Parameter.empty), name
@@ -52,7 +53,7 @@ def test_the_signature_is_the_schemas():
 def test_the_types_are_the_schemas():
     """A bool is a bool, and whole numbers, sizes and lists are what DALI has them for."""
     hints = {name: hint.__forward_arg__ for name, hint in ReaderArguments.__annotations__.items()}
-    assert set(hints) == ARGUMENTS - {"path", "preserve", "bytes_per_sample_hint"} | {"name"}
+    assert set(hints) == ARGUMENTS - {"path", "preserve", "bytes_per_sample_hint"} | {"name"} | names.SELECTION
     of = {name: SCHEMA.GetArgumentType(name) for name in ARGUMENTS}
     assert {name for name in of if of[name] == types.BOOL} == values.BOOLS | {"preserve"}
     whole = {name for name in of if of[name].name in ("INT64", "_INT64_VEC")}
@@ -62,9 +63,9 @@ def test_the_types_are_the_schemas():
 
 def test_every_argument_is_explained():
     doc = dali_zarr.zarr_reader.__doc__
-    named = {name.strip() for line in doc.splitlines() if line.startswith(" " * 8) and ":" in line
+    explained = {name.strip() for line in doc.splitlines() if line.startswith(" " * 8) and ":" in line
              for name in line.split(":")[0].split(",")}
-    assert set(PARAMETERS) <= named
+    assert set(PARAMETERS) <= explained
 
 
 def test_it_is_the_operator(tmp_path):

@@ -21,8 +21,10 @@ from . import _load
 from ._build import DALI_VERSION, VERSION
 from ._inspect import Explanation, explain, stats
 from ._reader import zarr_reader
+from ._selection.datasets import from_xarray
+from ._selection.splits import splits
 
-__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "stats", "zarr_reader"]
+__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "from_xarray", "splits", "stats", "zarr_reader"]
 __version__ = VERSION
 
 _load.load()

@@ -7,11 +7,15 @@ import sys
 from typing import Any
 
 from . import DALI_VERSION, __version__, _dali
+from ._arguments.names import SELECTION
 from ._hints import did_you_mean
 from ._inspect import explained
 
 # Their values are text, whatever they look like.
-_TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy")
+_TEXT = (
+    *("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy", "sel", "isel", "method"),
+    *("device_memory_limit", "host_memory_limit", "cache_size", "cache_dir_size", "cache_dir"),
+)
 
 
 def _value(name: str, text: str) -> Any:
@@ -34,8 +38,9 @@ def _arguments() -> dict[str, bool]:
     """What may be given beside the store, and whether it is true or false."""
     types, schema = _dali.module("types"), _dali.schema()
     # The first has no place here, and two are for all of DALI's operators.
-    names: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
-    return {name: schema.GetArgumentType(name) == types.BOOL for name in names} | dict.fromkeys(("batch_size", "device"), False)
+    given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    others = dict.fromkeys((*SELECTION, "batch_size", "device"), False)
+    return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
 
 
 def _name(word: str, arguments: dict[str, bool]) -> str:
@@ -47,6 +52,31 @@ def _name(word: str, arguments: dict[str, bool]) -> str:
         hint = did_you_mean(name, arguments, "see help(fn.zarr_reader) for the arguments that there are", prefix="--")
         raise ValueError(f"--{word}: there is no such argument; {hint}")
     return name
+
+
+def _selection(name: str, words: list[str]) -> dict[str, Any]:
+    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary."""
+    found: dict[str, Any] = {}
+    for word in words:
+        dim, equals, text = word.partition("=")
+        if not equals or not text:
+            raise ValueError(f"--{name}: expected DIM=LABEL, DIM=LABEL,LABEL or DIM=FIRST..LAST, found {word!r}")
+        if ".." in text:
+            bounds = [_label(part) if part else None for part in text.split("..")]
+            found[dim] = slice(*bounds)
+        else:
+            labels = [_label(part) for part in text.split(",")]
+            found[dim] = labels[0] if len(labels) == 1 else labels
+    return found
+
+
+def _label(text: str) -> Any:
+    """A number, or text: a year is text, a date."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
 
 
 def _options(words: list[str]) -> dict[str, Any]:
@@ -63,6 +93,9 @@ def _options(words: list[str]) -> dict[str, Any]:
             options[name] = [_value(name, value)] if equals else []
         else:
             options[name].append(_value(name, word))
+    for name in ("sel", "isel"):
+        if options.get(name):
+            options[name] = [_selection(name, options[name])]
     for name, values in options.items():
         if not values and not arguments[name]:
             raise ValueError(f"--{name}: expected a value after it")
@@ -81,7 +114,7 @@ def main() -> int:
         description="Says what fn.zarr_reader would do: samples, outputs, how often chunks are read, where they are decoded, "
         "what memory allows, what would make it faster. Reads metadata only.",
         epilog="All arguments of fn.zarr_reader may be given, as --batch_size 16 --device gpu --arrays t2m z --random_shuffle "
-        "--pick level=0,5; see help(fn.zarr_reader).",
+        "--pick level=0,5 --sel time=2015-01..2016 level=500,850; see help(fn.zarr_reader).",
     )
     explaining.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
     explaining.add_argument("--json", action="store_true", help="print JSON")

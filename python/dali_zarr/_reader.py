@@ -14,12 +14,14 @@ from ._arguments.types import (
     DType,
     Integers,
     Io,
+    Method,
     Names,
     Numbers,
     OutOfBounds,
     Path,
     Paths,
     Pick,
+    Selection,
     StorageOptions,
 )
 
@@ -33,6 +35,10 @@ def zarr_reader(
     path: Paths,
     storage_options: StorageOptions | None = None,
     arrays: Names | None = None,
+    sel: Selection | None = None,
+    isel: Selection | None = None,
+    method: Method | None = None,
+    tolerance: Any = None,
     pick: Pick | None = None,
     # How samples are cut
     dims: Names | None = None,
@@ -93,6 +99,10 @@ def zarr_reader(
             ``http``, ``https``) of one; or a list of them, joined along the first of `dims`.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
         arrays: Names of arrays. Default: the only one.
+        sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
+            their ends, dates may be partial, and a single label drops its dimension.
+        isel: Positions by dimension, as of xarray's ``isel``.
+        method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
 
     How samples are cut:

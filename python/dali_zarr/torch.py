@@ -133,11 +133,14 @@ class Loader(BaseLoader[Batch]):
         _check_worker()
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
-        given = _arguments.of_operator({"path": path, **arguments})
+        flat = outputs.offsets_of(offsets)
+        given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+        # A selection with gaps spreads them.
+        told = tuple(given.pop("offsets", ()))
         self._return_index = return_index
         self._labels = Labels(given)
         plan = Plan(
-            arguments=given, offsets=offsets, arrays=_arguments.array_names(given), batch_size=batch_size,
+            arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
             device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,
             shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
         )
@@ -152,7 +155,8 @@ class Loader(BaseLoader[Batch]):
         index = tensors.pop()
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            return Batch(values, _origin=_Origin(self._labels, index, self._offset(group)))
+            offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)
+            return Batch(values, _origin=_Origin(self._labels, index, offset))
 
         batch = outputs.nested(self._reading.places, tensors, made)
         if self._return_index:
@@ -164,13 +168,6 @@ class Loader(BaseLoader[Batch]):
         # queued for it has run, on the stream that is current for its device now.
         tensor = torch.from_dlpack(output.as_tensor())
         return tensor if valid == self._plan.batch_size else tensor[:valid]
-
-    def _offset(self, group: str) -> int:
-        offsets = self._plan.offsets
-        if group and isinstance(offsets, Mapping):
-            value = cast(Mapping[str, Any], offsets).get(group, 0)
-            return 0 if isinstance(value, Iterable) else int(value)
-        return 0
 
 
 def _device(device: str | torch.device | None) -> torch.device:

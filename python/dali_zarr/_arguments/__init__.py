@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _native
+from .._selection import select
 from . import dtypes, names, options, pick, values
 
-__all__ = ["array_names", "of_operator", "of_spec"]
+__all__ = ["array_names", "of_operator", "of_places", "of_spec"]
 
 
 def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,13 +42,20 @@ def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def of_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments, in the operator's form, on which dimensions and coordinates depend."""
+    given = ("path", "arrays", "storage_options", "dims")
+    return _common({name: arguments[name] for name in given if arguments.get(name) is not None})
+
+
 def _plain(value: Any) -> Any:
     """Python's lists and numbers for arrays of NumPy and others."""
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: _plain(value) if name != "dtype" else value for name, value in arguments.items()}
+    kept = ("dtype", *select.NAMES)
+    found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
     if "path" in found:
         found["path"] = values.path(found["path"])
     if found.get("cache_dir") is not None:
@@ -57,6 +65,8 @@ def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: values.checked(name, value) for name, value in found.items()}
     if isinstance(found.get("storage_options"), Mapping):
         found["storage_options"] = options.to_strings(found["storage_options"])
+    if any(found.get(name) is not None for name in select.NAMES):
+        found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
     return found

@@ -24,6 +24,9 @@ Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
 DType: TypeAlias = Union[str, type[Any], np.dtype[Any], "DALIDataType", "torch.dtype"]  # noqa: UP007
 Pick: TypeAlias = Mapping[str, Any] | Mapping[int, Any] | Sequence[str]
+# Labels or indices by dimension: one, a list, or a slice.
+Selection: TypeAlias = Mapping[str, Any]
+Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "error"]
@@ -36,6 +39,10 @@ class SampleArguments(TypedDict, total=False):
 
     storage_options: StorageOptions | None
     arrays: Names | None
+    sel: Selection | None
+    isel: Selection | None
+    method: Method | None
+    tolerance: Any
     pick: Pick | None
     dims: Names | None
     window: Integers | None

@@ -18,6 +18,19 @@ def offsets_of(offsets: Any) -> list[int]:
     return [] if offsets is None else [int(o) for o in _listed(offsets)]
 
 
+def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
+    """The offset in elements of the store of all outputs of a group; 0 where it has several. ``told`` are those that the operator
+    is given for :func:`offsets_of`."""
+    if not isinstance(offsets, Mapping):
+        return 0
+    at = 0
+    for name, value in cast(Mapping[str, Any], offsets).items():
+        if name == group:
+            return 0 if isinstance(value, Iterable) else told[at]
+        at += len(_listed(value))
+    return 0
+
+
 def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Place]:
     """Where the operator's outputs stand, in their order.
 

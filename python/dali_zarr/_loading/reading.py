@@ -27,7 +27,9 @@ class Plan:
 
     # The reader's, but for shards, padding and the index.
     arguments: Mapping[str, Any]
+    # As users name them, and as the operator is told them: in elements of the store.
     offsets: Any
+    told_offsets: tuple[int, ...]
     arrays: tuple[str, ...]
     batch_size: int
     device: str
@@ -73,7 +75,7 @@ class Reading:
         """The operators, and where their outputs stand."""
         plan = self.plan
         found = _dali.module("fn").zarr_reader(
-            **{**plan.arguments, "offsets": outputs.offsets_of(plan.offsets)}, device=plan.device, name=NAME,
+            **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
             shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
         )
         places = outputs.places(plan.arrays, plan.offsets, bool(plan.arguments.get("stack_arrays", False)))

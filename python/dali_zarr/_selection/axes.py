@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,7 @@ class Axes:
         ]
         path = arguments["path"]
         options = dict(option.split("=", 1) for option in _listed(arguments.get("storage_options")))
-        picks = dict(_pick(entry) for entry in _listed(arguments.get("pick")) if "|" not in entry)
+        picks = _picks(arguments.get("pick"))
         largest = max(arrays, key=lambda array: len(array.dims))
         given = [_named(dim, largest) for dim in _listed(arguments.get("dims"))]
         return cls([path] if isinstance(path, str) else list(path), options, arrays, given or list(largest.dims[:1]), picks)
@@ -87,6 +87,13 @@ class Axes:
             self._variables[dim, store] = coordinates.read(self._groups[store], array.name, dim, length)
         return self._variables[dim, store]
 
+    def joined(self) -> Any:
+        """xarray's variable with the coordinates of all stores along the axis that joins them, or None where one lacks them."""
+        found = [self.variable(self.dims[0], store) for store in range(len(self.paths))]
+        if any(variable is None for variable in found):
+            return None
+        return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
+
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
         """The coordinates as NumPy has them, along the joined axis those of all stores; None where there are none."""
         count = len(self.paths) if self.is_joined and dim == self.dims[0] else 1
@@ -101,11 +108,17 @@ class Axes:
         given = _listed(arguments.get(name))
         return [int(item) for item in given] if given else [default] * len(self.dims)
 
+    def axis_length(self, i: int) -> int:
+        """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
+        dim = self.dims[i]
+        if dim in self._picks:
+            return len(self._picks[dim])
+        lengths = self.lengths(dim)
+        return sum(lengths) if self.is_joined and i == 0 else lengths[0]
+
     def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
         """Elements between ``roi_start`` and ``roi_end`` along one of ``dims``."""
-        dim = self.dims[i]
-        lengths = self.lengths(dim)
-        length = len(self._picks[dim]) if dim in self._picks else sum(lengths) if self.is_joined and i == 0 else lengths[0]
+        length = self.axis_length(i)
         start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
         return (end + length if end < 0 else end) - (start + length if start < 0 else start)
 
@@ -122,6 +135,12 @@ def _named(dim: Any, array: Array) -> str:
     return array.dims[int(text)]
 
 
-def _pick(entry: str) -> tuple[str, list[int]]:
-    dim, _, indices = entry.partition("=")
-    return dim, [int(i) for i in indices.split(",")]
+def _picks(given: Any) -> dict[str, list[int]]:
+    """The indices that are the same in all stores, by dimension."""
+    found: dict[str, list[int]] = {}
+    entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
+    for dim, indices in entries:
+        listed: list[Any] = indices.split(",") if isinstance(indices, str) else _listed(indices)
+        if all(str(i).strip().lstrip("-").isdigit() for i in listed):
+            found[str(dim)] = [int(i) for i in listed]
+    return found
