@@ -242,7 +242,22 @@ def test_budget_too_small(tmp_path, device, limit):
         ({"stride": [1, None]}, TypeError, ("stride", "None")),
         ({"num_shards": 2.0}, TypeError, ("num_shards", "2.0")),
         ({"seed": 2**63}, ValueError, ("seed", "64 bits")),
-        ({"dtype": "float32"}, TypeError, ("dtype", "types.FLOAT", "'float32'")),
+        ({"dtype": "float23"}, TypeError, ("dtype", "types.FLOAT", "'float23'")),
+        ({"dtype": "complex64"}, TypeError, ("dtype", "'complex64'")),
+        ({"window": np.int64}, TypeError, ("window", "int64")),
+        ({"window": [True]}, TypeError, ("window", "True")),
+        ({"random_shuffle": "no"}, TypeError, ("random_shuffle", "True or False", "'no'")),
+        ({"pad_last_batch": 1}, TypeError, ("pad_last_batch", "True or False", "1")),
+        ({"host_memory_limit": "10 apples"}, ValueError, ("host_memory_limit", "'10GB'", "'10 apples'")),
+        ({"host_memory_limit": 1e9}, TypeError, ("host_memory_limit", "'10GB'", "1000000000.0")),
+        ({"mean": {"t2m": 280}}, TypeError, ("mean", "a dictionary; give one for each of arrays")),
+        ({"windows": 3}, TypeError, ("windows: there is no such argument; did you mean window?",)),
+        ({"randomshuffle": True}, TypeError, ("did you mean random_shuffle?",)),
+        ({"xyzzy": 3}, TypeError, ("xyzzy: there is no such argument; see help(dali_zarr.zarr_reader)",)),
+        ({"storage_options": {"anon": True}}, ValueError, ("'anon' is fsspec's name", "{'skip_signature': True}")),
+        ({"storage_options": {"key": "AKIA"}}, ValueError, ("'key' is fsspec's name", "AWS_ACCESS_KEY_ID")),
+        ({"storage_options": {"client_kwargs": {}}}, ValueError, ("'client_kwargs' is fsspec's name", "aws_endpoint")),
+        ({"storage_options": {"aws_endpoint": "http://localhost:9000"}}, ValueError, ("{'aws_allow_http': True}",)),
     ],
 )
 def test_values_of_the_wrong_type(era5, device, args, kind, words):
@@ -254,6 +269,78 @@ def test_values_of_the_wrong_type(era5, device, args, kind, words):
         fn.zarr_reader(**({"device": device, "path": era5, "arrays": ["t2m"], "dims": ["time"]} | args))
     for word in ("zarr_reader", *words):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "first"),
+    [
+        ({"arrays": ["t3m"]}, "expected an array 't3m', but found the arrays 'lsm', 't2m', 'time', 'z'; did you mean t2m?"),
+        ({"dims": ["lattitude"]}, "the dimensions are time, latitude, longitude; did you mean latitude?"),
+        ({"path": "/nowhere"}, "/nowhere"),
+    ],
+    ids=["array", "dimension", "path"],
+)
+def test_the_message_comes_first(era5, device, args, first):
+    """Before DALI's account of where the operator was made; explain says the same."""
+    import dali_zarr
+
+    args = {"path": era5, "arrays": ["t2m"]} | args
+    line = refused(device, ValueError, "which was used in the pipeline", **args).splitlines()[0]
+    assert line.startswith("zarr_reader: ") and first in line
+    with pytest.raises(ValueError) as caught:
+        dali_zarr.explain(**args)
+    assert str(caught.value) == line
+
+
+def test_the_message_of_a_damaged_chunk_comes_first(tmp_path, device):
+    write_array(tmp_path, "a", np.ones((4, 3), "float32"), dims=("t", "x"))
+    next((tmp_path / "a" / "c").rglob("0")).joinpath("0").write_bytes(b"xx")
+    pipe = build(device, 2, path=tmp_path, arrays=["a"])
+    with pytest.raises(RuntimeError) as caught:
+        pipe.run()
+    assert re.match("zarr_reader: store .*chunk is damaged", str(caught.value).splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (np.float32, "float32"), (np.dtype("int16"), "int16"), ("float16", "float16"), ("types.FLOAT64", "float64"),
+        ("torch.uint8", "uint8"), (float, "float64"), (bool, "bool"), ("torch", "float16"), ("torch", "float32"),
+    ],
+)
+def test_types_by_any_name(era5, dtype, name):
+    """NumPy's, PyTorch's and text, in the operator and in explain."""
+    import dali_zarr
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    if dtype == "torch":
+        dtype = getattr(pytest.importorskip("torch"), name)
+    pipe = Pipeline(batch_size=1, num_threads=1, device_id=None)
+    with pipe:
+        pipe.set_outputs(fn.zarr_reader(path=era5, arrays=["t2m"], dtype=dtype, host_memory_limit="128MiB"))
+    assert np.asarray(pipe.run()[0].as_array()).dtype == name
+    (output,) = dali_zarr.explain(path=era5, arrays=["t2m"], dtype=dtype)["outputs"]
+    assert output["dtype"] == name
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64MB", 64 * 10**6), ("64 MiB", 64 << 20), ("0.5GB", 5 * 10**8), ("1gib", 1 << 30),
+        ("70000000", 7 * 10**7), ("64000000B", 64 * 10**6),
+    ],
+)
+def test_sizes_as_text(era5, text, size):
+    import dali_zarr
+
+    assert dali_zarr.explain(path=era5, arrays=["t2m"], host_memory_limit=text)["memory"]["host_memory_limit"] == size
+
+
+def test_the_home_directory(era5, monkeypatch):
+    monkeypatch.setenv("HOME", str(era5.parent))
+    build("cpu", 2, path=f"~/{era5.name}", arrays=["t2m"]).run()
+    build("cpu", 2, path=[f"~/{era5.name}"], arrays=["t2m"]).run()
 
 
 @pytest.mark.parametrize(

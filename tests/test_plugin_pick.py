@@ -62,6 +62,11 @@ def test_a_label_that_is_no_coordinate_lists_those_there_are(store):
         read(*store, {"level": [300.0]})
 
 
+def test_labels_are_deprecated(store):
+    with pytest.warns(DeprecationWarning, match="pick: 'level': labels in pick are deprecated; write sel="):
+        read(*store, {"level": [500.0]})
+
+
 def test_labels_without_coordinates_say_why(store):
     words = "labels of dimension \"lat\" can't be looked up.* no array 'lat' with its coordinates beside the arrays; give indices"
     with pytest.raises(ValueError, match=words):

@@ -3,21 +3,35 @@
 Importing this package makes the operator known to DALI::
 
     import dali_zarr
-    from nvidia.dali import fn, pipeline_def
+    from nvidia.dali import pipeline_def
 
     @pipeline_def(batch_size=16, num_threads=4, device_id=0)
     def pipeline():
-        return fn.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "Z500"], name="reader")
+        return dali_zarr.zarr_reader(device="gpu", path="era5.zarr", arrays=["t2m", "Z500"], name="reader")
 
-The operator is ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr``; its arguments are documented in
-``help(fn.zarr_reader)``. :func:`explain` says what a reader would do, :func:`stats` what one has done.
+:func:`zarr_reader` is the operator as a typed function; ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr`` are the
+same operator. :class:`dali_zarr.torch.Loader` gives batches without a pipeline.
+:func:`explain` says what a reader would do, :func:`stats` what one has done.
 """
+
+import importlib
+from types import ModuleType
 
 from . import _load
 from ._build import DALI_VERSION, VERSION
 from ._inspect import Explanation, explain, stats
+from ._reader import zarr_reader
+from ._selection.datasets import from_xarray
+from ._selection.splits import splits
 
-__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "stats"]
+__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "from_xarray", "splits", "stats", "zarr_reader"]
 __version__ = VERSION
 
 _load.load()
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The parts for PyTorch and JAX, which are imported when they are used."""
+    if name in ("jax", "torch"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

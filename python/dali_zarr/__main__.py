@@ -1,23 +1,27 @@
 """``python -m dali_zarr``: says what is installed, and what a reader would do."""
 
 import argparse
-import difflib
 import itertools
 import json
 import sys
 from typing import Any
 
-from . import DALI_VERSION, __version__, explain
+from . import DALI_VERSION, __version__, _dali
+from ._arguments.names import SELECTION
+from ._hints import did_you_mean
+from ._inspect import explained
 
 # Their values are text, whatever they look like.
-_TEXT = ("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy")
+_TEXT = (
+    *("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy", "sel", "isel", "method"),
+    *("device_memory_limit", "host_memory_limit", "cache_size", "cache_dir_size", "cache_dir"),
+)
 
 
 def _value(name: str, text: str) -> Any:
     """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
     if name == "dtype" and text.startswith("types."):
-        from nvidia.dali import types
-
+        types = _dali.module("types")
         found = getattr(types, text.removeprefix("types."), None)
         if not isinstance(found, types.DALIDataType):
             raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
@@ -32,12 +36,11 @@ def _value(name: str, text: str) -> Any:
 
 def _arguments() -> dict[str, bool]:
     """What may be given beside the store, and whether it is true or false."""
-    from nvidia.dali import backend, types
-
-    schema = backend.GetSchema("readers__Zarr")
+    types, schema = _dali.module("types"), _dali.schema()
     # The first has no place here, and two are for all of DALI's operators.
-    names = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
-    return {name: schema.GetArgumentType(name) == types.BOOL for name in names} | dict.fromkeys(("batch_size", "device"), False)
+    given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    others = dict.fromkeys((*SELECTION, "batch_size", "device"), False)
+    return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
 
 
 def _name(word: str, arguments: dict[str, bool]) -> str:
@@ -46,10 +49,34 @@ def _name(word: str, arguments: dict[str, bool]) -> str:
     if name == "path":
         raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
     if name not in arguments:
-        like = difflib.get_close_matches(name, arguments, 1)
-        hint = f"did you mean --{like[0]}?" if like else "see help(fn.zarr_reader) for the arguments that there are"
+        hint = did_you_mean(name, arguments, "see help(fn.zarr_reader) for the arguments that there are", prefix="--")
         raise ValueError(f"--{word}: there is no such argument; {hint}")
     return name
+
+
+def _selection(name: str, words: list[str]) -> dict[str, Any]:
+    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary."""
+    found: dict[str, Any] = {}
+    for word in words:
+        dim, equals, text = word.partition("=")
+        if not equals or not text:
+            raise ValueError(f"--{name}: expected DIM=LABEL, DIM=LABEL,LABEL or DIM=FIRST..LAST, found {word!r}")
+        if ".." in text:
+            bounds = [_label(part) if part else None for part in text.split("..")]
+            found[dim] = slice(*bounds)
+        else:
+            labels = [_label(part) for part in text.split(",")]
+            found[dim] = labels[0] if len(labels) == 1 else labels
+    return found
+
+
+def _label(text: str) -> Any:
+    """A number, or text: a year is text, a date."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
 
 
 def _options(words: list[str]) -> dict[str, Any]:
@@ -66,6 +93,9 @@ def _options(words: list[str]) -> dict[str, Any]:
             options[name] = [_value(name, value)] if equals else []
         else:
             options[name].append(_value(name, word))
+    for name in ("sel", "isel"):
+        if options.get(name):
+            options[name] = [_selection(name, options[name])]
     for name, values in options.items():
         if not values and not arguments[name]:
             raise ValueError(f"--{name}: expected a value after it")
@@ -84,7 +114,7 @@ def main() -> int:
         description="Says what fn.zarr_reader would do: samples, outputs, how often chunks are read, where they are decoded, "
         "what memory allows, what would make it faster. Reads metadata only.",
         epilog="All arguments of fn.zarr_reader may be given, as --batch_size 16 --device gpu --arrays t2m z --random_shuffle "
-        "--pick level=0,5; see help(fn.zarr_reader).",
+        "--pick level=0,5 --sel time=2015-01..2016 level=500,850; see help(fn.zarr_reader).",
     )
     explaining.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
     explaining.add_argument("--json", action="store_true", help="print JSON")
@@ -104,7 +134,7 @@ def main() -> int:
     except ValueError as error:
         explaining.error(str(error))
     try:
-        found = explain(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
+        found = explained(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
         print(f"python -m dali_zarr explain: {error}", file=sys.stderr)
         return 1

@@ -6,6 +6,8 @@ loaded, the class of this operator is made here, with the same functions.
 
 import sys
 
+from . import _dali
+
 _MODULE = "nvidia.dali.experimental.dynamic"
 
 
@@ -15,8 +17,5 @@ def add_operator() -> None:
     readers = getattr(dynamic, "readers", None)
     if dynamic is None or hasattr(readers, "Zarr"):
         return
-    from nvidia.dali import backend
-    from nvidia.dali.experimental.dynamic import _op_builder
-
-    operator = _op_builder.build_operator_class(backend.GetSchema("readers__Zarr"))
-    dynamic._ops._all_ops.append(operator)
+    operator = _dali.module("experimental.dynamic._op_builder").build_operator_class(_dali.schema())
+    _dali.module("experimental.dynamic._ops")._all_ops.append(operator)

@@ -1,45 +1,47 @@
 """What a reader would do (:func:`explain`), and what readers have done (:func:`stats`)."""
 
 import json as _json
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
-import numpy as np
-
-from . import _fn, _native
+from . import _arguments, _native
+from ._arguments import values
+from ._arguments.types import Device, Paths, ReaderArguments
 from ._text import explanation_text
 
 
-class Explanation(dict):
+class Explanation(dict[str, Any]):
     """What :func:`explain` found out: a dictionary whose ``str()`` is a text for people."""
 
     def __str__(self) -> str:
         return explanation_text(self)
 
 
-def _dtype_name(dtype: Any) -> str:
-    """NumPy's name for one of DALI's types, or for what NumPy takes for a type."""
-    from nvidia.dali import types
-
-    try:
-        return np.dtype(types.to_numpy_type(dtype) if isinstance(dtype, types.DALIDataType) else dtype).name
-    except (TypeError, KeyError) as error:
-        raise TypeError(
-            "zarr_reader: dtype: expected one of DALI's types, such as types.FLOAT, or NumPy's name for one, such as 'float32', "
-            f"found {dtype!r}"
-        ) from error
+@overload
+def explain(
+    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False, **arguments: Unpack[ReaderArguments]
+) -> Explanation: ...
 
 
-def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
+@overload
+def explain(
+    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[True], **arguments: Unpack[ReaderArguments]
+) -> str: ...
+
+
+def explain(
+    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: bool = False, **arguments: Unpack[ReaderArguments]
+) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
     Only metadata are read (and coordinates, for labels in ``pick``), and no GPU is needed: for ``device="gpu"`` without a limit
     the default of 8 GiB is assumed.
 
     Args:
+        path: One store or several.
         batch_size: The pipeline's batch size.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"``.
         json: Whether to return the dictionary as JSON text.
-        arguments: Those of ``fn.zarr_reader``. ``dtype`` may also be one of NumPy's types or a name.
+        arguments: The others of :func:`dali_zarr.zarr_reader`.
 
     Returns:
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
@@ -67,18 +69,18 @@ def explain(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **a
         ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory
             that the machine lacks.
     """
-    for given in ("name", "dtype"):
-        _fn.check_text(given, arguments.get(given))
-    _fn.check_text("device", device)
-    name = arguments.pop("name", None)
-    dtype = arguments.pop("dtype", None)
-    spec = {key: value for key, value in _fn._arguments(arguments).items() if not key.startswith("_")}
-    if dtype is not None:
-        spec["dtype"] = _dtype_name(dtype)
-    explained = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
+    return explained(path=path, batch_size=batch_size, device=device, json=json, **arguments)
+
+
+def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
+    """The same for arguments of any kind."""
+    values.check_text("device", device)
+    spec = _arguments.of_spec(arguments)
+    name = spec.pop("name", None)
+    found = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
     if name is not None:
-        explained["name"] = name
-    return _json.dumps(explained, indent=2) if json else explained
+        found["name"] = name
+    return _json.dumps(found, indent=2) if json else found
 
 
 def stats(pipe: Any = None) -> Any:

@@ -9,18 +9,20 @@ import os
 import sys
 from pathlib import Path
 
-from . import _build, _dynamic, _errors, _fn, _iterators, _native
+from . import _dynamic, _errors, _iterators, _native, _wrap
+from ._build import DALI_VERSION, VERSION
+from ._build import LIBRARY as _LIBRARY
 
-LIBRARY = Path(__file__).parent / _build.LIBRARY
+LIBRARY = Path(__file__).parent / _LIBRARY
 
 
 def check_dali_version(installed: str, location: str) -> None:
     """Raises ImportError unless ``installed`` is the version that the plugin was built for."""
-    if installed.split("+")[0] == _build.DALI_VERSION:
+    if installed.split("+")[0] == DALI_VERSION:
         return
     raise ImportError(
-        f"dali_zarr {_build.VERSION} was built for NVIDIA DALI {_build.DALI_VERSION}, but DALI {installed} is installed in "
-        f"{location}. Install the one that fits (pip install nvidia-dali-cuda130=={_build.DALI_VERSION}), or build "
+        f"dali_zarr {VERSION} was built for NVIDIA DALI {DALI_VERSION}, but DALI {installed} is installed in "
+        f"{location}. Install the one that fits (pip install nvidia-dali-cuda130=={DALI_VERSION}), or build "
         f"dali_zarr from source against DALI {installed} (pip install --no-build-isolation --no-deps, in its source "
         "folder)."
     )
@@ -62,8 +64,8 @@ def load() -> None:
         if error.name not in ("nvidia", "nvidia.dali"):
             raise
         raise ImportError(
-            f"dali_zarr needs NVIDIA DALI {_build.DALI_VERSION}, which isn't installed in {sys.prefix}: "
-            f"pip install nvidia-dali-cuda130=={_build.DALI_VERSION}"
+            f"dali_zarr needs NVIDIA DALI {DALI_VERSION}, which isn't installed in {sys.prefix}: "
+            f"pip install nvidia-dali-cuda130=={DALI_VERSION}"
         ) from error
     check_dali_version(dali.__version__, str(Path(dali.__file__).parent))
 
@@ -72,7 +74,7 @@ def load() -> None:
     plugin_manager.load_library(str(LIBRARY))
     _native.bind(LIBRARY)
     _native.set_nvcomp_dirs(nvcomp_dirs())
-    _fn.wrap_functions()
+    _wrap.wrap_functions()
     _dynamic.add_operator()
     _iterators.hook()
     _errors.hook()

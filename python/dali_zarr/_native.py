@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ._hints import hinted
+
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
 _library: ctypes.CDLL | None = None
@@ -41,7 +43,7 @@ def _json(spec: dict[str, Any]) -> bytes:
 def _check(status: int) -> None:
     if status:
         message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
-        raise _ERRORS.get(status, RuntimeError)(message)
+        raise _ERRORS.get(status, RuntimeError)(hinted(message))
 
 
 def memory_error() -> str | None:

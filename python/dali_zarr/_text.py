@@ -28,7 +28,7 @@ def _samples(e: dict[str, Any]) -> str:
 
 def _array(a: dict[str, Any]) -> list[str]:
     lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}"]
-    seen = []
+    seen: list[tuple[str, str]] = []
     for part in a["stores"]:
         stored = f"chunks of {_shape(part['chunks'])} ({_bytes(part['chunk_bytes'])})"
         if part["shards"]:
@@ -60,7 +60,7 @@ def _reads(e: dict[str, Any]) -> str:
 
 
 def _memory(m: dict[str, Any]) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for which in ("device", "host"):
         limit = m[f"{which}_memory_limit"]
         if limit is not None:
@@ -79,7 +79,7 @@ def _memory(m: dict[str, Any]) -> list[str]:
 
 
 def _cache(c: dict[str, Any]) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for where, limit, ratio in (("host memory", "memory", "memory_ratio"), (c["directory"], "disk", "disk_ratio")):
         if c[limit] is None:
             continue

@@ -12,32 +12,19 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 # Before PyTorch loads: OpenMP's threads otherwise spin between layers on cores that the reader needs for decoding.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import dali_zarr  # noqa: E402, F401  (makes fn.zarr_reader exist)
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from nvidia.dali import fn, pipeline_def  # noqa: E402
-from nvidia.dali.plugin.base_iterator import LastBatchPolicy  # noqa: E402
-from nvidia.dali.plugin.pytorch import DALIGenericIterator  # noqa: E402
+from dali_zarr.torch import Loader  # noqa: E402
 from synthetic_weather import VARIABLES, Statistics, write_store  # noqa: E402
 from torch import nn  # noqa: E402
 from unet import UNet  # noqa: E402
-
-
-@pipeline_def
-def samples(path: str, device: str, statistics: Statistics, first: int, last: int, shuffle: bool, order: int):
-    """Normalised fields (channel, latitude, longitude) now and an hour later, from hours [first, last)."""
-    now, later = fn.zarr_reader(
-        device=device, name="reader", path=path, arrays=list(VARIABLES), stack_arrays=True, dims=["time"], offsets=[0, 1],
-        roi_start=[first], roi_end=[last], mean=statistics.mean, stddev=statistics.stddev,
-        random_shuffle=shuffle, seed=order, pad_last_batch=True,
-    )
-    return now, later
 
 
 @dataclass
@@ -50,23 +37,22 @@ class Clock:
 
 
 class Feed:
-    """The iterator over one part of the store; counts the time that its user waits for data."""
+    """Normalised fields (channel, latitude, longitude) now and an hour later, from hours [first, last); counts the time that
+    its user waits for data."""
 
     def __init__(self, args: argparse.Namespace, statistics: Statistics, first: int, last: int, shuffle: bool):
-        pipe = samples(
-            path=str(args.store), device=args.device, statistics=statistics, first=first, last=last, shuffle=shuffle,
-            order=args.seed, batch_size=args.batch_size, num_threads=2, device_id=0 if args.device == "gpu" else None,
-        )
         self.device = torch.device("cuda" if args.device == "gpu" else "cpu")
-        self.batches = DALIGenericIterator(
-            [pipe], ["now", "later"], reader_name="reader", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True,
+        self.batches = Loader(
+            args.store, arrays=list(VARIABLES), stack_arrays=True, dims=["time"], offsets={"now": 0, "later": 1},
+            roi_start=[first], roi_end=[last], mean=statistics.mean, stddev=statistics.stddev, batch_size=args.batch_size,
+            device=self.device, random_shuffle=shuffle, seed=args.seed,
         )
         self.clock = Clock()
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         begin = time.perf_counter()
         stream = iter(self.batches)
         while True:
@@ -76,7 +62,7 @@ class Feed:
             self.clock.waiting += now - asked
             if batch is None:
                 break
-            fields = batch[0]["now"], batch[0]["later"]
+            fields = batch["now"], batch["later"]
             self.clock.samples += len(fields[0])
             yield fields
             if self.device.type == "cuda":
@@ -104,7 +90,8 @@ def error(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def test(model: nn.Module, feed: Feed) -> tuple[float, float, list[torch.Tensor]]:
     """RMSE of the model and of persistence over the test part, and one example (now, later, prediction)."""
     model.eval()
-    model_error, persistence, count, example = 0.0, 0.0, 0, []
+    model_error, persistence, count = 0.0, 0.0, 0
+    example: list[torch.Tensor] = []
     for now, later in feed:
         prediction = model(now)
         model_error += error(prediction, later).item() * len(now)
@@ -121,6 +108,7 @@ def train(model: nn.Module, feed: Feed, epochs: int) -> list[float]:
     losses: list[float] = []
     for epoch in range(epochs):
         model.train()
+        step = 0
         for step, (now, later) in enumerate(feed, 1):
             loss = error(model(now), later)
             optimizer.zero_grad(set_to_none=True)
@@ -135,7 +123,8 @@ def train(model: nn.Module, feed: Feed, epochs: int) -> list[float]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    title = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(description=title, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="where to decode and to train")
     parser.add_argument("--hours", type=int, help="length of the store; default: 480 on the CPU, 1200 on the GPU")
     parser.add_argument("--grid", type=int, nargs=2, metavar=("LAT", "LON"), help="multiples of 4; default: 72 144 or 180 360")

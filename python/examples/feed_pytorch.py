@@ -2,19 +2,12 @@
 
 import sys
 
-import dali_zarr  # noqa: F401  (makes fn.zarr_reader exist)
-from nvidia.dali import fn, pipeline_def
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from dali_zarr.torch import Loader
 
+# (channel, latitude, longitude) now and one step later: decoded on the GPU, if there is one, and each chunk once.
+loader = Loader(
+    sys.argv[1], arrays=sys.argv[2:], stack_arrays=True, offsets={"now": 0, "next": 1}, batch_size=16, random_shuffle=True, seed=0,
+)
 
-@pipeline_def(batch_size=16, num_threads=2, device_id=0)
-def pairs(path, arrays):
-    # (channel, latitude, longitude) now and one step later: decoded on the GPU, each chunk once.
-    return tuple(fn.zarr_reader(
-        device="gpu", name="reader", path=path, arrays=arrays, stack_arrays=True, offsets=[0, 1], random_shuffle=True,
-        seed=0, pad_last_batch=True,
-    ))
-
-
-for (batch,) in DALIGenericIterator([pairs(sys.argv[1], sys.argv[2:])], ["now", "next"], reader_name="reader"):
+for batch in loader:
     print(batch["now"].shape, batch["now"].device)  # your training step goes here

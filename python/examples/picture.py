@@ -28,15 +28,15 @@ def draw(
     extent = (0, 360, -90, 90)
     low, high = np.percentile(now, [0.5, 99.5])
     for ax, values, title in zip(axes[0], (now, later, predicted), ("Input, hour t", "Target, hour t + 1", "Prediction for t + 1")):
-        image = ax.imshow(values, extent=extent, cmap="turbo", vmin=low, vmax=high, aspect="auto")
+        ax.imshow(values, extent=extent, cmap="turbo", vmin=low, vmax=high, aspect="auto")
         ax.set_title(title)
-    figure.colorbar(image, ax=axes[0], label=units, shrink=0.9)
+    figure.colorbar(axes[0, 0].images[0], ax=axes[0], label=units, shrink=0.9)
 
     largest = np.percentile(np.abs(later - now), 99.5)
     for ax, values, title in zip(axes[1], (later - now, predicted - now), ("Change in the target", "Change in the prediction")):
-        image = ax.imshow(values, extent=extent, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
+        ax.imshow(values, extent=extent, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
         ax.set_title(title)
-    figure.colorbar(image, ax=axes[1, 1], label=f"change in one hour, {units}", shrink=0.9)
+    figure.colorbar(axes[1, 0].images[0], ax=axes[1, 1], label=f"change in one hour, {units}", shrink=0.9)
     for ax in (*axes[0], *axes[1, :2]):
         ax.set_xticks(range(0, 361, 90), [f"{x}°" for x in range(0, 361, 90)])
         ax.set_yticks(range(-60, 61, 60), ["60° S", "0°", "60° N"])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import zarr
+from zarr.codecs import ZstdCodec
 
 # Name in the store -> what it is, and its unit.
 VARIABLES = {
@@ -111,7 +112,7 @@ def write_store(
     arrays = {
         name: group.create_array(
             name, shape=(hours, lat, lon), chunks=(1, lat, lon), dtype="float32",
-            dimension_names=("time", "latitude", "longitude"), compressors=zarr.codecs.ZstdCodec(level=3),
+            dimension_names=("time", "latitude", "longitude"), compressors=ZstdCodec(level=3),
             attributes={"long_name": long_name, "units": units},
         )
         for name, (long_name, units) in VARIABLES.items()

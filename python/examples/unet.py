@@ -32,6 +32,7 @@ class UNet(nn.Module):
         self.up0 = nn.Sequential(Conv(2 * width, width), Conv(width, width))
         self.head = nn.Conv2d(width, channels, 1)
         nn.init.zeros_(self.head.weight)
+        assert self.head.bias is not None
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

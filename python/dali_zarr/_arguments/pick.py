@@ -1,14 +1,16 @@
 """``pick`` as a dictionary, turned into the strings that the operator takes.
 
-Whole numbers are indices. Floating-point numbers are labels, which the engine looks up in the coordinates of each store.
+Whole numbers are indices. Floating-point numbers are labels (deprecated in favour of ``sel``), which the engine looks up in the
+coordinates of each store.
 Which of the two a list holds is decided by the Python type alone, never by what the store holds.
 """
 
 import numbers
+import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
-from . import _native
+from .. import _native
 
 # The arguments on which depends what labels are looked up in.
 _PLACES = ("path", "arrays", "dims", "storage_options")
@@ -21,13 +23,17 @@ def to_strings(arguments: dict[str, Any]) -> list[str]:
 
 
 def _list(items: Any) -> list[Any]:
-    return [items] if isinstance(items, str) or not isinstance(items, Iterable) else list(items)
+    return [items] if isinstance(items, str) or not isinstance(items, Iterable) else list(cast(Iterable[Any], items))
 
 
 def _entry(dim: str | int, items: list[Any], spec: dict[str, Any]) -> str:
     if all(_is_index(item) for item in items):
         return f"{dim}={_joined(items)}"
     if all(isinstance(item, numbers.Real) and not isinstance(item, numbers.Integral) for item in items):
+        warnings.warn(
+            f"zarr_reader: pick: {dim!r}: labels in pick are deprecated; write sel={{{dim!r}: ...}}", DeprecationWarning,
+            stacklevel=2,
+        )
         return _native.pick_labels(spec, str(dim), [float(item) for item in items])
     # A list of indices for each store.
     lists = [_list(item) for item in items]
@@ -41,7 +47,7 @@ def _entry(dim: str | int, items: list[Any], spec: dict[str, Any]) -> str:
 
 
 def _is_index(item: Any) -> bool:
-    return isinstance(item, numbers.Integral) and not isinstance(item, bool)
+    return isinstance(item, numbers.Integral) and item is not True and item is not False
 
 
 def _joined(indices: list[Any]) -> str:

@@ -1,0 +1,27 @@
+"""Names of arguments: those that there are."""
+
+import functools
+from collections.abc import Iterable
+
+from .. import _dali
+from .._hints import did_you_mean
+
+# What all operators of DALI take.
+_COMMON = frozenset({"name", "device"})
+# What Python adds, and turns into others.
+SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
+
+
+@functools.cache
+def operators() -> frozenset[str]:
+    """The names of the operator's own arguments."""
+    return frozenset(_dali.schema().GetArgumentNames())
+
+
+def check(names: Iterable[str]) -> None:
+    """Raises TypeError for a name that no argument has. What begins with an underscore is DALI's own."""
+    known = operators() | _COMMON | SELECTION
+    for name in names:
+        if name not in known and not name.startswith("_"):
+            hint = did_you_mean(name, known, "see help(dali_zarr.zarr_reader) for the arguments that there are")
+            raise TypeError(f"zarr_reader: {name}: there is no such argument; {hint}")

@@ -1,0 +1,55 @@
+"""``storage_options`` as the operator takes them, and what to write instead of fsspec's names."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, cast
+
+# Options that are lists, in which None stands for nothing.
+_LISTS = ("snapshot_id", "virtual_chunks")
+_SECRETS = "secrets aren't arguments: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) in the environment"
+# fsspec's names, and those that s3fs, gcsfs and adlfs add.
+_FSSPEC = {
+    "anon": "write {'skip_signature': True} for public buckets",
+    "key": _SECRETS,
+    "secret": _SECRETS,
+    "token": "secrets aren't arguments: set AWS_SESSION_TOKEN or GOOGLE_APPLICATION_CREDENTIALS in the environment",
+    "profile": "set AWS_PROFILE in the environment",
+    "endpoint_url": "write {'aws_endpoint': URL}",
+    "client_kwargs": "write {'aws_endpoint': URL, 'aws_region': REGION} for its endpoint_url and region_name",
+    "config_kwargs": "write {'timeout': '30s', 'max_retries': 10, 'proxy_url': URL} for its settings",
+    "requester_pays": "write {'aws_request_payer': True}",
+    "account_name": "write {'azure_storage_account_name': NAME}",
+    "account_key": "secrets aren't arguments: set AZURE_STORAGE_ACCOUNT_KEY in the environment",
+    "project": "leave it out: a bucket's name is enough",
+    "remote_options": "write the options of the files' store themselves, beside 'virtual_chunks'",
+    "remote_protocol": "leave it out: the references' URLs tell it",
+}
+
+
+def to_strings(options: Mapping[Any, Any]) -> list[str]:
+    """The operator's form, ``["NAME=VALUE", ...]``.
+
+    Raises:
+        TypeError, ValueError: A name is fsspec's, or a value is none that an option can have; the message says what to write.
+    """
+    for name, instead in _FSSPEC.items():
+        if name in options:
+            raise ValueError(f"zarr_reader: storage_options: {name!r} is fsspec's name of an option; {instead}")
+    endpoint = options.get("aws_endpoint", options.get("endpoint", ""))
+    allowed = any(name in options for name in ("aws_allow_http", "allow_http")) or "AWS_ALLOW_HTTP" in os.environ
+    if isinstance(endpoint, str) and endpoint.startswith("http://") and not allowed:
+        raise ValueError(
+            f"zarr_reader: storage_options: {endpoint} isn't encrypted; add {{'aws_allow_http': True}} to allow that, or write https://"
+        )
+    return [f"{name}={_option(name, value)}" for name, value in options.items()]
+
+
+def _option(name: Any, value: Any) -> str:
+    if name in _LISTS and isinstance(value, list | tuple):
+        return ",".join("" if item is None else _option(name, item) for item in cast(list[Any], value))
+    if not isinstance(name, str) or not isinstance(value, str | int | float):
+        # The value isn't repeated: it may be a secret.
+        raise TypeError(
+            f"zarr_reader: storage_options: {name!r}: expected a string, a number or a bool, found {type(value).__name__}"
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,105 @@
+"""The reader's arguments with their types: what ``fn.zarr_reader`` takes, and with it the loaders and ``explain``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+    from nvidia.dali.types import DALIDataType
+
+Path: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = Path | Sequence[Path]
+Names: TypeAlias = str | Sequence[str]
+# For each of dims, or along the first of them.
+Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
+Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
+# A number, or text such as "10GB" or "512MiB".
+Bytes: TypeAlias = int | str
+# Of packages that may be missing when this is evaluated.
+DType: TypeAlias = Union[str, type[Any], np.dtype[Any], "DALIDataType", "torch.dtype"]  # noqa: UP007
+Pick: TypeAlias = Mapping[str, Any] | Mapping[int, Any] | Sequence[str]
+# Labels or indices by dimension: one, a list, or a slice.
+Selection: TypeAlias = Mapping[str, Any]
+Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
+StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
+Device: TypeAlias = Literal["cpu", "gpu"]
+OutOfBounds: TypeAlias = Literal["drop", "pad", "error"]
+DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
+Io: TypeAlias = Literal["auto", "posix", "gds"]
+
+
+class SampleArguments(TypedDict, total=False):
+    """Those that say what is read, and how samples are cut."""
+
+    storage_options: StorageOptions | None
+    arrays: Names | None
+    sel: Selection | None
+    isel: Selection | None
+    method: Method | None
+    tolerance: Any
+    pick: Pick | None
+    dims: Names | None
+    window: Integers | None
+    step: Integers | None
+    random_crop: Names | None
+    stride: Integers | None
+    roi_start: Integers | None
+    roi_end: Integers | None
+    breaks: Integers | None
+    cross_stores: bool
+    out_of_bounds_policy: OutOfBounds
+    fill_value: float
+    stack_arrays: bool
+    mask_and_scale: bool
+    mean: Numbers | None
+    stddev: Numbers | None
+    dtype: DType | None
+
+
+class OrderArguments(TypedDict, total=False):
+    """Those that say in which order samples come."""
+
+    random_shuffle: bool
+    initial_fill: int
+    shuffle_after_epoch: bool
+    seed: int
+    stick_to_shard: bool
+
+
+class ResourceArguments(TypedDict, total=False):
+    """Those that say with which means chunks are read and decoded."""
+
+    decode_device: DecodeDevice
+    prefetch_queue_depth: int | None
+    device_memory_limit: Bytes | None
+    host_memory_limit: Bytes | None
+    cache_size: Bytes
+    cache_dir: Path
+    cache_dir_size: Bytes | None
+    cache_validate: bool
+    io: Io
+    use_o_direct: bool
+    io_threads: int | None
+    io_concurrency: int | None
+    decode_threads: int | None
+
+
+class LoaderArguments(SampleArguments, OrderArguments, ResourceArguments, total=False):
+    """Those that a loader passes on as they are."""
+
+
+class ReaderArguments(LoaderArguments, total=False):
+    """All but ``path``."""
+
+    offsets: Integers | None
+    return_index: bool
+    shard_id: int
+    num_shards: int
+    pad_last_batch: bool
+    name: str | None

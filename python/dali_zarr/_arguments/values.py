@@ -1,0 +1,110 @@
+"""Values of arguments: what DALI would convert silently, or refuse without naming the argument, is refused here."""
+
+import operator
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+INTEGERS = frozenset({
+    *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
+    *("breaks", "initial_fill", "prefetch_queue_depth", "io_threads", "io_concurrency", "decode_threads"),
+})
+BYTES = frozenset({"cache_size", "cache_dir_size", "device_memory_limit", "host_memory_limit"})
+BOOLS = frozenset({
+    *("stack_arrays", "cross_stores", "mask_and_scale", "random_shuffle", "shuffle_after_epoch", "stick_to_shard"),
+    *("pad_last_batch", "use_o_direct", "cache_validate", "return_index"),
+})
+# DALI's floating-point arguments have single precision: these travel as text too.
+PRECISE = ("fill_value", "mean", "stddev")
+_UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
+
+
+def checked(name: str, value: Any) -> Any:
+    """The value as the operator takes it.
+
+    Raises:
+        TypeError, ValueError: It isn't one that the argument can have; the message says which are.
+    """
+    if value is None:
+        return None
+    if name in BYTES and isinstance(value, str):
+        value = _bytes(name, value)
+    if name in BYTES or name in INTEGERS:
+        for item in items(value):
+            _check_integer(name, item)
+    elif name in BOOLS:
+        if not isinstance(value, bool):
+            raise TypeError(f"zarr_reader: {name}: expected True or False, found {value!r}")
+    elif isinstance(value, type) and name != "dtype":
+        raise TypeError(f"zarr_reader: {name}: expected a value, found {value}")
+    return value
+
+
+def _check_integer(name: str, item: Any) -> None:
+    try:
+        number = operator.index(item)
+    except TypeError:
+        sizes = " or sizes such as '10GB' or '512MiB'" if name in BYTES else ""
+        raise TypeError(f"zarr_reader: {name}: expected integers{sizes}, found {item!r}") from None
+    if isinstance(item, bool):
+        raise TypeError(f"zarr_reader: {name}: expected integers, found {item!r}")
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
+
+
+def _bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].upper() or "B") if match else None
+    if match is None or unit is None:
+        raise ValueError(f"zarr_reader: {name}: expected a number of bytes, such as '10GB' or '512MiB', found {text!r}")
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def precise(name: str, value: Any) -> list[str]:
+    """Numbers as text that keeps all their bits."""
+    try:
+        return [repr(float(v)) for v in items(value)]
+    except (ValueError, TypeError) as error:
+        found = "a dictionary; give one for each of arrays, in their order" if isinstance(value, Mapping) else repr(value)
+        raise TypeError(f"zarr_reader: {name}: expected numbers, found {found}") from error
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a list or tuple; a single value stands for a list."""
+    return list(cast("list[Any] | tuple[Any, ...]", value)) if isinstance(value, list | tuple) else [value]
+
+
+def path(value: Any) -> str | list[str]:
+    """One store or several: text, with ``~`` replaced by the home directory."""
+    if isinstance(value, str | os.PathLike | bytes):
+        return expanded(value)
+    paths = items(value)
+    if isinstance(value, list | tuple) and all(isinstance(p, str | bytes | os.PathLike) for p in paths):
+        return [expanded(p) for p in paths]
+    raise TypeError(f"zarr_reader: path: expected a path or a list of paths, found {value!r}")
+
+
+def expanded(value: Any) -> str:
+    """A path as text, with the home directory for ``~``."""
+    return os.path.expanduser(os.fsdecode(value))
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raises ValueError for text that has no encoding in UTF-8, in any part of an argument: DALI and JSON can't carry it."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            # Values of options aren't repeated: they may be secrets.
+            shown = "text" if name == "storage_options" else repr(value)
+            raise ValueError(
+                f"zarr_reader: {name}: expected text that UTF-8 can encode, but found {shown} with the surrogate "
+                f"U+{ord(value[error.start]):04X} at position {error.start}; a file whose name isn't UTF-8 has to be renamed"
+            ) from None
+    elif isinstance(value, Mapping):
+        for item in cast(Mapping[Any, Any], value).items():
+            check_text(name, item)
+    elif isinstance(value, list | tuple):
+        for item in items(value):
+            check_text(name, item)

@@ -1,0 +1,1 @@
+"""What the loaders for PyTorch and JAX share: the pipeline, epochs, states, ranks."""

@@ -1,0 +1,132 @@
+"""Where a loader is in its epochs: the arithmetic of the reader's shards, from the state that the reader itself gives.
+
+The reader pads (``pad_last_batch``), so that all ranks have equally many full batches; how many samples of a batch are real
+follows from the sizes of shards. See the engine's ``order/course.rs``: a *leg* is what one number of shards delivers, either
+whole epochs, or first what another number of shards had left of an epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Leg:
+    """What all ranks deliver with one number of shards."""
+
+    num_shards: int
+    batch_size: int
+    stick_to_shard: bool
+    # The epoch in which it begins, with so many samples that others left of it; 0: with the whole epoch.
+    epoch: int
+    rest: int
+    # How many samples each rank has delivered, repetitions included.
+    delivered: int
+
+    def padded(self, samples: int) -> int:
+        """What each rank delivers of so many samples."""
+        return math.ceil(math.ceil(samples / self.num_shards) / self.batch_size) * self.batch_size
+
+    def held(self, samples: int, shard: int) -> int:
+        """How many of the samples a shard has."""
+        return samples * (shard + 1) // self.num_shards - samples * shard // self.num_shards
+
+
+@dataclass(frozen=True)
+class Part:
+    """The epoch, or the rest of one, that a rank is in."""
+
+    epoch: int
+    # Over all ranks, and of this one.
+    samples: int
+    own: int
+    # Of each rank: how many there are, padded, and how many of them were delivered.
+    batches: int
+    done: int
+    shard: int
+    is_rest: bool
+
+
+@dataclass(frozen=True)
+class Course:
+    """A rank's way through the epochs."""
+
+    samples: int
+    shard_id: int
+    legs: tuple[Leg, ...]
+
+    @classmethod
+    def of_state(cls, state: str, shard_id: int, num_shards: int, batch_size: int, stick_to_shard: bool) -> Course:
+        """The course of a reader that begins with this state, which one with other shards may have written."""
+        found: dict[str, Any] = json.loads(state)
+        names = Leg.__dataclass_fields__
+        legs = tuple(Leg(**{name: leg[name] for name in names}) for leg in found["legs"])
+        course = cls(found["samples"], shard_id, legs)
+        leg = legs[-1]
+        if (leg.num_shards, leg.batch_size, leg.stick_to_shard) == (num_shards, batch_size, stick_to_shard):
+            return course
+        return course._divided(Leg(num_shards, batch_size, stick_to_shard, 0, 0, 0))
+
+    def _divided(self, new: Leg) -> Course:
+        """What the last leg left, divided by the shards of ``new``: the rest of its epoch, or the next one if nothing is left."""
+        leg = self.legs[-1]
+        if leg.delivered == 0:
+            return replace(self, legs=(*self.legs[:-1], replace(new, epoch=leg.epoch, rest=leg.rest)))
+        parts = [self.part(leg, shard) for shard in range(leg.num_shards)]
+        left = sum(max(part.own - part.done * leg.batch_size, 0) for part in parts)
+        first = parts[0]
+        if left == 0 or (left == self.samples and not first.is_rest):
+            return replace(self, legs=(replace(new, epoch=first.epoch + (left == 0)),))
+        before = self.legs if first.is_rest else (leg,)
+        return replace(self, legs=(*before, replace(new, epoch=first.epoch, rest=left)))
+
+    def part(self, leg: Leg | None = None, shard_id: int | None = None) -> Part:
+        """Where the last leg is."""
+        leg = leg or self.legs[-1]
+        shard_id = self.shard_id if shard_id is None else shard_id
+        k, first, turn = leg.delivered, leg.epoch, 0
+        if leg.rest:
+            length = leg.padded(leg.rest)
+            if k < length:
+                own = leg.held(leg.rest, shard_id % leg.num_shards)
+                return Part(leg.epoch, leg.rest, own, length // leg.batch_size, k // leg.batch_size, shard_id, True)
+            k, first, turn = k - length, first + 1, 1
+        length = leg.padded(self.samples)
+        later, done = divmod(k, length)
+        shard = shard_id % leg.num_shards if leg.stick_to_shard else (shard_id + turn + later) % leg.num_shards
+        own = leg.held(self.samples, shard)
+        return Part(first + later, self.samples, own, length // leg.batch_size, done // leg.batch_size, shard, False)
+
+    def batches_before(self) -> int:
+        """Batches of this epoch that ranks delivered before the last leg, if that began in mid-epoch."""
+        return sum(self.part(leg).done for leg in self.legs[:-1]) if self.part().is_rest else 0
+
+    def after(self, batches: int) -> Course:
+        """The course after so many batches more."""
+        leg = self.legs[-1]
+        return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=leg.delivered + batches * leg.batch_size)))
+
+    def at(self, epoch: int) -> Course:
+        """The course at the beginning of a whole epoch."""
+        leg = self.legs[-1]
+        whole = leg.epoch + bool(leg.rest)
+        if epoch >= whole:
+            delivered = (leg.padded(leg.rest) if leg.rest else 0) + (epoch - whole) * leg.padded(self.samples)
+            return replace(self, legs=(*self.legs[:-1], replace(leg, delivered=delivered)))
+        # Before the leg began: as if its shards had been those of all epochs.
+        return replace(self, legs=(replace(leg, epoch=0, rest=0, delivered=epoch * leg.padded(self.samples)),))
+
+    def written(self, state: str) -> str:
+        """A reader's state, with its place being that of this course, at the beginning of an epoch."""
+        found: dict[str, Any] = json.loads(state)
+        part = self.part()
+        leg = self.legs[-1]
+        names = Leg.__dataclass_fields__
+        found["legs"] = [{"pad_last_batch": True} | {name: getattr(leg, name) for name in names} for leg in self.legs]
+        found["epoch"] = part.epoch
+        found["position"] = self.samples * part.shard // leg.num_shards
+        found["shard_id"] = self.shard_id
+        return json.dumps(found, separators=(",", ":"))

@@ -1,0 +1,185 @@
+"""What the loaders have in common, whatever their batches are made of."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from . import checkpoint as checkpoints
+from .epochs import Part
+from .reading import NAME, Plan, Reading
+
+B = TypeVar("B")
+
+# So few batches at the end of an epoch are read and left out, instead of the store being opened anew.
+_FEW = 2
+_VERSION = 1
+
+
+def _nothing(_found: list[Any], _valid: int) -> None:
+    """What is taken of a batch that is left out."""
+
+
+class BaseLoader(Generic[B]):
+    """An iterable over epochs of batches."""
+
+    def __init__(self, plan: Plan, drop_last: bool, pad_last_batch: bool):
+        """Opens the store.
+
+        Raises:
+            ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
+        """
+        if drop_last and pad_last_batch:
+            raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+        self._plan = plan
+        self._drop_last, self._pad_last_batch = drop_last, pad_last_batch
+        self._pid = os.getpid()
+        # The iteration that may go on, the epoch that the next one shall have, and whether that one goes on within an epoch.
+        self._turn = 0
+        self._next_epoch: int | None = None
+        self._is_restored = False
+        self._last_epoch: int | None = None
+        self._reading = Reading(plan)
+        part = self._reading.course.part()
+        if drop_last and self._batches(part) == 0:
+            raise ValueError(
+                f"dali_zarr: drop_last: expected at least one whole batch, but the {part.samples} samples on {plan.num_shards} "
+                f"ranks are less than {plan.batch_size} each; use a smaller batch_size, or pad_last_batch=True"
+            )
+
+    def _taken(self, found: list[Any], valid: int) -> B:
+        """A batch of the first ``valid`` samples of DALI's outputs, of which the last is the index."""
+        raise NotImplementedError
+
+    def _check_process(self) -> None:
+        """Raises RuntimeError where the pipeline can't be used."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "dali_zarr: this loader was made in another process. It reads ahead with threads of its own and needs no worker "
+                "processes: iterate over it itself, without a DataLoader around it"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in each batch of this rank, but perhaps the last."""
+        return self._plan.batch_size
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
+        return self._reading.course.part().epoch if self._last_epoch is None else self._last_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Has the next iteration be this epoch, whose order depends on seed and number alone."""
+        if epoch < 0:
+            raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
+        self._next_epoch = epoch
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on all ranks. Of an epoch that began with other ranks: what these have delivered of it
+        counts."""
+        course = self._reading.course
+        return course.batches_before() + self._batches(course.part())
+
+    def _batches(self, part: Part) -> int:
+        if self._drop_last:
+            return part.samples // self._plan.num_shards // self._plan.batch_size
+        return part.batches
+
+    def __iter__(self) -> Iterator[B]:
+        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
+        self._check_process()
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[B]:
+        self._turn += 1
+        turn = self._turn
+        self._begin()
+        part = self._reading.course.part()
+        size = self._plan.batch_size
+        for number in range(part.done, self._batches(part)):
+            if turn != self._turn:
+                raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
+            valid = size if self._pad_last_batch else min(max(part.own - number * size, 0), size)
+            batch = self._reading.next(self._taken, valid)
+            self._last_epoch = part.epoch
+            yield batch
+        if turn == self._turn:
+            self._finish()
+
+    def _begin(self) -> None:
+        """Goes to the beginning of the epoch that is to be iterated over."""
+        part = self._reading.course.part()
+        goes_on = part.done == 0 or (self._is_restored and part.done < self._batches(part))
+        wanted, self._next_epoch = self._next_epoch, None
+        self._is_restored = False
+        if wanted is None:
+            wanted = part.epoch if goes_on else part.epoch + 1
+        if wanted == part.epoch and goes_on:
+            return
+        if wanted == part.epoch + 1 and part.batches - part.done <= _FEW:
+            self._finish()
+        else:
+            self._go_to(wanted)
+
+    def _finish(self) -> None:
+        """Leaves out what padding and ``drop_last`` leave of an epoch."""
+        part = self._reading.course.part()
+        for _ in range(part.batches - part.done if part.done else 0):
+            self._reading.next(_nothing, 0)
+
+    def _go_to(self, epoch: int) -> None:
+        template = self._reading.checkpoint()
+        state = self._reading.course.at(epoch).written(self._reading.state())
+        self._reopen({NAME: state.encode()}, template)
+
+    def _reopen(self, states: Mapping[str, bytes], template: bytes) -> None:
+        # Before the new pipeline takes as much memory.
+        self._reading.close()
+        try:
+            self._reading = Reading(self._plan, states, template)
+        except BaseException:
+            self._reading = Reading(self._plan, {}, template)
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is after the batch handed out last: numbers and text, as torchdata's StatefulDataLoader gives.
+
+        One rank's state serves all: each may load its own, or that of any other taken after as many batches.
+        """
+        return {
+            "version": _VERSION, "reader": self._reading.state(), "next_epoch": self._next_epoch,
+            "rank": self._plan.shard_id, "world_size": self._plan.num_shards,
+            "pipeline": base64.b64encode(self._reading.checkpoint()).decode(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken, also with another number of ranks or another batch size: what all ranks then had
+        not delivered of their epoch is divided anew.
+
+        Random operators of a transform go on exactly on the same rank of as many; else they begin anew.
+
+        Raises:
+            ValueError: It isn't a loader's state, or one of a loader of other samples; the message says what differs.
+        """
+        if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
+            raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        template = self._reading.checkpoint()
+        states = {NAME: state["reader"].encode()}
+        if (state["rank"], state["world_size"]) == (self._plan.shard_id, self._plan.num_shards):
+            whole = checkpoints.states(base64.b64decode(state["pipeline"]))
+            if whole.keys() == checkpoints.states(template).keys():
+                states = whole | states
+        self._reopen(states, template)
+        self._turn += 1
+        self._next_epoch = state.get("next_epoch")
+        self._last_epoch = None
+        self._is_restored = True
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "dali_zarr: a loader can't be pickled or sent to worker processes: it reads ahead with threads of its own and needs "
+            "none; iterate over it itself, without a DataLoader around it"
+        )

@@ -1,0 +1,98 @@
+"""The names of outputs: flat as the operator has them, or nested as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+# Where an output stands: its name, or the name of its group and its own.
+Place = tuple[str, ...]
+
+
+def offsets_of(offsets: Any) -> list[int]:
+    """The operator's ``offsets``; empty where none are given."""
+    if isinstance(offsets, Mapping):
+        return [int(o) for group in cast(Mapping[str, Any], offsets).values() for o in _listed(group)]
+    return [] if offsets is None else [int(o) for o in _listed(offsets)]
+
+
+def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
+    """The offset in elements of the store of all outputs of a group; 0 where it has several. ``told`` are those that the operator
+    is given for :func:`offsets_of`."""
+    if not isinstance(offsets, Mapping):
+        return 0
+    at = 0
+    for name, value in cast(Mapping[str, Any], offsets).items():
+        if name == group:
+            return 0 if isinstance(value, Iterable) else told[at]
+        at += len(_listed(value))
+    return 0
+
+
+def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Place]:
+    """Where the operator's outputs stand, in their order.
+
+    Raises:
+        ValueError: Two would have the same name.
+    """
+    names = ["stacked"] if stack_arrays else list(arrays)
+    found: list[Place] = []
+    if isinstance(offsets, Mapping):
+        for group, value in cast(Mapping[str, Any], offsets).items():
+            single = not isinstance(value, Iterable)
+            for offset in _listed(value):
+                shown = names if single else [_with_offset(name, int(offset)) for name in names]
+                found += [(group,)] if single and stack_arrays else [(group, name) for name in shown]
+    else:
+        given = [0] if offsets is None else [int(o) for o in _listed(offsets)]
+        found = [(_with_offset(name, offset),) for offset in given for name in names]
+    twice = [place for place in found if found.count(place) > 1]
+    if twice:
+        raise ValueError(f"dali_zarr: arrays, offsets: expected each output once, but found {'/'.join(twice[0])!r} twice")
+    return found
+
+
+def _with_offset(name: str, offset: int) -> str:
+    return f"{name}{offset:+d}" if offset else name
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(cast(Iterable[Any], value)) if isinstance(value, Iterable) else [value]
+
+
+def nested(places: Sequence[Place], values: Sequence[T], make: Callable[[dict[str, Any], str], Any]) -> Any:
+    """Values by their names; ``make`` makes the mappings, given their content and, of inner ones, their name."""
+    found: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for place, value in zip(places, values, strict=True):
+        if len(place) == 1:
+            found[place[0]] = value
+        else:
+            group = groups.setdefault(place[0], {})
+            found[place[0]] = group
+            group[place[1]] = value
+    for name, group in groups.items():
+        found[name] = make(group, name)
+    return make(found, "")
+
+
+def flattened(outputs: Any) -> tuple[list[Place], list[Any]]:
+    """What a transform gave, as places and values.
+
+    Raises:
+        TypeError: It isn't a mapping by names.
+    """
+    if not isinstance(outputs, Mapping):
+        raise TypeError(
+            "dali_zarr: transform: expected a dictionary from names to outputs (or to dictionaries of them), but found "
+            f"{type(outputs).__name__}"
+        )
+    found: list[Place] = []
+    values: list[Any] = []
+    for name, value in cast(Mapping[str, Any], outputs).items():
+        for place, item in cast(Mapping[str, Any], value).items() if isinstance(value, Mapping) else [("", value)]:
+            found.append((str(name), str(place)) if place else (str(name),))
+            values.append(item)
+    return found, values

@@ -1,0 +1,28 @@
+"""Which part of the samples a process reads."""
+
+import os
+import sys
+from typing import Any
+
+
+def rank_and_world(process_group: Any, shard_id: int | None, num_shards: int | None) -> tuple[int, int]:
+    """As given; else of the process group; else of ``torch.distributed``, if it is initialised; else of torchrun's environment;
+    else 0 of 1.
+
+    Raises:
+        ValueError: Only one of both is given, or a group beside them.
+    """
+    if (shard_id is None) != (num_shards is None):
+        raise ValueError("dali_zarr: expected both shard_id and num_shards, or neither")
+    if shard_id is not None and num_shards is not None:
+        if process_group is not None:
+            raise ValueError("dali_zarr: expected process_group, or shard_id and num_shards, but found both")
+        return shard_id, num_shards
+    distributed = sys.modules.get("torch.distributed")
+    if process_group is not None or (distributed is not None and distributed.is_available() and distributed.is_initialized()):
+        import torch.distributed as group
+
+        return group.get_rank(process_group), group.get_world_size(process_group)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1

@@ -1,0 +1,118 @@
+"""The pipeline of a loader: the reader, perhaps a transform after it, and what makes it go on from a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import _dali
+from .._inspect import stats
+from . import checkpoint as checkpoints
+from . import outputs
+from .epochs import Course
+
+B = TypeVar("B")
+
+NAME = "reader"
+
+Transform = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a loader reads, and how."""
+
+    # The reader's, but for shards, padding and the index.
+    arguments: Mapping[str, Any]
+    # As users name them, and as the operator is told them: in elements of the store.
+    offsets: Any
+    told_offsets: tuple[int, ...]
+    arrays: tuple[str, ...]
+    batch_size: int
+    device: str
+    device_id: int | None
+    shard_id: int
+    num_shards: int
+    num_threads: int
+    transform: Transform | None
+
+    def pipeline_seed(self) -> int:
+        """Of the transform's random operators: the same in each run, another one on each rank."""
+        seed = int(self.arguments.get("seed", -1))
+        return int(np.random.SeedSequence([seed & (2**64 - 1), self.shard_id]).generate_state(1)[0] >> 1)
+
+
+class Reading:
+    """A running pipeline. Its last output is the index of samples."""
+
+    def __init__(self, plan: Plan, state: Mapping[str, bytes] | None = None, template: bytes | None = None):
+        """Builds the pipeline. With ``state`` (of operators by name) and a checkpoint of a pipeline like it, it goes on from there.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As building the pipeline does.
+        """
+        self.plan = plan
+        restored = None if state is None or template is None else checkpoints.with_states(template, state)
+        pipe = _dali.module("pipeline").Pipeline(
+            batch_size=plan.batch_size, num_threads=plan.num_threads, device_id=plan.device_id, seed=plan.pipeline_seed(),
+            enable_checkpointing=True, checkpoint=restored,
+        )
+        with pipe:
+            self.places, nodes = self._defined()
+            pipe.set_outputs(*nodes)
+        pipe.build()
+        self._pipe: Any = pipe
+        self._scheduled = False
+        stick = bool(plan.arguments.get("stick_to_shard", False))
+        # The state isn't the new reader's own before it has delivered a batch.
+        self._delivered = 0
+        self._begun = Course.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
+
+    def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
+        """The operators, and where their outputs stand."""
+        plan = self.plan
+        found = _dali.module("fn").zarr_reader(
+            **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
+            shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
+        )
+        places = outputs.places(plan.arrays, plan.offsets, bool(plan.arguments.get("stack_arrays", False)))
+        if plan.transform is None:
+            return places, found
+        given = outputs.nested(places, found[:-1], lambda content, _: content)
+        places, nodes = outputs.flattened(plan.transform(given))
+        return places, [*nodes, found[-1]]
+
+    @property
+    def course(self) -> Course:
+        """Where the reader is, after the batch that was handed out last."""
+        return self._begun.after(self._delivered)
+
+    def close(self) -> None:
+        """Ends the pipeline. Tensors that share its memory stay good; it can't be used any more."""
+        self._pipe = None
+
+    def checkpoint(self) -> bytes:
+        """DALI's, after the batch that was handed out last."""
+        return self._pipe.checkpoint()
+
+    def state(self) -> str:
+        """The reader's own part of it."""
+        return checkpoints.states(self.checkpoint())[NAME].decode()
+
+    def dtypes(self) -> list[str]:
+        """Those of the reader's outputs."""
+        return stats(self._pipe)[NAME]["dtypes"]
+
+    def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
+        """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count."""
+        if not self._scheduled:
+            self._pipe.schedule_run()
+            self._scheduled = True
+        found = take(list(self._pipe.share_outputs()), valid)
+        self._pipe.release_outputs()
+        self._pipe.schedule_run()
+        self._delivered += 1
+        return found

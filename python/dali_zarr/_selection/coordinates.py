@@ -1,0 +1,58 @@
+"""The coordinates of a dimension, decoded as xarray decodes them: packed values, times and their calendars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .stores import needed
+
+
+def read(group: Any, array: str, dim: str, length: int) -> Any:
+    """xarray's variable with the coordinates along ``dim`` of an array of ``group``, or None where there are none.
+
+    They are the array of the dimension's name in the array's group, or in the nearest group around it.
+
+    Raises:
+        ValueError: They aren't one value for each element.
+    """
+    if not hasattr(group, "members"):
+        # The store is an array: nothing is beside it.
+        return None
+    folders = array.strip("/").split("/")[:-1]
+    while True:
+        found = group.get("/".join([*folders, dim]))
+        if found is not None and hasattr(found, "shape"):
+            break
+        if not folders:
+            return None
+        folders.pop()
+    if found.shape != (length,):
+        if found.ndim != 1:
+            return None
+        raise ValueError(
+            f"zarr_reader: array '{found.path}': expected {length} coordinates, one for each element of '{array}', but found "
+            f"{found.shape[0]}"
+        )
+    return decoded(dim, np.asarray(found[:]), _attributes(found))
+
+
+def _attributes(array: Any) -> dict[str, Any]:
+    attributes = dict(array.attrs)
+    if array.metadata.zarr_format == 2:
+        # xarray masks the fill value of Zarr v2.
+        if array.fill_value is not None:
+            attributes["_FillValue"] = array.fill_value
+    elif isinstance(attributes.get("_FillValue"), str):
+        coder = needed("xarray.backends.zarr", "selecting by label").FillValueCoder
+        attributes["_FillValue"] = coder.decode(attributes["_FillValue"], array.dtype)
+    attributes.pop("_ARRAY_DIMENSIONS", None)
+    return attributes
+
+
+def decoded(dim: str, values: Any, attributes: dict[str, Any]) -> Any:
+    """xarray's variable of stored coordinates, decoded."""
+    xarray = needed("xarray", "selecting by label")
+    dataset = xarray.decode_cf(xarray.Dataset({dim: ((dim,), values, attributes)}))
+    return dataset.variables[dim]

@@ -1,0 +1,86 @@
+"""A lazily opened and selected dataset of xarray, as the arguments of a reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _arguments
+from .._arguments.types import Paths, StorageOptions
+from .axes import Axes
+from .lookup import Positions
+
+# What xarray applies when it decodes.
+_PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+
+
+def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: StorageOptions | None = None) -> dict[str, Any]:
+    """The reader's arguments that select what a dataset holds: its variables, and its part of each dimension.
+
+    ::
+
+        ds = xr.open_zarr("era5.zarr").sel(level=[500, 850], time=slice("2015", "2017"))[["z", "t2m"]]
+        loader = Loader(**dali_zarr.from_xarray(ds), batch_size=16)
+
+    The dataset's coordinates are matched against those of its store; its values aren't looked at.
+
+    Args:
+        dataset: Opened by ``xarray.open_zarr`` and selected; nothing must have been computed with it.
+        path: Its store, where the dataset doesn't tell.
+        storage_options: Of the reader.
+
+    Raises:
+        ValueError: The dataset can't be expressed; the message says why.
+    """
+    source = path if path is not None else dataset.encoding.get("source")
+    if source is None:
+        raise ValueError("dali_zarr: from_xarray: the dataset doesn't tell its store; give path=")
+    names = [str(name) for name in dataset.data_vars]
+    if not names:
+        raise ValueError("dali_zarr: from_xarray: expected a dataset with variables, but found none")
+    for name in names:
+        if "chunks" not in dataset[name].encoding and "preferred_chunks" not in dataset[name].encoding:
+            raise ValueError(
+                f"dali_zarr: from_xarray: {name!r} isn't as it was opened: the reader takes arrays from the store, and "
+                "computes nothing; give mean, stddev, or a transform of the loader"
+            )
+    found: dict[str, Any] = {"path": source, "arrays": names}
+    if storage_options is not None:
+        found["storage_options"] = storage_options
+    axes = Axes.of_reader(_arguments.of_places(found))
+    isel = {dim: indexer for dim in axes.names() if (indexer := _selected(dataset, dim, axes)) is not None}
+    if isel:
+        found["isel"] = isel
+    if any(name in dataset[array].encoding for array in names for name in _PACKED):
+        found["mask_and_scale"] = True
+    return found
+
+
+def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
+    """What ``isel`` takes of a dimension; None for all of it."""
+    lengths = axes.lengths(dim)
+    length = sum(lengths) if axes.is_joined and dim == axes.dims[0] else lengths[0]
+    stored = axes.coordinates(dim)
+    if dim not in dataset.coords or stored is None:
+        if dataset.sizes.get(dim) == length:
+            return None
+        raise ValueError(
+            f"dali_zarr: from_xarray: {dim!r} has no coordinates, so it can't be told which {dataset.sizes.get(dim, 1)} of "
+            f"{length} elements are selected; give the reader isel={{{dim!r}: ...}}"
+        )
+    wanted = np.atleast_1d(dataset[dim].values)
+    places = {value: i for i, value in enumerate(stored.tolist())}
+    if len(places) < length:
+        raise ValueError(f"dali_zarr: from_xarray: the coordinates of {dim!r} aren't unique; give the reader isel={{{dim!r}: ...}}")
+    wrong = [value for value in wanted.tolist() if value not in places]
+    if wrong:
+        raise ValueError(f"dali_zarr: from_xarray: {wrong[0]!r} isn't a coordinate of {dim!r} in the store")
+    positions = Positions(np.array([places[value] for value in wanted.tolist()], np.int64), dataset[dim].ndim == 0)
+    if positions.is_scalar:
+        return int(positions.indices[0])
+    spacing = positions.spacing()
+    if spacing is None:
+        return positions.indices.tolist()
+    first, last = int(positions.indices[0]), int(positions.indices[-1])
+    return None if len(wanted) == length else slice(first, last + 1, spacing if spacing > 1 else None)

@@ -1,0 +1,94 @@
+"""Positions along a dimension, of labels (as xarray looks them up) or of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .stores import needed
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Elements of a dimension, in the order in which they were asked for."""
+
+    indices: npt.NDArray[np.int64]
+    # A single element, whose dimension is dropped.
+    is_scalar: bool
+
+    def spacing(self) -> int | None:
+        """The distance of neighbours, at least 1; None where they are in another order, or unevenly spaced."""
+        steps = np.diff(self.indices)
+        if not len(steps):
+            return 1
+        return int(steps[0]) if steps[0] > 0 and bool((steps == steps[0]).all()) else None
+
+
+def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
+    """What ``isel`` takes: an integer, a slice, or a list of integers or of bools.
+
+    Raises:
+        IndexError: An index is outside.
+        TypeError: It is none of these.
+    """
+    _check_form(name, dim, indexer)
+    try:
+        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer)]
+    except IndexError as error:
+        if "valid indices" in str(error) or "must be of integer" in str(error):
+            raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}") from None
+        raise IndexError(f"zarr_reader: {name}: {dim!r}: {error}") from None
+    return _checked(name, dim, indexer, np.asarray(found))
+
+
+def of_label(dim: str, length: int, variable: Any, label: Any, method: str | None, tolerance: Any) -> Positions:
+    """What ``sel`` takes, among the coordinates that ``variable`` holds (None: positions are the labels).
+
+    Raises:
+        KeyError: No element has the label.
+        ValueError, TypeError: The label can't be looked up.
+    """
+    _check_form("sel", dim, label)
+    xarray = needed("xarray", "selecting by label")
+    numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
+    options = {} if isinstance(label, slice) or method is None else {"method": method, "tolerance": tolerance}
+    try:
+        found = numbers.sel({dim: label}, **options)
+    except KeyError as error:
+        raise KeyError(f"zarr_reader: sel: {dim!r}: {label!r} isn't among the coordinates{_shown(variable)}") from error
+    except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+        raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} can't be looked up: {error}") from error
+    except Exception as error:
+        # pandas has an error of its own for coordinates that aren't unique.
+        if type(error).__name__ != "InvalidIndexError":
+            raise
+        raise ValueError(f"zarr_reader: sel: {dim!r}: the coordinates aren't unique; select by position, with isel") from error
+    return _checked("sel", dim, label, np.asarray(found.values))
+
+
+def _check_form(name: str, dim: str, indexer: Any) -> None:
+    dims: Sequence[Any] = getattr(indexer, "dims", (dim,))
+    if len(dims) > 1 or (len(dims) == 1 and dims[0] != dim):
+        raise ValueError(
+            f"zarr_reader: {name}: {dim!r}: expected labels along {dim!r}, but found an array with the dimensions {tuple(dims)}"
+        )
+
+
+def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Positions:
+    if found.ndim > 1:
+        raise ValueError(f"zarr_reader: {name}: {dim!r}: expected a list, but found an array of {found.ndim} dimensions")
+    return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0)
+
+
+def _shown(variable: Any) -> str:
+    """Some of the coordinates."""
+    if variable is None:
+        return ""
+    values = [str(value) for value in np.asarray(variable.values)[:4001]]
+    if len(values) > 8:
+        values = [*values[:4], "...", *([str(np.asarray(variable.values)[-1])])]
+    return f": {', '.join(values)}"

@@ -1,0 +1,268 @@
+"""``sel`` and ``isel``, turned into the reader's own arguments.
+
+Along ``dims`` a selection is a region (``roi_start``, ``roi_end``), and an evenly spaced one also a ``stride``, whose steps and
+offsets count selected elements; a single element of another dimension drops it: it becomes one of ``dims``, without a window.
+Along others a selection is a ``pick``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from .._arguments import values
+from .axes import Axes
+from .lookup import Positions, of_index, of_label
+
+NAMES = ("sel", "isel", "method", "tolerance")
+
+
+def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without ``sel``, ``isel``, ``method`` and ``tolerance``, selecting the same.
+
+    Raises:
+        ValueError, TypeError, IndexError: A label or an index isn't there, or the selection can't be expressed.
+        ImportError: A package that labels need isn't installed.
+    """
+    found = {name: value for name, value in arguments.items() if name not in NAMES}
+    selections = {name: _mapping(name, arguments.get(name)) for name in ("sel", "isel")}
+    method, tolerance = arguments.get("method"), arguments.get("tolerance")
+    labels = list(selections["sel"].values())
+    if (method is not None or tolerance is not None) and all(isinstance(label, slice) for label in labels):
+        given = "method" if method is not None else "tolerance"
+        raise ValueError(f"zarr_reader: {given}: expected labels in sel that aren't slices, but found none")
+    if tolerance is not None and method is None:
+        raise ValueError("zarr_reader: tolerance: expected a method too, such as method='nearest'")
+    if not any(selections.values()):
+        return found
+    axes = Axes.of_reader(found)
+    both = sorted(selections["sel"].keys() & selections["isel"].keys())
+    if both:
+        raise ValueError(f"zarr_reader: sel, isel: expected one of both for each dimension, but found two for {both[0]!r}")
+    chosen = _Chosen(found, axes)
+    for name, selection in selections.items():
+        for dim, indexer in selection.items():
+            _check_dim(name, dim, axes)
+            if dim in axes.dims and not isinstance(indexer, slice) and np.ndim(indexer):
+                raise ValueError(
+                    f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
+                    f"slice, or positions with pick={{{dim!r}: [...]}}"
+                )
+            chosen.add(name, dim, _positions(name, dim, indexer, axes, method, tolerance))
+    return chosen.arguments()
+
+
+def positions_along(axes: Axes, label: Any) -> Any:
+    """The elements with a label along the first of ``dims``, as an array.
+
+    Raises:
+        ValueError: There are none.
+    """
+    (found, *_) = _positions("sel", axes.dims[0], label, axes, None, None)
+    return found.indices
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"zarr_reader: {name}: expected a dictionary from dimensions to labels, found {value!r}")
+    return {str(dim): indexer for dim, indexer in cast(Mapping[Any, Any], value).items()}
+
+
+def _check_dim(name: str, dim: str, axes: Axes) -> None:
+    if dim not in axes.names():
+        like = difflib.get_close_matches(dim, axes.names(), 1)
+        hint = f"; did you mean {like[0]}?" if like else ""
+        raise ValueError(
+            f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(axes.names())}{hint}'
+        )
+
+
+def _positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
+    """The selected elements in each store; along the joined axis, of all stores together."""
+    lengths = axes.lengths(dim)
+    joined = axes.is_joined and dim == axes.dims[0]
+    if name == "isel":
+        return [of_index(name, dim, length, indexer) for length in ([sum(lengths)] if joined else lengths)]
+    if not joined:
+        try:
+            return [
+                of_label(dim, length, axes.variable(dim, store), indexer, method, tolerance)
+                for store, length in enumerate(lengths)
+            ]
+        except KeyError as error:
+            raise ValueError(error.args[0]) from error
+    return [_of_joined(dim, indexer, axes, method, tolerance)]
+
+
+def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
+    """Along the joined axis: each store is looked up, since it has coordinates of its own."""
+    step: Any = None
+    if isinstance(label, slice):
+        # Steps count elements of all stores.
+        whole = cast("slice[Any, Any, Any]", label)
+        label, step = slice(whole.start, whole.stop), whole.step
+    elif method is not None:
+        # The nearest of all stores.
+        try:
+            return of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
+        except KeyError as error:
+            raise ValueError(error.args[0]) from error
+    start, parts, missing = 0, list[Positions](), None
+    for store, length in enumerate(axes.lengths(dim)):
+        try:
+            part = of_label(dim, length, axes.variable(dim, store), label, None, None)
+            parts.append(Positions(part.indices + start, part.is_scalar))
+        except KeyError as error:
+            missing = missing or error
+        start += length
+    if not parts and missing is not None:
+        raise ValueError(missing.args[0]) from missing
+    is_scalar = all(part.is_scalar for part in parts)
+    if is_scalar and len(parts) > 1:
+        raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} is in {len(parts)} stores; select by position, with isel")
+    return Positions(np.concatenate([part.indices for part in parts])[:: step or 1], is_scalar)
+
+
+class _Chosen:
+    """The reader's arguments, as selections are added to them."""
+
+    def __init__(self, arguments: dict[str, Any], axes: Axes):
+        self._given, self._axes = arguments, axes
+        self._picks: dict[str, Any] = {}
+        self._along: dict[int, tuple[str, Positions]] = {}
+        # Dropped: where the only element is.
+        self._single: dict[str, int] = {}
+
+    def add(self, name: str, dim: str, stores: list[Positions]) -> None:
+        first = stores[0]
+        if not all(len(one.indices) for one in stores):
+            raise ValueError(f"zarr_reader: {name}: {dim!r}: expected at least one element, but the selection is empty")
+        if dim in self._axes.dims:
+            if any(not np.array_equal(one.indices, first.indices) for one in stores):
+                raise ValueError(
+                    f"zarr_reader: {name}: {dim!r}: expected the same positions in all stores, since samples are cut along it"
+                )
+            self._along[self._axes.dims.index(dim)] = (name, first)
+            return
+        same = all(np.array_equal(one.indices, first.indices) for one in stores)
+        same = same and len(set(self._axes.lengths(dim))) == 1
+        if first.is_scalar and same:
+            self._single[dim] = int(first.indices[0])
+            return
+        if not same and len({len(one.indices) for one in stores}) > 1:
+            counts = ", ".join(str(len(one.indices)) for one in stores)
+            raise ValueError(f"zarr_reader: {name}: {dim!r}: expected as many elements in each store, but found {counts}")
+        if first.is_scalar:
+            self._single[dim] = 0
+        elif same and np.array_equal(first.indices, np.arange(self._axes.lengths(dim)[0])):
+            return
+        self._picks[dim] = first.indices.tolist() if same else [one.indices.tolist() for one in stores]
+
+    def arguments(self) -> dict[str, Any]:
+        found = dict(self._given)
+        if self._picks:
+            found["pick"] = _merged_picks(found.get("pick"), self._picks)
+        if not self._along and not self._single:
+            return found
+        for name in ("roi_start", "roi_end"):
+            if found.get(name) is not None and self._along:
+                raise ValueError(f"zarr_reader: {name}: expected {name} or a selection along dims, but found both")
+        cut = _Cut(self._given, self._axes)
+        for i, (name, positions) in self._along.items():
+            cut.restrict(i, name, positions)
+        for dim, position in self._single.items():
+            cut.drop(dim, position)
+        return found | cut.arguments()
+
+
+def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
+    picks: dict[str, Any] = dict(cast(Mapping[str, Any], given)) if isinstance(given, Mapping) else {}
+    if given and not isinstance(given, Mapping):
+        raise TypeError("zarr_reader: pick: expected a dictionary where sel or isel is given too")
+    for dim in new:
+        if dim in picks:
+            raise ValueError(f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found both")
+    return picks | new
+
+
+class _Cut:
+    """The arguments for each of ``dims``, all of them written out."""
+
+    def __init__(self, given: dict[str, Any], axes: Axes):
+        self._axes = axes
+        self._dims = list(axes.dims)
+        self._crops = [str(dim) for dim in _names(given.get("random_crop"))]
+        self._offsets = [int(offset) for offset in _names(given.get("offsets"))] or [0]
+        lengths = [axes.axis_length(i) for i in range(len(self._dims))]
+        self._window = axes.listed("window", given, 0)
+        self._stride = axes.listed("stride", given, 1)
+        self._start = axes.listed("roi_start", given, 0)
+        self._end = _names(given.get("roi_end")) or lengths
+        self._step: list[int] = axes.listed("step", given, 0) if given.get("step") is not None else []
+
+    def restrict(self, i: int, name: str, positions: Positions) -> None:
+        """Keeps the selected elements of one of ``dims``."""
+        dim, indices = self._dims[i], positions.indices
+        if positions.is_scalar and self._window[i]:
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: a single element has no windows: give a slice, or window 0 along it"
+            )
+        spacing = positions.spacing()
+        if spacing is None:
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: only evenly spaced ascending elements can be selected along a dimension that "
+                f"samples are cut along; give another slice, several readers, or positions with pick={{{dim!r}: [...]}}"
+            )
+        self._start[i], self._end[i] = int(indices[0]), int(indices[-1]) + 1
+        if spacing > 1:
+            self._space(i, name, spacing, len(indices))
+
+    def _space(self, i: int, name: str, spacing: int, count: int) -> None:
+        """Has windows, their steps and offsets count selected elements."""
+        dim = self._dims[i]
+        if dim in self._crops or str(i) in self._crops:
+            raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
+        step = self._steps()
+        if self._window[i] == -1:
+            self._window[i] = count
+            step[i] = self._window[i]
+        self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
+        self._stride[i] *= spacing
+        if i == 0:
+            self._offsets = [offset * spacing for offset in self._offsets]
+
+    def _steps(self) -> list[int]:
+        if self._step:
+            return list(self._step)
+        found: list[int] = []
+        for i, window in enumerate(self._window):
+            crop = self._dims[i] in self._crops or str(i) in self._crops
+            found.append(0 if crop else window if window > 0 else 1 if window == 0 else max(self._end[i] - self._start[i], 1))
+        return found
+
+    def drop(self, dim: str, position: int) -> None:
+        """Takes a single element of a dimension that samples aren't cut along."""
+        if self._step:
+            self._step.append(1)
+        self._dims.append(dim)
+        for one, value in ((self._window, 0), (self._stride, 1), (self._start, position), (self._end, position + 1)):
+            one.append(value)
+
+    def arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "dims": self._dims, "window": self._window, "stride": self._stride, "roi_start": self._start, "roi_end": self._end,
+        }
+        if self._step:
+            found["step"] = self._step
+        if self._offsets != [0]:
+            found["offsets"] = self._offsets
+        return found
+
+
+def _names(value: Any) -> list[Any]:
+    return [] if value is None else values.items(value)

@@ -1,0 +1,190 @@
+"""Batches for PyTorch: :class:`Loader` reads a Zarr store without DALI's boilerplate.
+
+::
+
+    from dali_zarr.torch import Loader
+
+    loader = Loader("era5.zarr", arrays=["t2m", "z"], offsets={"input": 0, "target": 6}, batch_size=16, random_shuffle=True)
+    for batch in loader:
+        loss = criterion(model(batch["input"]["t2m"]), batch["target"]["t2m"])
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from . import _arguments
+from ._arguments.types import Integers, LoaderArguments, Paths
+from ._loading import outputs, ranks
+from ._loading.labels import Labels
+from ._loading.loader import BaseLoader
+from ._loading.reading import Plan, Transform
+
+__all__ = ["Batch", "Loader"]
+
+class Batch(dict[str, Any]):
+    """Tensors by name, each with the samples as its first dimension; with nested offsets, batches by the names of these."""
+
+    index: torch.Tensor | None
+    """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: _Origin | None = None):
+        super().__init__(values)
+        self._origin = _origin
+        self.index = None if _origin is None else _origin.index
+
+    @property
+    def coords(self) -> dict[str, npt.NDArray[Any]]:
+        """Labels of the samples by dimension, as NumPy's arrays (datetime64, or cftime's objects, for times), which are read when
+        they are first asked for. Their shape is (sample,), or (sample, window) along dimensions that have windows; those of an
+        inner batch are shifted by its offset."""
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        return self._origin.coords()
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Batch:
+        """The same batch on another device, or its floating-point tensors in another type; ``coords`` stay."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            to = dtype if tensor.is_floating_point() else None
+            return tensor.to(device=device, dtype=to, non_blocking=non_blocking)
+
+        return self._with(moved)
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory."""
+        return self._with(torch.Tensor.pin_memory)
+
+    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        values = {
+            name: value._with(change) if isinstance(value, Batch) else change(value) if isinstance(value, torch.Tensor) else value
+            for name, value in self.items()
+        }
+        return Batch(values, _origin=self._origin)
+
+
+class _Origin:
+    """Where the samples of a batch come from."""
+
+    def __init__(self, labels: Labels, index: torch.Tensor, offset: int):
+        self.labels, self.index, self.offset = labels, index, offset
+
+    def coords(self) -> dict[str, npt.NDArray[Any]]:
+        index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
+        return self.labels.of(index, self.offset)
+
+
+class Loader(BaseLoader[Batch]):
+    """Batches of samples from a Zarr store, decoded ahead of time, on the GPU where the codec allows it.
+
+    Iterating gives an epoch of :class:`Batch`, mappings of tensors by the names of arrays. Tensors share DALI's memory: nothing
+    is copied. Each iteration is a new epoch; all ranks have equally many batches.
+    """
+
+    def __init__(
+        self,
+        path: Paths,
+        *,
+        batch_size: int = 1,
+        device: str | torch.device | None = None,
+        offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
+        drop_last: bool = False,
+        pad_last_batch: bool = False,
+        process_group: Any = None,
+        shard_id: int | None = None,
+        num_shards: int | None = None,
+        transform: Transform | None = None,
+        num_threads: int = 2,
+        return_index: bool = False,
+        **arguments: Unpack[LoaderArguments],
+    ):
+        """Opens the store, and reads ahead from the first iteration on.
+
+        Args:
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`.
+            batch_size: Samples in each batch of this rank.
+            device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: the current CUDA device where there is one.
+            offsets: A list: names have the offset (``t2m+6``). A dictionary: batches are nested, ``{"input": 0, "target": 6}``
+                gives ``batch["target"]["t2m"]``; its values may be lists.
+            drop_last: Leave out a last batch that isn't full on all ranks. Otherwise it is shorter, on some ranks perhaps empty.
+            pad_last_batch: Fill the last batch with repetitions of the last sample instead.
+            process_group: Whose ranks share the samples; default: all of ``torch.distributed``, else of torchrun's environment.
+            shard_id, num_shards: The rank and how many there are, where nothing else tells them; ranks with the same ``shard_id``
+                (of a parallel model) get the same samples.
+            transform: A function of DALI's operators, run in the same pipeline: from the outputs by name (nested as the batch is)
+                to a dictionary of outputs by name.
+            num_threads: Threads of DALI's for the transform.
+            return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
+            arguments: The others of :func:`dali_zarr.zarr_reader`, which explains them. The output of ``stack_arrays`` is called
+                ``"stacked"``; where an offset has a name, that is its name.
+
+        Raises:
+            TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
+            RuntimeError: In a worker process of a DataLoader.
+        """
+        _check_worker()
+        on = _device(device)
+        rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
+        flat = outputs.offsets_of(offsets)
+        given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+        # A selection with gaps spreads them.
+        told = tuple(given.pop("offsets", ()))
+        self._return_index = return_index
+        self._labels = Labels(given)
+        plan = Plan(
+            arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
+            device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,
+            shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
+        )
+        super().__init__(plan, drop_last, pad_last_batch)
+
+    def _check_process(self) -> None:
+        _check_worker()
+        super()._check_process()
+
+    def _taken(self, found: list[Any], valid: int) -> Batch:
+        tensors = [self._tensor(output, valid) for output in found]
+        index = tensors.pop()
+
+        def made(values: dict[str, Any], group: str) -> Batch:
+            offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)
+            return Batch(values, _origin=_Origin(self._labels, index, offset))
+
+        batch = outputs.nested(self._reading.places, tensors, made)
+        if self._return_index:
+            batch["index"] = index
+        return batch
+
+    def _tensor(self, output: Any, valid: int) -> torch.Tensor:
+        # As DALI's own iterator: the tensor keeps DALI's buffer, which isn't used again before the tensor is gone and what was
+        # queued for it has run, on the stream that is current for its device now.
+        tensor = torch.from_dlpack(output.as_tensor())
+        return tensor if valid == self._plan.batch_size else tensor[:valid]
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    on = torch.device("cuda" if device == "gpu" else device)
+    if on.type not in ("cpu", "cuda"):
+        raise ValueError(f"dali_zarr: device: expected 'cuda' or 'cpu', but found {str(device)!r}")
+    has_index = ":" in str(on)
+    return torch.device("cuda", torch.cuda.current_device()) if on.type == "cuda" and not has_index else on
+
+
+def _check_worker() -> None:
+    """Raises RuntimeError in a worker process of a DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        raise RuntimeError(
+            "dali_zarr: a Loader can't be used in a worker process of a DataLoader: it reads ahead with threads of its own and "
+            "needs no workers; iterate over it itself, without a DataLoader around it"
+        )

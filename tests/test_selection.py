@@ -1,0 +1,504 @@
+"""sel and isel: what is selected is what xarray selects, in thousands of random cases; what can't be expressed is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import dali_zarr
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+from support.pipelines import run_script, to_numpy
+from support.stores import Layout, chunk_files, write_array, write_era5
+
+xr = pytest.importorskip("xarray", reason="selection by label needs xarray")
+
+from dali_zarr._selection import axes as axes_module  # noqa: E402
+from dali_zarr._selection import coordinates, select  # noqa: E402
+
+CASES = int(os.environ.get("DALI_ZARR_SELECTIONS", "2000"))
+REFUSALS = (
+    "a list can't be selected along", "only evenly spaced", "has no windows",
+    "as many elements in each",
+)
+
+
+# Random cases, without stores: what the reader would be told, carried out by NumPy.
+
+
+def calendar(draw, length: int) -> tuple[np.ndarray, dict[str, Any]]:
+    name = draw(st.sampled_from(["standard", "noleap", "360_day", "julian"]))
+    start = draw(st.integers(0, 400))
+    values = start + np.cumsum([draw(st.sampled_from([1, 6, 24, 24 * 20])) for _ in range(length)])
+    return values.astype(draw(st.sampled_from(["int32", "float64"]))), {"units": "hours since 2019-12-30", "calendar": name}
+
+
+def numbers(draw, length: int) -> tuple[np.ndarray, dict[str, Any]]:
+    values = np.array(draw(st.lists(st.integers(-20, 20), min_size=length, max_size=length, unique=draw(st.booleans()))))
+    if draw(st.booleans()):
+        values = np.sort(values)[:: draw(st.sampled_from([1, -1]))]
+    dtype = draw(st.sampled_from(["int16", "int64", "float32", "float64"]))
+    packed = {"scale_factor": 0.5, "add_offset": 1.0} if draw(st.booleans()) and dtype == "int16" else {}
+    return values.astype(dtype), packed
+
+
+def labels(draw, values: np.ndarray) -> Any:
+    """A label, a list of some, or a slice; mostly of coordinates that there are."""
+    is_time = values.dtype.kind in "MO"
+
+    def one():
+        value = values[draw(st.integers(0, len(values) - 1))]
+        kind = draw(st.sampled_from(["it", "it", "it", "near"]))
+        if is_time:
+            text = value.isoformat() if values.dtype.kind == "O" else str(value.astype("datetime64[s]"))
+            return text[: draw(st.sampled_from([4, 7, 10, 13]))] if kind == "near" else (text if draw(st.booleans()) else value)
+        return value if kind == "it" else float(value) + draw(st.sampled_from([0.25, -0.25, 7]))
+
+    match draw(st.sampled_from(["one", "list", "slice", "slice", "slice"])):
+        case "one":
+            return one()
+        case "list":
+            return [one() for _ in range(draw(st.integers(1, 4)))]
+    start, stop = (draw(st.one_of(st.none(), st.builds(one))) for _ in range(2))
+    return slice(start, stop, draw(st.sampled_from([None, None, 1, 2, 3])))
+
+
+def indices(draw, length: int) -> Any:
+    number = st.integers(-length - 1, length)
+    match draw(st.sampled_from(["one", "list", "slice", "slice", "bools"])):
+        case "one":
+            return draw(number)
+        case "list":
+            return draw(st.lists(number, min_size=1, max_size=4))
+        case "bools":
+            return np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length)))
+    return slice(*(draw(st.one_of(st.none(), number)) for _ in range(2)), draw(st.sampled_from([None, 1, 2, 3, -1])))
+
+
+@st.composite
+def cases(draw) -> SimpleNamespace:
+    """Stores (joined along time), coordinates, and a selection."""
+    stores = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    lengths = [draw(st.integers(1, 6)) for _ in range(stores)]
+    time, attributes = (calendar if draw(st.booleans()) else numbers)(draw, sum(lengths))
+    if stores > 1:
+        time = np.unique(time)
+        lengths[-1] = len(time) - sum(lengths[:-1])
+    if lengths[-1] < 1:
+        stores, lengths = 1, [len(time)]
+    ends = np.cumsum(lengths)
+    coords = [{"time": (time[e - n : e], attributes)} for e, n in zip(ends, lengths)]
+    level_length, lat_length = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    level = numbers(draw, level_length) if draw(st.booleans()) else None
+    for coord in coords:
+        if level is not None:
+            coord["level"] = level
+            if stores > 1 and draw(st.booleans()):
+                coord["level"] = (level[0][np.array(draw(st.permutations(range(level_length))))], level[1])
+    variables = [{d: coordinates.decoded(d, *c) for d, c in coord.items()} for coord in coords]
+    sel, isel = {}, {}
+    for dim, length in (("time", sum(lengths)), ("level", level_length), ("lat", lat_length)):
+        match draw(st.sampled_from(["none", "sel", "sel", "isel"])):
+            case "sel" if dim in variables[0]:
+                among = variables if dim == "time" else variables[:1]
+                sel[dim] = labels(draw, np.concatenate([np.asarray(v[dim].values) for v in among]))
+            case "sel":
+                sel[dim] = indices(draw, length)
+            case "isel":
+                isel[dim] = indices(draw, length)
+    method = draw(st.sampled_from([None, None, "nearest", "ffill", "bfill"]))
+    if not any(not isinstance(label, slice) for label in sel.values()):
+        method = None
+    tolerance = draw(st.sampled_from([None, 0.5])) if method and not any(v["time"].dtype.kind in "MO" for v in variables) else None
+    window = draw(st.sampled_from([0, 0, 0, 2, 3, -1]))
+    how = {"window": [window]} if window else {}
+    if draw(st.booleans()):
+        how |= {"stride": [draw(st.integers(1, 2))], "offsets": [0, draw(st.integers(-2, 2))]}
+    if draw(st.booleans()):
+        how["step"] = [draw(st.integers(1, 3))]
+    shapes = [(n, level_length, lat_length) for n in lengths]
+    return SimpleNamespace(variables=variables, shapes=shapes, sel=sel, isel=isel, method=method, tolerance=tolerance, how=how)
+
+
+def in_memory(case, monkeypatch) -> None:
+    array = axes_module.Array("a", ("time", "level", "lat"), tuple(case.shapes))
+    axes = axes_module.Axes([f"store{i}" for i in range(len(case.shapes))], {}, [array], ["time"], {})
+    for store, variables in enumerate(case.variables):
+        for dim in ("time", "level", "lat"):
+            axes._variables[dim, store] = variables.get(dim)
+    monkeypatch.setattr(axes_module.Axes, "of_reader", lambda _: axes)
+
+
+def values_of(case) -> list[np.ndarray]:
+    start, found = 0, []
+    for shape in case.shapes:
+        found.append(np.arange(start, start + np.prod(shape)).reshape(shape))
+        start += np.prod(shape)
+    return found
+
+
+def samples(values, window: int, step: int | None, stride: int, offsets: list[int], start=0, end=None) -> list[np.ndarray]:
+    """Windows along the first dimension, offset by offset; "drop"."""
+    end = len(values) if end is None else end
+    width = end - start if window == -1 else window or 1
+    step = step or (end - start if window == -1 else width)
+    starts = [
+        s for s in range(start, end, step)
+        if all(start <= s + o and s + o + (width - 1) * stride < end for o in offsets)
+    ]
+    return [np.array([values[s + o : s + o + (width - 1) * stride + 1 : stride] for s in starts]) for o in offsets]
+
+
+def carried_out(case, told) -> list[np.ndarray]:
+    """What a reader with these arguments reads."""
+    parts = []
+    for store, values in enumerate(values_of(case)):
+        for axis, dim in ((1, "level"), (2, "lat")):
+            chosen = told.get("pick", {}).get(dim)
+            if chosen is not None:
+                chosen = chosen[store] if isinstance(chosen[0], list) else chosen
+                values = np.take(values, chosen, axis)
+        parts.append(values)
+    values = np.concatenate(parts)
+    dims = told.get("dims", ["time"])
+    for i, dim in list(enumerate(dims))[:0:-1]:
+        assert told["window"][i] == 0 and told["roi_end"][i] == told["roi_start"][i] + 1
+        values = np.take(values, told["roi_start"][i], ["time", "level", "lat"].index(dim))
+        if dim == "level":
+            values = np.expand_dims(values, 1)
+        else:
+            values = np.expand_dims(values, 2)
+    drop = tuple({"level": 1, "lat": 2}[dim] for dim in dims[1:])
+    values = np.squeeze(values, drop) if drop else values
+    one = {name: told.get(name, [default])[0] for name, default in (("window", 0), ("stride", 1), ("roi_start", 0))}
+    step = told["step"][0] if "step" in told else None
+    end = told["roi_end"][0] if "roi_end" in told else len(values)
+    offsets = told.get("offsets", [0])
+    return samples(values, one["window"], step, one["stride"], offsets, one["roi_start"], end)
+
+
+def expected(case) -> list[np.ndarray]:
+    """The same by xarray: each store's other dimensions, then time, then windows over what is selected."""
+    parts = []
+    options = {"method": case.method, "tolerance": case.tolerance} if case.method else {}
+    times = [v["time"] for v in case.variables]
+    for values, variables in zip(values_of(case), case.variables):
+        array = xr.DataArray(values, dims=("time", "level", "lat"), coords={d: v for d, v in variables.items() if d != "time"})
+        for dim in ("level", "lat"):
+            if dim in case.sel:
+                array = array.sel({dim: case.sel[dim]}, **({} if isinstance(case.sel[dim], slice) else options))
+            elif dim in case.isel:
+                array = array.isel({dim: case.isel[dim]})
+        parts.append(array.values)
+    dims = ["time"] + [f"d{i}" for i in range(parts[0].ndim - 1)]
+    joined = xr.DataArray(np.concatenate(parts), dims=dims, coords={"time": xr.Variable.concat(times, "time")})
+    if "time" in case.sel:
+        joined = joined.sel(time=case.sel["time"], **({} if isinstance(case.sel["time"], slice) else options))
+    elif "time" in case.isel:
+        joined = joined.isel(time=case.isel["time"])
+    if joined.ndim < len(dims):
+        joined = joined.expand_dims("time")
+    assert joined.size
+    how = case.how
+    one = {name: how.get(name, [default])[0] for name, default in (("window", 0), ("stride", 1))}
+    return samples(joined.values, one["window"], how.get("step", [None])[0], one["stride"], how.get("offsets", [0]))
+
+
+OUTCOMES: dict[str, int] = {}
+
+
+@pytest.mark.timeout_s(900)
+@pytest.mark.filterwarnings("ignore")
+def test_random_selections(monkeypatch):
+    OUTCOMES.clear()
+
+    @settings(max_examples=CASES)
+    @given(cases())
+    def check(case):
+        with monkeypatch.context() as patch:
+            in_memory(case, patch)
+            try:
+                want: Any = expected(case)
+            except Exception as error:
+                want = error
+            given_ = {"path": "s", "sel": case.sel, "isel": case.isel, "method": case.method, "tolerance": case.tolerance}
+            try:
+                told = select.resolved(given_ | case.how)
+            except (ValueError, TypeError, IndexError) as error:
+                refused = next((text for text in REFUSALS if text in str(error)), None)
+                assert refused or isinstance(want, Exception), (case, error)
+                OUTCOMES[refused or "both raise"] = OUTCOMES.get(refused or "both raise", 0) + 1
+                return
+        assert not isinstance(want, Exception), (case, want)
+        found = carried_out(case, told if case.sel or case.isel else told | case.how)
+        assert [f.tolist() for f in found] == [w.tolist() for w in want], (case, told)
+        OUTCOMES["equal"] = OUTCOMES.get("equal", 0) + 1
+
+    check()
+    assert OUTCOMES["equal"] > CASES / 3 and OUTCOMES["both raise"] > CASES / 50, OUTCOMES
+
+
+# The same with stores, read.
+
+HOURS = 40
+LEVELS = [1000, 850, 500, 300, 100]
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
+def era5(request, tmp_path_factory):
+    """z (time, level, latitude, longitude) and others, with packed latitudes and times of a calendar."""
+    path = tmp_path_factory.mktemp("selection") / "era5.zarr"
+    write_era5(path, hours=HOURS, zarr_format=request.param)
+    time = {"units": "hours since 2020-02-27", "calendar": "noleap" if request.param == 2 else "standard"}
+    fill = None if request.param == 2 else 0
+    write_array(path, "level", np.array(LEVELS, "int32"), dims=("level",), zarr_format=request.param, fill_value=fill)
+    packed = {"scale_factor": 0.25, "add_offset": 10.0}
+    write_array(
+        path, "latitude", np.arange(12, dtype="int16")[::-1].copy(), dims=("latitude",), attributes=packed,
+        zarr_format=request.param, fill_value=-1,
+    )
+    group = zarr.open_group(path)
+    group["time"].attrs.update(time)
+    if request.param == 2:
+        # xarray takes the fill value for missing: no time is 0.
+        group["time"][:] = np.arange(HOURS) + 1
+    return path
+
+
+def opened(path):
+    return xr.open_zarr(path, consolidated=False)
+
+
+def read(path, arrays=("z",), count=100, function=fn.zarr_reader, **args) -> list[np.ndarray]:
+    """The first batch, without what pads it."""
+    pipe = Pipeline(batch_size=count, num_threads=1, device_id=None)
+    with pipe:
+        out = function(path=path, arrays=list(arrays), host_memory_limit="128MiB", name="reader", pad_last_batch=True, **args)
+        pipe.set_outputs(*(out if isinstance(out, (list, tuple)) else [out]))
+    pipe.build()
+    return [to_numpy(o)[: pipe.epoch_size("reader")] for o in pipe.run()]
+
+
+SELECTIONS = [
+    {"time": slice("2020-02-27T05", "2020-02-28T03")}, {"time": "2020-02-28"}, {"time": slice(None, None, 7)},
+    {"time": slice("2020-02-28", None, 3), "level": [500, 850, 500]}, {"level": 300}, {"level": slice(850, 300)},
+    {"level": slice(None, None, -1)}, {"latitude": slice(12.0, 10.5)}, {"latitude": 12.25, "level": 850},
+    {"latitude": [11.0, 10.25], "longitude": [3, 0], "time": slice("2020-02-28", "2020-02-28")}, {"longitude": slice(2, 9, 3)},
+]
+
+
+@pytest.mark.parametrize("sel", SELECTIONS, ids=str)
+@pytest.mark.parametrize("function", [fn.zarr_reader, dali_zarr.zarr_reader], ids=["fn", "typed"])
+def test_values_are_xarrays(era5, sel, function):
+    want = opened(era5).z.sel(sel).values
+    (found,) = read(era5, sel=sel, function=function)
+    assert found.shape == want.shape and (found == want).all()
+
+
+@pytest.mark.parametrize(
+    ("sel", "method", "tolerance"),
+    [({"level": 480}, "nearest", None), ({"level": [480, 110]}, "nearest", 30), ({"latitude": 10.9}, "nearest", 0.2),
+     ({"level": 480, "time": slice("2020-02-28", None)}, "nearest", None)],
+    ids=str,
+)
+def test_methods(era5, sel, method, tolerance):
+    ds, slices = opened(era5).z, {dim: label for dim, label in sel.items() if isinstance(label, slice)}
+    others = {dim: label for dim, label in sel.items() if dim not in slices}
+    want = ds.sel(slices).sel(others, method=method, tolerance=tolerance).values
+    (found,) = read(era5, sel=sel, method=method, tolerance=tolerance)
+    assert (found == want).all()
+
+
+@pytest.mark.parametrize(
+    "isel", [{"time": slice(-10, None)}, {"time": 3}, {"level": [-1, 0], "latitude": slice(None, 5)}, {"longitude": 7}], ids=str,
+)
+def test_positions(era5, isel):
+    want = opened(era5).z.isel(isel).values
+    (found,) = read(era5, isel=isel)
+    assert (found == (want if want.ndim == found.ndim else want[None])).all()
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_windows_count_selected_elements(written, data):
+    """Windows, steps, strides and offsets over a selection with a step are those over what xarray selects."""
+    start, spacing = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 4))
+    window, stride = data.draw(st.sampled_from([0, 1, 2, 3, -1])), data.draw(st.integers(1, 2))
+    offsets, step = data.draw(st.sampled_from([[0], [0, 1], [0, -2], [1]])), data.draw(st.sampled_from([None, 1, 2]))
+    selection = slice(start, None, spacing)
+    values = np.arange(31)[selection]
+    want = samples(values, window, step, stride, offsets)
+    how = {"window": [window], "stride": [stride], "offsets": offsets} | ({"step": [step]} if step else {})
+    try:
+        found = read(written, ["n"], isel={"time": selection}, **how)
+    except ValueError as error:
+        assert len(want[0]) == 0, error
+        return
+    assert [f.reshape(len(f), -1).tolist() for f in found] == [w.reshape(len(w), -1).tolist() for w in want]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("windows")
+    write_array(path, "n", np.arange(31, dtype="int64"), layout=Layout((4,)), dims=("time",))
+    return path
+
+
+def test_stacks_lose_a_level(era5):
+    """With a single level z is a channel as t2m is."""
+    (found,) = read(era5, ["t2m", "z"], stack_arrays=True, sel={"level": 500})
+    ds = opened(era5)
+    assert (found == np.stack([ds.t2m.values, ds.z.sel(level=500).values], 1)).all()
+
+
+def test_joined_stores_are_looked_up_each(tmp_path):
+    """Levels in another order, and times of other units; slices go on over the border."""
+    for year, levels in ((2020, [1000, 500]), (2021, [500, 1000])):
+        path = tmp_path / str(year)
+        write_array(path, "z", np.random.default_rng(year).random((6, 2)).astype("float32"), dims=("time", "level"))
+        write_array(path, "level", np.array(levels), dims=("level",))
+        write_array(
+            path, "time", np.arange(6) * 30, dims=("time",),
+            attributes={"units": f"days since {year}-07-01", "calendar": "standard"},
+        )
+    paths = [tmp_path / "2020", tmp_path / "2021"]
+    ds = xr.concat([opened(path) for path in paths], "time", join="outer", data_vars="all")
+    for time in (slice("2020-09", "2021-08"), slice("2021", None), slice(None, None, 5), "2020", "2021-07-01"):
+        for level in (500, [1000, 500]):
+            (found,) = read(paths, sel={"time": time, "level": level})
+            want = ds.z.sel(time=time, level=level).values
+            assert (found == want.reshape(found.shape)).all(), (time, level)
+    (found,) = read(paths, sel={"time": "2021-01-15"}, method="nearest")
+    assert (found == np.random.default_rng(2020).random((6, 2)).astype("float32")[5]).all()
+
+
+def test_explain_and_the_loader_take_them(era5):
+    torch_loader = pytest.importorskip("torch") and dali_zarr.torch.Loader
+    sel = {"time": slice("2020-02-28", None, 2), "level": [500, 850]}
+    e = dali_zarr.explain(path=era5, arrays="z", sel=sel, offsets=[0, 1])
+    assert e["samples"] == opened(era5).z.sel(sel).sizes["time"] - 1 and e["outputs"][0]["shape"] == [2, 12, 20]
+    loader = torch_loader(
+        era5, arrays=["z"], sel=sel, offsets={"now": 0, "next": 1}, batch_size=9, device="cpu", host_memory_limit="128MiB",
+    )
+    (batch,) = loader
+    want = opened(era5).z.sel(sel)
+    assert (batch["next"]["z"].numpy() == want.values[1:]).all()
+    assert [str(t) for t in batch["next"].coords["time"]] == [str(t) for t in want.time.values[1:]]
+
+
+def test_the_command_line(era5, capsys, monkeypatch):
+    from dali_zarr.__main__ import main
+
+    words = ["dali_zarr", "explain", str(era5), "--arrays", "z", "--json"]
+    sel = ["--sel", "time=2020-02-27T05..2020-02-28T03", "level=480,850", "--method", "nearest"]
+    monkeypatch.setattr("sys.argv", [*words, *sel])
+    assert main() == 0
+    args = {"sel": {"time": slice("2020-02-27T05", "2020-02-28T03"), "level": [480, 850]}, "method": "nearest"}
+    assert capsys.readouterr().out == dali_zarr.explain(path=era5, arrays="z", json=True, **args) + "\n"
+    monkeypatch.setattr("sys.argv", [*words, "--isel", "time=0..20..2", "level=-1"])
+    assert main() == 0
+    isel = {"time": slice(0, 20, 2), "level": -1}
+    assert capsys.readouterr().out == dali_zarr.explain(path=era5, arrays="z", json=True, isel=isel) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "words"),
+    [
+        ({"sel": {"level": 700}}, ValueError, "sel: 'level': 700 isn't among the coordinates: 1000, 850, 500, 300, 100"),
+        ({"sel": {"levle": 500}}, ValueError, 'no array has a dimension "levle"; .*did you mean level?'),
+        ({"sel": {"time": ["2020-02-28T01"]}}, ValueError, "a list can't be selected along .*give a slice, or positions with pick"),
+        ({"isel": {"time": slice(None, None, -1)}}, ValueError, "only evenly spaced ascending elements"),
+        ({"isel": {"time": 3}, "window": [2]}, ValueError, "a single element has no windows"),
+        ({"sel": {"time": slice("1999", "2000")}}, ValueError, "the selection is empty"),
+        ({"sel": {"level": 500}, "isel": {"level": 1}}, ValueError, "one of both for each dimension, but found two for 'level'"),
+        ({"sel": {"level": 500}, "pick": {"level": [1]}}, ValueError, "expected pick or a selection, but found both|level"),
+        ({"sel": {"time": slice(None)}, "roi_start": [2]}, ValueError, "expected roi_start or a selection"),
+        ({"isel": {"level": 9}}, IndexError, "index 9 is out of bounds"),
+        ({"isel": {"level": 1.5}}, TypeError, "expected integers, a slice or bools, but found 1.5"),
+        ({"sel": [500]}, TypeError, "expected a dictionary from dimensions to labels"),
+        ({"method": "nearest"}, ValueError, "method: expected labels in sel that aren't slices"),
+        ({"sel": {"level": 500}, "tolerance": 1}, ValueError, "tolerance: expected a method too"),
+        ({"sel": {"level": 480}, "method": "closest"}, ValueError, "can't be looked up"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(era5, args, kind, words):
+    with pytest.raises(kind, match=f"^zarr_reader: .*{words}"):
+        dali_zarr.explain(path=era5, arrays=["z"], **args)
+
+
+def test_nothing_is_imported_for_positions(era5):
+    out = run_script(
+        "import sys, dali_zarr\n"
+        "dali_zarr.explain(path=sys.argv[1], arrays=['z'], isel={'time': slice(5), 'level': [0]})\n"
+        "print('xarray' in sys.modules, 'zarr' in sys.modules, 'cftime' in sys.modules)", str(era5),
+    )
+    assert out.split() == ["False", "False", "False"]
+
+
+def test_only_coordinates_are_read(era5, tmp_path):
+    path = shutil.copytree(era5, tmp_path / "copy")
+    for file in chunk_files(path, "z"):
+        file.unlink()
+    sel = {"time": slice("2020-02-28", None), "level": 500}
+    with_data, without = (dali_zarr.explain(path=p, arrays=["z"], sel=sel)["samples"] for p in (era5, path))
+    assert with_data == without
+
+
+# Splits, and datasets of xarray.
+
+
+def test_splits(era5):
+    parts = dali_zarr.splits(
+        path=era5, arrays=["z"], sel={"level": 500}, random_shuffle=True, offsets=[0, 1],
+        train=slice(None, "2020-02-27T20"), validation=slice("2020-02-27T21", "2020-02-28T05"), test=slice("2020-02-28T06", None),
+    )
+    assert list(parts) == ["train", "validation", "test"]
+    assert [part.get("random_shuffle") for part in parts.values()] == [True, False, False]
+    ds = opened(era5).z.sel(level=500)
+    sizes = [dali_zarr.explain(**part)["samples"] for part in parts.values()]
+    assert sizes == [ds.sel(time=part["sel"]["time"]).sizes["time"] - 1 for part in parts.values()]
+    assert sum(sizes) == HOURS - 3, "no sample reaches from one part into another"
+    with pytest.raises(ValueError, match="train and test share 4"):
+        dali_zarr.splits(path=era5, arrays=["z"], train=slice(None, "2020-02-28T03"), test=slice("2020-02-28T00", None))
+    with pytest.raises(ValueError, match="at least one of train"):
+        dali_zarr.splits(path=era5, arrays=["z"])
+    with pytest.raises(ValueError, match="found them in sel too"):
+        dali_zarr.splits(path=era5, arrays=["z"], sel={"time": slice(None)}, train="2020-02-27")
+
+
+@pytest.mark.parametrize("sel", [s for s in SELECTIONS if "longitude" not in s and s.get("level") != [500, 850, 500]], ids=str)
+def test_from_xarray(era5, sel):
+    ds = opened(era5)[["z"]].sel(sel)
+    args = dali_zarr.from_xarray(ds)
+    assert args["path"] == str(era5) and args["arrays"] == ["z"]
+    (found,) = read(**args)
+    assert (found == ds.z.values).all()
+
+
+def test_what_from_xarray_refuses(era5):
+    ds = opened(era5)[["z"]]
+    with pytest.raises(ValueError, match="'z' isn't as it was opened"):
+        dali_zarr.from_xarray(ds.isel(time=slice(3)) * 2, path=era5)
+    with pytest.raises(ValueError, match="'longitude' has no coordinates, so it can't be told which 3 of 20"):
+        dali_zarr.from_xarray(ds.isel(longitude=slice(3)))
+    with pytest.raises(ValueError, match="doesn't tell its store"):
+        dali_zarr.from_xarray(xr.Dataset({"z": ds.z.variable}))
+    with pytest.raises(ValueError, match="isn't a coordinate of 'level' in the store"):
+        dali_zarr.from_xarray(ds.assign_coords(level=[1, 2, 3, 4, 5]))
+
+
+def test_from_xarray_decodes(tmp_path):
+    values = np.arange(12, dtype="int16").reshape(4, 3)
+    write_array(tmp_path, "a", values, dims=("t", "x"), attributes={"scale_factor": 0.5, "_FillValue": 7} | {"_FillValue": 7})
+    ds = opened(tmp_path)
+    args = dali_zarr.from_xarray(ds)
+    assert args == {"path": str(tmp_path), "arrays": ["a"], "mask_and_scale": True}
+    np.testing.assert_array_equal(read(**args)[0], ds.a.values)

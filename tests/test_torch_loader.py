@@ -1,0 +1,503 @@
+"""dali_zarr.torch.Loader: its batches, epochs and states, by the values that come out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import dali_zarr
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import run_script
+from support.stores import Layout, write_array, write_era5
+
+torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
+
+from dali_zarr.torch import Batch, Loader  # noqa: E402
+
+STEPS = 23
+HOURS = np.arange("2020-01-01", "2020-01-02", dtype="datetime64[h]").astype("datetime64[ns]")[:STEPS]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Numbered samples, fields that belong to them, hours and levels."""
+    base = tmp_path_factory.mktemp("loader")
+    write_array(base, "n", np.arange(STEPS, dtype=np.int64), layout=Layout((4,)), dims=("time",))
+    write_array(base, "u", np.arange(STEPS, dtype=np.uint16) + 65000, layout=Layout((4,)), dims=("time",))
+    write_array(base, "field", fields(), layout=Layout((2, 2, 3, 4)), dims=("time", "level", "lat", "lon"))
+    write_array(base, "level", np.array([1000, 500], dtype="int32"), dims=("level",))
+    write_array(base, "lat", np.array([0.5, 1.5, 2.5]), dims=("lat",))
+    write_array(
+        base, "time", np.arange(STEPS, dtype=np.int64), dims=("time",),
+        attributes={"units": "hours since 2020-01-01", "calendar": "standard"},
+    )
+    return base
+
+
+def fields() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((STEPS, 2, 3, 5)).astype("float32")
+
+
+def make(path, device="cpu", batch_size=4, **args):
+    limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})
+    return Loader(path, device=device, batch_size=batch_size, **limits, **({"arrays": ["n"]} | args))
+
+
+def numbers(batches) -> list[list[int]]:
+    return [batch["n"].tolist() for batch in batches]
+
+
+def flat(epoch) -> list[int]:
+    return [n for batch in epoch for n in batch]
+
+
+# Batches.
+
+
+def test_tensors_by_name(path, device):
+    """Values equal the store's, types are PyTorch's, and the last batch is shorter."""
+    loader = make(path, device, arrays=["field", "n", "u"])
+    batches = list(loader)
+    assert len(loader) == len(batches) == 6 and [len(b["n"]) for b in batches] == [4, 4, 4, 4, 4, 3]
+    for i, batch in enumerate(batches):
+        where = slice(4 * i, min(4 * i + 4, STEPS))
+        assert list(batch) == ["field", "n", "u"] and isinstance(batch, Batch)
+        assert all(t.device.type == ("cuda" if device == "gpu" else "cpu") for t in batch.values())
+        assert [t.dtype for t in batch.values()] == [torch.float32, torch.int64, torch.uint16]
+        np.testing.assert_array_equal(batch["field"].cpu().numpy(), fields()[where])
+        np.testing.assert_array_equal(batch["u"].cpu().numpy(), np.arange(STEPS, dtype=np.uint16)[where] + 65000)
+        assert batch.index.cpu().tolist() == [[n] for n in range(STEPS)[where]]
+
+
+def test_offsets_in_names(path):
+    (batch, *_) = make(path, offsets=[0, 6, -2], arrays=["n", "field"])
+    assert list(batch) == ["n", "field", "n+6", "field+6", "n-2", "field-2"]
+    assert batch["n+6"].tolist() == [8, 9, 10, 11] and batch["n-2"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("target", [6, [6, 7]], ids=str)
+def test_nested_offsets(path, target):
+    (batch, *_) = make(path, offsets={"input": 0, "target": target}, arrays=["n", "field"])
+    assert list(batch) == ["input", "target"] and batch["input"]["n"].tolist() == [0, 1, 2, 3]
+    name = "n" if target == 6 else "n+6"
+    assert batch["target"][name].tolist() == [6, 7, 8, 9]
+    assert (batch.coords["time"] == HOURS[:4]).all()
+    assert (batch["target"].coords["time"] == HOURS[6:10] if target == 6 else HOURS[:4]).all()
+
+
+def test_stacks(path):
+    (batch, *_) = make(path, arrays=["field", "n"], stack_arrays=True, dtype="float32", offsets=[0, 1])
+    assert {name: tuple(t.shape) for name, t in batch.items()} == {"stacked": (4, 2, 2, 3, 5), "stacked+1": (4, 2, 2, 3, 5)}
+    (batch, *_) = make(path, arrays=["field"], stack_arrays=True, offsets={"input": 0, "target": 1})
+    assert {name: tuple(t.shape) for name, t in batch.items()} == {"input": (4, 1, 2, 3, 5), "target": (4, 1, 2, 3, 5)}
+
+
+def test_the_only_array_needs_no_name(tmp_path):
+    write_array(tmp_path, "a", np.ones((5, 2), "float32"), dims=("t", "x"))
+    (batch, *_) = Loader(tmp_path, device="cpu", batch_size=2)
+    assert list(batch) == ["a"]
+
+
+def test_outputs_of_one_name_are_refused(path):
+    with pytest.raises(ValueError, match="expected each output once, but found 'n' twice"):
+        make(path, arrays=["n", "n"])
+
+
+def test_moving_a_batch(path):
+    (batch, *_) = make(path, arrays=["field", "n"], offsets={"input": 0, "target": 1}, return_index=True)
+    moved = batch.to("meta")
+    assert isinstance(moved, Batch) and moved["input"]["field"].device.type == "meta"
+    assert (moved["target"].coords["time"] == HOURS[1:5]).all() and moved.index is batch.index
+    half = batch.to(dtype=torch.bfloat16)
+    assert (half["input"]["field"].dtype, half["input"]["n"].dtype) == (torch.bfloat16, torch.int64)
+    assert half["index"].dtype == torch.int64
+    assert batch.to(torch.float64)["target"]["field"].dtype == torch.float64
+
+
+def test_coordinates(path):
+    """One label for each sample, or for each element of its window; times are datetime64."""
+    (first, *_) = make(path, arrays=["field"], dims=["time", "lat", "lon"], window=[3, 0, -1], step=[1, 1, 1], stride=[2, 1, 1])
+    coords = first.coords
+    assert coords["time"].dtype == "datetime64[ns]" and coords["time"].shape == (4, 3)
+    assert (coords["time"][0] == HOURS[[0, 2, 4]]).all()
+    assert coords["lat"].tolist() == [0.5, 1.5, 2.5, 0.5]
+    assert coords["lon"].tolist() == [[0, 1, 2, 3, 4]] * 4, "without coordinates, positions"
+
+
+def test_coordinates_beyond_the_store(path):
+    loader = make(path, arrays=["n"], window=[3], step=[1], out_of_bounds_policy="pad", batch_size=STEPS)
+    (batch,) = loader
+    assert np.isnat(batch.coords["time"][-1]).tolist() == [False, True, True]
+
+
+def test_coordinates_of_joined_stores(tmp_path):
+    for year in (2020, 2021):
+        write_era5(tmp_path / str(year), hours=5)
+        zarr.open_group(tmp_path / str(year))["time"].attrs["units"] = f"hours since {year}-01-01"
+    loader = make([tmp_path / "2020", tmp_path / "2021"], arrays=["t2m"], batch_size=10)
+    (batch,) = loader
+    expected = [np.datetime64(f"{year}-01-01T{hour:02}") for year in (2020, 2021) for hour in range(5)]
+    assert batch.coords["time"].tolist() == np.array(expected, "datetime64[ns]").tolist()
+
+
+def test_nothing_is_copied(path, device, monkeypatch):
+    """Tensors lie where DALI's outputs do."""
+    from nvidia.dali.pipeline import Pipeline
+
+    seen, share = [], Pipeline.share_outputs
+
+    def watched(pipe, *args, **kwargs):
+        outputs = share(pipe, *args, **kwargs)
+        seen.append([output.as_tensor().data_ptr() for output in outputs])
+        return outputs
+
+    monkeypatch.setattr(Pipeline, "share_outputs", watched)
+    for batch in make(path, device, arrays=["field", "n"]):
+        assert [t.data_ptr() for t in batch.values()] == seen[-1][:2]
+
+
+def test_tensors_stay_what_they_are(path, device):
+    """Batches that are kept aren't written over, in later epochs nor after the loader is gone."""
+    loader = make(path, device, arrays=["field", "n"], random_shuffle=True)
+    kept = [batch for _ in range(3) for batch in loader]
+    del loader
+    for batch in kept:
+        np.testing.assert_array_equal(batch["field"].cpu().numpy(), fields()[batch["n"].cpu().numpy()])
+
+
+def test_a_transform(path, device):
+    """DALI's operators in the same pipeline, from names to names; nested as batches are."""
+    from nvidia.dali import fn
+
+    def doubled(outputs):
+        return {"twice": outputs["input"]["n"] * 2, "target": {"n": outputs["target"]["n"], "copy": fn.copy(outputs["input"]["n"])}}
+
+    (batch, *_) = make(path, device, offsets={"input": 0, "target": 6}, transform=doubled)
+    assert list(batch) == ["twice", "target"] and batch["twice"].tolist() == [0, 2, 4, 6]
+    assert batch["target"]["n"].tolist() == [6, 7, 8, 9] and batch["target"]["copy"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="transform: expected a dictionary from names to outputs"):
+        make(path, device, transform=lambda outputs: outputs["n"])
+
+
+# Epochs.
+
+
+def test_each_iteration_is_an_epoch(path):
+    loader = make(path, random_shuffle=True)
+    epochs = [flat(numbers(loader)) for _ in range(3)]
+    assert all(sorted(epoch) == list(range(STEPS)) for epoch in epochs) and epochs[0] != epochs[1]
+    assert loader.epoch == 2
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 6])
+def test_an_iteration_that_stopped_is_over(path, stop):
+    """As with limits on the batches of an epoch, sanity checks, or loops that stop at len(loader)."""
+    straight = make(path, random_shuffle=True)
+    epochs = [numbers(straight) for _ in range(3)]
+    loader = make(path, random_shuffle=True)
+    assert numbers(itertools.islice(loader, stop)) == epochs[0][:stop]
+    assert numbers(loader) == epochs[1]
+    assert numbers(itertools.islice(loader, stop)) == epochs[2][:stop] and loader.epoch == 2
+
+
+def test_an_older_iteration_cannot_go_on(path):
+    loader = make(path)
+    first = iter(loader)
+    next(first)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="another iteration over this loader has begun"):
+        next(first)
+
+
+def test_set_epoch(path):
+    straight = make(path, random_shuffle=True)
+    epochs = [numbers(straight) for _ in range(5)]
+    loader = make(path, random_shuffle=True)
+    for epoch in (0, 1, 4, 2, 2, 3):
+        loader.set_epoch(epoch)
+        assert (numbers(loader), loader.epoch) == (epochs[epoch], epoch)
+    next(iter(loader))
+    loader.set_epoch(4)
+    assert numbers(loader) == epochs[4]
+    with pytest.raises(ValueError, match="at least 0"):
+        loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("how", [{}, {"drop_last": True}, {"pad_last_batch": True}], ids=str)
+def test_ranks(path, world, how):
+    """Equally many batches on all ranks; each sample once, but those that are dropped or repeated."""
+    loaders = [make(path, shard_id=rank, num_shards=world, random_shuffle=True, **how) for rank in range(world)]
+    own = STEPS // world // 4 if "drop_last" in how else math.ceil(math.ceil(STEPS / world) / 4)
+    for _ in range(3):
+        epochs = [numbers(loader) for loader in loaders]
+        assert {len(epoch) for epoch in epochs} == {len(loader) for loader in loaders} == {own}
+        found = sorted(n for epoch in epochs for n in flat(epoch))
+        sizes = {len(batch) for epoch in epochs for batch in epoch}
+        if how:
+            assert sizes == {4} and len(found) == 4 * own * world
+            assert len(set(found)) == (len(found) if "drop_last" in how else STEPS)
+        else:
+            assert found == list(range(STEPS)) and max(sizes) == 4
+
+
+def test_dropping_all_is_an_error(path):
+    with pytest.raises(ValueError, match="drop_last: expected at least one whole batch, but the 23 samples on 2 ranks"):
+        make(path, batch_size=12, num_shards=2, shard_id=0, drop_last=True)
+    with pytest.raises(ValueError, match="drop_last or pad_last_batch"):
+        make(path, drop_last=True, pad_last_batch=True)
+
+
+# Ranks from elsewhere.
+
+
+def test_the_rank_of_torchrun(path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert flat(numbers(make(path))) == list(range(11, STEPS))
+    assert flat(numbers(make(path, shard_id=0, num_shards=3))) == list(range(7))
+    with pytest.raises(ValueError, match="both shard_id and num_shards"):
+        make(path, shard_id=0)
+
+
+DISTRIBUTED = """
+import sys
+import torch.distributed as dist
+from dali_zarr.torch import Loader
+path, rendezvous, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=4)
+pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+how = {"arrays": ["n"], "device": "cpu", "batch_size": 4, "host_memory_limit": "128MiB"}
+print([n for batch in Loader(path, **how) for n in batch["n"].tolist()])
+print([n for batch in Loader(path, process_group=pairs[rank % 2], **how) for n in batch["n"].tolist()])
+dist.destroy_process_group()
+"""
+
+
+def test_process_groups(path, tmp_path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", DISTRIBUTED, str(path), str(tmp_path / "rendezvous")]
+    processes = [
+        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(4)
+    ]
+    try:
+        lines = [[eval(line) for line in p.communicate(timeout=120)[0].splitlines() if line.startswith("[")] for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [all_ for all_, _ in lines] == [list(range(STEPS * r // 4, STEPS * (r + 1) // 4)) for r in range(4)]
+    assert [pair for _, pair in lines] == [list(range(11)), list(range(11)), list(range(11, STEPS)), list(range(11, STEPS))]
+
+
+# States.
+
+
+@pytest.mark.parametrize("how", [{}, {"drop_last": True}, {"stick_to_shard": True}], ids=str)
+def test_a_state_at_every_step(path, how):
+    """From each batch of two epochs, the first iteration is the rest of the epoch, and the next ones are whole."""
+    how = {"random_shuffle": True, "num_shards": 2, "shard_id": 1, "batch_size": 3, **how}
+    straight = make(path, **how)
+    epochs = [numbers(straight) for _ in range(4)]
+    length = len(straight)
+    loader = make(path, **how)
+    for epoch in range(2):
+        for step, _ in enumerate(loader, 1):
+            other = make(path, **how)
+            state = loader.state_dict()
+            other.load_state_dict(pickle.loads(pickle.dumps(state)))
+            rest = epochs[epoch][step:]
+            assert len(other) == length
+            found = [numbers(other) for _ in range(2)]
+            assert found == ([rest, epochs[epoch + 1]] if rest else epochs[epoch + 1 : epoch + 3])
+
+
+def test_a_state_before_the_first_batch_and_twice(path):
+    loader = make(path, random_shuffle=True)
+    epoch = numbers(loader)
+    other = make(path, random_shuffle=True)
+    other.load_state_dict(make(path, random_shuffle=True).state_dict())
+    assert numbers(other) == epoch
+    other.load_state_dict(make(path, random_shuffle=True).state_dict())
+    assert numbers(other) == epoch
+
+
+def test_set_epoch_of_the_epoch_that_goes_on(path):
+    """Loops that call set_epoch in each epoch go on within the one that was interrupted."""
+    loader = make(path, random_shuffle=True)
+    epochs = [numbers(loader) for _ in range(3)]
+    loader = make(path, random_shuffle=True)
+    loader.set_epoch(1)
+    for step, _ in enumerate(loader, 1):
+        if step == 2:
+            break
+    other = make(path, random_shuffle=True)
+    other.load_state_dict(loader.state_dict())
+    other.set_epoch(1)
+    assert numbers(other) == epochs[1][2:]
+    other.set_epoch(2)
+    assert numbers(other) == epochs[2]
+
+
+def test_random_operators_go_on(path):
+    """On the same rank a transform's random numbers are those of the straight run."""
+    from nvidia.dali import fn
+
+    def noisy(outputs):
+        return {"n": outputs["n"], "noise": fn.random.uniform(range=[0, 1])}
+
+    def noise(loader):
+        return [batch["noise"].tolist() for batch in loader]
+
+    straight = [noise(loader) for loader in [make(path, transform=noisy)] for _ in range(2)]
+    loader = make(path, transform=noisy)
+    next(it := iter(loader))
+    next(it)
+    other = make(path, transform=noisy)
+    other.load_state_dict(loader.state_dict())
+    assert [noise(other), noise(other)] == [straight[0][2:], straight[1]]
+    ranks = [make(path, transform=noisy, shard_id=rank, num_shards=2) for rank in range(2)]
+    assert noise(ranks[0]) != noise(ranks[1])
+
+
+def test_states_that_do_not_fit(path):
+    """The message says what differs, and the loader can be used as before."""
+    state = make(path, random_shuffle=True).state_dict()
+    loader = make(path, random_shuffle=True, seed=3)
+    with pytest.raises(ValueError, match="seed: the default in the checkpoint, 3 here"):
+        loader.load_state_dict(state)
+    assert sorted(flat(numbers(loader))) == list(range(STEPS))
+    for wrong in ({}, {"version": 99, "reader": "{}"}, {"version": 1}):
+        with pytest.raises(ValueError, match="expected the state of a loader"):
+            loader.load_state_dict(wrong)
+
+
+def test_states_are_plain(path, tmp_path):
+    """Frameworks load states with weights_only."""
+    loader = make(path)
+    next(iter(loader))
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
+
+
+def test_an_abandoned_rest_is_over(path):
+    """After other ranks took over in mid-epoch and stopped again, all go on with the same whole epoch, and to any other one."""
+    two = [make(path, random_shuffle=True, num_shards=2, shard_id=rank) for rank in range(2)]
+    its = [iter(loader) for loader in two]
+    seen = [n for it in its for n in next(it)["n"].tolist()]
+    three = [make(path, random_shuffle=True, num_shards=3, shard_id=rank) for rank in range(3)]
+    for loader in three:
+        loader.load_state_dict(two[1].state_dict())
+        seen += next(iter(loader))["n"].tolist()
+    assert len(set(seen)) == len(seen) == 20
+    for epoch in (None, None, 0, 5):
+        for loader in three if epoch is not None else ():
+            loader.set_epoch(epoch)
+        assert sorted(n for loader in three for n in flat(numbers(loader))) == list(range(STEPS))
+        assert {loader.epoch for loader in three} == {loader.epoch for loader in three[:1]}
+
+
+SCHEDULES = int(os.environ.get("DALI_ZARR_SCHEDULES", "200"))
+
+
+@pytest.mark.timeout_s(900)
+@pytest.mark.parametrize("part", range(4))
+def test_random_schedules_of_worlds_and_stops(path, part):
+    """Whatever the worlds, batch sizes and stops: each sample comes once in each epoch, and all ranks count equally."""
+    for number in range(part, SCHEDULES, 4):
+        check_schedule(path, random.Random(number), number)
+
+
+def check_schedule(path, rng, number):
+    how = {"random_shuffle": rng.random() < 0.8, "seed": number, "initial_fill": rng.choice([4, 1024])}
+    state, seen, epochs = None, [], 0
+    log = []
+    while epochs < 3:
+        world, batch_size = rng.choice([1, 2, 3, 4, 5]), rng.choice([1, 2, 3, 4, 7])
+        stick = rng.random() < 0.3
+        loaders = [
+            make(path, batch_size=batch_size, shard_id=r, num_shards=world, stick_to_shard=stick, **how) for r in range(world)
+        ]
+        log.append((world, batch_size, stick))
+        if state is not None:
+            for loader in loaders:
+                loader.load_state_dict(state)
+        for _ in range(rng.choice([1, 1, 2])):
+            lengths = {len(loader) for loader in loaders}
+            assert len(lengths) == 1, (number, log)
+            before = loaders[0]._reading.course.batches_before() + loaders[0]._reading.course.part().done
+            its, count = [iter(loader) for loader in loaders], rng.choice([None, None, 0, 1, 2, 3, 5])
+            delivered = 0
+            while count is None or delivered < count:
+                batches = [next(it, None) for it in its]
+                assert len({batch is None for batch in batches}) == 1, (number, log)
+                if batches[0] is None:
+                    break
+                delivered += 1
+                seen += [n for batch in batches for n in batch["n"].tolist()]
+            if count is None:
+                assert before + delivered == lengths.pop(), (number, log, "len is what an epoch has")
+            state = rng.choice(loaders).state_dict()
+            if len(seen) == STEPS:
+                assert sorted(seen) == list(range(STEPS)), (number, log)
+                seen, epochs = [], epochs + 1
+            else:
+                assert len(set(seen)) == len(seen) < STEPS, (number, log)
+                break
+
+
+# Where it can't be used, and what it costs.
+
+
+class Wrapped(torch.utils.data.IterableDataset):
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        return iter(make(self.path))
+
+
+def test_workers_are_refused(path):
+    with pytest.raises(RuntimeError, match="can't be used in a worker process of a DataLoader.*iterate over it itself"):
+        list(torch.utils.data.DataLoader(Wrapped(path), batch_size=None, num_workers=1))
+    with pytest.raises(TypeError, match="can't be pickled or sent to worker processes.*without a DataLoader around it"):
+        pickle.dumps(make(path))
+
+
+def test_a_forked_process_is_refused(path):
+    loader = make(path)
+    next(iter(loader))
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            iter(loader)
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert "was made in another process" in pipe.read()
+    os.waitpid(pid, 0)
+
+
+def test_importing_it_is_left_to_its_users():
+    out = run_script("import dali_zarr, sys\nprint('torch' in sys.modules)\ndali_zarr.torch.Loader\nprint('torch' in sys.modules)")
+    assert out.split() == ["False", "True"]
+
+
+def test_wrong_arguments(path):
+    with pytest.raises(ValueError, match="device: expected 'cuda' or 'cpu', but found 'mps'"):
+        make(path, "mps")
+    with pytest.raises(TypeError, match="windw: there is no such argument; did you mean window?"):
+        make(path, windw=[3])
+    with pytest.raises(ValueError, match="expected an array 'x'"):
+        make(path, arrays=["x"])
+    assert Path(dali_zarr.__file__).exists()

@@ -1,0 +1,134 @@
+"""The typed function and DALI's schema are the same interface, and type checkers accept the package and its examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import numpy as np
+import pytest
+from dali_zarr._arguments import names, values
+from dali_zarr._arguments.types import ReaderArguments
+from nvidia.dali import backend, fn, types
+from nvidia.dali.pipeline import Pipeline
+from support.stores import write_era5
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = backend.GetSchema("readers__Zarr")
+ARGUMENTS = {name for name in SCHEMA.GetArgumentNames() if not name.startswith("_")}
+PARAMETERS = inspect.signature(dali_zarr.zarr_reader).parameters
+# What every operator of DALI takes, and no schema lists.
+COMMON = {"device": "cpu", "name": None}
+
+
+def default_of(name: str) -> Any:
+    """The schema's default, as Python writes it; None where there is none, or an empty list."""
+    if not SCHEMA.HasArgumentDefaultValue(name):
+        return None
+    text = SCHEMA.GetArgumentDefaultValueString(name)
+    return None if text == "[]" else eval(text, {"__builtins__": {}}, {"True": True, "False": False})
+
+
+def test_the_signature_is_the_schemas():
+    assert set(PARAMETERS) == ARGUMENTS | set(COMMON) | names.SELECTION
+    assert all(PARAMETERS[name].default is None for name in names.SELECTION)
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in PARAMETERS.values())
+    for name in ARGUMENTS:
+        assert SCHEMA.IsArgumentOptional(name) == (PARAMETERS[name].default is not inspect.Parameter.empty), name
+        if SCHEMA.IsArgumentOptional(name):
+            expected = default_of(name)
+            expected = expected[0] if name == "bytes_per_sample_hint" else expected
+            assert PARAMETERS[name].default == expected, name
+            assert type(PARAMETERS[name].default) is type(expected), name
+    assert {name: PARAMETERS[name].default for name in COMMON} == COMMON
+
+
+def test_the_types_are_the_schemas():
+    """A bool is a bool, and whole numbers, sizes and lists are what DALI has them for."""
+    hints = {name: hint.__forward_arg__ for name, hint in ReaderArguments.__annotations__.items()}
+    assert set(hints) == ARGUMENTS - {"path", "preserve", "bytes_per_sample_hint"} | {"name"} | names.SELECTION
+    of = {name: SCHEMA.GetArgumentType(name) for name in ARGUMENTS}
+    assert {name for name in of if of[name] == types.BOOL} == values.BOOLS | {"preserve"}
+    whole = {name for name in of if of[name].name in ("INT64", "_INT64_VEC")}
+    assert whole == values.INTEGERS | values.BYTES
+    assert hints == {name: PARAMETERS[name].annotation for name in hints}
+
+
+def test_every_argument_is_explained():
+    doc = dali_zarr.zarr_reader.__doc__
+    explained = {name.strip() for line in doc.splitlines() if line.startswith(" " * 8) and ":" in line
+             for name in line.split(":")[0].split(",")}
+    assert set(PARAMETERS) <= explained
+
+
+def test_it_is_the_operator(tmp_path):
+    write_era5(tmp_path, hours=8)
+    args = {"path": tmp_path, "arrays": ["t2m"], "offsets": np.array([0, 1]), "mean": 1 / 3, "dtype": np.float64}
+
+    def read(function):
+        pipe = Pipeline(batch_size=3, num_threads=1, device_id=None)
+        with pipe:
+            pipe.set_outputs(*function(host_memory_limit=128 << 20, **args))
+        return [np.asarray(out.as_array()) for out in pipe.run()]
+
+    for ours, dalis in zip(read(dali_zarr.zarr_reader), read(fn.zarr_reader), strict=True):
+        assert ours.tobytes() == dalis.tobytes() and ours.dtype == "float64"
+
+
+def test_what_is_not_given_is_not_passed(monkeypatch):
+    """So that DALI's own defaults hold, whatever they are."""
+    seen = {}
+    monkeypatch.setattr(fn, "zarr_reader", lambda **arguments: seen.update(arguments))
+    dali_zarr.zarr_reader(path="s", seed=-1, num_shards=2, pad_last_batch=False, offsets=[0])
+    assert seen == {"path": "s", "num_shards": 2, "offsets": [0]}
+
+
+def test_the_package_is_typed():
+    assert (Path(dali_zarr.__file__).parent / "py.typed").exists()
+
+
+def pyright() -> list[str]:
+    if importlib.util.find_spec("pyright"):
+        return [sys.executable, "-m", "pyright"]
+    if found := shutil.which("pyright"):
+        return [found]
+    pytest.skip("pyright isn't installed: pip install 'pyright[nodejs]'")
+
+
+USES = """
+import dali_zarr
+print(dali_zarr.explain(path="s", arrays=["a"])["samples"])
+dali_zarr.zarr_reader(path="s", windw=3)
+dali_zarr.zarr_reader(path="s", random_shuffle="yes")
+dali_zarr.explain(path="s", out_of_bounds_policy="wrap")
+"""
+
+
+def checked(project: Path) -> list[dict[str, Any]]:
+    """What pyright finds in a project."""
+    command = [*pyright(), "--outputjson", "--pythonpath", sys.executable, "--project", str(project)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    found = json.loads(done.stdout)
+    assert found["summary"]["filesAnalyzed"] > 0, done.stdout
+    return [d for d in found["generalDiagnostics"] if d["severity"] in ("error", "warning")]
+
+
+@pytest.mark.timeout_s(600)
+def test_pyright_strict():
+    """The package and the examples; pyproject.toml has the settings."""
+    found = [f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in checked(ROOT)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.timeout_s(600)
+def test_pyright_finds_what_is_wrong(tmp_path):
+    (tmp_path / "uses.py").write_text(USES)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT / "python")]}))
+    assert {d["range"]["start"]["line"] for d in checked(tmp_path)} == {3, 4, 5}
