@@ -127,12 +127,14 @@ def check(
     pipe = build(device, batch_size, **args)
     try:
         expected = oracle.batches()
+        names = [] if args.get("stack_arrays") else [f"array {name}" for name in args["arrays"]]
         rounds = max(1, int(np.ceil(oracle.epoch_length(0) * epochs / batch_size)))
         for number in range(rounds):
             outputs = pipe.run()
             for i, (out, want, layout) in enumerate(zip(outputs, next(expected), oracle.layouts(), strict=True)):
-                same(to_numpy(out), want, f"batch {number}, output {i}")
-                assert out.layout() == layout, f"output {i}: layout {out.layout()!r}, expected {layout!r}"
+                what = f"batch {number}, {names[i] if i < len(names) else f'output {i}'}"
+                same(to_numpy(out), want, what)
+                assert out.layout() == layout, f"{what}: layout {out.layout()!r}, expected {layout!r}"
     finally:
         del pipe
     return oracle
