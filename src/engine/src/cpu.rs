@@ -18,11 +18,24 @@ use crate::{assemble, nvtx};
 /// The decode threads.
 pub(crate) struct DecodePool(Workers<Task>);
 
+/// How much lower the priority of threads is that work beside a model (see `nice` in sched(7)).
+const BACKGROUND: i32 = 10;
+
 impl DecodePool {
-    pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
+    /// Starts the threads. In the `background` they leave the cores to the threads of the training process.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn new(threads: usize, background: bool, shared: &Shared) -> Result<Self> {
         let body = || {
             let shared = shared.clone();
-            Ok(move |work| run(&work, &shared))
+            Ok(move |work| {
+                if background {
+                    // SAFETY: it changes a number of the calling thread alone. If the system refuses, nothing changes.
+                    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, BACKGROUND) };
+                }
+                run(&work, &shared);
+            })
         };
         Workers::new("decode", threads, shared, body).map(Self)
     }

@@ -116,7 +116,7 @@ impl Reader {
         let setup = Setup {
             rules,
             fetch: Box::new(FetchPool::new(rules.reads, copy_lanes, &shared)?),
-            decode: Box::new(DecodePool::new(memory.threads, &shared)?),
+            decode: Box::new(DecodePool::new(memory.threads, spec.device != Device::Cpu, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,
             slots: memory.slots,
