@@ -5,6 +5,7 @@
 //! `pick` by coordinates asks [`labels`] before. It knows nothing of DALI or Python.
 
 pub mod assemble;
+pub mod budget;
 pub mod cache;
 pub mod codec;
 pub mod cuda;

@@ -6,7 +6,7 @@ use super::chunks::{Group, Handle, State};
 use super::scheduler::Scheduler;
 use super::stats::Stats;
 use super::tasks::{GroupId, Outcome};
-use super::wave::{Content, Wave, WaveChunk, WaveLimits};
+use super::wave::{Content, DIRECT_COPY, Wave, WaveChunk, WaveLimits};
 use crate::memory::{Span, arena};
 
 /// Uncompressed bytes that make a wave worth launching while more is being read.
@@ -64,7 +64,7 @@ impl Scheduler {
                 || (self.pending.is_empty() && (loose >= EAGER_USES || all_idle))
                 || self.pending_encoded >= limits.decoded
                 || self.pending.len() >= limits.chunks
-                || self.pending_raw >= EAGER_WAVE.min(limits.encoded);
+                || self.pending_raw >= EAGER_WAVE.min(limits.decoded);
             if more_comes && !full {
                 return;
             }
@@ -103,13 +103,18 @@ impl Scheduler {
                 self.pending.pop_front();
                 continue;
             };
-            let room = encoded + arena::rounded(span.len) <= limits.encoded
+            // Large decoded chunks are copied straight to their slots.
+            let staged = match content {
+                Content::Decoded if span.len >= DIRECT_COPY => 0,
+                _ => arena::rounded(span.len),
+            };
+            let room = encoded + staged <= limits.encoded
                 && decoded + on_gpu <= limits.decoded
                 && wave.chunks.len() < limits.chunks;
             if !wave.chunks.is_empty() && !room {
                 break;
             }
-            encoded += arena::rounded(span.len);
+            encoded += staged;
             decoded += on_gpu;
             self.pending.pop_front();
             match content {

@@ -15,7 +15,6 @@
 mod admission;
 mod arrival;
 mod batches;
-pub mod budget;
 pub(crate) mod catalog;
 pub(crate) mod chunks;
 mod decode;

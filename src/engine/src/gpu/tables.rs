@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
+use crate::budget::DeviceBudget;
+use crate::budget::device::{JOB_TABLE, TABLE_PER_BLOCK, TABLE_PER_STREAM};
 use crate::cuda::decode::DecodeArrays;
 use crate::cuda::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use crate::error::Result;
-use crate::flow::budget::{DeviceBudget, JOB_TABLE, TABLE_PER_BLOCK, TABLE_PER_STREAM};
 use dali_zarr_kernels::Job;
 use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
 

@@ -3,6 +3,7 @@
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
+mod reserve;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -19,19 +20,24 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::budget::There;
 use crate::cache::Cache;
+use crate::cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::flow::stats::Stats;
 use crate::flow::tasks::Shared;
 use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
+use crate::gpu;
 pub use crate::memory::HostBuffer;
+use crate::memory::Machine;
 use crate::nvtx;
 use crate::order::Sample;
 use crate::spec::{Device, Spec};
-use needs::{reserve, rules};
+use needs::{landing, rules};
 use opening::Opened;
 use progress::{Progress, Start};
+use reserve::Memory;
 
 /// One output of every batch: the same for all samples, since all samples have one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +134,21 @@ impl Reader {
     }
 
     /// Reserves the memory and starts the threads.
-    pub(crate) fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, mut opened: Opened) -> Result<Self> {
+        let device = match spec.device {
+            Device::Cpu => None,
+            Device::Gpu(ordinal) => Some(cuda::Device::open(ordinal)?),
+        };
+        let cufile = match &device {
+            Some(device) => gpu::storage::choose(spec, &opened.catalog, device)?,
+            None => None,
+        };
+        if let (Some(_), Some(of)) = (cufile, &mut opened.needs.device) {
+            of.landing = landing(spec, opened.needs.encoded);
+        }
+        let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
+        let there = There { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
+        let budget = opened.divide(spec, &there)?.accepted()?;
         let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
@@ -146,15 +166,17 @@ impl Reader {
             events: events.clone(),
             stop: Arc::clone(&stop),
         };
-        let memory = reserve(spec, &needs, &outputs, &shared)?;
-        let window = memory.window;
-        let rules = rules(spec, &needs, &order, window, memory.indexes);
+        let memory = match &device {
+            None => Memory::on_host(&budget, &outputs, spec.batch_size)?,
+            Some(device) => Memory::on_device(device, &budget, &needs, &shared, cufile)?,
+        };
+        let rules = rules(spec, &needs, &order, &budget);
         let ways = memory.lanes.as_deref().filter(|_| memory.past_host || shared.catalog.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
             rules,
             fetch: Box::new(FetchPool::new(rules.reads, ways, &shared)?),
-            decode: Box::new(DecodePool::new(memory.threads, &shared)?),
+            decode: Box::new(DecodePool::new(budget.host.threads, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,
             slots: memory.slots,
@@ -178,7 +200,7 @@ impl Reader {
             // Its channel is closed now, so it has ended or is about to.
             let _ = planner.join();
         })?;
-        let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
+        let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
         let notes = notes.into_iter().map(|n| n.text).collect();
         Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
     }

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use super::needs::{bound_chunks, bound_counts, needs};
+use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
+use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
 use crate::cache;
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
-use crate::flow::budget::Needs;
 use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{ArrayShape, Geometry};
 use crate::gpu;
+use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::spec::{DecodeDevice, Device, Io, Spec};
@@ -87,6 +88,80 @@ impl Opened {
         let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
         Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
     }
+
+    /// Divides the memory. Where device memory holds so few chunks of an array that the CPU would decode them sooner than the
+    /// GPU, and the user leaves it to the reader, the CPU does.
+    ///
+    /// # Errors
+    /// Those of [`budget::divide`].
+    pub fn divide(&mut self, spec: &Spec, there: &There) -> Result<Division> {
+        let asked = Asked::of(spec);
+        let division = budget::divide(&self.needs, &asked, there)?;
+        let reads_to_device = self.needs.device.is_some_and(|device| device.landing > 0);
+        if spec.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
+            return Ok(division);
+        }
+        let slow = self.slow_on_gpu(&division, &asked);
+        let Some(catalog) = Arc::get_mut(&mut self.catalog).filter(|_| !slow.is_empty()) else { return Ok(division) };
+        let routes = catalog.routes.clone();
+        slow.iter().for_each(|s| catalog.routes[s.array][s.part] = Route::Cpu);
+        let needs = needs(spec, catalog, &self.outputs, &mut self.order.clone())?;
+        let on_cpu = budget::divide(&needs, &asked, there)?;
+        // Host memory may hold too little for as many threads.
+        let threads = on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.bounced).max(1));
+        let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
+        if !on_cpu.is_accepted() || !slow.iter().all(sooner) {
+            catalog.routes = routes;
+            return Ok(division);
+        }
+        let notes: Vec<Note> = slow.iter().map(|s| self.note(s, &division, &asked)).collect();
+        self.notes.extend(notes);
+        self.needs = needs;
+        Ok(on_cpu)
+    }
+
+    /// What the GPU would decode with this division, and the CPU sooner.
+    fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
+        let Some(device) = &division.budget.device else { return Vec::new() };
+        let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
+            let rates = Rates::of(of.format.packed().filter(|_| route == Route::Gpu)?.compression());
+            let latency = rates.latency(of.largest_bytes);
+            let expected = Expected {
+                gpu: device.rate(&self.needs, latency),
+                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.window, latency),
+                cpu: rates.on_cpu(asked.threads),
+            };
+            expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
+        };
+        parts(&self.catalog).filter_map(slow).collect()
+    }
+
+    fn note(&self, slow: &Slow, division: &Division, asked: &Asked) -> Note {
+        let Slow { array, part, rates, expected } = *slow;
+        let of = &self.catalog.dataset.arrays[array];
+        let gb = |rate: f64| rate / 1e9;
+        let limit = budget::device::limit_for_rate(&self.needs, asked.window, rates.on_cpu(asked.threads));
+        let text = format!(
+            "store {}, array '{}': decoded on the CPU: device_memory_limit ({}) holds so few of its chunks that the GPU is expected \
+             to decode {:.1} GB/s, and the CPU's {} threads {:.1} GB/s; with {} or more the GPU decodes it",
+            self.catalog.dataset.stores[of.parts[part].store].location(),
+            of.name,
+            shown(division.limits.device),
+            gb(expected.gpu),
+            asked.threads,
+            gb(expected.cpu),
+            shown(limit)
+        );
+        Note { array, part, text }
+    }
+}
+
+/// Chunks of a part of an array that the CPU decodes sooner than the GPU.
+struct Slow {
+    array: usize,
+    part: usize,
+    rates: Rates,
+    expected: Expected,
 }
 
 /// What geometry knows of an array.

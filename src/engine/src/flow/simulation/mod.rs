@@ -22,6 +22,7 @@ use super::shards::ShardId;
 use super::tasks::{Decode, Fetch, Read, Shared, Task};
 use super::wave::{Lanes, Storage, Upload, Wave, WaveLimits};
 use super::{Event, Plan};
+use crate::budget::{Budget, DeviceBudget};
 use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
 use crate::memory::{Lease, Pool, Span};
@@ -37,6 +38,15 @@ pub(crate) struct Config {
     pub threads: usize,
     /// If batches are delivered to a GPU.
     pub gpu: Option<GpuConfig>,
+}
+
+impl Config {
+    /// Those of a reader with this budget.
+    pub fn new(rules: Rules, budget: &Budget) -> Self {
+        let gpu = |d: &DeviceBudget| GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) };
+        let Budget { host, device, .. } = budget;
+        Self { rules, staging: host.block, threads: host.threads, gpu: device.as_ref().map(gpu) }
+    }
 }
 
 /// The memory and the lanes of a simulated GPU.

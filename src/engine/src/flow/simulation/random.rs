@@ -27,13 +27,13 @@ use super::expected::Batched;
 use super::memory::{Content, Memory};
 use super::stores::Prepared;
 use super::{Simulation, Work, World};
+use crate::budget::There;
 use crate::error::{Error, Result};
-use crate::explain::memory::Memory as Budget;
+use crate::explain::memory::simulated;
 use crate::memory::Span;
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::random::{GOLDEN, below, key, mix};
-use crate::reader::needs::There;
 use crate::spec::Spec;
 
 /// Random numbers from a seed.
@@ -507,11 +507,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
         ..reader.spec.clone()
     };
-    let config = Budget::new(&spec, catalog, &opened.needs, &opened.order, &There::default())?.config(
-        &spec,
-        &opened.needs,
-        &opened.order,
-    );
+    let config = simulated(&spec, &opened.needs, &opened.order, &There::default())?;
     let output_bytes: Vec<usize> = opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect();
     let shared = Shared {
         catalog: Arc::clone(catalog),

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::random::Random;
+use crate::budget::{Limits, smallest};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::reader::needs::{Limits, smallest};
 use crate::reader::opening::Opened;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
 use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
@@ -155,7 +155,7 @@ impl Prepared {
         if opened.order.samples() == 0 {
             return Err(Error::value("no samples"));
         }
-        let smallest = smallest(&spec, &opened.needs, &opened.catalog)?;
+        let smallest = smallest(&opened.needs, spec.prefetch_queue_depth);
         Ok(Self { spec, opened, smallest })
     }
 }
