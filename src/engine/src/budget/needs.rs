@@ -67,7 +67,7 @@ pub struct Decoding {
 impl Decoding {
     /// Bytes of workspace for a wave of `decoded` bytes.
     pub fn workspace(&self, decoded: usize) -> usize {
-        let share = decoded as u128 * self.workspace_per_mib as u128 >> 20;
+        let share = (decoded as u128 * self.workspace_per_mib as u128) >> 20;
         usize::try_from(share).unwrap_or(usize::MAX).max(self.least_workspace)
     }
 }
