@@ -82,6 +82,15 @@ def test_errors_have_a_status_and_a_message(program, store):
     assert "zarr_reader" in message
 
 
+def test_memory_that_the_machine_lacks_has_its_own_status(program, tmp_path):
+    shape, chunks = (4, 1 << 22, 1 << 20), (1, 1 << 14, 1 << 14)
+    zarr.open_group(tmp_path / "huge.zarr", mode="w").create_array("a", shape=shape, chunks=chunks, dtype="float32")
+    done = program(json.dumps({"path": str(tmp_path / "huge.zarr"), "arrays": ["a"]}), 1)
+    assert done.returncode == 5
+    message = done.stderr.decode()
+    assert message.startswith("error 5: zarr_reader: ") and "memory" in message, message
+
+
 def test_misuse_comes_back_as_errors(program):
     done = program("--misuse")
     assert done.returncode == 0, done.stderr.decode()

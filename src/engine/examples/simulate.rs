@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use dali_zarr_engine::flow::simulation::random::{Failure, search};
+use dali_zarr_engine::worlds::{Failure, search};
 
 fn main() -> ExitCode {
     let mut numbers = [("--worlds", 100_000), ("--seed", 0), ("--threads", 0)];

@@ -1,4 +1,4 @@
-//! Labels: elements of a dimension that are named by their coordinates become indices for `pick`.
+//! Labels: finds the indices of elements by their coordinates, for `pick`.
 //!
 //! The coordinates of a dimension are the array of its name, in the group of the arrays that have the dimension or in the
 //! nearest group around it, as CF and xarray's `DataTree` have it. Labels are compared with decoded coordinates, whatever
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::budget::smallest;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store, float_bits, float_value};
+use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
@@ -16,10 +16,11 @@ use crate::reader::Reader;
 use crate::reader::opening::{Opened, shape};
 use crate::spec::{DimKey, Pick, Spec};
 use crate::store::Store;
+use crate::stored_type::{float_bits, float_value};
 
-/// More coordinates are refused: they would take more than 512 MiB.
+/// Limit on coordinates: they take 512 MiB.
 const MAX_COORDINATES: u64 = 1 << 26;
-/// Host memory with which coordinates are read, if no more is needed.
+/// Host memory for reading coordinates, unless more is needed.
 const MEMORY: u64 = 64 << 20;
 /// Coordinates that an error shows.
 const SHOWN: usize = 20;
@@ -200,7 +201,7 @@ fn key(value: f64) -> u64 {
     (value + 0.0).to_bits()
 }
 
-/// The coordinates as they stand in errors.
+/// The coordinates as text for errors.
 fn shown(stores: &[Coordinates]) -> String {
     let one = |dtype: DType, value: f64| match dtype {
         DType::F16 | DType::F32 => format!("{:?}", value as f32),

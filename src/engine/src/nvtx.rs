@@ -3,7 +3,7 @@
 //! one a range costs a load and a branch. Own code because NVTX itself is C headers, which not every machine that builds
 //! this has.
 //!
-//! One of the places where `unsafe` is allowed: it calls the profiler's functions by the types that NVTX gives them.
+//! `unsafe` is allowed here: it calls the profiler's functions by the types that NVTX gives them.
 
 #![allow(unsafe_code)]
 
@@ -18,20 +18,20 @@ const INJECTION: &str = "NVTX_INJECTION64_PATH";
 /// Functions of each module of NVTX's interface, the unused number 0 included: none, CORE, CUDA, OPENCL, CUDART, CORE2, SYNC.
 /// Profilers expect all modules; only CORE is called from here.
 const FUNCTIONS: [usize; 7] = [0, 16, 9, 15, 7, 16, 7];
-const MOST_FUNCTIONS: usize = 16;
+const MAX_FUNCTIONS: usize = 16;
 const CORE: usize = 1;
 /// Numbers of functions in CORE.
 const RANGE_PUSH: usize = 9;
 const RANGE_POP: usize = 11;
 const NAME_THREAD: usize = 14;
 
-type Slot = AtomicPtr<c_void>;
+type FunctionPointer = AtomicPtr<c_void>;
 /// Addresses of slots, as the profiler sees them: nothing, one for each function, nothing.
-type Table = [*const Slot; MOST_FUNCTIONS + 1];
+type Table = [*const FunctionPointer; MAX_FUNCTIONS + 1];
 
 /// Where the profiler puts its functions.
-static SLOTS: [[Slot; MOST_FUNCTIONS]; FUNCTIONS.len()] =
-    [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_FUNCTIONS] }; FUNCTIONS.len()];
+static POINTERS: [[FunctionPointer; MAX_FUNCTIONS]; FUNCTIONS.len()] =
+    [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_FUNCTIONS] }; FUNCTIONS.len()];
 
 struct Tables([Table; FUNCTIONS.len()]);
 
@@ -39,12 +39,12 @@ struct Tables([Table; FUNCTIONS.len()]);
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = {
-    let mut tables = [[std::ptr::null(); MOST_FUNCTIONS + 1]; FUNCTIONS.len()];
+    let mut tables = [[std::ptr::null(); MAX_FUNCTIONS + 1]; FUNCTIONS.len()];
     let mut module = 0;
     while module < FUNCTIONS.len() {
         let mut function = 1;
         while function < FUNCTIONS[module] {
-            tables[module][function] = &raw const SLOTS[module][function];
+            tables[module][function] = &raw const POINTERS[module][function];
             function += 1;
         }
         module += 1;
@@ -56,7 +56,7 @@ static TABLES: Tables = {
 #[repr(C)]
 struct Callbacks {
     bytes: usize,
-    module_table: extern "C" fn(c_uint, *mut *const *const Slot, *mut c_uint) -> c_int,
+    module_table: extern "C" fn(c_uint, *mut *const *const FunctionPointer, *mut c_uint) -> c_int,
 }
 
 /// NVTX's table of versions.
@@ -74,7 +74,7 @@ static VERSION: Version =
 
 extern "C" fn ignore_version(_: u32) {}
 
-extern "C" fn module_table(module: c_uint, table: *mut *const *const Slot, size: *mut c_uint) -> c_int {
+extern "C" fn module_table(module: c_uint, table: *mut *const *const FunctionPointer, size: *mut c_uint) -> c_int {
     let Some(functions) = FUNCTIONS.get(module as usize).copied().filter(|&n| n > 0) else { return 0 };
     // SAFETY: NVTX lets the profiler pass null for what it doesn't want; else the pointers are good to write.
     unsafe {
@@ -135,7 +135,7 @@ fn attach() -> Option<Profiler> {
     // Its functions are called until the process ends.
     std::mem::forget(library);
     let function = |n: usize| {
-        let function = SLOTS[CORE][n].load(Ordering::Acquire);
+        let function = POINTERS[CORE][n].load(Ordering::Acquire);
         (!function.is_null()).then_some(function)
     };
     // SAFETY: the profiler puts functions of NVTX's types into the slots with their numbers.

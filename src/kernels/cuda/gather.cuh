@@ -56,10 +56,10 @@ __device__ __forceinline__ void copy_bytes(const uint8_t* src, uint8_t* dst, uin
 
 // Grid: one block of kThreads for each tile of kGatherTile bytes, tile_start[n] in all (n + 1 entries, prefix sum).
 extern "C" __global__ void __launch_bounds__(dz::kThreads)
-    dz_gather(const dz::Copy* copies, const uint32_t* tile_start, uint32_t n) {
+    dz_gather(const dz::CopyJob* copies, const uint32_t* tile_start, uint32_t n) {
   using namespace dz;
   const uint32_t j = find_job(tile_start, n, blockIdx.x);
-  const Copy copy = copies[j];
+  const CopyJob copy = copies[j];
   const uint64_t first = uint64_t(blockIdx.x - tile_start[j]) * kGatherTile;
   if (first >= copy.len) return;
   const uint64_t left = copy.len - first;

@@ -82,7 +82,7 @@ struct ChecksumResult {
   uint32_t found;
 };
 
-struct Copy {
+struct CopyJob {
   uint64_t src;
   uint64_t dst;
   uint64_t len;
@@ -91,6 +91,6 @@ struct Copy {
 static_assert(sizeof(Op) == 96 && offsetof(Op, missing) == 32 && offsetof(Op, pad) == 88, "Op");
 static_assert(sizeof(Job) == 208 && offsetof(Job, extent) == 32 && offsetof(Job, src_stride) == 64, "Job");
 static_assert(sizeof(Layout) == 12 && offsetof(Job, layout) == 192 && offsetof(Job, src_offset) == 204, "Layout");
-static_assert(sizeof(ChecksumJob) == 24 && sizeof(ChecksumResult) == 8 && sizeof(Copy) == 24, "small structures");
+static_assert(sizeof(ChecksumJob) == 24 && sizeof(ChecksumResult) == 8 && sizeof(CopyJob) == 24, "small structures");
 
 }  // namespace dz

@@ -223,7 +223,7 @@ pub enum StreamKind {
 /// One piece of device memory that `dz_gather` copies. Any alignment; source and destination don't overlap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Copy {
+pub struct CopyJob {
     /// Address of the first byte to read.
     pub src: u64,
     /// Address of the first byte to write.
@@ -233,4 +233,4 @@ pub struct Copy {
 }
 
 const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 208 && size_of::<Layout>() == 12);
-const _: () = assert!(size_of::<ChecksumJob>() == 24 && size_of::<ChecksumResult>() == 8 && size_of::<Copy>() == 24);
+const _: () = assert!(size_of::<ChecksumJob>() == 24 && size_of::<ChecksumResult>() == 8 && size_of::<CopyJob>() == 24);

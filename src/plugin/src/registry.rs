@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dali_zarr_engine::flow::stats::Stats;
 use dali_zarr_engine::reader::Reader;
 use dali_zarr_engine::spec::{Device, Spec};
+use dali_zarr_engine::stats::Stats;
 use serde_json::{Value, json};
 
 /// A reader that is alive.

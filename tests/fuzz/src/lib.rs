@@ -5,9 +5,9 @@
 
 use std::sync::OnceLock;
 
+use dali_zarr_engine::codec::streams::{SplitChunk, ZstdDecoder, split};
 use dali_zarr_engine::codec::{BloscCodec, ChunkFormat, Compression, Packed};
 use dali_zarr_engine::dtype::DType;
-use dali_zarr_engine::gpu_codec::{Opened, ZstdDecoder, open};
 use dali_zarr_kernels::zstd::{GOOD, Wave};
 use dali_zarr_kernels::{StreamKind, host, zstd_plan};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ const COMPRESSIONS: [Compression; 5] =
     [Compression::Zstd, Compression::Gzip, Compression::Zlib, Compression::Lz4, Compression::Blosc(BloscCodec::Lz4, 0)];
 
 /// Splits an input into the choice, the decoded size and the data.
-fn split(input: &[u8]) -> Option<(usize, usize, &[u8])> {
+fn fields(input: &[u8]) -> Option<(usize, usize, &[u8])> {
     let (&[kind, low, high], data) = input.split_first_chunk::<3>()?;
     Some((kind.into(), u16::from_le_bytes([low, high]).into(), data))
 }
@@ -27,15 +27,15 @@ fn split(input: &[u8]) -> Option<(usize, usize, &[u8])> {
 /// # Panics
 /// If they don't.
 pub fn open_chunk(input: &[u8]) {
-    let Some((kind, len, chunk)) = split(input) else { return };
+    let Some((kind, len, chunk)) = fields(input) else { return };
     let len = len * 4;
     let packed = Packed::from(COMPRESSIONS[kind % COMPRESSIONS.len()]);
     for zstd in [ZstdDecoder::Kernels, ZstdDecoder::Nvcomp] {
-        let mut opened = Opened::default();
-        if open(&packed, zstd, chunk, len, &mut opened).is_err() {
+        let mut opened = SplitChunk::default();
+        if split(&packed, zstd, chunk, len, &mut opened).is_err() {
             continue;
         }
-        let mut parts = opened.parts;
+        let mut parts = opened.streams;
         parts.sort_by_key(|p| p.to);
         let mut end = 0;
         for part in &parts {
@@ -100,7 +100,7 @@ fn formats() -> &'static [ChunkFormat] {
 /// # Panics
 /// If one of them does.
 pub fn decode_chunk(input: &[u8]) {
-    let Some((kind, len, chunk)) = split(input) else { return };
+    let Some((kind, len, chunk)) = fields(input) else { return };
     let format = &formats()[kind % formats().len()];
     let mut out = vec![0; len * 4];
     let _ = format.decode(chunk, &[len as u64], &mut out);
@@ -112,7 +112,7 @@ pub fn decode_chunk(input: &[u8]) {
 /// # Panics
 /// If it isn't.
 pub fn decode_streams(input: &[u8]) {
-    let Some((kind, room, stream)) = split(input) else { return };
+    let Some((kind, room, stream)) = fields(input) else { return };
     // Whole words are read: a frame must lie in an allocation that ends at one.
     let mut padded = stream.to_vec();
     padded.resize(stream.len().next_multiple_of(8), 0);

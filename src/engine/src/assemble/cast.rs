@@ -1,6 +1,6 @@
 //! Conversions between element types: NumPy's `astype` where the value fits, DALI's saturation where it doesn't.
 //!
-//! One of the places where `unsafe` is allowed: elements are read and written through the addresses of jobs.
+//! `unsafe` is allowed here: elements are read and written through the addresses of jobs.
 //!
 //! Float to integer rounds half to even and saturates, NaN becomes 0; integers saturate; everything to float rounds once.
 

@@ -1,7 +1,7 @@
 //! Runs jobs on the CPU.
 //!
-//! One of the places where `unsafe` is allowed: jobs carry addresses, which the plan computed to lie inside the decoded
-//! chunk and the output; both are checked against the buffers in debug builds by the tests of the plan.
+//! `unsafe` is allowed here: jobs carry addresses, which the plan computed to lie inside the decoded chunk and the
+//! output. The tests of the plan check both against the buffers.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! Moves boxes of elements from decoded chunks into outputs: byte order, missing values, scale, normalisation, cast and
-//! scatter in one pass. This is the CPU's half; the kernel in `src/kernels` is the GPU's, and both give the same bits.
+//! Assembly: moves boxes of elements from decoded chunks into outputs, with byte order, missing values, scale,
+//! normalisation and cast in one pass. This module does it on the CPU, the kernel in `src/kernels` on the GPU. Both
+//! give the same bits.
 
 mod cast;
 mod cpu;

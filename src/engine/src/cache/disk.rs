@@ -1,7 +1,7 @@
-//! Pieces on a local disk, as a reader sees it: looked up by whoever reads, written behind by a thread.
+//! The disk cache of one reader. Readers of the cache look up files themselves; a thread writes new pieces.
 //!
-//! What waits to be written is bounded, and more is dropped: a disk that is slower than the network must not hold up batches.
-//! Whatever fails here is a miss, and counted.
+//! The queue of pieces to be written is bounded, and pieces beyond it are not kept: a disk that is slower than the
+//! network must not delay batches. Any failure here counts as a miss.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,64 +13,65 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tokio::sync::Semaphore;
 
-use super::file::{Look, Opened};
-use super::folder::{ADMITTED, Folder, Put, Room, charge};
+use super::file::{FileLookup, PieceFile};
+use super::folder::{ADMITTED, Evictions, Folder, WriteResult, charge};
 use super::{Counters, Name, Piece, add};
 use crate::error::{Error, Result};
 use crate::random::{below, mix};
 use crate::spec::Spec;
 
-/// Bytes that wait to be written at most, but always one piece.
+/// Limit on bytes in the queue. One piece is always accepted.
 const QUEUE: u64 = 64 << 20;
 
-/// How long a reader that ends waits for what is still to be written.
+/// How long a reader, when it ends, waits for pieces in the queue to be written.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// After a write that failed no other is tried for so long.
+/// After a failed write no other is tried for this time.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Objects whose versions are remembered at most: what a table of 18 MB holds. Of more, some are asked for again.
+/// Limit on objects whose versions are remembered: a table of 18 MB. Beyond it, the store is asked again.
 const REMEMBERED: usize = (1 << 20) / 8 * 7;
 
-/// What a reader hasn't used is taken to be unused when it has looked for so many times as many pieces as there is room for.
+/// A piece that this reader has not used counts as unused once the reader has looked for so many times as many pieces
+/// as there is room for.
 const EPOCHS: u64 = 3;
 
-/// How often a running reader looks for what others left behind.
+/// How often a running reader looks for files that other processes left behind.
 const TIDY: Duration = Duration::from_secs(1800);
 
-/// See the module.
+/// The disk cache of one reader.
 pub(super) struct Disk {
     folder: Arc<Folder>,
     pub limit: u64,
-    queue: Option<Sender<Work>>,
+    queue: Option<Sender<WriterTask>>,
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
-    /// Reads of the disk at a time: each keeps a thread.
-    pub turns: Semaphore,
+    /// Permits for reads of the disk. Each read blocks a thread.
+    pub permits: Semaphore,
     /// The versions that objects are known to have in this process, by hashes of both.
     seen: Mutex<HashMap<u64, u64>>,
     began: SystemTime,
     counters: Arc<Counters>,
 }
 
-enum Work {
+enum WriterTask {
     Keep(Piece),
     Forget(Name),
 }
 
-/// What readers and the writer tell each other.
+/// State that the look-ups and the writer thread share.
 #[derive(Default)]
 struct Shared {
     /// Bytes that wait to be written.
     waiting: AtomicU64,
-    /// Whether the folder was full when a piece was written last.
+    /// Whether the folder was full at the last write.
     full: AtomicBool,
-    /// Whether there was something that nobody uses.
+    /// Whether it held unused pieces then.
     unused: AtomicBool,
-    /// Pieces that were looked for.
+    /// How many pieces were looked for.
     lookups: AtomicU64,
     dice: AtomicU64,
-    /// Set when the reader ends: what isn't written by then won't be.
+    /// Set when the reader ends: pieces that are not written by then are dropped.
     until: Mutex<Option<Instant>>,
 }
 
@@ -102,7 +103,7 @@ impl Disk {
             queue: Some(queue),
             shared,
             writer: Some(writer),
-            turns: Semaphore::new(spec.io_threads().min(Semaphore::MAX_PERMITS)),
+            permits: Semaphore::new(spec.io_threads().min(Semaphore::MAX_PERMITS)),
             seen: Mutex::default(),
             began,
             counters: Arc::clone(counters),
@@ -110,19 +111,19 @@ impl Disk {
     }
 
     /// The piece of this name, if there is one.
-    pub fn look(&self, name: &Name) -> Option<Opened> {
+    pub fn look(&self, name: &Name) -> Option<PieceFile> {
         self.shared.lookups.fetch_add(1, Relaxed);
         match self.folder.look(name) {
-            Look::Piece(piece) => return Some(piece),
-            Look::Nothing => {}
-            Look::Damaged => self.damaged(name),
+            FileLookup::Piece(piece) => return Some(piece),
+            FileLookup::Missing => {}
+            FileLookup::Damaged => self.damaged(name),
         }
         add(&self.counters.disk_misses, 1);
         None
     }
 
-    /// Reads a piece to the front of `to`; false if it can't be had.
-    pub fn fill(&self, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+    /// Reads a piece to the front of `to`. False if it can't be read.
+    pub fn fill(&self, name: &Name, piece: &PieceFile, to: &mut [u8]) -> bool {
         let len = piece.len;
         let filled = len <= to.len() && {
             let filled = piece.fill(&mut to[..len]);
@@ -132,7 +133,7 @@ impl Disk {
             filled
         };
         if filled {
-            // Once for each reader: nothing is written for later uses.
+            // Marked once per reader: later uses write nothing.
             if piece.used < self.began {
                 piece.touch();
             }
@@ -149,20 +150,20 @@ impl Disk {
         self.folder.discard(name);
     }
 
-    /// A piece that was found is of another version than is read now.
+    /// A piece that was found has another version than the current one.
     pub fn outdated(&self) {
         add(&self.counters.disk_misses, 1);
     }
 
-    /// Has a piece removed.
+    /// Queues the removal of a piece.
     pub fn forget(&self, name: &Name) {
-        // What finds no room in the queue is forgotten by the next who can't use it.
+        // If the queue is full, the next reader that can't use the piece queues its removal.
         if self.reserve(cost(name, 0)) {
-            self.send(Work::Forget(name.clone()));
+            self.send(WriterTask::Forget(name.clone()));
         }
     }
 
-    /// Has a piece written, if there is room in the queue and in the folder, or chance makes some.
+    /// Queues a piece to be written, if the queue has room, and the folder has room or some can be made.
     pub fn keep(&self, name: &Name, version: &Arc<str>, size: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
         if len > self.limit {
@@ -170,7 +171,8 @@ impl Disk {
         }
         let full = self.shared.full.load(Relaxed);
         let chosen = || below(mix(self.shared.dice.fetch_add(crate::random::GOLDEN, Relaxed)), ADMITTED) == 0;
-        // What is unused makes room for everything, else chance for a few: chosen here, so that only these are copied.
+        // Unused pieces may be removed for any piece, others for a random few. This is decided here, so that only
+        // accepted pieces are copied.
         let admitted = full && !self.shared.unused.load(Relaxed);
         if admitted && !chosen() {
             return;
@@ -180,10 +182,10 @@ impl Disk {
             return;
         }
         let (name, version) = (name.clone(), Some(Arc::clone(version)));
-        self.send(Work::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
+        self.send(WriterTask::Keep(Piece { name, version, size, bytes: bytes.to_vec(), admitted }));
     }
 
-    /// Room in the queue, if there is some.
+    /// Reserves room in the queue, if there is some.
     fn reserve(&self, cost: u64) -> bool {
         let waiting = self.shared.waiting.fetch_add(cost, Relaxed);
         let fits = waiting == 0 || waiting + cost <= QUEUE;
@@ -193,14 +195,14 @@ impl Disk {
         fits
     }
 
-    fn send(&self, work: Work) {
+    fn send(&self, work: WriterTask) {
         if let Some(queue) = &self.queue {
-            // Should the thread have died, all that would be written is lost.
+            // If the writer thread has died, nothing is written any more.
             let _ = queue.send(work);
         }
     }
 
-    /// The object of this hash has that version.
+    /// Records the current version of an object.
     pub fn saw(&self, object: u64, version: &str) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= REMEMBERED && !seen.contains_key(&object) {
@@ -209,19 +211,19 @@ impl Disk {
         seen.insert(object, super::hash(version));
     }
 
-    /// Whether the object is known to have that version; `None` if nothing is known of it.
+    /// Whether an object is known to have this version. `None` if its version is unknown.
     pub fn knows(&self, object: u64, version: &str) -> Option<bool> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(&object).map(|known| *known == super::hash(version))
     }
 }
 
-/// What a piece takes while it waits.
+/// Bytes that a piece takes in the queue.
 fn cost(name: &Name, bytes: usize) -> u64 {
-    (size_of::<Work>() + name.bytes.len() + bytes) as u64 + 64
+    (size_of::<WriterTask>() + name.bytes.len() + bytes) as u64 + 64
 }
 
-/// Half of what the disk has free, counting what the folder holds already.
+/// Half of the free space of the disk, counting what the folder holds as free.
 pub(super) fn default_limit(free: u64, held: u64) -> u64 {
     free.saturating_add(held) / 2
 }
@@ -246,14 +248,21 @@ impl Drop for Disk {
 }
 
 /// The writer's thread.
-fn write(folder: &Folder, limit: u64, began: SystemTime, works: &Receiver<Work>, shared: &Shared, counters: &Counters) {
+fn write(
+    folder: &Folder,
+    limit: u64,
+    began: SystemTime,
+    works: &Receiver<WriterTask>,
+    shared: &Shared,
+    counters: &Counters,
+) {
     folder.tidy();
     let mut tidied = Instant::now();
     let mut failed: Option<Instant> = None;
     for work in works {
         let piece = match work {
-            Work::Keep(piece) => piece,
-            Work::Forget(name) => {
+            WriterTask::Keep(piece) => piece,
+            WriterTask::Forget(name) => {
                 folder.remove(&name);
                 shared.waiting.fetch_sub(cost(&name, 0), Relaxed);
                 continue;
@@ -269,25 +278,26 @@ fn write(folder: &Folder, limit: u64, began: SystemTime, works: &Receiver<Work>,
                 folder.tidy();
                 tidied = Instant::now();
             }
-            // After so many look-ups this reader has seen its own pieces, or more than there is room for.
+            // After this many look-ups the reader has seen all of its pieces, or more than there is room for.
             let seen = shared.lookups.load(Relaxed) > EPOCHS * (limit / charge(len).max(1));
-            let mut room = Room { admitted: piece.admitted, unused_since: seen.then_some(began), ..Room::default() };
+            let mut room =
+                Evictions { admitted: piece.admitted, unused_since: seen.then_some(began), ..Evictions::default() };
             let put = folder.put(&piece, limit, &mut room);
             add(&counters.disk_evictions, room.evicted);
             shared.unused.store(room.unused, Relaxed);
             failed = None;
             match put {
-                Ok(Put::Kept(full)) => {
+                Ok(WriteResult::Written(full)) => {
                     add(&counters.disk_writes, 1);
                     shared.full.store(full, Relaxed);
                 }
-                Ok(Put::Full) => shared.full.store(true, Relaxed),
-                Ok(Put::There) => {}
+                Ok(WriteResult::Full) => shared.full.store(true, Relaxed),
+                Ok(WriteResult::Present) => {}
                 Err(_) => {
                     add(&counters.disk_errors, 1);
                     add(&counters.disk_dropped, 1);
                     failed = Some(Instant::now());
-                    // The usage may be what is wrong.
+                    // The recorded usage may be wrong.
                     folder.tidy();
                 }
             }

@@ -1,7 +1,7 @@
-//! A piece as a file: a head that says what it is, and its bytes, both under checksums.
+//! The file of a piece: a head with its name and sizes, then its bytes, both with checksums.
 //!
-//! Whatever a file holds, no wrong bytes come out of it: its name, its length and both checksums must be right. It can be
-//! replaced or cut while it is read, since what is checked are the bytes that were read.
+//! A file never gives wrong bytes: name, length and both checksums must be right. The bytes that are checked are those
+//! that were read, so a file may be replaced or cut meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,29 +12,29 @@ use std::time::SystemTime;
 
 use super::Name;
 
-/// Changes whenever the format does.
+/// Changes with the format.
 const MAGIC: &[u8; 8] = b"dzpiece1";
 
 /// The numbers of a head: magic, length of the head, of name and version (plus one; 0: it has none), checksum of the bytes,
 /// their number, and that of the whole value.
 const NUMBERS: usize = 8 + 4 * 4 + 2 * 8;
 
-/// The longest head: more isn't kept.
-const LONGEST: usize = 4096;
+/// The longest head. A piece with a longer one is not kept.
+const MAX_HEAD: usize = 4096;
 
-/// What is read at a time: it is still in the core's cache when its checksum is computed.
+/// Bytes that are read at a time. They are still in the core's cache when the checksum is computed.
 const BLOCK: usize = 256 << 10;
 
-/// What there is in the place of a piece.
-pub(super) enum Look {
-    Nothing,
-    /// Something that is no piece, or a damaged one.
+/// What was found in place of a piece.
+pub(super) enum FileLookup {
+    Missing,
+    /// A file that is no piece, or a damaged one.
     Damaged,
-    Piece(Opened),
+    Piece(PieceFile),
 }
 
-/// A piece of which the head was read.
-pub(super) struct Opened {
+/// An open file of a piece, whose head was read.
+pub(super) struct PieceFile {
     file: File,
     at: u64,
     crc: u32,
@@ -51,7 +51,7 @@ pub(super) struct Opened {
 pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let version_len = version.map_or(0, |v| v.len() + 1);
     let len = NUMBERS + name.bytes.len() + version.map_or(0, str::len) + 4;
-    if len > LONGEST {
+    if len > MAX_HEAD {
         return None;
     }
     let mut head = Vec::with_capacity(len);
@@ -69,35 +69,34 @@ pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) 
 
 /// Makes the file `path`, which must not be there.
 ///
-/// # Errors
-/// If it can't be written; what there is of it stays.
+/// If it can't be written. A partial file may be left.
 pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    // So that whoever adds up lengths meanwhile sees the last one.
+    // So that a process that adds up the lengths of files meanwhile sees the final one.
     file.set_len((head.len() + bytes.len()) as u64)?;
     file.write_all(head)?;
     file.write_all(bytes)
 }
 
 /// Opens the file of a piece.
-pub(super) fn look(path: &Path, name: &Name) -> Look {
-    // No links: what they lead to isn't ours. Nonblocking, so that a pipe isn't waited for.
+pub(super) fn look(path: &Path, name: &Name) -> FileLookup {
+    // Links are refused: they lead to files of others. Nonblocking, so that opening a pipe does not wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Look::Nothing,
-        Err(_) => return Look::Damaged,
+        Err(e) if e.kind() == ErrorKind::NotFound => return FileLookup::Missing,
+        Err(_) => return FileLookup::Damaged,
     };
     match opened(file, name) {
-        Ok(Some(opened)) => Look::Piece(opened),
-        _ => Look::Damaged,
+        Ok(Some(opened)) => FileLookup::Piece(opened),
+        _ => FileLookup::Damaged,
     }
 }
 
-fn opened(file: File, name: &Name) -> io::Result<Option<Opened>> {
+fn opened(file: File, name: &Name) -> io::Result<Option<PieceFile>> {
     let meta = file.metadata()?;
-    let mut start = [0; LONGEST];
-    let have = usize::try_from(meta.len()).unwrap_or(LONGEST).min(LONGEST);
+    let mut start = [0; MAX_HEAD];
+    let have = usize::try_from(meta.len()).unwrap_or(MAX_HEAD).min(MAX_HEAD);
     if !meta.is_file() || have < NUMBERS {
         return Ok(None);
     }
@@ -123,17 +122,18 @@ fn opened(file: File, name: &Name) -> io::Result<Option<Opened>> {
         },
     };
     let used = meta.modified()?;
-    Ok(usize::try_from(len).ok().map(|len| Opened { file, at: head as u64, crc, len, size, version, used }))
+    Ok(usize::try_from(len).ok().map(|len| PieceFile { file, at: head as u64, crc, len, size, version, used }))
 }
 
-impl Opened {
+impl PieceFile {
     /// Marks it as used now.
     pub fn touch(&self) {
-        // A folder of somebody else, who may not be able to do without: nothing is lost.
+        // The folder may belong to another user, so that the time can't be set. Nothing is lost then.
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// Reads the piece to `to`, which must be as long. False if it isn't what its head says: then `to` holds anything.
+    /// Reads the piece to `to`, which must have its length. False if the checksum is wrong: then the content of `to` is
+    /// undefined.
     pub fn fill(&self, to: &mut [u8]) -> bool {
         let (mut at, mut crc) = (self.at, 0);
         for block in to.chunks_mut(BLOCK) {

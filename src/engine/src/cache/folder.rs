@@ -1,4 +1,4 @@
-//! A folder of pieces, shared by all processes that were given it, within a limit of bytes.
+//! The folder of the disk cache, shared by all processes that use it, with a limit on its bytes.
 //!
 //! ```text
 //! CACHE_DIR/dali-zarr-1/3f/3f…  a piece, by the hash of its name
@@ -6,9 +6,10 @@
 //!                       usage   how many bytes there are (`usage.rs`)
 //! ```
 //!
-//! A piece gets its name when it is complete, so readers see all of it or nothing. Its bytes are added to the usage before
-//! they are written, and taken away after they are gone: so whatever dies when, the folder holds no more than the usage says.
-//! Nothing outside of `dali-zarr-1`, and nothing in it that has another name than a piece has, is touched.
+//! A file gets its name when it is complete, so readers see all of it or nothing. Its bytes are added to the usage
+//! before they are written, and subtracted after they are removed. So the folder never holds more than the usage says,
+//! whenever a process dies. Nothing outside of `dali-zarr-1` is touched, and nothing in it that is not named like a
+//! piece.
 
 #![allow(unsafe_code)]
 
@@ -20,35 +21,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use super::file::{self, Look};
+use super::file::{self, FileLookup};
 use super::usage::Usage;
 use super::{Name, Piece};
 use crate::error::{Error, Result};
 use crate::random::{below, mix};
 
-/// Changes whenever what is in it does.
+/// Changes with the format of the folder.
 const BASE: &str = "dali-zarr-1";
 
-/// Folders for pieces, so that none of them gets too large to be listed.
+/// Subfolders for pieces, so that each stays short enough to be listed.
 const FOLDERS: u64 = 256;
 
-/// What a file takes of a disk is a multiple of this.
+/// A file takes a multiple of this on a disk.
 const BLOCK: u64 = 4096;
 
-/// When the folder is full of what is used, one piece in so many is kept, and others, at random, go for it. More would write
-/// the disk without end, and drop what is as useful.
+/// When the folder is full of pieces in use, one new piece in so many is kept, and random others are removed for it.
+/// Keeping more would write to the disk without end, and remove pieces that are as useful.
 pub(super) const ADMITTED: u64 = 16;
 
-/// Folders, and files in each, that are looked at for an unused piece.
+/// Subfolders, and files in each, that are searched for an unused piece.
 const LOOKS: (usize, usize) = (4, 8);
 
-/// A file that was being written for so long never will be complete: whoever wrote it is gone.
+/// A file that is incomplete after this time was left by a process that died.
 const STALE: Duration = Duration::from_secs(600);
 
-/// Pieces that are looked at to find some that go.
+/// Pieces that are looked at to find some to remove.
 const LISTED: usize = 1 << 16;
 
-/// See the module.
+/// The folder of a disk cache.
 pub(super) struct Folder {
     base: PathBuf,
     usage: Usage,
@@ -58,20 +59,20 @@ pub(super) struct Folder {
     pub dies_at: AtomicU64,
 }
 
-/// What became of a piece.
+/// The result of writing a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
-    /// It is there; and whether the folder was full.
-    Kept(bool),
-    /// Nothing was to go for it.
+pub(super) enum WriteResult {
+    /// It was written; and whether the folder was full.
+    Written(bool),
+    /// There was no room, and no piece could be removed for it.
     Full,
     /// It was there already.
-    There,
+    Present,
 }
 
-/// What may go for a piece, and what went.
+/// Which pieces may be removed for a new one, and how many were.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct Evictions {
     /// Anything.
     pub admitted: bool,
     /// Pieces that nobody has used since.
@@ -92,7 +93,7 @@ pub(super) fn held(root: &Path) -> u64 {
     super::usage::peek(&root.join(BASE).join("usage")).map_or(0, |count| count.bytes)
 }
 
-/// Bytes that the disk of `path` has free, for those who aren't its administrator.
+/// Bytes that the disk of `path` has free for ordinary users.
 pub(super) fn free(path: &Path) -> io::Result<u64> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: statvfs is plain numbers, for which zeros are valid.
@@ -105,7 +106,7 @@ pub(super) fn free(path: &Path) -> io::Result<u64> {
 }
 
 impl Folder {
-    /// Makes what isn't there of the folder below `root`, and tries to write to it.
+    /// Creates the folder below `root` where it is missing, and tries to write to it.
     ///
     /// # Errors
     /// [`Error::value`] if that can't be done.
@@ -131,7 +132,7 @@ impl Folder {
             .and_then(|()| fs::remove_file(&probe))
             .and_then(|()| folder.usage.get());
         match tried.map_err(|e| (e.kind(), e)) {
-            // It is the right place, with nothing to be had at the moment: a cache that keeps nothing more for now.
+            // The folder is usable, but the disk is full now: the cache keeps nothing more for the moment.
             Err((io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WouldBlock, _)) => {
                 let _ = fs::remove_file(&probe);
             }
@@ -145,7 +146,7 @@ impl Folder {
         self.usage.get().ok().flatten().map_or(0, |count| count.bytes)
     }
 
-    /// Removes what was left by processes that died, and counts the bytes, if that wasn't done lately.
+    /// Removes files that processes left when they died, and counts the bytes, unless that was done lately.
     pub fn tidy(&self) {
         let stale = self.remove_stale();
         if stale || self.usage.get().ok().flatten().is_none_or(super::usage::Count::is_old) {
@@ -154,30 +155,31 @@ impl Folder {
         }
     }
 
-    /// What there is of a piece.
-    pub fn look(&self, name: &Name) -> Look {
+    /// Looks for the file of a piece.
+    pub fn look(&self, name: &Name) -> FileLookup {
         file::look(&self.path(name), name)
     }
 
-    /// Writes a piece, if the folder then holds no more than `limit` bytes: with others removed for it as `room` allows, or
-    /// chance does.
+    /// Writes a piece, if the folder then holds at most `limit` bytes. Other pieces are removed for it as `room`
+    /// allows.
     ///
-    /// # Errors
-    /// If it can't be written; nothing of it is left then.
-    pub fn put(&self, piece: &Piece, limit: u64, room: &mut Room) -> io::Result<Put> {
+    /// If it can't be written. No partial file is left.
+    pub fn put(&self, piece: &Piece, limit: u64, room: &mut Evictions) -> io::Result<WriteResult> {
         let version = piece.version.as_deref();
-        let there = self.look(&piece.name);
-        let damaged = matches!(there, Look::Damaged);
-        if let Look::Piece(there) = there
-            && there.version.as_deref() == version
-            && there.len == piece.bytes.len()
+        let present = self.look(&piece.name);
+        let damaged = matches!(present, FileLookup::Damaged);
+        if let FileLookup::Piece(present) = present
+            && present.version.as_deref() == version
+            && present.len == piece.bytes.len()
         {
-            return Ok(Put::There);
+            return Ok(WriteResult::Present);
         }
-        let Some(head) = file::head(&piece.name, version, piece.size, &piece.bytes) else { return Ok(Put::Full) };
+        let Some(head) = file::head(&piece.name, version, piece.size, &piece.bytes) else {
+            return Ok(WriteResult::Full);
+        };
         let bytes = charge((head.len() + piece.bytes.len()) as u64);
         if bytes > limit {
-            return Ok(Put::Full);
+            return Ok(WriteResult::Full);
         }
         let total = self.usage.change(bytes as i64)?;
         self.step(1)?;
@@ -186,7 +188,7 @@ impl Folder {
             let admitted = room.admitted || self.random(ADMITTED) == 0;
             if !admitted || !self.make_room(limit, &mut room.evicted)? {
                 self.usage.change(-(bytes as i64))?;
-                return Ok(Put::Full);
+                return Ok(WriteResult::Full);
             }
         }
         self.step(2)?;
@@ -203,10 +205,10 @@ impl Folder {
                 return Err(e);
             }
         }
-        Ok(Put::Kept(full))
+        Ok(WriteResult::Written(full))
     }
 
-    /// Writes a file and gives it its name; what one that had it took of the disk.
+    /// Writes a file and gives it its name. Returns the bytes on the disk of a file that had this name before.
     fn place(&self, temporary: &Path, path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<Option<u64>> {
         match file::write(temporary, head, bytes) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -229,45 +231,46 @@ impl Folder {
         Ok(replaced)
     }
 
-    /// Removes a piece that is of no use.
+    /// Removes a piece.
     pub fn remove(&self, name: &Name) {
         match self.look(name) {
-            Look::Piece(_) => drop(self.remove_file(&self.path(name))),
-            Look::Damaged => self.discard(name),
-            Look::Nothing => {}
+            FileLookup::Piece(_) => drop(self.remove_file(&self.path(name))),
+            FileLookup::Damaged => self.discard(name),
+            FileLookup::Missing => {}
         }
     }
 
-    /// Removes the file of a piece that is damaged, whose length says nothing of what it was.
+    /// Removes the file of a damaged piece. Its length does not tell what was added to the usage, so the folder is
+    /// counted again.
     pub fn discard(&self, name: &Name) {
         let path = self.path(name);
         if fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).is_ok() {
-            // Should that fail, it is counted in its time.
+            // If that fails, the folder is counted at the next regular time.
             let _ = self.usage.distrust();
         }
     }
 
-    /// Removes a file, and its bytes from the usage; false if it couldn't be removed, or another process did.
+    /// Removes a file, and subtracts its bytes from the usage. False if it could not be removed, or another process
+    /// did.
     fn remove_file(&self, path: &Path) -> bool {
-        // Should the change fail, the number is too large until it is counted again.
+        // If the change fails, the usage is too large until the folder is counted again.
         self.take(path).is_some_and(|bytes| self.usage.change(-(bytes as i64)).is_ok())
     }
 
-    /// Removes a file, and says what it took of the disk: to one of all that try at the same time, and of the file that it was
-    /// then, whatever gets its name.
+    /// Removes a file, and returns the bytes that it took on the disk. Of several that try at the same time only one
+    /// gets them, and they are those of the file removed, whatever gets its name next.
     fn take(&self, path: &Path) -> Option<u64> {
         let aside = self.temporary();
-        // Folders are none of ours.
+        // The cache makes no folders here.
         fs::symlink_metadata(path).ok().filter(|m| !m.is_dir())?;
         fs::rename(path, &aside).ok()?;
         let bytes = fs::symlink_metadata(&aside).ok().filter(fs::Metadata::is_file).map_or(0, |m| charge(m.len()));
-        // If it can't be removed, it goes with files that are never completed.
+        // If it can't be removed now, it is removed later with the incomplete files.
         fs::remove_file(&aside).is_ok().then_some(bytes)
     }
 
-    /// Looks for pieces that nobody uses, and removes them until the folder holds no more than `limit` bytes. False if it
-    /// doesn't come to that.
-    fn drop_unused(&self, limit: u64, room: &mut Room) -> io::Result<bool> {
+    /// Removes unused pieces until the folder holds at most `limit` bytes. False if that is not enough.
+    fn drop_unused(&self, limit: u64, room: &mut Evictions) -> io::Result<bool> {
         let Some(since) = room.unused_since else { return Ok(false) };
         for _ in 0..LOOKS.0 {
             let mut all = self.pieces(self.random(FOLDERS));
@@ -286,7 +289,7 @@ impl Folder {
         Ok(false)
     }
 
-    /// Removes pieces at random until the folder holds no more than `limit` bytes. False if it can't.
+    /// Removes random pieces until the folder holds at most `limit` bytes. False if it can't.
     fn make_room(&self, limit: u64, evicted: &mut u64) -> io::Result<bool> {
         let first = self.random(FOLDERS);
         for number in 0..FOLDERS {
@@ -313,7 +316,7 @@ impl Folder {
             .collect()
     }
 
-    /// Bytes of all files. Those that are being written first: they may get their names meanwhile, but none gets lost.
+    /// Adds up the bytes of all files, incomplete ones first: they may get their names meanwhile, but none is missed.
     fn count(&self) -> u64 {
         let bytes = |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |m| m.len());
         let written: u64 = self.temporaries().iter().map(|path| charge(bytes(path))).sum();
@@ -326,7 +329,7 @@ impl Folder {
             .map_or_else(|_| Vec::new(), |entries| entries.filter_map(|e| e.ok().map(|e| e.path())).collect())
     }
 
-    /// Removes files that never will be complete; true if there were some.
+    /// Removes files that will never be complete. True if there were some.
     fn remove_stale(&self) -> bool {
         let is_stale = |path: &Path| {
             let meta = fs::symlink_metadata(path).ok()?;
@@ -339,7 +342,7 @@ impl Folder {
 
     fn temporary(&self) -> PathBuf {
         let number = self.written.fetch_add(1, Relaxed);
-        // Threads of several readers, and of processes that have the same number in their own worlds, share the folder.
+        // Threads of several readers use the folder, and so do processes with the same process id in other containers.
         self.base.join("tmp").join(format!("{}-{:016x}-{number}", std::process::id(), self.random.load(Relaxed)))
     }
 

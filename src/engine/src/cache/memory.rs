@@ -1,8 +1,8 @@
-//! Encoded bytes in host memory: a table of fixed size over a block of fixed size, both reserved once.
+//! The memory cache: a table of fixed size over a block of memory of fixed size, both reserved once.
 //!
-//! The table ([`table`](super::table)) says which units of the block an entry has, and what makes way for what.
+//! The table ([`table`](super::table)) assigns units of the block to entries, and decides which entries are evicted.
 //!
-//! One of the places where `unsafe` is allowed: entries are copied without the lock, while their pins keep them.
+//! `unsafe` is allowed here: entries are copied without the lock, while their pins keep them.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,17 @@ use super::{Counters, Name};
 use crate::error::{Error, Result};
 use crate::memory::{HostBlock, Span};
 
-/// Bytes of a unit: half of it is lost for each entry, on average.
+/// Bytes of a unit. An entry loses half a unit on average.
 const UNIT: usize = 2048;
 
 /// What the largest numbers of allocations are rounded up to, and the structure itself.
 const SPARE: usize = 64 << 10;
 
-/// What stands before an entry's name: the bytes of name and version (plus one; 0: it has none), and of the whole value.
+/// The numbers before an entry's name: the bytes of the name, of the version (plus one; 0: it has none), and of the
+/// whole value.
 const HEAD: usize = 16;
 
-/// See the module.
+/// The memory cache of one reader.
 pub(super) struct Memory {
     block: HostBlock,
     units: u32,
@@ -30,7 +31,7 @@ pub(super) struct Memory {
     counters: Arc<Counters>,
 }
 
-/// An entry that isn't given away while this lives.
+/// A pin of an entry: the entry is not evicted while it lives.
 struct Pin<'a> {
     memory: &'a Memory,
     first: u32,
@@ -38,7 +39,7 @@ struct Pin<'a> {
     bytes: usize,
 }
 
-/// What an entry is of.
+/// The value that an entry belongs to.
 pub(super) struct Held {
     /// Bytes of the entry.
     pub len: usize,
@@ -48,21 +49,21 @@ pub(super) struct Held {
 }
 
 impl Memory {
-    /// Reserves what `limit` bytes have room for; pages are used as they are needed.
+    /// Reserves `limit` bytes, table included. Pages are used as they are needed.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn new(limit: u64, counters: &Arc<Counters>) -> Result<Self> {
         let refused = || Error::value(format!("cache_size: the system refuses {limit} bytes; lower it"));
         let units = limit.saturating_sub(SPARE as u64) / (UNIT + Table::EACH) as u64;
-        let units = u32::try_from(units).unwrap_or(Table::MOST).min(Table::MOST);
+        let units = u32::try_from(units).unwrap_or(Table::MAX_UNITS).min(Table::MAX_UNITS);
         let block = HostBlock::map(units as usize * UNIT).map_err(|_| refused())?;
         let table = Table::new(units).ok_or_else(refused)?;
         Ok(Self { block, units, table: Mutex::new(table), counters: Arc::clone(counters) })
     }
 
-    /// Copies the entry of this name to the front of `to`, if there is one whose version is accepted. Of one that is longer nothing is
-    /// copied.
+    /// Copies the entry of this name to the front of `to`, if its version is accepted. If it is longer than `to`,
+    /// nothing is copied.
     pub fn get(&self, name: &Name, accept: impl FnOnce(Option<&str>) -> bool, to: &mut [u8]) -> Option<Held> {
         let pin = self.pin(name.hash)?;
         let (held, version_at) = pin.head(name)?;
@@ -83,7 +84,7 @@ impl Memory {
         Some(Held { len: held.len, size: held.size, version })
     }
 
-    /// Keeps an entry, if there is room or chance makes some. One of the same name goes.
+    /// Adds an entry, if there is room or another one may be evicted. An entry of the same name is replaced.
     pub fn put(&self, name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) {
         let mut head = Vec::with_capacity(HEAD + name.bytes.len() + version.map_or(0, str::len));
         let (Ok(name_len), Ok(version_len)) =
@@ -102,7 +103,7 @@ impl Memory {
         self.table().filled(pin.first);
     }
 
-    /// Drops the entry of this name.
+    /// Removes the entry of this name.
     pub fn forget(&self, name: &Name) {
         self.table().forget(name.hash);
     }
@@ -116,17 +117,17 @@ impl Memory {
         Some(Pin::new(self, pinned))
     }
 
-    /// Units for an entry of so many bytes, which is being filled as long as the pin lives.
+    /// Reserves units for an entry of so many bytes. It is being filled while the pin lives.
     fn reserve(&self, hash: u64, bytes: usize) -> Option<Pin<'_>> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|&n| n <= self.units)?;
         let pinned = self.table().reserve(hash, units, bytes as u64, &self.counters.evictions)?;
         Some(Pin::new(self, pinned))
     }
 
-    /// Bytes that it may come to hold in all, bookkeeping included.
+    /// Bytes that the cache takes when it is full, table included.
     #[cfg(test)]
-    fn most(&self) -> usize {
-        self.block.len() + self.table().most() + size_of::<Self>()
+    fn max_bytes(&self) -> usize {
+        self.block.len() + self.table().max_bytes() + size_of::<Self>()
     }
 }
 
@@ -142,7 +143,7 @@ impl<'a> Pin<'a> {
         Self { memory, first, extents, bytes: bytes as usize }
     }
 
-    /// What the entry holds, if it is of this name, and where its version begins.
+    /// The numbers of the entry, if it has this name, and where its version begins.
     fn head(&self, name: &Name) -> Option<(Lengths, usize)> {
         let mut head = [0; HEAD];
         self.copy_out(0, &mut head);
@@ -159,7 +160,7 @@ impl<'a> Pin<'a> {
         (found == name.bytes).then_some((Lengths { version_len, size, len }, at))
     }
 
-    /// The spans of the entry's bytes from `at` on, `len` of them, in order. Panics if they reach beyond its end.
+    /// The spans of `len` bytes of the entry from `at`, in order. Panics if they reach beyond its end.
     fn spans(&self, at: usize, len: usize) -> impl Iterator<Item = Span> {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "a part of an entry beyond its end");
         let (mut skip, mut left) = (at, len);

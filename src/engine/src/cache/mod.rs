@@ -1,15 +1,15 @@
-//! Encoded chunks, and indexes of shards, that are kept so that the next epoch needn't read them again: in host memory
-//! ([`memory`]) and, of remote stores, on a local disk ([`disk`]).
+//! The cache: encoded chunks and shard indexes, kept so that the next epoch does not read them again. They are in host
+//! memory ([`memory`]) and, for remote stores, on a local disk ([`disk`]).
 //!
-//! What is kept are pieces of values as chunks need them: whole values, ranges of shards that are one inner chunk each, and
-//! indexes. How ranges were merged into reads plays no part, so an epoch in another order finds the same pieces.
+//! The cache keeps *pieces* of values: whole values, ranges of shards that are one inner chunk each, and shard indexes.
+//! A piece does not depend on how ranges were merged into a read, so an epoch in another order finds the same pieces.
 //!
-//! Each piece is kept with the version of its value, and served only if that is the one which would be read. Memory belongs to
-//! one reader, and what it found is taken to stay. A disk outlives readers: there the store is asked once for each object
-//! and process, unless its version is known already from something else that was read of it.
+//! A piece is kept with the version of its value, and is used only for that version. The memory cache belongs to one
+//! reader, and assumes that what it holds is current. The disk cache outlives readers. So the store is asked once per
+//! object and process for the current version, unless another read has shown it.
 //!
-//! It isn't a store that wraps a store: what is found here must not wait for its turn among the requests, and which pieces a
-//! read is made of is known only where reads are made ([`crate::flow`]).
+//! The cache is not a wrapper of a store, for two reasons. Pieces in the cache must not wait among the requests. And
+//! only the code that reads knows the pieces of a merged read ([`crate::io`]).
 
 mod disk;
 mod file;
@@ -33,16 +33,16 @@ use crate::spec::Spec;
 use crate::store::object::is_dated_or_tagged;
 use crate::store::{self, ByteRange, Found, Latency, Store, blocking};
 use disk::Disk;
-use file::Opened;
+use file::PieceFile;
 use memory::Memory;
 
-/// The least that a cache may be given: less is a mistake in the unit.
-const LEAST: u64 = 1 << 20;
+/// The smallest cache size that is accepted. A smaller one is a mistake in the unit.
+const MIN_SIZE: u64 = 1 << 20;
 
 /// The first byte of whole values' names.
 const WHOLE: u8 = 0;
 
-/// What caches did.
+/// Counters of the caches of a reader.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Pieces that memory had.
@@ -81,11 +81,11 @@ fn hash(what: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Names a piece: the store, the key, and which bytes of its value.
+/// The name of a piece: the store, the key, and the range of the value.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     hash: u64,
-    /// The same for all pieces of a value.
+    /// A hash of the value's name: the same for all its pieces.
     object: u64,
     bytes: Vec<u8>,
     /// Whether the piece may be on the disk.
@@ -99,49 +99,50 @@ impl Name {
     }
 }
 
-/// A piece that is to be written.
+/// A piece to be written to the disk.
 struct Piece {
     name: Name,
     version: Option<Arc<str>>,
     /// Bytes of the value that it is a part of.
     size: u64,
     bytes: Vec<u8>,
-    /// Whether others may be removed for it.
+    /// Whether other pieces may be removed for it.
     admitted: bool,
 }
 
-/// A store as names have it.
+/// How names of pieces identify a store.
 struct Origin {
     identity: String,
     remote: bool,
 }
 
-/// What was found of a piece without asking anybody.
-pub(crate) enum Looked {
-    /// All of it.
-    Here(Found),
-    /// The disk has it, of a version that the object may have or not.
-    Perhaps(Unvalidated),
-    Nothing,
+/// The result of looking for a piece without a request.
+pub(crate) enum CacheLookup {
+    /// The piece was copied. For a whole value that is longer than the destination, only its size is known.
+    Found(Found),
+    /// The disk has it, in a version that may not be current.
+    Unvalidated(Unvalidated),
+    /// The cache does not have it.
+    Missing,
 }
 
 /// A piece on the disk whose version the store must confirm. It stays readable if others remove it.
-pub(crate) struct Unvalidated(Opened);
+pub(crate) struct Unvalidated(PieceFile);
 
 /// The caches of a reader.
 pub(crate) struct Cache {
-    /// Threads that may copy from it at a time, of remote stores: as many as read local ones.
+    /// Threads that may copy from the cache at a time, for remote stores: as many as would read a local store.
     pub threads: usize,
     memory: Option<Memory>,
     disk: Option<Disk>,
-    /// Whether stores are asked if what the disk has is still so.
+    /// Whether stores are asked for the current version of what the disk has.
     validate: bool,
     origins: Vec<Origin>,
     pub counters: Arc<Counters>,
 }
 
 impl Cache {
-    /// What `spec` asks for; `None` if that is nothing.
+    /// Opens the caches of `spec`. `None` if it asks for none.
     ///
     /// # Errors
     /// [`Error::value`] if it can't be had.
@@ -155,9 +156,9 @@ impl Cache {
         let how = hash(access(spec));
         let origin = |store: &Arc<dyn Store>| match store.latency() {
             Latency::Remote => {
-                // Without asking, what a branch pointed to at another time would be taken for what it points to now.
+                // Without asking, an old state of a branch would be taken for the current one.
                 let snapshot = store.snapshot().filter(|_| !spec.cache_validate).unwrap_or_default();
-                // References on a disk are remote if their files are, and a path may be a relative one.
+                // References on a disk count as remote if their files are, and their path may be relative.
                 let location = store.location();
                 let location = match std::path::absolute(location) {
                     Ok(path) if !location.contains("://") => path.to_string_lossy().into_owned(),
@@ -196,8 +197,8 @@ impl Cache {
         Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote }
     }
 
-    /// Copies a piece to the front of `to`, if memory has it: of the given version, or of any if none is given. Of a whole value that
-    /// is longer only the size is told, as a store does.
+    /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). For a
+    /// whole value that is longer than `to`, only the size is returned, as a store does.
     pub fn remembered(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Option<Found> {
         let memory = self.memory.as_ref()?;
         let accept = |found: Option<&str>| version.is_none_or(|v| found == Some(&**v));
@@ -213,12 +214,12 @@ impl Cache {
         Some(Found { size: held.size, version: held.version })
     }
 
-    /// The turn of whoever reads the disk; `None` if there is none.
+    /// A permit to read the disk. `None` without a disk cache.
     async fn turn_of_disk(&self) -> Option<SemaphorePermit<'_>> {
-        self.disk.as_ref()?.turns.acquire().await.ok()
+        self.disk.as_ref()?.permits.acquire().await.ok()
     }
 
-    /// Copies a piece of this version to `to`, if the disk has it. Blocks.
+    /// Copies a piece of this version to `to`, if the disk cache has it. Blocks.
     pub fn stored(&self, name: &Name, version: &Arc<str>, to: &mut [u8]) -> bool {
         let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return false };
         let Some(piece) = disk.look(name) else { return false };
@@ -229,36 +230,37 @@ impl Cache {
         piece.len == to.len() && self.fill(disk, name, &piece, to)
     }
 
-    /// Copies a piece to the front of `to`, if memory or the disk has it: from memory of the given version, or of any if none
-    /// is given; from the disk of the version that the object is known to have now. Asks nobody, but blocks.
-    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> Looked {
+    /// Copies a piece to the front of `to`, if the memory cache or the disk cache has it. From memory: in the given
+    /// version (`None`: in any). From the disk: in the version that is known to be current. Makes no request, but
+    /// blocks.
+    pub fn look(&self, name: &Name, version: Option<&Arc<str>>, to: &mut [u8]) -> CacheLookup {
         match self.remembered(name, version, to) {
-            Some(found) => Looked::Here(found),
+            Some(found) => CacheLookup::Found(found),
             None => self.look_on_disk(name, to),
         }
     }
 
-    fn look_on_disk(&self, name: &Name, to: &mut [u8]) -> Looked {
-        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return Looked::Nothing };
-        let Some(piece) = disk.look(name) else { return Looked::Nothing };
+    fn look_on_disk(&self, name: &Name, to: &mut [u8]) -> CacheLookup {
+        let Some(disk) = self.disk.as_ref().filter(|_| name.remote) else { return CacheLookup::Missing };
+        let Some(piece) = disk.look(name) else { return CacheLookup::Missing };
         let current = match &piece.version {
             None => Some(false),
             Some(_) if !self.validate => Some(true),
             Some(held) => disk.knows(name.object, held),
         };
         match current {
-            None => return Looked::Perhaps(Unvalidated(piece)),
+            None => return CacheLookup::Unvalidated(Unvalidated(piece)),
             Some(true) if self.fill(disk, name, &piece, to) => {
-                return Looked::Here(Found { size: piece.size, version: piece.version });
+                return CacheLookup::Found(Found { size: piece.size, version: piece.version });
             }
             Some(true) => {}
             Some(false) => disk.outdated(),
         }
-        Looked::Nothing
+        CacheLookup::Missing
     }
 
-    /// Copies a piece of the version that the object has now to the front of `to`, if the disk has it. If that can't be known
-    /// otherwise, the store is asked for it, in one of `turns`.
+    /// Copies a piece to the front of `to`, if the disk cache has it in the current version. If that version is not
+    /// known, the store is asked, with a permit of `requests`.
     ///
     /// # Errors
     /// If the store doesn't answer.
@@ -267,21 +269,22 @@ impl Cache {
         name: &Name,
         key: &str,
         store: &dyn Store,
-        turns: &Semaphore,
+        permits: &Semaphore,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
         let looked = match self.turn_of_disk().await {
             Some(_turn) => blocking(|| self.look_on_disk(name, to)),
-            None => Looked::Nothing,
+            None => CacheLookup::Missing,
         };
         match looked {
-            Looked::Here(found) => Ok(Some(found)),
-            Looked::Perhaps(piece) => self.stored_if_same(name, &piece, key, store, turns, to).await,
-            Looked::Nothing => Ok(None),
+            CacheLookup::Found(found) => Ok(Some(found)),
+            CacheLookup::Unvalidated(piece) => self.stored_if_same(name, &piece, key, store, permits, to).await,
+            CacheLookup::Missing => Ok(None),
         }
     }
 
-    /// Copies a piece to the front of `to` if the store says, in one of `turns`, that the object has its version.
+    /// Copies a piece to the front of `to` if the store confirms, with a permit of `requests`, that its version is
+    /// current.
     ///
     /// # Errors
     /// If the store doesn't answer.
@@ -291,23 +294,24 @@ impl Cache {
         Unvalidated(piece): &Unvalidated,
         key: &str,
         store: &dyn Store,
-        turns: &Semaphore,
+        permits: &Semaphore,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
         let (Some(disk), Some(held)) = (&self.disk, &piece.version) else { return Ok(None) };
-        // Something else may have been read of it meanwhile.
+        // Another read may have shown the version meanwhile.
         let current = match disk.knows(name.object, held) {
             Some(known) => known,
             None => {
-                let _turn = turns.acquire().await;
+                let _turn = permits.acquire().await;
                 let (mut head, mut waited) = (store.head(key), false);
-                // An answer that needn't be waited for was known to the store: an archive was asked for when it was opened.
+                // If the answer came at once, the store knew it without a request: an archive was checked when it was
+                // opened.
                 let answer = poll_fn(|context| {
                     let answer = head.as_mut().poll(context);
                     waited |= answer.is_pending();
                     answer
                 });
-                // Some servers answer no such questions: then nothing is known to be current.
+                // Some servers don't answer such requests. Then no version is known to be current.
                 let version = answer.await.ok().flatten().and_then(|found| found.version);
                 add(&self.counters.disk_checks, u64::from(waited));
                 version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
@@ -317,13 +321,14 @@ impl Cache {
             disk.outdated();
             return Ok(None);
         }
-        let _turn = disk.turns.acquire().await;
+        let _turn = disk.permits.acquire().await;
         let filled = blocking(|| self.fill(disk, name, piece, to));
         Ok(filled.then(|| Found { size: piece.size, version: piece.version.clone() }))
     }
 
-    /// Whether the piece is there; if it is a whole value that is longer than `to`, of which only the size is told, as a store does.
-    fn fill(&self, disk: &Disk, name: &Name, piece: &Opened, to: &mut [u8]) -> bool {
+    /// Whether the whole piece was found. For a whole value that is longer than `to`, only the size is returned, as a
+    /// store does.
+    fn fill(&self, disk: &Disk, name: &Name, piece: &PieceFile, to: &mut [u8]) -> bool {
         if piece.len > to.len() {
             return name.is_whole() && piece.len as u64 == piece.size;
         }
@@ -340,7 +345,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a piece that was read.
+    /// Puts a piece that was read into the caches.
     pub fn keep(&self, name: &Name, found: &Found, bytes: &[u8]) {
         self.remember(name, found.version.as_ref(), found.size, bytes);
         if let (Some(disk), Some(version)) = (&self.disk, &found.version)
@@ -352,7 +357,7 @@ impl Cache {
         }
     }
 
-    /// Drops a piece that turned out to be of no use.
+    /// Removes a piece from the caches.
     pub fn forget(&self, name: &Name) {
         if let Some(memory) = &self.memory {
             memory.forget(name);
@@ -363,7 +368,7 @@ impl Cache {
     }
 }
 
-/// What besides a URL says which store it is: options, and what the environment says of servers and accounts.
+/// What identifies a store besides its URL: options, and the environment's settings of servers and accounts.
 fn access(spec: &Spec) -> Vec<(String, String)> {
     let ours = ["max_retries", "retry_timeout", "hedge", "timeout"];
     let options = spec.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
@@ -379,14 +384,14 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
     all
 }
 
-/// Refuses arguments that make no sense.
+/// Checks the arguments of the cache.
 ///
 /// # Errors
 /// [`Error::value`], which says so.
 pub(crate) fn check(spec: &Spec) -> Result<()> {
-    if spec.cache_size > 0 && spec.cache_size < LEAST {
+    if spec.cache_size > 0 && spec.cache_size < MIN_SIZE {
         return Err(Error::value(format!(
-            "cache_size: expected 0, or at least {LEAST} bytes, but found {}",
+            "cache_size: expected 0, or at least {MIN_SIZE} bytes, but found {}",
             spec.cache_size
         )));
     }
@@ -394,8 +399,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
         if spec.cache_dir.is_none() {
             return Err(Error::value("cache_dir_size: expected none without cache_dir; give cache_dir too"));
         }
-        if limit < LEAST {
-            return Err(Error::value(format!("cache_dir_size: expected at least {LEAST} bytes, but found {limit}")));
+        if limit < MIN_SIZE {
+            return Err(Error::value(format!("cache_dir_size: expected at least {MIN_SIZE} bytes, but found {limit}")));
         }
     }
     if let Some(folder) = spec.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {
@@ -418,7 +423,7 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// The limit of the folder of `spec`, as a reader would have it. Makes nothing; `None` if it can't be known.
+/// The limit on the folder of `spec`, as a reader would set it. Creates nothing. `None` if it can't be known.
 pub(crate) fn disk_limit(spec: &Spec) -> Option<u64> {
     let root: &Path = spec.cache_dir.as_ref()?;
     spec.cache_dir_size.or_else(|| {

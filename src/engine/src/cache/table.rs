@@ -1,12 +1,13 @@
-//! Which units of a block belong to which entry, which entry has which name, and which ones make way.
+//! The table of the memory cache: which units of the block belong to which entry, the names of the entries, and which
+//! entry is evicted for a new one.
 //!
-//! An entry is a chain of units, wherever they lie: so nothing is ever moved, and room for an entry is a number of units,
-//! whatever was dropped to make it. All that is remembered of an entry stands in its first unit's row, so that the table can't
-//! grow beyond what it was made for.
+//! An entry is a chain of units at any places. So nothing is ever moved, and any free units can hold a new entry. All
+//! data on an entry are in the row of its first unit, so the table never grows.
 //!
-//! When all units are taken an entry makes room for a new one in two cases only. If it is *stale*, unused for longer than any
-//! entry lately had to wait for its next use, always. Otherwise one time in [`ADMITTED`], and then any entry, at random. The
-//! oldest would be the worst choice: epochs use everything once, so what was used longest ago is what comes next.
+//! When no unit is free, an entry is evicted for a new one in two cases only. An entry that is *stale* (unused for
+//! longer than any entry lately waited for its next use) is always evicted. Otherwise one new entry in [`ADMITTED`] is
+//! accepted, and a random entry is evicted for it. To evict the oldest entry would be worst: an epoch uses everything
+//! once, so the entry used longest ago is needed next.
 
 use std::sync::atomic::AtomicU64;
 
@@ -18,48 +19,49 @@ use crate::random::{below, mix};
 /// No unit.
 const NONE: u32 = u32::MAX;
 
-/// Of the entries for which nothing stale makes room, one in so many is kept: few, because what has to go is as useful.
+/// Of new entries for which there is no stale one, one in so many is accepted. It is a small share, because the evicted
+/// entry is as useful.
 const ADMITTED: u64 = 16;
 
-/// Units that are looked at for a stale entry.
+/// Units that are searched for a stale entry.
 const LOOKS: usize = 8;
 
-/// An entry is stale when it was unused for so many times as long as the longest that another waited for its next use.
+/// An entry is stale when it was unused for so many times the longest wait for a next use.
 const STALE: f64 = 1.25;
 
-/// How much shorter that longest wait becomes with each look-up: it is forgotten after as many as ten of it.
+/// By how many look-ups the longest wait shrinks at each look-up: it is forgotten after ten times as many.
 const FORGOTTEN: f64 = 0.1;
 
-/// Ranges of units that lie beside each other.
+/// Ranges of adjacent units.
 pub(super) type Extents = SmallVec<[(u32, u32); 8]>;
 
-/// What is known of an entry, in the row of its first unit.
+/// The data on an entry, in the row of its first unit.
 #[derive(Clone, Copy)]
 struct Row {
     hash: u64,
-    /// The look-up that used it last.
+    /// The number of the look-up that used it last.
     used: u64,
     /// Name, version and bytes.
     bytes: u64,
-    /// The next entry whose hash has the same place.
+    /// The next entry in the same bucket.
     next: u32,
-    /// Those that copy it, to or from the block.
+    /// How many copies of it, to or from the block, are under way.
     pins: u16,
-    state: State,
+    state: RowState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RowState {
     /// No entry begins here.
     None,
-    /// Its bytes are on their way.
+    /// It is being filled.
     Filling,
     Ready,
-    /// Nobody finds it any more; its units are free when the last pin is gone.
+    /// Removed. Its units are free when the last pin is gone.
     Dropped,
 }
 
-/// See the module.
+/// The table of a memory cache.
 pub(super) struct Table {
     /// By unit: the next one of the same entry, or the next free one.
     next: Vec<u32>,
@@ -79,7 +81,7 @@ pub(super) struct Table {
     random: u64,
 }
 
-/// An entry that isn't given away until [`Table::unpin`].
+/// An entry that is not evicted before [`Table::unpin`].
 pub(super) struct Pinned {
     pub first: u32,
     pub extents: Extents,
@@ -88,12 +90,12 @@ pub(super) struct Pinned {
 }
 
 impl Table {
-    /// What it takes of memory for each unit.
+    /// Bytes of the table for each unit.
     pub const EACH: usize = size_of::<Row>() + 3 * size_of::<u32>();
     /// Units that it can have.
-    pub const MOST: u32 = NONE - 1;
+    pub const MAX_UNITS: u32 = NONE - 1;
 
-    /// Over so many units; `None` if the system refuses the memory.
+    /// A table of so many units. `None` if the system refuses the memory.
     pub fn new(units: u32) -> Option<Self> {
         let mut table = Self {
             next: Vec::new(),
@@ -117,7 +119,7 @@ impl Table {
     pub fn pin(&mut self, hash: u64) -> Option<Pinned> {
         self.lookups += 1;
         self.longest = (self.longest - FORGOTTEN).max(0.0);
-        let first = self.find(hash).filter(|&f| self.rows[f as usize].state == State::Ready)?;
+        let first = self.find(hash).filter(|&f| self.rows[f as usize].state == RowState::Ready)?;
         let now = self.lookups;
         let row = &mut self.rows[first as usize];
         row.pins = row.pins.checked_add(1)?;
@@ -127,10 +129,11 @@ impl Table {
         Some(Pinned { first, extents: self.extents(first), bytes })
     }
 
-    /// An entry of so many units that is to be filled, if there is room or some can be made; one of the same hash goes.
+    /// Reserves an entry of so many units, to be filled, if there is room or some can be made. An entry of the same
+    /// hash is removed.
     pub fn reserve(&mut self, hash: u64, units: u32, bytes: u64, evictions: &AtomicU64) -> Option<Pinned> {
         if let Some(first) = self.find(hash) {
-            if self.rows[first as usize].state == State::Filling {
+            if self.rows[first as usize].state == RowState::Filling {
                 return None;
             }
             self.drop_entry(first);
@@ -142,51 +145,51 @@ impl Table {
         Some(Pinned { first, extents: self.extents(first), bytes })
     }
 
-    /// All of a reserved entry is there.
+    /// A reserved entry is complete.
     pub fn filled(&mut self, first: u32) {
         let row = &mut self.rows[first as usize];
-        if row.state == State::Filling {
-            row.state = State::Ready;
+        if row.state == RowState::Filling {
+            row.state = RowState::Ready;
         }
     }
 
-    /// Somebody who had the entry has done with it.
+    /// Releases a pin of an entry.
     pub fn unpin(&mut self, first: u32) {
         let row = &mut self.rows[first as usize];
         row.pins -= 1;
         match row.state {
-            State::Dropped if row.pins == 0 => self.release(first),
-            // Whoever filled it gave up.
-            State::Filling => self.drop_entry(first),
+            RowState::Dropped if row.pins == 0 => self.release(first),
+            // It was given up before it was complete.
+            RowState::Filling => self.drop_entry(first),
             _ => {}
         }
     }
 
-    /// Drops the entry of this hash.
+    /// Removes the entry of this hash.
     pub fn forget(&mut self, hash: u64) {
         if let Some(first) = self.find(hash) {
             self.drop_entry(first);
         }
     }
 
-    /// Bytes that it may come to hold.
+    /// Bytes of the table when it is full.
     #[cfg(test)]
-    pub fn most(&self) -> usize {
+    pub fn max_bytes(&self) -> usize {
         (self.next.capacity() + self.owner.capacity() + self.places.capacity()) * 4
             + self.rows.capacity() * size_of::<Row>()
     }
 
-    /// Units that complete entries should have, those that are free, and all; for tests when nothing is being filled.
+    /// Units of complete entries, free units, and all units. For tests, when no entry is being filled.
     #[cfg(test)]
     pub fn balance(&self, unit: usize) -> (u32, u32, u32) {
-        let ready = self.rows.iter().filter(|r| r.state == State::Ready);
+        let ready = self.rows.iter().filter(|r| r.state == RowState::Ready);
         (ready.map(|r| r.bytes.div_ceil(unit as u64) as u32).sum(), self.available, self.units)
     }
 
-    /// Whether nobody has an entry, and none waits for its end.
+    /// Whether no entry is pinned, and none waits to be freed.
     #[cfg(test)]
     pub fn is_at_rest(&self) -> bool {
-        self.rows.iter().all(|r| r.pins == 0 && matches!(r.state, State::None | State::Ready))
+        self.rows.iter().all(|r| r.pins == 0 && matches!(r.state, RowState::None | RowState::Ready))
     }
 
     fn random(&mut self, n: u64) -> u64 {
@@ -226,20 +229,21 @@ impl Table {
         extents
     }
 
-    /// Drops entries until so many units are free. False if none may be dropped for that.
+    /// Evicts entries until so many units are free. False if none may be evicted.
     fn make_room(&mut self, units: u32, evictions: &AtomicU64) -> bool {
         let mut admitted = false;
-        // Entries that are being copied can't go; whoever finds only such ones does without.
+        // Pinned entries can't be evicted. If only such entries are found, the new one is not kept.
         let mut tries = 64 + 4 * u64::from(units);
         while self.available < units {
             let mut any = None;
             let mut stale = None;
             for _ in 0..LOOKS {
-                // Units that were never used are free, so that with few of those nearly all looks find an entry.
+                // Units that were never used are free. If there are few of them, nearly every unit that is looked at
+                // belongs to an entry.
                 let unit = self.random(u64::from(self.units)) as usize;
                 let Some(&owner) = self.owner.get(unit).filter(|&&o| o != NONE) else { continue };
                 let row = &self.rows[owner as usize];
-                if row.state != State::Ready || row.pins > 0 {
+                if row.state != RowState::Ready || row.pins > 0 {
                     continue;
                 }
                 any = Some(owner);
@@ -266,13 +270,13 @@ impl Table {
         true
     }
 
-    /// Gives units to an entry, which is pinned once. There must be enough.
+    /// Takes units for a new entry, which has one pin. There must be enough.
     fn take(&mut self, units: u32, hash: u64, bytes: u64) -> u32 {
         let (mut first, mut last) = (NONE, NONE);
         for _ in 0..units {
             let unit = if self.free == NONE {
-                // One that was never used: so pages are touched only when they are needed.
-                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: State::None };
+                // Units that were never used come last, so that pages are touched only when they are needed.
+                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: RowState::None };
                 self.next.push(NONE);
                 self.owner.push(NONE);
                 self.rows.push(row);
@@ -294,11 +298,11 @@ impl Table {
         let place = self.place(hash);
         let next = self.places[place].checked_sub(1).unwrap_or(NONE);
         self.places[place] = first + 1;
-        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: State::Filling };
+        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: RowState::Filling };
         first
     }
 
-    /// Makes an entry impossible to find; its units are free at once, or with the last pin.
+    /// Removes an entry. Its units are free at once, or with the last pin.
     fn drop_entry(&mut self, first: u32) {
         let place = self.place(self.rows[first as usize].hash);
         let next = self.rows[first as usize].next;
@@ -314,14 +318,14 @@ impl Table {
                 at = self.rows[at as usize].next;
             }
         }
-        self.rows[first as usize].state = State::Dropped;
+        self.rows[first as usize].state = RowState::Dropped;
         if self.rows[first as usize].pins == 0 {
             self.release(first);
         }
     }
 
     fn release(&mut self, first: u32) {
-        self.rows[first as usize].state = State::None;
+        self.rows[first as usize].state = RowState::None;
         let (mut at, mut units) = (first, 1);
         loop {
             self.owner[at as usize] = NONE;

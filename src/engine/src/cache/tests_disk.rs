@@ -23,12 +23,12 @@ fn open(spec: &Spec) -> (Arc<Cache>, Vec<Arc<dyn Store>>) {
 /// What a reader gets of a whole value, and which requests it made for it.
 fn get(server: &Server, cache: &Cache, stores: &[Arc<dyn Store>], len: usize) -> (Vec<u8>, Vec<String>) {
     let store = &*stores[0];
-    let turns = Semaphore::new(1);
+    let permits = Semaphore::new(1);
     let name = cache.name(0, "k", ByteRange::Whole, len);
     let mut to = vec![0; len];
     server.log.lock().unwrap().clear();
     block_on(store, async {
-        if cache.stored_now(&name, "k", store, &turns, &mut to).await.unwrap().is_none() {
+        if cache.stored_now(&name, "k", store, &permits, &mut to).await.unwrap().is_none() {
             let found = store.read("k", ByteRange::Whole, None, Phase::Running, &mut to).await.unwrap().unwrap();
             cache.keep(&name, &found, &to);
         }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::cache::file::Look;
+use crate::cache::file::FileLookup;
 
 fn name(number: u64) -> Name {
     Name { hash: number, object: number, bytes: format!("store\0{number}").into_bytes(), remote: true }
@@ -30,17 +30,17 @@ fn open(dir: &TempDir) -> Folder {
     folder
 }
 
-fn put(folder: &Folder, piece: &Piece, limit: u64) -> io::Result<Put> {
-    folder.put(piece, limit, &mut Room::default())
+fn put(folder: &Folder, piece: &Piece, limit: u64) -> io::Result<WriteResult> {
+    folder.put(piece, limit, &mut Evictions::default())
 }
 
-fn admitted() -> Room {
-    Room { admitted: true, ..Room::default() }
+fn admitted() -> Evictions {
+    Evictions { admitted: true, ..Evictions::default() }
 }
 
 /// Version and bytes of a piece.
 fn get(folder: &Folder, number: u64) -> Option<(u64, Vec<u8>)> {
-    let Look::Piece(piece) = folder.look(&name(number)) else { return None };
+    let FileLookup::Piece(piece) = folder.look(&name(number)) else { return None };
     let mut to = vec![0; piece.len];
     assert_eq!(piece.size, 7);
     piece.fill(&mut to).then(|| (piece.version.as_ref().unwrap().parse().unwrap(), to))
@@ -53,8 +53,8 @@ fn gives_what_was_put_also_to_the_next_process() {
     let dir = tempfile::tempdir().unwrap();
     let folder = open(&dir);
     for (number, len) in [(1, 0), (2, 1), (3, 5000), (4, 300_000)] {
-        assert_eq!(put(&folder, &piece(number, 1, len), PLENTY).unwrap(), Put::Kept(false));
-        assert_eq!(put(&folder, &piece(number, 1, len), PLENTY).unwrap(), Put::There);
+        assert_eq!(put(&folder, &piece(number, 1, len), PLENTY).unwrap(), WriteResult::Written(false));
+        assert_eq!(put(&folder, &piece(number, 1, len), PLENTY).unwrap(), WriteResult::Present);
     }
     put(&folder, &piece(3, 2, 9000), PLENTY).unwrap();
     let next = open(&dir);
@@ -111,13 +111,13 @@ fn the_limit_is_kept_and_makes_way() {
     let limit = 50 * BLOCK + 100;
     let mut kept = 0;
     for number in 0..2000 {
-        let mut room = Room::default();
+        let mut room = Evictions::default();
         let result = folder.put(&piece(number, 1, 3000), limit, &mut room).unwrap();
         let evicted = room.evicted;
         assert!(folder.count() <= limit && folder.bytes() == folder.count());
         if number < 50 {
-            assert_eq!((result, evicted), (Put::Kept(false), 0));
-        } else if let Put::Kept(full) = result {
+            assert_eq!((result, evicted), (WriteResult::Written(false), 0));
+        } else if let WriteResult::Written(full) = result {
             assert!(full && evicted == 1);
             kept += 1;
         }
@@ -125,10 +125,13 @@ fn the_limit_is_kept_and_makes_way() {
     assert!((80..170).contains(&kept), "about one in sixteen: {kept}");
     let old = (0..50).filter(|&n| get(&folder, n).is_some()).count();
     assert!(old < 20, "{old} of the first are left");
-    assert_eq!(put(&folder, &piece(1, 1, limit as usize), limit).unwrap(), Put::Full, "more than the limit");
-    assert!(folder.put(&piece(9999, 1, 3000), limit, &mut admitted()).unwrap() == Put::Kept(true), "admitted already");
+    assert_eq!(put(&folder, &piece(1, 1, limit as usize), limit).unwrap(), WriteResult::Full, "more than the limit");
+    assert!(
+        folder.put(&piece(9999, 1, 3000), limit, &mut admitted()).unwrap() == WriteResult::Written(true),
+        "admitted already"
+    );
     // A process with a smaller limit keeps to its own.
-    assert!(folder.put(&piece(9998, 1, 3000), 10 * BLOCK, &mut admitted()).unwrap() == Put::Kept(true));
+    assert!(folder.put(&piece(9998, 1, 3000), 10 * BLOCK, &mut admitted()).unwrap() == WriteResult::Written(true));
     assert!(folder.count() <= 10 * BLOCK && folder.bytes() == folder.count());
 }
 
@@ -141,7 +144,7 @@ fn hit_rates(dir: &TempDir, first: u64, entries: u64, room: u64, epochs: u64) ->
         let mut hits = 0;
         for number in first..first + entries {
             lookups += 1;
-            if let Look::Piece(piece) = folder.look(&name(number)) {
+            if let FileLookup::Piece(piece) = folder.look(&name(number)) {
                 hits += 1;
                 if piece.used < began {
                     piece.touch();
@@ -149,7 +152,7 @@ fn hit_rates(dir: &TempDir, first: u64, entries: u64, room: u64, epochs: u64) ->
             } else {
                 let unused_since = (lookups > 3 * room).then_some(began);
                 folder
-                    .put(&piece(number, 1, 100), room * BLOCK, &mut Room { unused_since, ..Room::default() })
+                    .put(&piece(number, 1, 100), room * BLOCK, &mut Evictions { unused_since, ..Evictions::default() })
                     .unwrap();
             }
         }
@@ -277,7 +280,7 @@ fn many_at_once_keep_the_limit() {
                     let _ = folder.put(
                         &piece(number, i % 2, 5000),
                         limit,
-                        &mut Room { admitted: i.is_multiple_of(3), ..Room::default() },
+                        &mut Evictions { admitted: i.is_multiple_of(3), ..Evictions::default() },
                     );
                     if let Some((version, found)) = get(&folder, number) {
                         assert_eq!(found, bytes(number, version, 5000));
@@ -301,7 +304,7 @@ fn many_at_once_keep_the_limit() {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Put(u64, u64, usize, bool),
+    WriteResult(u64, u64, usize, bool),
     Get(u64),
     Remove(u64),
     Die(u64),
@@ -310,7 +313,7 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        6 => (0..20u64, 0..3u64, 0..30_000usize, any::<bool>()).prop_map(|(n, v, len, a)| Act::Put(n, v, len, a)),
+        6 => (0..20u64, 0..3u64, 0..30_000usize, any::<bool>()).prop_map(|(n, v, len, a)| Act::WriteResult(n, v, len, a)),
         6 => (0..20u64).prop_map(Act::Get),
         1 => (0..20u64).prop_map(Act::Remove),
         1 => (1..5u64).prop_map(Act::Die),
@@ -328,11 +331,11 @@ proptest! {
         let mut model: HashMap<u64, Vec<(u64, usize)>> = HashMap::new();
         for act in acts {
             match act {
-                Act::Put(number, version, len, admitted) => {
-                    let result = folder.put(&piece(number, version, len), limit, &mut Room { admitted, ..Room::default() });
+                Act::WriteResult(number, version, len, admitted) => {
+                    let result = folder.put(&piece(number, version, len), limit, &mut Evictions { admitted, ..Evictions::default() });
                     let known = model.entry(number).or_default();
                     match result {
-                        Ok(Put::Full) => {}
+                        Ok(WriteResult::Full) => {}
                         // Died: it is there or isn't.
                         Err(_) => {
                             known.push((version, len));

@@ -63,8 +63,8 @@ fn never_more_than_the_limit() {
             memory.put(&name(number), Some("v"), 0, &vec![1; limit as usize / 7]);
         }
         let page = 4096;
-        assert!(memory.most() + 6 * page <= limit as usize, "{} of {limit}", memory.most());
-        assert!(memory.most() > limit as usize * 9 / 10, "{} of {limit}", memory.most());
+        assert!(memory.max_bytes() + 6 * page <= limit as usize, "{} of {limit}", memory.max_bytes());
+        assert!(memory.max_bytes() > limit as usize * 9 / 10, "{} of {limit}", memory.max_bytes());
     }
 }
 
@@ -150,14 +150,14 @@ fn counts_what_goes() {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Put(u64, u64, usize),
+    WriteResult(u64, u64, usize),
     Get(u64, Option<u64>),
     Forget(u64),
 }
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        (0..40u64, 0..3u64, 0..60_000usize).prop_map(|(n, v, len)| Act::Put(n, v, len)),
+        (0..40u64, 0..3u64, 0..60_000usize).prop_map(|(n, v, len)| Act::WriteResult(n, v, len)),
         (0..40u64, prop::option::of(0..3u64)).prop_map(|(n, v)| Act::Get(n, v)),
         (0..40u64).prop_map(Act::Forget),
     ]
@@ -171,7 +171,7 @@ proptest! {
         let mut model: HashMap<u64, (u64, usize)> = HashMap::new();
         for act in acts {
             match act {
-                Act::Put(number, version, len) => {
+                Act::WriteResult(number, version, len) => {
                     memory.put(&name(number), Some(&version.to_string()), 5, &bytes(number, version, len));
                     model.insert(number, (version, len));
                 }

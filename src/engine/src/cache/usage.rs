@@ -1,8 +1,9 @@
-//! How many bytes a folder holds, in a file that all processes share.
+//! The usage of a folder: how many bytes it holds, in a file that all processes share.
 //!
-//! A lock on it is held while the number is changed, and for nothing else. A process that dies between changing the number and
-//! changing the folder leaves a number that is too large, never one that is too small; so the folder is counted now and then. What
-//! others are writing or removing meanwhile may be missed by that: a piece for each of their threads, until the next time.
+//! The file is locked while the number is changed, and at no other time. A process that dies between changing the
+//! number and changing the folder leaves a number that is too large, never one that is too small. So the folder is
+//! counted again now and then. Counting may miss what others write or remove meanwhile: one piece for each of their
+//! threads, until the next count.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,20 +15,20 @@ use std::time::{Duration, SystemTime};
 const MAGIC: &[u8; 8] = b"dzusage1";
 const LEN: usize = 28;
 
-/// How often a lock is tried that others hold for microseconds, and the pause between.
+/// How often the lock is tried, which others hold for microseconds, and the pause between.
 const TRIES: usize = 200;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A number that wasn't counted for so long may be wrong.
+/// After this time without a count, the number may be wrong.
 pub(super) const RECOUNT: Duration = Duration::from_secs(3600);
 
-/// See the module.
+/// The usage of a folder.
 pub(super) struct Usage {
     path: PathBuf,
     file: Mutex<Option<File>>,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub bytes: u64,
@@ -51,7 +52,7 @@ impl Usage {
         Self { path, file: Mutex::new(None) }
     }
 
-    /// What is known; `None` if the file is missing or damaged.
+    /// The content of the file. `None` if it is missing or damaged.
     ///
     /// # Errors
     /// If it can't be read.
@@ -59,7 +60,7 @@ impl Usage {
         self.locked(|file| Ok(read(file)))
     }
 
-    /// Adds to the number (or takes away), and gives the new one.
+    /// Adds to the number (or subtracts), and returns the new one.
     ///
     /// # Errors
     /// If the file can't be written, or its number isn't known: the folder must be counted then.
@@ -67,14 +68,14 @@ impl Usage {
         self.locked(|file| {
             let count = read(file).ok_or(ErrorKind::InvalidData)?;
             let bytes = count.bytes.saturating_add_signed(by);
-            // Somebody else's doing: files have grown.
+            // Files have grown by another program.
             let wrong = by < 0 && count.bytes < by.unsigned_abs();
             write(file, Count { bytes, counted: if wrong { 0 } else { count.counted } })?;
             Ok(bytes)
         })
     }
 
-    /// Has the folder counted when somebody looks next.
+    /// Requests a count of the folder at the next look.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -82,7 +83,7 @@ impl Usage {
         self.locked(|file| read(file).map_or(Ok(()), |count| write(file, Count { counted: 0, ..count })))
     }
 
-    /// Has the folder counted, while others may go on to change it.
+    /// Counts the folder. Others may change it meanwhile.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -90,7 +91,8 @@ impl Usage {
         let before = self.get()?;
         let found = count();
         self.locked(|file| {
-            // What others have added meanwhile may have been counted or not; what they took away is counted again later.
+            // The count may or may not include what others have added meanwhile. What they removed is found by the next
+            // count.
             let added = read(file).zip(before).map_or(0, |(now, before)| now.bytes.saturating_sub(before.bytes));
             let bytes = found.saturating_add(added);
             write(file, Count { bytes, counted: now() })?;
@@ -100,7 +102,7 @@ impl Usage {
 
     fn locked<T>(&self, act: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // The folder may have been emptied by somebody since.
+        // The folder may have been emptied meanwhile.
         let open = match slot.take() {
             Some(file) if file.metadata()?.nlink() > 0 => file,
             _ => {
@@ -125,7 +127,7 @@ impl Usage {
     }
 }
 
-/// What the file at `path` says, if there is one.
+/// The content of the file at `path`, if it exists.
 pub(super) fn peek(path: &Path) -> Option<Count> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     read(&OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?)

@@ -1,6 +1,6 @@
-//! From the codecs in metadata to a [`ChunkFormat`]: what is a transposition, a byte order and at most one compressor
-//! is taken apart here; filters, checksums and further compressors become a chain of this project's ([`filters`]);
-//! anything else goes to zarrs as a whole.
+//! From the codecs in metadata to a [`ChunkFormat`]. A transposition, a byte order and at most one compressor are taken
+//! apart here. Filters, checksums and further compressors become a chain of this project ([`filters`]). Any other list
+//! goes to zarrs as a whole.
 
 use serde_json::{Map, Value, json};
 use zarrs::array::Endianness;
@@ -33,7 +33,7 @@ impl CodecList {
         let wrong = |found: &Value| {
             Error::value(format!(
                 "codecs: expected a list of names or of objects with a name, but found {}",
-                crate::dataset::shown(found)
+                crate::json::shown(found)
             ))
         };
         let list = codecs.as_array().ok_or_else(|| wrong(codecs))?;
@@ -120,7 +120,7 @@ impl V2Codecs {
         let unreadable = |codec: &Value| {
             Error::value(format!(
                 "expected filters and compressor to be objects with an id, but found {}",
-                crate::dataset::shown(codec)
+                crate::json::shown(codec)
             ))
         };
         let outer = match &self.compressor {
@@ -152,7 +152,7 @@ impl V2Codecs {
             let name = id(codec).ok_or_else(|| unreadable(codec))?;
             let mut codec = codec.clone();
             match name.as_str() {
-                // A writer's wish (-1 is "choose"); readers find the truth in each chunk's header.
+                // What the writer asked for (-1 is "choose"). Each chunk's header has the value in use.
                 "blosc" => codec["shuffle"] = json!(0),
                 "pcodec" => codec = json!({"id": name}),
                 _ => {}
@@ -239,7 +239,7 @@ pub(super) fn foreign_endian(configuration: &Map<String, Value>) -> Result<bool>
         Some(found) => {
             return Err(Error::value(format!(
                 "codec \"bytes\": expected the endian \"little\" or \"big\", but found {}",
-                crate::dataset::shown(found)
+                crate::json::shown(found)
             )));
         }
     };
@@ -251,7 +251,7 @@ pub(super) fn transposition(order: Option<&Value>, ndim: usize) -> Result<Vec<us
         Error::value(format!(
             "codec \"transpose\": expected the order to be a permutation of 0 to {}, but found {}",
             ndim.saturating_sub(1),
-            crate::dataset::shown(order.unwrap_or(&Value::Null))
+            crate::json::shown(order.unwrap_or(&Value::Null))
         ))
     };
     let order: Vec<usize> = match order {
@@ -300,7 +300,7 @@ fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
             configuration.insert("blocksize".into(), json!(0));
             "blosc"
         }
-        // Chunks say themselves how they were made.
+        // Each chunk's header has the values in use.
         "pcodec" | "numcodecs.pcodec" => {
             configuration = Map::new();
             name

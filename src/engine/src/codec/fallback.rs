@@ -15,9 +15,9 @@ use zarrs::plugin::PluginCreateError;
 
 use super::chain::unknown;
 use super::{Compression, damaged, wrong_size};
-use crate::dataset::shown;
 use crate::dtype::DType;
 use crate::error::{Error, Result, panic_text};
+use crate::json::shown;
 
 /// A chain of codecs that zarrs undoes.
 #[derive(Debug)]

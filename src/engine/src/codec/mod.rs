@@ -1,11 +1,13 @@
-//! From the bytes of an encoded chunk to its elements, on the CPU, and what the GPU needs to know to do the same.
+//! Codecs: decoding the bytes of an encoded chunk on the CPU, and splitting a chunk into streams that the GPU decodes.
 //!
-//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more.
-//! One compressor is one file; chains of several codecs and filters are in [`filters`]; what has no file here is decoded
-//! by zarrs ([`fallback`]).
+//! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more. One
+//! compressor is one folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs` walks its headers for the GPU
+//! ([`streams`] joins them). Chains of several codecs and filters are in [`filters`]. Codecs without a folder here are
+//! decoded by zarrs ([`fallback`]).
 
 #![deny(unsafe_code)]
 
+mod bits;
 mod blosc;
 mod chain;
 mod deflate;
@@ -13,6 +15,8 @@ pub mod fallback;
 pub mod filters;
 mod lz4;
 mod packed;
+pub mod stream;
+pub mod streams;
 mod zstd;
 
 pub(crate) use chain::{CodecList, V2Codecs};
@@ -79,7 +83,8 @@ impl Compression {
         }
     }
 
-    /// The most bytes to which writers in use encode `decoded` bytes, at any level. What is longer is unusual, not wrong.
+    /// The most bytes to which usual encoders encode `decoded` bytes, at any level. A longer chunk is unusual, not
+    /// wrong.
     pub fn usual_encoded_bytes(self, decoded: usize) -> usize {
         match self {
             // ZSTD_compressBound, and a content size, checksum and empty frames beside it.
@@ -95,7 +100,7 @@ impl Compression {
 
     /// The most bytes that can decode to `decoded` bytes; `usize::MAX` where the format sets no limit. gzip and bzip2 may have empty
     /// members, deflate empty blocks, zstd frames that are skipped, Blosc gaps between its blocks.
-    pub fn most_encoded_bytes(self, decoded: usize) -> usize {
+    pub fn max_encoded_bytes(self, decoded: usize) -> usize {
         match self {
             // Each sequence but the last decodes to at least as many bytes as it has, beside the bytes of its lengths.
             Self::Lz4 => self.usual_encoded_bytes(decoded),
@@ -130,15 +135,15 @@ impl fmt::Display for Compression {
 /// How the elements of a chunk are packed into its bytes.
 #[derive(Debug)]
 pub enum Codec {
-    /// As they are.
+    /// They are stored as they are.
     Raw,
-    /// By what the GPU may decode.
+    /// By codecs that the GPU may decode.
     Gpu(Packed),
-    /// By anything else: decoded on the CPU.
+    /// By other codecs, decoded on the CPU.
     Other(Box<Other>),
 }
 
-/// What decodes any other chain.
+/// The decoder of any other chain.
 #[derive(Debug)]
 pub enum Other {
     /// This project.
@@ -169,9 +174,9 @@ impl Other {
         }
     }
 
-    fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Chain(chain) => chain.most_encoded_bytes(decoded),
+            Self::Chain(chain) => chain.max_encoded_bytes(decoded),
             // It may be a shard, which may have gaps.
             Self::Zarrs(_) => usize::MAX,
         }
@@ -185,7 +190,7 @@ pub struct ChunkFormat {
     pub order: Vec<usize>,
     /// Whether decoded elements are in the other byte order than this machine's.
     pub swap: bool,
-    /// What remains to be undone before that.
+    /// The codecs to be undone.
     pub codec: Codec,
     dtype: DType,
 }
@@ -228,7 +233,7 @@ impl ChunkFormat {
         }
     }
 
-    /// What the GPU has to undo, if it may.
+    /// The codecs that the GPU has to undo, if it can decode this format.
     pub fn packed(&self) -> Option<&Packed> {
         match &self.codec {
             Codec::Gpu(packed) => Some(packed),
@@ -244,8 +249,8 @@ impl ChunkFormat {
         decoded_bytes(shape, self.dtype)
     }
 
-    /// The most bytes to which writers in use encode a chunk of `decoded` bytes: what is reserved for one before it is read.
-    /// A chunk that is longer is unusual, not wrong.
+    /// The most bytes to which usual encoders encode a chunk of `decoded` bytes. As many are reserved before a chunk is
+    /// read. A longer chunk is unusual, not wrong.
     pub fn usual_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,
@@ -255,11 +260,11 @@ impl ChunkFormat {
     }
 
     /// The most bytes that can be a chunk of `decoded` bytes; `usize::MAX` where its codecs set no limit.
-    pub fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match &self.codec {
             Codec::Raw => decoded,
-            Codec::Gpu(packed) => packed.most_encoded_bytes(decoded),
-            Codec::Other(other) => other.most_encoded_bytes(decoded),
+            Codec::Gpu(packed) => packed.max_encoded_bytes(decoded),
+            Codec::Other(other) => other.max_encoded_bytes(decoded),
         }
     }
 

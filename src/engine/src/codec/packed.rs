@@ -1,4 +1,5 @@
-//! Chunks that the GPU may decode: one compressor or none, perhaps with a byte shuffle before it and checksums behind.
+//! Codec chains that the GPU may decode: one compressor or none, perhaps with a byte shuffle before it and checksums
+//! after it.
 
 use std::ops::Range;
 
@@ -6,12 +7,12 @@ use super::Compression;
 use super::filters::Chain;
 use crate::error::Result;
 
-/// See the module.
+/// A codec chain that the GPU may decode.
 #[derive(Debug)]
 pub struct Packed {
     compression: Option<Compression>,
     shuffle: u8,
-    /// All steps, if there is more to undo than the compressor.
+    /// All steps, if there are more than the compressor.
     chain: Option<Box<Chain>>,
 }
 
@@ -22,7 +23,7 @@ impl From<Compression> for Packed {
 }
 
 impl Packed {
-    /// A chain that is no more than that.
+    /// Takes a chain, if it has no other codecs.
     ///
     /// # Errors
     /// The chain, if it is more.
@@ -38,13 +39,12 @@ impl Packed {
         self.compression
     }
 
-    /// Bytes of the elements whose first bytes stand first in the whole chunk, then their second ones; 1: nothing is shuffled
-    /// but what Blosc shuffles itself.
+    /// Bytes of an element of the byte shuffle. 1: there is no shuffle, except Blosc's own.
     pub fn shuffle(&self) -> u8 {
         self.shuffle
     }
 
-    /// What of `encoded` the compressor wrote, without the checksums around it, which are verified.
+    /// The range of `encoded` inside the checksums, which are verified.
     ///
     /// # Errors
     /// If one of them is wrong.
@@ -77,11 +77,11 @@ impl Packed {
         }
     }
 
-    /// See [`super::ChunkFormat::most_encoded_bytes`].
-    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match (&self.chain, self.compression) {
-            (Some(chain), _) => chain.most_encoded_bytes(decoded),
-            (None, compression) => compression.map_or(decoded, |c| c.most_encoded_bytes(decoded)),
+            (Some(chain), _) => chain.max_encoded_bytes(decoded),
+            (None, compression) => compression.map_or(decoded, |c| c.max_encoded_bytes(decoded)),
         }
     }
 

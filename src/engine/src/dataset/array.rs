@@ -1,4 +1,4 @@
-//! One array in one store: its metadata document becomes a shape, chunk grids, a chunk format and keys.
+//! One array in one store: reads its metadata document into a shape, chunk grids, a chunk format and keys.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use zarrs::array::ChunkKeyEncoding;
 use zarrs::metadata::v3::MetadataV3;
 
 use super::cf::{self, Cf};
-use super::dtype::{self, Stored};
 use super::grid::{self, DimGrid};
 use super::hierarchy::Node;
 use super::names::DimNames;
@@ -15,12 +14,14 @@ use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
 use crate::json::shown;
+use crate::stored_type::{self, Stored};
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
 
-/// Bytes of a decoded chunk: more than any machine has memory for, and far from where sums overflow.
-const MOST_CHUNK: usize = 1 << 44;
+/// Limit on the bytes of a decoded chunk: more than the memory of any machine, and small enough that sums can't
+/// overflow.
+const MAX_CHUNK: usize = 1 << 44;
 
 /// An array in one of the stores that are joined.
 #[derive(Debug)]
@@ -29,13 +30,13 @@ pub struct Part {
     pub store: usize,
     /// Elements along each dimension.
     pub shape: Vec<u64>,
-    /// The chunks that are decoded, along each dimension: inner chunks where shards are opened.
+    /// The chunks that are decoded, along each dimension: inner chunks if shards are read by their index.
     pub grid: Vec<DimGrid>,
     /// Decoded bytes of the largest of them.
     pub largest_bytes: usize,
     /// How they are encoded.
     pub format: Arc<ChunkFormat>,
-    /// How shards are opened, if there are any that can be.
+    /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
     keys: ChunkKeyEncoding,
     prefix: String,
@@ -53,8 +54,8 @@ impl Part {
         self.prefix.is_empty()
     }
 
-    /// A key that is in the store as long as the array is. A chunk's key that is missing means the fill value only
-    /// while this one is there: else the array was deleted.
+    /// The key of the array's metadata document. A missing chunk means the fill value only while this key exists.
+    /// Otherwise the array was deleted.
     pub fn metadata_key(&self) -> &str {
         &self.metadata_key
     }
@@ -88,9 +89,12 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         )));
     }
     let shape = shape(field("shape"))?;
-    let stored =
-        if node.version == 3 { dtype::parse_v3(field("data_type"))? } else { dtype::parse_v2(field("dtype"))? };
-    let own_fill = dtype::fill_value(field("fill_value"), stored)?;
+    let stored = if node.version == 3 {
+        stored_type::parse_v3(field("data_type"))?
+    } else {
+        stored_type::parse_v2(field("dtype"))?
+    };
+    let own_fill = stored_type::fill_value(field("fill_value"), stored)?;
     if own_fill.is_none() && node.version == 3 {
         return Err(Error::value("fill_value: expected a value, but found none"));
     }
@@ -220,15 +224,15 @@ fn shuffle_of_the_type(codec: &mut Value, by_nczarr: bool, size: usize) -> Resul
 fn largest(grid: &[DimGrid], stored: Stored) -> Result<(Vec<u64>, usize)> {
     let largest: Vec<u64> = grid.iter().map(DimGrid::longest).collect();
     let bytes = decoded_bytes(&largest, stored.dtype)?;
-    if bytes > MOST_CHUNK {
+    if bytes > MAX_CHUNK {
         return Err(Error::value(format!(
-            "expected chunks of at most {MOST_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
+            "expected chunks of at most {MAX_CHUNK} bytes, but found the shape {largest:?}, which takes {bytes}"
         )));
     }
     Ok((largest, bytes))
 }
 
-/// How chunks are named; `None` if it isn't known. The reason that zarrs gives is of no use to those who look at metadata.
+/// How chunks are named. `None` if the encoding of keys is unknown. The reason that zarrs gives does not help users.
 fn key_encoding(value: Value) -> Option<ChunkKeyEncoding> {
     let metadata: MetadataV3 = serde_json::from_value(value).ok()?;
     ChunkKeyEncoding::from_metadata(&metadata).ok()
@@ -255,7 +259,7 @@ fn countable(shape: &[u64], stored: Stored) -> Result<()> {
     Ok(())
 }
 
-/// Fields that a reader must understand and this one doesn't are errors, as the specification demands.
+/// Unknown fields that a reader must understand are errors, as the specification demands.
 fn understood(document: &Map<String, Value>) -> Result<()> {
     const KNOWN: [&str; 12] = [
         "zarr_format",

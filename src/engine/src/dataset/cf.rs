@@ -8,12 +8,12 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::dtype::{Stored, float_bits, float_value, int_bits, int_value, whole};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::{bare_float, shown};
+use crate::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
 
-/// Values that mean missing at most: more would be a mistake, or mischief.
+/// Limit on values that mean missing. More are a mistake or an attack.
 const MAX_MISSING: usize = 4096;
 
 /// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
@@ -50,13 +50,18 @@ impl Cf {
 
 impl fmt::Display for Cf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
         let number = |n: Option<f64>| n.map_or("none".to_owned(), |n| n.to_string());
-        let missing = self.missing.iter().map(|&bits| match int_value(bits, self.src_dtype) {
+        let value = |&bits: &u64| match int_value(bits, self.src_dtype) {
             Some(i) => i.to_string(),
             None => float_value(bits, self.src_dtype).to_string(),
-        });
-        let missing = missing.collect::<Vec<_>>().join(", ");
-        let (scale, offset) = (number(self.scale), number(self.offset));
+        };
+        let mut missing: Vec<_> = self.missing.iter().take(SHOWN).map(value).collect();
+        if let more @ 1.. = self.missing.len().saturating_sub(SHOWN) {
+            missing.push(format!("and {more} more"));
+        }
+        let (missing, offset) = (missing.join(", "), number(self.offset));
+        let scale = self.int_scale.map_or_else(|| number(self.scale), |scale| format!("{scale} (integer)"));
         write!(
             f,
             "{} to {}, scale_factor {scale}, add_offset {offset}, missing [{missing}]",
@@ -96,7 +101,7 @@ impl Number {
     }
 }
 
-/// A scale or offset, with what Python's type of it decides.
+/// A scale or offset, and its type in Python, which decides the type of the result.
 #[derive(Clone, Copy)]
 enum Factor {
     Int(i128),

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::json::{parse, shown};
 use crate::store::{Phase, Store, block_on, get_many};
 
-/// Largest document that is read; consolidated metadata of a million chunked variables stays below.
+/// Limit on the bytes of a document. Consolidated metadata of a million chunked variables stay below.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the document at `key`; `None` if there is none.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
-/// Boundaries that are listed, not computed, are kept in memory: 128 MB of them at most.
+/// Limit on chunk boundaries that are listed, and not computed: 128 MB.
 const MAX_LISTED: u64 = 1 << 24;
 
 /// The chunks along one dimension.

@@ -1,7 +1,7 @@
 //! Finds an array's metadata in a store: Zarr v2 and v3, with consolidated metadata or without.
 //!
-//! An array is read if its own metadata are sound, whatever stands above it: no group at all, one of the other version, or
-//! documents that are damaged.
+//! An array is read if its own metadata are sound, even if the groups above it have no metadata, metadata of the other
+//! version, or damaged ones.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,23 +12,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
-/// Listing stops here; it only serves messages and the choice of a store's only array.
+/// Limit on names that are listed. A list is used only in messages and to find a store's only array.
 const MAX_LISTED: usize = 1000;
 const MAX_DEPTH: usize = 8;
 
-/// What is at the top of a store.
+/// The metadata at the root of a store.
 pub(super) struct Hierarchy<'a> {
     store: &'a dyn Store,
-    /// 2 or 3: that of the top, which is looked for first below it too.
+    /// 2 or 3: the version of the root, which is tried first for arrays too.
     version: u8,
-    /// Whether there is a document at the top.
+    /// Whether the root has a metadata document.
     rooted: bool,
     root: Value,
     is_array: bool,
     /// Documents by path (v3) or key (v2).
     consolidated: Option<Map<String, Value>>,
     consolidated_key: &'static str,
-    /// What is wrong with a document of groups, without which arrays may be found.
+    /// What is wrong with a group's document. Arrays may be found without it.
     damaged: Option<Error>,
     /// Whether chunks are found by Parquet files beside the consolidated metadata.
     pub has_references: bool,
@@ -51,7 +51,7 @@ pub(super) struct Node {
 }
 
 impl<'a> Hierarchy<'a> {
-    /// Reads the top of `store`; `None` if there is nothing of Zarr.
+    /// Reads the root of `store`. `None` if it has no Zarr metadata.
     pub fn open(store: &'a dyn Store) -> Result<Option<Self>> {
         let place = |key: &str| format!("store {}, {key}", store.location());
         // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
@@ -137,7 +137,7 @@ impl<'a> Hierarchy<'a> {
         }
     }
 
-    /// A store with nothing at the top, but perhaps with arrays below.
+    /// A store without metadata at the root, which may have arrays below.
     pub fn without_top(store: &'a dyn Store) -> Self {
         Self {
             store,
@@ -153,12 +153,12 @@ impl<'a> Hierarchy<'a> {
         }
     }
 
-    /// What is wrong with a document at the top, where that may be why something isn't found.
+    /// What is wrong with a document of the root, if that may be why something was not found.
     pub fn damaged(&self) -> Option<&Error> {
         self.damaged.as_ref()
     }
 
-    /// Reads the documents of these arrays that aren't known yet, all together: from a server that takes as long as one.
+    /// Reads the missing documents of these arrays at the same time, so that a server's latency counts once.
     pub fn read_ahead(&mut self, names: &[String]) {
         let mut keys: Vec<String> = Vec::new();
         for path in names.iter().map(|name| name.trim_matches('/')).filter(|path| is_path(path)) {

@@ -1,14 +1,13 @@
-//! From paths and names to arrays that can be read: shapes, types, chunk grids, formats and keys.
+//! Datasets: from paths and names to arrays that can be read, with their shapes, types, chunk grids, formats and keys.
 //!
-//! Reads metadata only, never a chunk. Everything that a store claims is checked here, so that later stages may trust
-//! it: extents are countable and those of chunks positive, chunks fit into memory, codecs are known.
+//! Reads metadata only, never a chunk. Everything in a store's metadata is checked here, so that later stages may trust
+//! it: extents can be counted, those of chunks are positive, chunks fit into memory, codecs are known.
 
 #![forbid(unsafe_code)]
 
 mod array;
 mod cf;
 mod documents;
-mod dtype;
 mod grid;
 mod hierarchy;
 mod names;
@@ -18,12 +17,9 @@ use std::sync::Arc;
 
 pub use array::Part;
 pub use cf::Cf;
-pub(crate) use dtype::{float_bits, float_value, scalar_bits};
 pub use grid::DimGrid;
 pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
-
-pub(crate) use crate::json::shown;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, panic_text};
@@ -71,7 +67,7 @@ impl Dataset {
         Self::of_stores(spec, store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?)
     }
 
-    /// The same in stores that are open, one for each of the paths.
+    /// As [`Self::open`], with stores that are open, one for each path.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -96,14 +92,14 @@ impl Dataset {
 /// A store, and its arrays with their names.
 type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
 
-/// Stores whose metadata are read at the same time, if that means to wait for servers.
+/// How many remote stores' metadata are read at the same time.
 const TOGETHER: usize = 16;
 
 fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
     each_store(stores, |i, store| describe(spec, i, store))
 }
 
-/// Does `work` for each store, in their order; for some at the same time if that means to wait for servers.
+/// Calls `work` for each store, in order. For remote stores, several calls run at the same time.
 pub(crate) fn each_store<T: Send>(
     stores: &[Arc<dyn Store>],
     work: impl Fn(usize, &Arc<dyn Store>) -> Result<T> + Sync,
@@ -229,7 +225,7 @@ impl ArrayInfo {
     }
 }
 
-/// Whatever goes wrong with metadata is found out when the reader is built.
+/// Problems with metadata are found when the reader is built.
 fn metadata_error<T>(result: Result<T>) -> Result<T> {
     result.map_err(|e| if e.kind() == ErrorKind::Runtime { Error::value(e.message()) } else { e })
 }
@@ -287,7 +283,7 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
     }
 }
 
-/// What is wrong with the top of a store, in which something wasn't found.
+/// What is wrong with the root of a store in which something was not found.
 fn besides(hierarchy: &Hierarchy) -> String {
     hierarchy.damaged().map_or(String::new(), |e| format!("; besides, {e}"))
 }

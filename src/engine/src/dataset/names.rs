@@ -21,7 +21,7 @@ pub struct DimNames {
 pub struct Unclear {
     /// To address a dimension by one of these is an error.
     pub names: Vec<String>,
-    /// All names as the metadata have them, for messages.
+    /// All names as they stand in the metadata, for messages.
     pub stored: String,
 }
 
@@ -43,7 +43,7 @@ impl DimNames {
             let own = |d: usize| if is_fit { given(&list[d]).filter(|name| !unclear.contains(name)) } else { None };
             let called = |d: usize| own(d).map_or_else(|| format!("dim_{d}"), str::to_owned);
             let names: Vec<String> = (0..ndim).map(called).collect();
-            // A stored name may come twice, or be what an unnamed dimension is called: then nobody has it.
+            // A stored name may occur twice, or be the default name of an unnamed dimension. Then no dimension gets it.
             let is_taken = |name: &&str| names.iter().filter(|other| other == name).count() > 1;
             let taken: Vec<&str> = (0..ndim).filter_map(own).filter(is_taken).collect();
             if taken.is_empty() {

@@ -1,7 +1,7 @@
-//! Shards: one object that holds many inner chunks and an index of where each one lies.
+//! Sharding: a shard is one object with many inner chunks and an index of their ranges.
 //!
-//! Specification: Zarr v3, codec `sharding_indexed`. Opened here are shards that are the array's only codec, with an
-//! index of plain integers and an optional CRC-32C; other shards are decoded whole.
+//! Specification: Zarr v3, codec `sharding_indexed`. Shards are read by their index if the codec is the array's only
+//! one and the index consists of plain integers with an optional CRC-32C. Other shards are decoded whole.
 
 use serde_json::{Map, Value, json};
 
@@ -26,15 +26,15 @@ pub struct Sharding {
 
 impl Sharding {
     /// The inner chunks of a shard.
-    pub fn slots(&self) -> usize {
+    pub fn entries(&self) -> usize {
         (self.index_bytes - if self.checksum { 4 } else { 0 }) / 16
     }
 
-    /// The shard that holds the inner chunk at `chunk`, and the chunk's slot in the shard's index.
+    /// The shard that holds the inner chunk at `chunk`, and the chunk's entry in the shard's index.
     pub fn shard_of(&self, chunk: &[u64]) -> (Vec<u64>, usize) {
         let shard = chunk.iter().zip(&self.chunks_per_shard).map(|(&c, &n)| c / n).collect();
-        let slot = chunk.iter().zip(&self.chunks_per_shard).fold(0, |slot, (&c, &n)| slot * n + c % n);
-        (shard, slot as usize)
+        let entry = chunk.iter().zip(&self.chunks_per_shard).fold(0, |entry, (&c, &n)| entry * n + c % n);
+        (shard, entry as usize)
     }
 
     /// The bytes of a shard that are its encoded index, [`Self::index_bytes`] of them.
@@ -42,7 +42,7 @@ impl Sharding {
         if self.index_at_end { ByteRange::Last } else { ByteRange::From(0) }
     }
 
-    /// Decodes the index of a shard of `object_len` bytes: for each slot the offset in the shard and the length of the
+    /// Decodes the index of a shard of `object_len` bytes: for each entry the offset in the shard and the length of the
     /// encoded inner chunk, or `None` where there is none.
     ///
     /// # Errors
@@ -81,13 +81,13 @@ impl Sharding {
         pairs
             .iter()
             .enumerate()
-            .map(|(slot, [offset, len])| match (number(offset), number(len)) {
+            .map(|(entry, [offset, len])| match (number(offset), number(len)) {
                 (u64::MAX, u64::MAX) => Ok(None),
                 (offset, len) if offset.checked_add(len).is_some_and(|end| end <= object_len) => {
                     Ok(Some((offset, len)))
                 }
                 (offset, len) => Err(damaged(format!(
-                    "inner chunk {slot} has {len} bytes at {offset}, outside of the shard's {object_len}"
+                    "inner chunk {entry} has {len} bytes at {offset}, outside of the shard's {object_len}"
                 ))),
             })
             .collect()
@@ -181,7 +181,7 @@ mod tests {
             .unwrap()
             .unwrap()
             .sharding;
-        assert_eq!((sharding.slots(), sharding.index_bytes), (4, 68));
+        assert_eq!((sharding.entries(), sharding.index_bytes), (4, 68));
         assert_eq!(sharding.shard_of(&[3, 2]), (vec![1, 1], 2));
         assert_eq!(sharding.shard_of(&[0, 3]), (vec![0, 1], 1));
         assert_eq!(sharding.index_range(), ByteRange::Last);

@@ -144,7 +144,7 @@ fn shards_without_codecs_of_their_index() {
         let part = &open(&[dir.path()], &[]).unwrap().arrays[0].parts[0];
         match &part.sharding {
             // Two entries of 16 bytes, and a checksum.
-            Some(sharding) => assert_eq!((sharding.slots(), sharding.index_bytes), (2, 36)),
+            Some(sharding) => assert_eq!((sharding.entries(), sharding.index_bytes), (2, 36)),
             None => {
                 let index: Vec<u8> = [0u64, 2, 2, 2].iter().flat_map(|n| n.to_le_bytes()).collect();
                 let sealed = |mut bytes: Vec<u8>| {

@@ -1,8 +1,8 @@
 //! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
 
 use super::Explanation;
+use crate::chunk_index::Route;
 use crate::codec::Compression;
-use crate::flow::catalog::Route;
 use crate::memory::shown as bytes;
 use crate::spec::{DecodeDevice, Device};
 

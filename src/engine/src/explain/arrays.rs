@@ -1,17 +1,17 @@
-//! What is known of each array: how it is stored, where it is decoded, what a sample takes of it.
+//! Explains each array: how it is stored, where it is decoded, and what a sample takes of it.
 
 use serde_json::{Value, json};
 
 use super::reads::MAX_USES;
+use crate::chunk_index::{ChunkIndex, Route};
+use crate::codec::streams::{ZstdDecoder, max_decoded};
 use crate::codec::{Compression, Packed};
 use crate::dataset::Part;
-use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{Geometry, Role, View};
-use crate::gpu_codec::{ZstdDecoder, max_decoded};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
-/// Samples over which what a sample takes is averaged.
+/// Samples over which the needs of a sample are averaged.
 const SAMPLES: u64 = 64;
 
 /// One array in one store.
@@ -87,21 +87,21 @@ impl ArrayFacts {
 
 /// Looks at every array.
 pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
-    let catalog = &opened.catalog;
-    let geometry = catalog.planner.geometry();
-    let arrays = &catalog.dataset.arrays;
+    let chunk_index = &opened.chunk_index;
+    let geometry = chunk_index.planner.geometry();
+    let arrays = &chunk_index.dataset.arrays;
     let mut touched = vec![(0u64, 0u64); arrays.len()];
     let samples = opened.order.epoch_samples();
     let mut order = opened.order.clone();
-    let uses = if samples > 0 { catalog.planner.plan(&[order.sample(0)]).uses.len() } else { 0 };
+    let uses = if samples > 0 { chunk_index.planner.plan(&[order.sample(0)]).uses.len() } else { 0 };
     let looked_at = samples.min(SAMPLES).min((MAX_USES / uses.max(1)).max(1) as u64);
     for i in 0..looked_at {
         // Evenly spread, the first one included.
         let sample = order.sample((u128::from(i) * u128::from(samples) / u128::from(looked_at)) as u64);
-        for chunk_use in &catalog.planner.plan(&[sample]).uses {
+        for chunk_use in &chunk_index.planner.plan(&[sample]).uses {
             let (chunks, bytes) = &mut touched[chunk_use.chunk.array as usize];
             *chunks += 1;
-            *bytes += catalog.decoded_bytes(chunk_use.chunk) as u64;
+            *bytes += chunk_index.decoded_bytes(chunk_use.chunk) as u64;
         }
     }
     let average = |n: u64| n as f64 / looked_at.max(1) as f64;
@@ -111,7 +111,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .map(|(a, array)| {
             let chunks_of = arrays.iter().position(|other| other.name == array.name).unwrap_or(a);
             let part = |(p, part): (usize, &Part)| PartFacts {
-                store: catalog.dataset.stores[part.store].location().to_owned(),
+                store: chunk_index.dataset.stores[part.store].location().to_owned(),
                 shape: part.shape.clone(),
                 chunks: part.largest_chunk(),
                 shards: part.sharding.as_ref().map(|s| {
@@ -119,7 +119,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 }),
                 codecs: part.format.describe(),
                 chunk_bytes: part.largest_bytes as u64,
-                route: catalog.routes[a][p],
+                route: chunk_index.routes[a][p],
                 compression: part.format.packed().and_then(Packed::compression),
                 gpu_limit: part.format.packed().map(|packed| max_decoded(packed, ZstdDecoder::Kernels) as u64),
                 why: why(spec, opened, a, p),
@@ -157,7 +157,7 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
         return note.text.clone();
     }
     let to_gpu = matches!(spec.device, Device::Gpu(_));
-    match opened.catalog.routes[array][part] {
+    match opened.chunk_index.routes[array][part] {
         Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
         Route::Raw => "uncompressed: its chunks are read as they are".into(),
         Route::Gpu => "the GPU has a decoder for it".into(),
@@ -168,9 +168,9 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
 
 /// How many chunks of an array samples may touch in each store: along every dimension those from the first to the last
 /// that any sample needs, whoever's shard it is in.
-pub(crate) fn chunks_in_reach(catalog: &Catalog, array: usize) -> Vec<u64> {
-    let geometry = catalog.planner.geometry();
-    let (view, parts) = (&geometry.views[array], &catalog.dataset.arrays[array].parts);
+pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
+    let geometry = chunk_index.planner.geometry();
+    let (view, parts) = (&geometry.views[array], &chunk_index.dataset.arrays[array].parts);
     let part = |(p, part): (usize, &Part)| {
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
             // Elements of the joined, picked dimension that samples touch.

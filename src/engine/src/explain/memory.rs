@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::budget::{Asked, Budget, Division, Needs, There, divide};
 use crate::error::Result;
-use crate::flow::simulation::Config;
 use crate::memory::Machine;
 use crate::memory::arena::rounded;
 use crate::order::Order;
 use crate::reader::needs::rules;
+use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
 
 /// The memory of a reader, divided.

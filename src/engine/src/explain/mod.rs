@@ -1,5 +1,5 @@
-//! What a reader would do, said without reading data: from the spec and the metadata, by the same steps that a reader is
-//! opened with. Needs no GPU.
+//! Explains what a reader would do, without reading data: from the spec and the metadata, by the steps with which a
+//! reader is opened. Needs no GPU.
 
 #![forbid(unsafe_code)]
 
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use crate::budget::There;
 use crate::cache;
 use crate::error::Result;
-use crate::flow::simulation::Config;
-use crate::flow::simulation::rehearsal::Consumer;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::ordered;
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
+use crate::scheduler::simulation::Config;
+use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
@@ -63,8 +63,8 @@ fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
     let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
-        let mut order = Order::by_chunks(&spec, opened.catalog.planner.blocks())?;
-        let needs = ordered(opened.needs, &spec, &opened.catalog, &mut order);
+        let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
+        let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
     };

@@ -1,5 +1,5 @@
-//! How often chunks are read in an epoch: the scheduler at work on the planner's plans, with nothing behind it
-//! ([`crate::flow::simulation::rehearsal`]).
+//! Counts how often chunks are read in an epoch, by running the scheduler on the planner's plans in a simulation
+//! ([`crate::scheduler::simulation::rehearsal`]).
 //!
 //! Nothing is read, so chunks that are missing in the store count as read.
 
@@ -8,23 +8,22 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::chunk_index::{ChunkIndex, Plan};
 use crate::error::Result;
-use crate::flow::Plan;
-use crate::flow::catalog::Catalog;
-use crate::flow::simulation::Config;
-use crate::flow::simulation::rehearsal::{Consumer, Rehearsal};
-use crate::flow::stats::Stats;
-use crate::flow::tasks::Shared;
+use crate::messages::Shared;
 use crate::order::{Order, Sample};
 use crate::plan::{ChunkId, IdHasher};
 use crate::reader::opening::Opened;
+use crate::scheduler::simulation::Config;
+use crate::scheduler::simulation::rehearsal::{Consumer, Rehearsal};
 use crate::spec::Spec;
+use crate::stats::Stats;
 
-/// Samples that are looked at; an epoch with more is judged by its first ones.
+/// Limit on samples that are simulated. A longer epoch is extrapolated from its first ones.
 const MAX_SAMPLES: u64 = 1 << 14;
-/// Uses of chunks by batches that are looked at.
+/// Limit on uses of chunks that are simulated.
 pub(super) const MAX_USES: usize = 1 << 18;
-/// Fewer reads than this in the later half say nothing of how it goes on.
+/// Fewer reads than this in the later half are not enough to extrapolate.
 const FEW: f64 = 8.0;
 
 /// Reads of one array.
@@ -76,7 +75,7 @@ impl ArrayReads {
 /// as is looked at, batches are empty.
 struct Planning<'a> {
     order: Order,
-    catalog: &'a Catalog,
+    chunk_index: &'a ChunkIndex,
     batch: u64,
     /// Of the first epoch.
     samples: u64,
@@ -90,7 +89,7 @@ struct Planning<'a> {
 impl Planning<'_> {
     fn plan(&mut self) -> Plan {
         if self.uses >= MAX_USES {
-            return self.catalog.plan(&[]);
+            return self.chunk_index.plan(&[]);
         }
         let mut to = self.next + self.batch;
         if self.next < self.samples {
@@ -99,7 +98,7 @@ impl Planning<'_> {
         let samples: Vec<Sample> = (self.next..to).map(|k| self.order.sample(k)).collect();
         self.next = to;
         self.batches += 1;
-        let plan = self.catalog.plan(&samples);
+        let plan = self.chunk_index.plan(&samples);
         self.uses += plan.batch.uses.len();
         plan
     }
@@ -127,10 +126,10 @@ fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
     sums
 }
 
-/// Counts the reads for the first epoch of `order`, which is that of `spec`, by a reader of `opened` that is cast like this.
+/// Counts the reads for the first epoch of `order`, the order of `spec`, by a reader of `opened` with this simulated
+/// memory.
 ///
-/// # Errors
-/// If the scheduler stands still, which it never should.
+/// If the scheduler waits when nothing is under way, which is a bug.
 pub(crate) fn reads_per_chunk(
     opened: &Opened,
     spec: &Spec,
@@ -139,9 +138,9 @@ pub(crate) fn reads_per_chunk(
     consumer: Consumer,
 ) -> Result<Reads> {
     let batch = spec.batch_size as u64;
-    let catalog = &opened.catalog;
+    let chunk_index = &opened.chunk_index;
     let shared = Shared {
-        catalog: Arc::clone(catalog),
+        chunk_index: Arc::clone(chunk_index),
         ops: Arc::new(opened.ops.clone()),
         stats: Arc::new(Stats::default()),
         cache: None,
@@ -150,7 +149,7 @@ pub(crate) fn reads_per_chunk(
     };
     let mut rehearsal = Rehearsal::new(&shared, config);
     let samples = order.epoch_samples();
-    let mut planning = Planning { order: order.clone(), catalog, batch, samples, next: 0, batches: 0, uses: 0 };
+    let mut planning = Planning { order: order.clone(), chunk_index, batch, samples, next: 0, batches: 0, uses: 0 };
     let mut seen: HashSet<ChunkId, BuildHasherDefault<IdHasher>> = HashSet::default();
     let mut reads = Vec::new();
     let mut batches = 0;
@@ -160,7 +159,7 @@ pub(crate) fn reads_per_chunk(
         })?;
         batches += 1;
     }
-    let n = catalog.dataset.arrays.len();
+    let n = chunk_index.dataset.arrays.len();
     let mut arrays = sum(&reads, batches, n);
     let looked_at = samples.min(batches * batch);
     if looked_at < samples {
@@ -171,7 +170,7 @@ pub(crate) fn reads_per_chunk(
         // Shuffled, chunks that were read come again, unless windows end before that could be seen.
         let returns = spec.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
-            let all = super::chunks_in_reach(catalog, a).iter().map(|&n| n as f64).sum();
+            let all = super::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;
             let (early, times) = if few { (ArrayReads::default(), times(0)) } else { (*early, times(half)) };
             extrapolate(array, early, times, all, returns);

@@ -7,10 +7,10 @@ use super::memory::simulated;
 use super::reads::reads_per_chunk;
 use super::{explain, explain_on};
 use crate::budget::There;
-use crate::flow::simulation::rehearsal::Consumer;
 use crate::memory::Machine;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
+use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{DecodeDevice, Device, DimKey, Spec};
 
 /// An array of `steps` x 16 int32 in chunks of `chunk` steps, uncompressed.

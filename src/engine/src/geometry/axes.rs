@@ -13,7 +13,7 @@ pub struct Axis {
     pub bounds: Vec<i64>,
     /// Elements per sample, at least 1.
     pub window: i64,
-    /// Whether the dimension is missing from the sample (its window is then 1).
+    /// Whether the sample lacks the dimension (its window is 1 then).
     pub dropped: bool,
     /// Distance between the elements of a sample.
     pub stride: i64,
@@ -188,7 +188,7 @@ fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>>
             let Some((d, starts)) = &view.joined else { continue };
             match view.dims[*d].picked(0) {
                 None => breaks.extend(starts[1..starts.len() - 1].iter().map(|&s| s as i64)),
-                // Picked elements may come from the stores in any order.
+                // Picked elements may lie in the stores in any order.
                 Some(pick) => {
                     let store = |&at: &u64| starts.partition_point(|&s| s <= at);
                     let borders = pick.windows(2).enumerate().filter(|(_, p)| store(&p[0]) != store(&p[1]));
@@ -246,7 +246,7 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
                  {step} for it; give 0 there, or take it out of random_crop"
             )));
         }
-        // Some windows are longer than any step that makes sense.
+        // Some windows are longer than any useful step.
         step if spec.step.is_empty() => step,
         step => limit("step", step, 1)?,
     };

@@ -1,5 +1,5 @@
-//! The spec applied to the shapes of the arrays: how many samples there are, and for each array which elements of it go
-//! where in which output. Pure: no I/O, no device, no clock.
+//! The geometry of samples: the spec applied to the shapes of the arrays. It says how many samples there are, and which
+//! elements of each array go where in which output. Pure: no I/O, no device, no clock.
 
 mod axes;
 mod layout;
@@ -13,15 +13,15 @@ pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use starts::Starts;
 
+use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::reader::OutputInfo;
 use crate::spec::Spec;
 
-/// What geometry knows of an array.
+/// An array as geometry needs it.
 #[derive(Clone, Debug)]
 pub struct ArrayShape {
     /// Its name, for messages.
@@ -103,14 +103,14 @@ pub struct Geometry {
     seed: u64,
 }
 
-/// Tells the keys of random starts from those of orders.
+/// Makes the keys of random starts differ from those of orders.
 const CROP: u64 = 2;
 
 impl Geometry {
     /// Applies `spec` to `arrays`.
     ///
-    /// # Errors
-    /// Whatever contradicts: unknown dimensions, lengths that differ, windows that don't fit.
+    /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
+    /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;

@@ -1,9 +1,9 @@
-//! Which outputs there are and where each array's elements go in them.
+//! The outputs, and where the elements of each array go in them.
 
 use super::{ArrayShape, Axis, Norm, Role, View, layout};
+use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::reader::OutputInfo;
 use crate::spec::Spec;
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
@@ -23,7 +23,7 @@ pub struct Placement {
     pub broadcast: Vec<(u64, i64)>,
     /// Index into [`super::Geometry::norms`]; with `channels`, of the first channel.
     pub norm: usize,
-    /// If channels of this array are normalised differently, how they are numbered.
+    /// How the channels of this array are numbered, if they are normalised differently.
     pub channels: Option<Channels>,
 }
 
@@ -165,7 +165,7 @@ fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<G
             dims.push(GridDim { name, len });
         }
     }
-    // Axes that only other arrays have.
+    // Axes that the reference array lacks.
     for axis in axes.iter().filter(|a| !a.dropped) {
         if dims.iter().all(|g| g.name != axis.name) {
             dims.push(GridDim { name: &axis.name, len: axis.window as u64 });
@@ -191,7 +191,7 @@ fn channels_of(
     arrays.iter().zip(views).map(of_array).collect()
 }
 
-/// Checks that there are as many means and deviations as can be told apart.
+/// Checks that there is one mean and deviation for all, or one for each array or channel.
 fn check_lengths(spec: &Spec, arrays: usize, channels: u64) -> Result<()> {
     for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
         if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays {

@@ -1,12 +1,13 @@
-//! Where the samples along one axis start: a grid of equal distances, less those whose windows would cross a break.
+//! Where the samples along one axis start: a grid of equal distances, without the starts whose windows would cross a
+//! break.
 
-/// See the module. Memory is per break, whatever the number of starts.
+/// The starts of samples along one axis. It takes memory for each break, whatever the number of starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
     first: i64,
     step: i64,
     count: i64,
-    /// Where starts follow each other in the grid: number of the first start, and its place in the grid. Ascending.
+    /// The stretches of the grid without a gap: the number of the first start, and its place in the grid. Ascending.
     runs: Vec<(i64, i64)>,
 }
 
@@ -44,13 +45,13 @@ impl Starts {
         self.first + (place + k - number) * self.step
     }
 
-    /// Where starts follow each other at equal distances: how many, and the first.
+    /// The stretches of starts at equal distances: how many, and the first.
     pub fn runs(&self) -> impl Iterator<Item = (i64, i64)> {
         let end = |i: usize| self.runs.get(i + 1).map_or(self.count, |next| next.0);
         self.runs.iter().enumerate().map(move |(i, &(number, place))| (end(i) - number, self.first + place * self.step))
     }
 
-    /// Distance of starts that follow each other.
+    /// The distance between neighbouring starts.
     pub fn step(&self) -> i64 {
         self.step
     }

@@ -1,33 +1,32 @@
-//! One lane: a stream, a staging buffer, a workspace, and a thread that takes waves through them one after the other.
+//! A lane: a CUDA stream, a staging buffer, a workspace, and a thread that runs waves one after the other.
 //!
-//! A wave is copied, decoded and assembled by one sequence of asynchronous calls and two waits: one until the page-locked
-//! memory may be reused, one until all is done. Whatever the decoders say is then checked, and what they gave up on is decoded
-//! once more by the CPU, which tells corrupt data from a decoder's limit.
+//! A wave is copied, decoded and assembled by one sequence of asynchronous calls with two waits: until the page-locked
+//! memory may be used again, and until all is done. Then the results of the decoders are checked. The CPU decodes again
+//! what they refused, which tells damaged data from the limits of a decoder.
 //!
-//! One of the places where `unsafe` is allowed: device addresses come from the scheduler's arenas and the lane's own
-//! buffers, which live until the lane is gone.
+//! `unsafe` is allowed here: device addresses come from the scheduler's arenas and the lane's own buffers, which live
+//! until the lane is gone.
 
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dali_zarr_kernels::{Copy, GATHER_TILE, Job, Layout, TILE};
+use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
 use super::decoding::Decoder;
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use super::zstd_decoder;
 use crate::budget::DeviceBudget;
-use crate::cuda::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
+use crate::chunk_index::Route;
 use crate::error::{Error, Result};
-use crate::flow::catalog::Route;
-use crate::flow::stats::Stats;
-use crate::flow::tasks::{GroupId, Outcome, Shared};
-use crate::flow::wave::{Wave, WaveChunk, WaveDone};
+use crate::gpu::driver::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
+use crate::messages::{GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
+use crate::stats::Stats;
 
 /// Copies plain values to new device memory, and waits.
-pub(super) fn upload<T: std::marker::Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
+pub(super) fn upload<T: Copy>(device: &Arc<Device>, values: &[T]) -> Result<DeviceBuffer> {
     let bytes = std::mem::size_of_val(values);
     let buffer = DeviceBuffer::alloc(device, bytes.max(1))?;
     let stream = Stream::new(device)?;
@@ -37,12 +36,12 @@ pub(super) fn upload<T: std::marker::Copy>(device: &Arc<Device>, values: &[T]) -
     Ok(buffer)
 }
 
-/// See the module.
+/// A lane of a GPU.
 pub(super) struct Lane {
     index: usize,
     device: Arc<Device>,
     stream: Stream,
-    /// Timed: a wave's beginning, and the ends of its copies, its decoding and its assembling.
+    /// Timed events: the beginning of a wave, and the ends of its copies, its decoding and its assembly.
     begun: Event,
     copied: Event,
     decoded: Event,
@@ -53,7 +52,7 @@ pub(super) struct Lane {
     module: Arc<Module>,
     ops: u64,
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
-    /// Chunks of the wave that the CPU decoded in the GPU's place.
+    /// Chunks of the wave that the CPU decoded because the GPU could not.
     fell_back: u64,
     shared: Shared,
 }
@@ -87,11 +86,11 @@ impl Lane {
         })
     }
 
-    /// Counts what became of the wave's chunks. Those that the CPU decoded beforehand were counted when it did.
+    /// Updates the counters of chunks. Chunks that the CPU decoded beforehand are counted already.
     fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
         let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
         for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
-            match self.shared.catalog.route(chunk.id) {
+            match self.shared.chunk_index.route(chunk.id) {
                 Route::Cpu => {}
                 _ if !good || outcome.is_err() => failed += 1,
                 Route::Raw => uncompressed += 1,
@@ -107,7 +106,7 @@ impl Lane {
         Stats::add(&stats.cpu_fallbacks, fell_back);
     }
 
-    /// Takes a wave from beginning to end.
+    /// Runs a wave.
     pub fn run(&mut self, mut wave: Wave) -> WaveDone {
         let mut groups = wave.groups();
         let mut outcomes: Vec<Result<Layout>> = wave.chunks.iter().map(|_| Ok(Layout::NONE)).collect();
@@ -120,7 +119,7 @@ impl Lane {
             let _ = self.stream.synchronize();
         }
         if !groups.is_empty() {
-            let _ = self.shared.events.send(crate::flow::Event::Copied(groups));
+            let _ = self.shared.events.send(crate::messages::Event::Copied(groups));
         }
         let outcomes = wave
             .chunks
@@ -129,13 +128,13 @@ impl Lane {
             .map(|(c, outcome)| Outcome {
                 handle: c.handle,
                 result: match (outcome, &result) {
-                    (Err(e), _) => Err(e.within(self.shared.catalog.name(c.id))),
+                    (Err(e), _) => Err(e.within(self.shared.chunk_index.name(c.id))),
                     (Ok(_), Err(e)) => Err(e.clone()),
                     (Ok(layout), Ok(())) => Ok(layout),
                 },
             })
             .collect();
-        WaveDone { lane: self.index, outcomes, served: wave.work.served, pinned: wave.pinned, result }
+        WaveDone { lane: self.index, outcomes, served: wave.assembly.served, pinned: wave.pinned, result }
     }
 
     fn steps(
@@ -145,12 +144,12 @@ impl Lane {
         outcomes: &mut [Result<Layout>],
     ) -> Result<()> {
         self.device.bind()?;
-        for &event in &wave.work.after {
+        for &event in &wave.assembly.after {
             self.stream.wait_event(event)?;
         }
         let sorted = {
             let takes = |part: &_| self.decoder.takes(&self.tables, part);
-            sort(wave, &self.shared.catalog, self.staging.len(), self.decoder.zstd, takes)
+            sort(wave, &self.shared.chunk_index, self.staging.len(), self.decoder.zstd, takes)
         };
         self.begun.record(&self.stream)?;
         self.copy(wave, &sorted)?;
@@ -176,7 +175,7 @@ impl Lane {
         self.assembled.record(&self.stream)?;
         self.copied.synchronize()?;
         if !groups.is_empty() {
-            let _ = self.shared.events.send(crate::flow::Event::Copied(std::mem::take(groups)));
+            let _ = self.shared.events.send(crate::messages::Event::Copied(std::mem::take(groups)));
         }
         let range = nvtx::range(c"dali_zarr wait for the GPU");
         self.stream.synchronize()?;
@@ -222,9 +221,9 @@ impl Lane {
     fn gather(&mut self, wave: &Wave, pieces: &[Piece]) -> Result<()> {
         let (n, base) = (pieces.len(), self.staging.ptr());
         let (copies, tiles) = (self.tables.copies(), self.tables.copy_tiles());
-        for (copy, piece) in self.tables.values::<Copy>(copies, n).iter_mut().zip(pieces) {
+        for (copy, piece) in self.tables.values::<CopyJob>(copies, n).iter_mut().zip(pieces) {
             let slot = wave.chunks[piece.chunk].slot;
-            *copy = Copy { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
+            *copy = CopyJob { src: base + piece.offset as u64, dst: slot + piece.to as u64, len: piece.len as u64 };
         }
         let starts = self.tables.values::<u32>(tiles, n + 1);
         starts[0] = 0;
@@ -232,27 +231,27 @@ impl Lane {
             starts[k + 1] = starts[k] + (piece.len as u32).div_ceil(GATHER_TILE);
         }
         let total = starts[n];
-        self.tables.send(&self.stream, copies, n * size_of::<Copy>())?;
+        self.tables.send(&self.stream, copies, n * size_of::<CopyJob>())?;
         self.tables.send(&self.stream, tiles, (n + 1) * 4)?;
         let (copies, tiles) = (self.tables.address(copies), self.tables.address(tiles));
         // SAFETY: both arrays were just sent on this stream; sources lie in the staging buffer, destinations in slots.
         unsafe { self.module.launch_gather(&self.stream, copies, tiles, n as u32, total) }
     }
 
-    /// Has a chunk decoded by the CPU and copies it to its slot; waits. Nobody may write the chunk's bytes meanwhile.
+    /// Decodes a chunk on the CPU and copies it to its slot. Waits. Nobody may write the chunk's bytes meanwhile.
     fn decode_on_cpu(&self, chunk: &WaveChunk) -> Result<()> {
         let decoded = self.fallback.as_ref().ok_or_else(|| Error::runtime("internal error: no memory to decode in"))?;
         let mut decoded = decoded.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: not copied yet, so the scheduler keeps the bytes; or they are the caller's own.
         let bytes = unsafe { chunk.bytes.bytes() };
         let out = &mut decoded.as_slice()[..chunk.decoded_bytes];
-        self.shared.catalog.decode(chunk.id, bytes, out)?;
+        self.shared.chunk_index.decode(chunk.id, bytes, out)?;
         // SAFETY: the slot has room for the decoded chunk; the wait below ends before the buffer is used again.
         unsafe { copy_to_device_async(&self.stream, chunk.slot, out.as_ptr(), chunk.decoded_bytes)? };
         self.stream.synchronize()
     }
 
-    /// Writes index outputs and runs the jobs of all chunks that didn't fail, and the loose ones.
+    /// Writes index outputs, and runs the jobs of all chunks that did not fail, and the ready jobs.
     fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
         let _range = nvtx::range(c"dali_zarr assemble");
         let table = self.tables.uploads();
@@ -270,8 +269,8 @@ impl Lane {
         }
         let good = wave.chunks.iter().zip(outcomes).filter(|(_, o)| o.is_ok());
         let jobs: Vec<&Job> = good
-            .flat_map(|(c, _)| &wave.work.jobs[c.jobs.clone()])
-            .chain(&wave.work.jobs[wave.loose.clone()])
+            .flat_map(|(c, _)| &wave.assembly.jobs[c.jobs.clone()])
+            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()])
             .collect();
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
@@ -311,17 +310,17 @@ impl Lane {
         unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops) }
     }
 
-    /// Has the CPU decode what the GPU's decoders gave up on, and runs the jobs of these chunks again.
+    /// Decodes on the CPU what the GPU's decoders refused, and runs the jobs of these chunks again.
     fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
         for i in self.decoder.failed(&mut self.tables, &sorted.streams) {
-            // Its page-locked memory may hold other bytes by now, so the chunk is read from the store once more.
+            // Its page-locked memory may be in use for other chunks by now. So the chunk is read from the store again.
             outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);
             if outcomes[i].is_err() {
                 continue;
             }
             self.fell_back += 1;
             arrange(wave, i, Layout::NONE);
-            let jobs: Vec<&Job> = wave.work.jobs[wave.chunks[i].jobs.clone()].iter().collect();
+            let jobs: Vec<&Job> = wave.assembly.jobs[wave.chunks[i].jobs.clone()].iter().collect();
             for part in jobs.chunks(MAX_JOBS) {
                 self.launch(part)?;
                 self.stream.synchronize()?;
@@ -330,19 +329,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Reads a chunk once more and has the CPU decode it.
+    /// Reads a chunk again and decodes it on the CPU.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
-        let bytes = crate::flow::reread(&self.shared.catalog, chunk.id, chunk.bytes.len)?;
+        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len)?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
         let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
         self.decode_on_cpu(&again)
     }
 }
 
-/// Tells a chunk's jobs in what order its bytes lie in its slot.
+/// Sets the order of a chunk's bytes in its jobs.
 fn arrange(wave: &mut Wave, chunk: usize, layout: Layout) {
     let WaveChunk { slot, ref jobs, .. } = wave.chunks[chunk];
-    for job in &mut wave.work.jobs[jobs.clone()] {
+    for job in &mut wave.assembly.jobs[jobs.clone()] {
         job.arrange(slot, layout);
     }
 }

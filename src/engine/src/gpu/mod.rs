@@ -1,11 +1,14 @@
-//! Delivery to a GPU: its memory, divided once, and the lanes that copy, decode and assemble waves of chunks.
+//! Delivery to a GPU: its memory, and the lanes that copy, decode and assemble waves of chunks.
 
 mod decoding;
+pub(crate) mod driver;
+pub(crate) mod gds;
 mod lane;
-pub(crate) mod storage;
+mod nvcomp;
 mod streams;
 mod tables;
-mod trial;
+#[cfg(test)]
+mod tests_assemble;
 mod upload;
 
 use std::sync::{Arc, Mutex};
@@ -14,16 +17,13 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 
 use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
+use crate::chunk_index::{ChunkIndex, Route};
+use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::codec::{BloscCodec, Compression, Packed};
-use crate::cuda::decode::{needs_no_workspace, temp_bytes};
-use crate::cuda::nvcomp;
-use crate::cuda::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 use crate::error::{Error, Result};
-use crate::flow::catalog::{Catalog, Route};
-use crate::flow::spawn;
-use crate::flow::tasks::Shared;
-use crate::flow::wave::{Lanes, Storage, Upload, Wave, WaveLimits};
-use crate::gpu_codec::{StreamCodec, ZstdDecoder, max_decoded};
+use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
+use decoding::{needs_no_workspace, temp_bytes};
+use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
 pub(crate) struct Gpu {
@@ -31,8 +31,8 @@ pub(crate) struct Gpu {
     pub staging: (u64, usize),
     /// Device memory for decoded chunks: address and bytes.
     pub slots: (u64, usize),
-    /// Device memory that files are read to, if they are: address and bytes.
-    pub landing: Option<(u64, usize)>,
+    /// Device memory that GPUDirect Storage reads to, if it is used: address and bytes.
+    pub gds_buffer: Option<(u64, usize)>,
     pub lanes: Box<dyn Lanes>,
     pub owned: Vec<Box<dyn Send>>,
 }
@@ -51,7 +51,8 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// Names who decodes zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for comparison.
+/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for
+/// comparison.
 const ZSTD: &str = "DALI_ZARR_ZSTD";
 
 fn zstd_decoder() -> Result<ZstdDecoder> {
@@ -87,13 +88,13 @@ fn decoding_of(codec: StreamCodec, zstd: ZstdDecoder, largest: usize) -> Result<
 ///
 /// # Errors
 /// If a decoder is missing.
-pub(crate) fn decoding(catalog: &Catalog) -> Result<Option<Decoding>> {
-    if !on_gpu(catalog) {
+pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
+    if !on_gpu(chunk_index) {
         return Ok(None);
     }
     let zstd = zstd_decoder()?;
     let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
-    let most = gpu_streams(catalog).into_iter().try_fold(none, |most, (codec, largest)| {
+    let most = gpu_streams(chunk_index).into_iter().try_fold(none, |most, (codec, largest)| {
         let one = decoding_of(codec, zstd, largest)?;
         Ok(Decoding {
             least_workspace: most.least_workspace.max(one.least_workspace),
@@ -140,10 +141,10 @@ impl Lanes for RunningLanes {
     }
     fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
         let Some(cufile) = self.cufile else { return Ok(None) };
-        Ok(Some(Box::new(storage::CuFileStorage::new(cufile, &self.device)?)))
+        Ok(Some(Box::new(gds::CuFileStorage::new(cufile, &self.device)?)))
     }
     fn launch(&self, lane: usize, wave: Wave) {
-        // A lane ends only when its sender is dropped; a panic in it is reported as an event.
+        // The lane's thread ends only when its sender is dropped. A panic in it is reported as an event.
         let _ = self.waves[lane].send(wave);
     }
 }
@@ -157,9 +158,9 @@ impl Drop for RunningLanes {
     }
 }
 
-/// Whether the GPU decodes anything, be it only to undo what stands around stored bytes.
-fn on_gpu(catalog: &Catalog) -> bool {
-    catalog.routes.iter().flatten().any(|route| *route == Route::Gpu)
+/// Whether the GPU decodes anything, even if it is only a shuffle or a checksum around stored bytes.
+fn on_gpu(chunk_index: &ChunkIndex) -> bool {
+    chunk_index.routes.iter().flatten().any(|route| *route == Route::Gpu)
 }
 
 /// Reserves the memory and starts the lanes.
@@ -179,15 +180,15 @@ pub(crate) fn open(
     let module = Arc::new(Module::load(device)?);
     let missing = lane::upload(device, shared.ops.missing())?;
     let ops = lane::upload(device, &shared.ops.at(missing.ptr()))?;
-    let fallback = match on_gpu(&shared.catalog) {
+    let fallback = match on_gpu(&shared.chunk_index) {
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
-    let landing = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
-    // First, so that nothing is registered any more when it is freed.
+    let gds_buffer = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
+    // The registration comes first, so that it ends before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {
-        for buffer in [Some(&slots), landing.as_ref()].into_iter().flatten() {
+        for buffer in [Some(&slots), gds_buffer.as_ref()].into_iter().flatten() {
             // SAFETY: the buffer is freed after the registration, and that when all threads that read are gone.
             owned.push(Box::new(unsafe { cufile.register(device, buffer.ptr(), buffer.len()) }));
         }
@@ -197,7 +198,7 @@ pub(crate) fn open(
     let gpu = Gpu {
         staging: (staging.ptr() as u64, staging.len()),
         slots: (slots.ptr(), slots.len()),
-        landing: landing.as_ref().map(|l| (l.ptr(), l.len())),
+        gds_buffer: gds_buffer.as_ref().map(|l| (l.ptr(), l.len())),
         lanes: Box::new(lanes),
         owned: Vec::new(),
     };
@@ -205,14 +206,14 @@ pub(crate) fn open(
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
     owned.push(Box::new(missing));
-    owned.push(Box::new(landing));
+    owned.push(Box::new(gds_buffer));
     Ok(Gpu { owned, ..gpu })
 }
 
 /// The kinds of streams that the GPU decodes, each with the decoded bytes of the largest one.
-fn gpu_streams(catalog: &Catalog) -> Vec<(StreamCodec, usize)> {
+fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
-    for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
+    for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
             let compression = part.format.packed().and_then(Packed::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
@@ -253,7 +254,7 @@ fn start_lanes(
                     continue;
                 }
                 let done = lane.run(wave);
-                if shared.events.send(crate::flow::Event::Wave(done)).is_err() {
+                if shared.events.send(Event::Wave(done)).is_err() {
                     return;
                 }
             }

@@ -1,17 +1,18 @@
-//! What a wave's chunks consist of for the GPU: streams that decoders undo, pieces that are only copied, and the copies
-//! that bring them to the device.
+//! Splits the chunks of a wave into streams for the decoders and pieces that are only copied, and plans their copies to
+//! the device.
 //!
-//! One of the places where `unsafe` is allowed: the page-locked bytes of chunks are read here, on the host.
+//! `unsafe` is allowed here: the page-locked bytes of chunks are read on the host.
 
 #![allow(unsafe_code)]
 
 use dali_zarr_kernels::Layout;
 use dali_zarr_kernels::zstd_plan::FramePlan;
 
-use crate::flow::catalog::Catalog;
-use crate::flow::wave::{Content, DIRECT_COPY, Wave};
-use crate::gpu_codec::{Checksum, Opened, Part, StreamCodec, ZstdDecoder, open};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY};
+use crate::codec::stream::Checksum;
+use crate::codec::streams::{ChunkStream, SplitChunk, StreamCodec, ZstdDecoder, split};
 use crate::memory::arena::rounded;
+use crate::messages::{Content, Wave};
 
 /// A stream to be decoded.
 #[derive(Clone, Debug)]
@@ -19,10 +20,10 @@ pub(super) struct Stream {
     /// Which chunk of the wave.
     pub chunk: usize,
     pub codec: StreamCodec,
-    /// Where it begins in the staging buffer, and its bytes.
+    /// Its first byte in the staging buffer, and its bytes.
     pub offset: usize,
     pub len: usize,
-    /// Where its output begins in the chunk's slot, and the bytes that it must have.
+    /// The first byte of its output in the chunk's slot, and the bytes that it must decode to.
     pub to: usize,
     pub decoded: usize,
     pub checksum: Option<Checksum>,
@@ -42,16 +43,16 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// What is to be done with a wave's chunks.
+/// How the chunks of a wave are copied and decoded.
 #[derive(Default)]
 pub(super) struct Sorted {
     /// By codec, in the order of the wave.
     pub streams: Vec<Stream>,
-    /// What is not encoded, and travels through the staging buffer.
+    /// Bytes that are not encoded and go through the staging buffer.
     pub pieces: Vec<Piece>,
-    /// Large chunks that aren't encoded: they are copied straight to their slots.
+    /// Large chunks that are not encoded: they are copied directly to their slots.
     pub direct: Vec<usize>,
-    /// Chunks that the GPU mustn't see.
+    /// Chunks that the GPU can't decode, or that look damaged.
     pub refused: Vec<usize>,
     /// Copies to the staging buffer: source, offset, bytes.
     pub copies: Vec<(u64, usize, usize)>,
@@ -59,21 +60,21 @@ pub(super) struct Sorted {
     pub layouts: Vec<Layout>,
 }
 
-/// Decides for each chunk how it gets to the device, and lays out a staging buffer of `room` bytes. `decodable` says
-/// whether this lane has a decoder, and memory for it, for a part.
+/// Decides for each chunk how it is copied to the device, and plans a staging buffer of `room` bytes. `takes` says
+/// whether this lane has a decoder, and memory, for a stream.
 pub(super) fn sort(
     wave: &Wave,
-    catalog: &Catalog,
+    chunk_index: &ChunkIndex,
     room: usize,
     zstd: ZstdDecoder,
-    decodable: impl Fn(&Part) -> bool,
+    decodable: impl Fn(&ChunkStream) -> bool,
 ) -> Sorted {
     let mut sorted = Sorted { layouts: vec![Layout::NONE; wave.chunks.len()], ..Sorted::default() };
     let mut order: Vec<usize> = (0..wave.chunks.len()).collect();
-    // Chunks that were read together lie beside each other: in the order of addresses their copies merge.
+    // Chunks of one read lie beside each other. In the order of addresses their copies merge.
     order.sort_unstable_by_key(|&i| wave.chunks[i].source);
     let mut used = 0;
-    let mut opened = Opened::default();
+    let mut split_chunk = SplitChunk::default();
     for i in order {
         let chunk = &wave.chunks[i];
         let (start, len) = match chunk.content {
@@ -85,18 +86,19 @@ pub(super) fn sort(
             Content::Encoded => {
                 // SAFETY: the scheduler keeps the bytes until it hears that they were copied.
                 let bytes = unsafe { chunk.bytes.bytes() };
-                let format = &catalog.part(chunk.id).format;
-                let known = format.packed().map(|packed| open(packed, zstd, bytes, chunk.decoded_bytes, &mut opened));
+                let format = &chunk_index.part(chunk.id).format;
+                let known =
+                    format.packed().map(|packed| split(packed, zstd, bytes, chunk.decoded_bytes, &mut split_chunk));
                 // The kernel that verifies checksums reads 16 bytes at a time; slots are aligned to more.
-                let fits = |p: &Part| p.checksum.is_none() || p.to.is_multiple_of(16);
-                let takes = |p: &Part| fits(p) && (p.codec.is_none() || decodable(p));
-                if known.is_none_or(|known| known.is_err()) || !opened.parts.iter().all(takes) {
+                let fits = |p: &ChunkStream| p.checksum.is_none() || p.to.is_multiple_of(16);
+                let takes = |p: &ChunkStream| fits(p) && (p.codec.is_none() || decodable(p));
+                if known.is_none_or(|known| known.is_err()) || !split_chunk.streams.iter().all(takes) {
                     sorted.refused.push(i);
                     continue;
                 }
-                let start = opened.parts.iter().map(|p| p.start).min().unwrap_or(0);
-                let end = opened.parts.iter().map(|p| p.start + p.len).max().unwrap_or(0);
-                // Longer than what writers in use write: it is the only one of its wave.
+                let start = split_chunk.streams.iter().map(|p| p.start).min().unwrap_or(0);
+                let end = split_chunk.streams.iter().map(|p| p.start + p.len).max().unwrap_or(0);
+                // An oversized chunk: it is the only one of its wave.
                 if end - start > room {
                     sorted.refused.push(i);
                     continue;
@@ -106,7 +108,7 @@ pub(super) fn sort(
         };
         let from = chunk.source + start as u64;
         let offset = match sorted.copies.last_mut() {
-            // It follows the last one with a gap that padding would have cost anyway.
+            // It follows the last one, with a gap no larger than the padding would be.
             Some((source, offset, bytes))
                 if from >= *source + *bytes as u64
                     && from - *source <= rounded(*bytes) as u64
@@ -127,8 +129,8 @@ pub(super) fn sort(
             sorted.pieces.push(Piece { chunk: i, offset, to: 0, len });
             continue;
         }
-        sorted.layouts[i] = opened.layout;
-        for Part { codec, start: at, len, to, decoded, checksum, plan } in opened.parts.drain(..) {
+        sorted.layouts[i] = split_chunk.layout;
+        for ChunkStream { codec, start: at, len, to, decoded, checksum, plan } in split_chunk.streams.drain(..) {
             let offset = offset + at - start;
             match codec {
                 Some(codec) => {
@@ -146,9 +148,9 @@ pub(super) fn sort(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::wave::WaveChunk;
-    use crate::gpu_codec::tests::{sample, zstd};
+    use crate::codec::streams::tests::{sample, zstd};
     use crate::memory::Span;
+    use crate::messages::WaveChunk;
     use crate::plan::ChunkId;
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
@@ -163,13 +165,14 @@ mod tests {
         );
         std::fs::write(dir.path().join(".zarray"), metadata).unwrap();
         let spec = Spec { paths: vec![dir.path().to_str().unwrap().to_owned()], ..Spec::default() };
-        let catalog = Opened::new(&spec).unwrap().catalog;
+        let chunk_index = Opened::new(&spec).unwrap().chunk_index;
         let gzip = |i: u8, extra: usize| {
             let mut out = flate2::GzBuilder::new().extra(vec![0; extra]).write(Vec::new(), flate2::Compression::new(1));
             std::io::Write::write_all(&mut out, &sample(i, LEN)).unwrap();
             out.finish().unwrap()
         };
-        // A long header isn't copied; a stream of bytes that don't shrink is, though it has a few more.
+        // A long header is not copied. A stream of incompressible bytes is, though it is a little longer than its
+        // output.
         let encoded = [gzip(0, 60_000), gzip(3, 0), [gzip(0, 0), zstd(&[1; 9], 1, false, true)].concat()];
         let mut wave = Wave::default();
         for (i, bytes) in encoded.iter().enumerate() {
@@ -186,7 +189,7 @@ mod tests {
             });
         }
         for (room, refused) in [(1 << 20, vec![2]), (5000, vec![2]), (3000, vec![0, 2])] {
-            let mut sorted = sort(&wave, &catalog, room, ZstdDecoder::Kernels, |_| true);
+            let mut sorted = sort(&wave, &chunk_index, room, ZstdDecoder::Kernels, |_| true);
             sorted.refused.sort_unstable();
             assert_eq!(sorted.refused, refused, "{room}");
             assert!(sorted.copies.iter().all(|&(_, _, len)| len <= room));

@@ -1,7 +1,7 @@
-//! The small arrays that accompany a wave: one block of page-locked memory and one of device memory with the same
-//! layout, so that each array travels by one copy.
+//! The tables of a lane: small arrays that go with a wave. A block of page-locked memory and one of device memory have
+//! the same layout, so that each array is sent by one copy.
 //!
-//! One of the places where `unsafe` is allowed: the page-locked block is written as arrays of plain values.
+//! `unsafe` is allowed here: the page-locked block is written as arrays of plain values.
 
 #![allow(unsafe_code)]
 
@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use crate::budget::DeviceBudget;
 use crate::budget::device::{JOB_TABLE, TABLE_PER_BLOCK, TABLE_PER_STREAM};
-use crate::cuda::decode::DecodeArrays;
-use crate::cuda::{Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use crate::error::Result;
+use crate::gpu::driver::{
+    DecodeArrays, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async,
+};
 use dali_zarr_kernels::Job;
 use dali_zarr_kernels::zstd::{Block, BlockResult, Frame};
 
-/// Bytes for index outputs in one go.
+/// Bytes for index outputs, sent at a time.
 pub(super) const UPLOADS: usize = 64 << 10;
 
 /// What one round may hold.
@@ -34,7 +35,7 @@ pub(super) struct Array {
     len: usize,
 }
 
-/// See the module.
+/// The tables of one lane: the page-locked block, and its twin on the device.
 pub(super) struct Tables {
     host: PinnedBuffer,
     device: DeviceBuffer,
@@ -74,7 +75,8 @@ impl Tables {
         [self.per_stream(11), self.per_block(0), self.per_block(1), self.per_block(2)]
     }
 
-    /// What decoders are told, 64 bits for each stream: where it lies, its bytes, the room for its output, where that is.
+    /// The inputs of decoders, 64 bits for each stream: its address, its bytes, the room for its output, the output's
+    /// address.
     pub fn inputs(&self) -> [Array; 4] {
         [0, 1, 2, 3].map(|n| self.per_stream(n))
     }
@@ -84,12 +86,12 @@ impl Tables {
         self.per_stream(4)
     }
 
-    /// What decoders say: the bytes that each stream decoded to (64 bits), and its status (32 bits).
+    /// The results of decoders: the bytes that each stream decoded to (64 bits), and its status (32 bits).
     pub fn results(&self) -> [Array; 2] {
         [5, 6].map(|n| self.per_stream(n))
     }
 
-    /// What is to be verified, and what was found.
+    /// The checksums to be verified, and the results.
     pub fn checksums(&self) -> [Array; 2] {
         [7, 8].map(|n| self.per_stream(n))
     }

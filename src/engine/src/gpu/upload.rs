@@ -1,17 +1,17 @@
-//! Copies of uncompressed chunks to the device, each fetch thread on a stream of its own.
+//! Copy streams: copies of uncompressed chunks to the device, one stream for each fetch thread.
 //!
-//! One of the places where `unsafe` is allowed: the scheduler's ranges are copied by address.
+//! `unsafe` is allowed here: the scheduler's ranges are copied by address.
 
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
-use crate::cuda::{Device, Event, Stream, copy_to_device_async};
 use crate::error::Result;
-use crate::flow::wave::Upload;
+use crate::gpu::driver::{Device, Event, Stream, copy_to_device_async};
 use crate::memory::Span;
+use crate::messages::Upload;
 
-/// A stream, and the events around what was last enqueued on it.
+/// A CUDA stream, and the events around the copies enqueued last.
 pub(super) struct StreamUpload {
     stream: Stream,
     begun: Event,
@@ -21,7 +21,7 @@ pub(super) struct StreamUpload {
 impl StreamUpload {
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let upload = Self { stream: Stream::new(device)?, begun: Event::timed(device)?, copied: Event::timed(device)? };
-        // So that asking about them is right before the first copy, too.
+        // Recorded now, so that they can be queried before the first copy.
         upload.begun.record(&upload.stream)?;
         upload.copied.record(&upload.stream)?;
         Ok(upload)
@@ -37,7 +37,7 @@ impl Upload for StreamUpload {
         });
         let started = started.and_then(|()| self.copied.record(&self.stream));
         if started.is_err() {
-            // Nobody will ask when what was started ends.
+            // Nobody will ask for the end of the copies that were started.
             let _ = self.stream.synchronize();
         }
         started

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sizes whose released ranges are kept for the next one of the same size: most chunks are alike, and to join a range with
-/// its neighbours only to cut it out again costs more than all else that is done for a small chunk.
+/// Number of sizes whose released ranges are kept for the next request of the same size. Most chunks have one size, and
+/// joining a range with its neighbours only to cut it out again is the largest cost of a small chunk.
 const BINS: usize = 4;
 
-/// Every range starts and ends at a multiple of this: what copies and kernels like, and never shared cache lines.
+/// Every range starts and ends at a multiple of this: it suits copies and kernels, and ranges never share a cache line.
 pub const ALIGN: usize = 256;
 
 /// The free ranges of a block.
@@ -14,10 +14,9 @@ pub const ALIGN: usize = 256;
 pub struct Arena {
     /// Offset to length; no two touch.
     free: BTreeMap<usize, usize>,
-    /// The same by length, then offset: finding room must not depend on how many pieces there are.
+    /// Length and offset of the same ranges: finding room must not depend on how many there are.
     by_len: BTreeSet<(usize, usize)>,
-    /// Ranges that were released but not joined with their neighbours yet: their length, and their offsets, the last one
-    /// released last.
+    /// Released ranges that are not joined with their neighbours yet: their length, and their offsets, the latest last.
     bins: [(usize, Vec<usize>); BINS],
     capacity: usize,
     available: usize,
@@ -32,7 +31,7 @@ pub struct Range {
     pub len: usize,
 }
 
-/// What an allocation of `bytes` takes from an arena.
+/// The bytes that an allocation of `bytes` takes.
 pub const fn rounded(bytes: usize) -> usize {
     if bytes == 0 { ALIGN } else { bytes.saturating_add(ALIGN - 1) / ALIGN * ALIGN }
 }
@@ -74,9 +73,9 @@ impl Arena {
         self.available
     }
 
-    /// A range of this size that was released lately, which is likely still in the caches; else the beginning of the
-    /// smallest free range that holds `bytes`, the lowest of several: large ranges stay whole, and low addresses are used
-    /// again and again.
+    /// Takes a range: one of this size that was released lately, which is likely still in the CPU's caches; else the
+    /// start of the smallest free range that holds `bytes`, and the lowest of several. So large ranges stay whole, and
+    /// low addresses are used again.
     pub fn take(&mut self, bytes: usize) -> Option<Range> {
         let len = rounded(bytes);
         if len > self.available {
@@ -108,7 +107,7 @@ impl Arena {
         let bin = match self.bins.iter().position(|bin| bin.0 == range.len) {
             Some(bin) => bin,
             None => {
-                // The size that has the fewest gives up its bin.
+                // The size with the fewest ranges gives up its bin.
                 let bin = (0..BINS).min_by_key(|&bin| self.bins[bin].1.len()).unwrap_or(0);
                 self.join(bin);
                 self.bins[bin].0 = range.len;
@@ -118,8 +117,8 @@ impl Arena {
         self.bins[bin].1.push(range.offset);
     }
 
-    /// Joins all free ranges with their neighbours, so that what is taken next lies as low as it can: two takes that need
-    /// most of the block must not be kept apart by a range in the middle that was used lately.
+    /// Joins all free ranges with their neighbours, so that the next request gets the lowest possible range. Two
+    /// requests for most of the block must not be blocked by a range in the middle that was used lately.
     pub fn join_all(&mut self) {
         (0..BINS).for_each(|bin| self.join(bin));
     }
@@ -147,7 +146,7 @@ impl Arena {
         self.insert(offset, len);
     }
 
-    /// Gives back what of a range lies beyond its first `bytes`.
+    /// Gives back the part of a range beyond its first `bytes`.
     pub fn shrink(&mut self, range: Range, bytes: usize) -> Range {
         let len = rounded(bytes);
         if len >= range.len {

@@ -1,5 +1,5 @@
-//! The memory that this process can have: of the machine, or of the control groups (cgroups) that it runs in. Containers and
-//! batch systems set limits to groups, and end a process that takes more.
+//! The memory that this process may use: that of the machine, or the limit of its control groups (cgroups). Containers
+//! and batch systems set such limits, and end a process that exceeds them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 /// Host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// Bytes that the process can have at most. Swap doesn't count.
+    /// The most bytes that the process may use. Swap doesn't count.
     pub total: u64,
-    /// What says so, for messages: a file.
+    /// The file that says so, for messages.
     pub says: String,
-    /// Bytes of these that nobody has now, or that the system can take back.
+    /// Bytes of these that are free now, or that the system can free.
     pub available: u64,
 }
 
 impl Machine {
-    /// The memory of this machine; `None` if the system doesn't tell.
+    /// The memory of this machine. `None` if the system doesn't tell.
     pub fn find() -> Option<Self> {
         Self::below(Path::new("/"))
     }
 
-    /// The same where the file system begins at `root`.
+    /// As [`Self::find`], with a file system that begins at `root`.
     fn below(root: &Path) -> Option<Self> {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let total = kibibytes(&meminfo, "MemTotal:")?;
@@ -38,9 +38,9 @@ impl Machine {
         let read = |file: &str| fs::read_to_string(group.folder.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let files = group.version.files();
-        // Without a limit there is a word, or a number beyond what any machine has.
+        // Without a limit the file has a word, or a number that is larger than the memory of any machine.
         let Some(limit) = number(files.limit) else { return };
-        // Files that were read are in the system's cache, which it gives up before the limit is reached.
+        // Cached files count as free: the system drops them before the limit is reached.
         let cached = read("memory.stat").and_then(|stat| field(&stat, files.cached)?.parse().ok()).unwrap_or(0);
         let used = number(files.used).unwrap_or(0).saturating_sub(cached);
         self.available = self.available.min(limit.saturating_sub(used));
@@ -92,7 +92,7 @@ struct Group {
     folder: PathBuf,
 }
 
-/// The groups of this process that may limit its memory: its own, and all around it that can be seen.
+/// The groups that may limit the memory of this process: its own, and all groups around it that are visible.
 fn groups(root: &Path) -> Vec<Group> {
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
     let (memberships, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -109,7 +109,7 @@ fn groups(root: &Path) -> Vec<Group> {
             _ => continue,
         };
         let Some((of, at)) = mounts.lines().find_map(|mount| mounted(mount, version)) else { continue };
-        // In a container, the path may be told as the host sees it, or the mount begins at the container's own group.
+        // In a container, the path may be that of the host, or the mount begins at the container's own group.
         let inside = Path::new(path).strip_prefix(&of).unwrap_or(Path::new(""));
         let inside = if inside.components().any(|c| c.as_os_str() == "..") { Path::new("") } else { inside };
         let top = root.join(at.trim_start_matches('/'));
@@ -118,8 +118,8 @@ fn groups(root: &Path) -> Vec<Group> {
     all
 }
 
-/// The group at which a mounted file system of groups begins, and where it is mounted, if a line of `mountinfo` tells of one
-/// that has limits of memory.
+/// From a line of `mountinfo`: the group at which a mounted file system of control groups begins, and its mount point,
+/// if it has limits of memory.
 fn mounted(line: &str, version: Version) -> Option<(String, String)> {
     // ID PARENT DEVICE ROOT POINT OPTIONS... - TYPE SOURCE SUPER_OPTIONS
     let (mount, kind) = line.split_once(" - ")?;

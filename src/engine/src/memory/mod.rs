@@ -1,7 +1,7 @@
 //! Memory that is reserved once and used by many threads: arenas for chunks, buffers for finished batches.
 //!
-//! One of the places where `unsafe` is allowed: disjoint ranges of one block are written by different threads at the
-//! same time, which Rust's references can't express. The scheduler's bookkeeping ([`arena`]) is what keeps them disjoint.
+//! `unsafe` is allowed here: different threads write disjoint ranges of one block at the same time, which Rust's
+//! references can't express. The scheduler's bookkeeping ([`arena`]) keeps them disjoint.
 
 #![allow(unsafe_code)]
 
@@ -91,8 +91,8 @@ impl Drop for HostBlock {
     }
 }
 
-/// A range of host memory that its holder alone may write, or that several may read: what the scheduler passes to the
-/// threads that read, decode and assemble. It keeps nothing alive; the reader's blocks outlive its threads.
+/// A range of host memory by address: one holder writes it, or several read it. The scheduler passes it to the threads
+/// that read, decode and assemble. It keeps nothing alive: the reader's blocks outlive its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Address of the first byte.

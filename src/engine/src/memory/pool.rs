@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{HostBlock, Span};
 use crate::error::Result;
 
-/// Buffers of one size each; see the module.
+/// A pool of buffers of one size.
 #[derive(Debug)]
 pub struct Pool {
     bytes: usize,

@@ -1,9 +1,9 @@
-//! Blocks of samples that share chunks: what chunk-aware shuffling keeps together.
+//! Blocks of samples that share chunks. Chunk-aware shuffling keeps each block together.
 //!
-//! Samples form a grid, one dimension for each axis, the last moving fastest. Along each axis they are cut into blocks, and a
-//! product of one block of each axis is a block of samples. Axes have blocks of few sizes (most full, some cut short at an
-//! end), so blocks fall into few classes of equal size, and each class is a grid of its own: which samples the i-th block of a
-//! class holds is arithmetic, whatever the number of samples.
+//! Samples form a grid with one dimension for each axis; the last axis moves fastest. Each axis is cut into blocks, and
+//! a product of one block of each axis is a block of samples. The blocks along an axis have few sizes: most are full,
+//! some are cut short at an end. So all blocks fall into few classes of equal size, and each class is a grid of its
+//! own. The samples of the i-th block of a class are found by arithmetic, whatever the number of samples.
 
 /// Consecutive blocks of one size along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,10 @@ pub struct Run {
     pub count: u64,
 }
 
-/// More classes than this would cost too much to walk over; axes with many sizes are cut evenly then.
+/// Limit on classes, which are walked over. Axes with more sizes are cut evenly instead.
 const MAX_CLASSES: usize = 1024;
 
-/// A run in its place.
+/// A run of blocks, and where it lies along the axis.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     size: u64,
@@ -27,7 +27,7 @@ struct Placed {
     /// The first sample along the axis.
     sample: u64,
     group: usize,
-    /// Number of the first block among those of its size.
+    /// Number of the first block among the blocks of its size.
     within: u64,
 }
 
@@ -68,7 +68,7 @@ impl Axis {
         axis
     }
 
-    /// As many blocks of equal size (but the last) as there are now.
+    /// The same number of blocks, all of equal size but the last.
     fn evened(&self) -> Self {
         let size = self.samples.div_ceil(self.blocks);
         let (count, rest) = (self.samples / size, self.samples % size);
@@ -112,11 +112,11 @@ pub(super) struct Class {
     pub count: u64,
 }
 
-/// One block, by where it lies: along each axis its number, its first sample and its group.
+/// One block: for each axis its number, its first sample and its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block(Vec<(u64, u64, usize)>);
 
-/// See the module.
+/// The blocks of all samples of an epoch.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     axes: Vec<Axis>,
@@ -135,7 +135,8 @@ impl Blocks {
         let many = |axes: &[Axis]| axes.iter().fold(1usize, |n, a| n.saturating_mul(a.groups.len())) > MAX_CLASSES;
         while many(&axes) {
             let most = axes.iter_mut().max_by_key(|a| a.groups.len()).expect("there is an axis");
-            // Two sizes are left where the blocks don't divide the samples; on very many axes, one.
+            // If the blocks don't divide the samples, two sizes are left. On very many axes all samples become one
+            // block.
             *most =
                 if most.groups.len() > 2 { most.evened() } else { Axis::new(&[Run { size: 1, count: most.samples }]) };
         }
@@ -155,7 +156,7 @@ impl Blocks {
         Self { axes, classes, samples }
     }
 
-    /// Samples that share nothing: each is a block.
+    /// `samples` blocks of one sample each, for samples that share no chunk.
     pub fn single(samples: u64) -> Self {
         Self::new(&[vec![Run { size: 1, count: samples.max(1) }]])
     }
@@ -175,8 +176,8 @@ impl Blocks {
         self.classes.iter().map(|c| c.size).max().unwrap_or(1)
     }
 
-    /// Whether an order that is shuffled with `initial_fill` depends on them: not if they share nothing, or all samples are
-    /// shuffled as if they did.
+    /// Whether an order that is shuffled with `initial_fill` depends on the blocks. It does not if each block is one
+    /// sample, or if the shuffle window is the whole epoch.
     pub(crate) fn matter(&self, initial_fill: u64) -> bool {
         self.largest() > 1 && initial_fill < self.samples
     }
@@ -217,11 +218,11 @@ impl Blocks {
         sample
     }
 
-    /// The block, and the place in it, of a position on the line that visits block after block, the last axis moving
-    /// fastest, and in each its samples likewise.
+    /// The block of a position, and the place in the block. Positions go block by block, the last axis moving fastest,
+    /// and within a block sample by sample likewise.
     pub(super) fn on_line(&self, mut position: u64) -> (Block, u64) {
         let mut block = Vec::with_capacity(self.axes.len());
-        // Samples of the chosen blocks of the axes so far; samples of all axes to come.
+        // Samples in the blocks of the axes found so far; samples of the axes to come.
         let (mut chosen, mut rest) = (1, self.samples);
         for axis in &self.axes {
             rest /= axis.samples;
@@ -243,7 +244,7 @@ impl Blocks {
         block.0.iter().zip(&self.classes[class].groups).all(|(&(.., g), &of)| g == of)
     }
 
-    /// How many blocks of a class come before `block` on the line; they are the first ones of the class.
+    /// How many blocks of a class come before `block`. They are the first ones of the class.
     pub(super) fn before(&self, class: usize, block: &Block) -> u64 {
         let class = &self.classes[class];
         let (mut before, mut rest) = (0, class.count);

@@ -1,12 +1,13 @@
-//! Which sample a reader delivers at its k-th place: a function of the spec and the course alone, in O(1) memory.
+//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec and the schedule
+//! alone, in O(1) memory.
 //!
-//! [`shards`] divides the global order of an epoch, [`course`] follows a reader through its epochs and through changes of the
-//! shards, and [`shuffle`] finds the sample that stands at a position: by one permutation of all, or where chunks hold several
-//! samples ([`blocks`]) window by window ([`windows`]).
+//! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
+//! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
+//! where chunks hold several samples ([`blocks`]), window by window ([`windows`]).
 
 mod blocks;
-mod course;
 mod permutation;
+mod schedule;
 mod shards;
 mod shuffle;
 #[cfg(test)]
@@ -16,15 +17,15 @@ mod tests_windows;
 mod windows;
 
 pub use blocks::{Blocks, Run};
-pub use course::Leg;
 pub use permutation::Permutation;
+pub use schedule::Segment;
 pub use shards::Sharding;
 
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::spec::Spec;
-use course::{Course, Place};
+use schedule::{Place, Schedule};
 use shuffle::Shuffle;
 
 /// A sample of an epoch; what it holds depends on nothing else (and on the epoch only where crops are random).
@@ -42,7 +43,7 @@ pub struct Order {
     spec: Spec,
     /// Which samples share chunks.
     blocks: Arc<Blocks>,
-    course: Course,
+    schedule: Schedule,
     shard: u64,
     /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
     shuffle: ((u64, u64), Shuffle),
@@ -54,8 +55,8 @@ impl Order {
     /// # Errors
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let course = Course::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, Arc::new(Blocks::single(samples)), course)
+        let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
+        Self::with(spec, Arc::new(Blocks::single(samples)), schedule)
     }
 
     /// The order of samples under `spec`; those of a block share chunks.
@@ -64,25 +65,25 @@ impl Order {
     /// As [`Self::new`].
     pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
         let samples = blocks.samples();
-        let course = Course::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, Arc::new(blocks), course)
+        let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
+        Self::with(spec, Arc::new(blocks), schedule)
     }
 
-    /// The same samples from where `legs` stopped (see [`Self::legs`]), and how many of them were delivered. The spec may divide
-    /// them in another way than the last of the legs.
+    /// The same samples from where `segments` stopped (see [`Self::segments`]), and how many of them were delivered. The spec may divide
+    /// them in another way than the last of the segments.
     ///
     /// # Errors
-    /// If shards that change weren't in the same epoch; if the legs contradict each other.
-    pub fn resume(&self, legs: &[Leg]) -> Result<(Self, u64)> {
+    /// If shards that change weren't in the same epoch; if the segments contradict each other.
+    pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
         let samples = self.samples();
-        let (course, delivered) = Course::resume(Sharding::new(&self.spec, samples)?, samples, legs)?;
-        Ok((Self::with(&self.spec, Arc::clone(&self.blocks), course)?, delivered))
+        let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
+        Ok((Self::with(&self.spec, Arc::clone(&self.blocks), schedule)?, delivered))
     }
 
-    fn with(spec: &Spec, blocks: Arc<Blocks>, course: Course) -> Result<Self> {
+    fn with(spec: &Spec, blocks: Arc<Blocks>, schedule: Schedule) -> Result<Self> {
         let shard = spec.shard_id as u64;
-        let shuffle = shuffle(spec, &blocks, &course.place(shard, 0))?;
-        Ok(Self { spec: spec.clone(), blocks, course, shard, shuffle })
+        let shuffle = shuffle(spec, &blocks, &schedule.place(shard, 0))?;
+        Ok(Self { spec: spec.clone(), blocks, schedule, shard, shuffle })
     }
 
     /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
@@ -93,30 +94,30 @@ impl Order {
 
     /// Samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
-        self.course.samples()
+        self.schedule.samples()
     }
 
     /// What [`Self::resume`] needs to go on after `delivered` samples; the same on all shards.
-    pub fn legs(&self, delivered: u64) -> Vec<Leg> {
-        self.course.legs(delivered)
+    pub fn segments(&self, delivered: u64) -> Vec<Segment> {
+        self.schedule.segments(delivered)
     }
 
     /// Samples that this reader delivers in its first epoch, those that pad it included.
     pub fn epoch_samples(&self) -> u64 {
-        let Place { sharding, shard, .. } = self.course.place(self.shard, 0);
+        let Place { sharding, shard, .. } = self.schedule.place(self.shard, 0);
         let held = |s: u64| sharding.start(self.samples(), s);
         sharding.padded(self.samples()).unwrap_or_else(|| held(shard + 1) - held(shard))
     }
 
     /// The epoch of this reader and the position in the global order of its `k`-th sample.
     pub fn locate(&self, k: u64) -> (u64, u64) {
-        let place = self.course.place(self.shard, k);
+        let place = self.schedule.place(self.shard, k);
         (place.epoch, place.position)
     }
 
     /// This reader's `k`-th sample.
     pub fn sample(&mut self, k: u64) -> Sample {
-        let place = self.course.place(self.shard, k);
+        let place = self.schedule.place(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
             // What is left of another sharding keeps that one's order.
             self.shuffle = shuffle(&self.spec, &self.blocks, &place).expect("these arguments were good before");

@@ -1,4 +1,4 @@
-//! Which positions of the global order a reader delivers, one after the other: DALI's arithmetic of shards.
+//! Shards: the positions of the global order that each reader delivers, by DALI's arithmetic.
 
 use crate::error::{Error, Result};
 use crate::spec::Spec;
@@ -17,7 +17,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// What `spec` asks for.
+    /// The sharding of `spec`.
     ///
     /// # Errors
     /// If its arguments contradict each other, or a shard would be empty.
@@ -65,8 +65,8 @@ impl Sharding {
         self.pad_last_batch.then(|| count.div_ceil(self.num_shards).next_multiple_of(self.batch_size))
     }
 
-    /// Where the `k`-th sample of the reader that begins with `shard` lies, if whole epochs of `samples` follow each other:
-    /// how many epochs later, in which shard, and how many samples after that shard's start. With padding that may be
+    /// Where the `k`-th sample lies of a reader that begins with `shard`, if all epochs have `samples` samples: how
+    /// many epochs later, in which shard, and how many samples after the start of that shard. With padding this may be
     /// beyond the shard's end.
     pub fn locate(&self, samples: u64, shard: u64, k: u64) -> (u64, u64, u64) {
         let shards = self.num_shards;
@@ -79,7 +79,7 @@ impl Sharding {
             let held = self.start(samples, shard + 1) - start;
             return (k / held, shard, k % held);
         }
-        // Every `shards` epochs the reader has gone once through all positions, from its own shard's start onwards.
+        // After every `shards` epochs the reader has gone through all positions once, from the start of its own shard.
         let (round, r) = (k / samples, k % samples);
         let position = (start + r) % samples;
         let found = ((u128::from(position) + 1) * u128::from(shards) - 1) / u128::from(samples);

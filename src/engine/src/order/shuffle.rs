@@ -1,4 +1,4 @@
-//! Which sample stands at a position of the global order of an epoch.
+//! Finds the sample at a position of the global order of an epoch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ enum Mode {
     All,
     /// All samples are shuffled in every epoch but the first.
     AllButFirst,
-    /// The shard, which keeps its samples, is shuffled.
+    /// Only the shard is shuffled: it keeps its samples.
     Shard,
 }
 
@@ -30,17 +30,17 @@ pub(super) struct Shuffle {
     /// With [`Mode::Shard`]: the shard and its positions.
     shard: (u64, Range<u64>),
     seed: u64,
-    /// Where chunks hold several samples and `initial_fill` isn't all of them.
+    /// For chunk-aware shuffling: if chunks hold several samples and the window is not the whole epoch.
     windows: Option<Windows>,
     /// Otherwise: the permutation in use, since consecutive positions share it, and its epoch.
     current: Option<(u64, Permutation)>,
 }
 
-/// Tells the keys of windows from those of permutations.
+/// Makes the keys of windows differ from those of permutations.
 const WINDOWS: u64 = 1;
 
 impl Shuffle {
-    /// `shard` is the reader's own, and its positions; it matters only to a reader that sticks to it.
+    /// `shard` is the reader's own shard and its positions. It matters only with `stick_to_shard`.
     pub fn new(spec: &Spec, blocks: Arc<Blocks>, shard: (u64, Range<u64>)) -> Result<Self> {
         if spec.shuffle_after_epoch && (spec.random_shuffle || spec.stick_to_shard) {
             let other = if spec.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
@@ -58,14 +58,14 @@ impl Shuffle {
             _ => Mode::No,
         };
         let samples = blocks.samples();
-        // Asked of all samples, not of the shard's, so that all shards cut the same line.
+        // Decided for all samples, not for those of the shard, so that all shards agree.
         let by_chunks = mode != Mode::No && blocks.matter(spec.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
         let windows = by_chunks.then(|| Windows::new(blocks, range, spec.initial_fill));
         Ok(Self { mode, samples, shard, seed: spec.seed_of_order(), windows, current: None })
     }
 
-    /// With chunk-aware shuffling: samples among which each is drawn, and the blocks that they come from.
+    /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.windows.as_ref().map(Windows::typical)
     }
@@ -84,7 +84,7 @@ impl Shuffle {
             return windows.at(epoch, || key(&[seed, epoch, of, WINDOWS]), position - range.start);
         }
         if self.current.as_ref().is_none_or(|(e, _)| *e != epoch) {
-            // Over all shards the key must not depend on how many there are.
+            // If all samples are shuffled, the key must not depend on the number of shards.
             let key = match self.mode {
                 Mode::Shard => key(&[self.seed, epoch, self.shard.0]),
                 _ => key(&[self.seed, epoch]),

@@ -1,9 +1,10 @@
 //! Chunk-aware shuffling: blocks of samples that share chunks are permuted, and samples among the blocks of a window.
 //!
-//! The samples are cut into windows of about `initial_fill`. Of each class of blocks, a window takes its share: blocks
-//! `(n w + shift) / W` to `(n (w + 1) + shift) / W` of the class's own permutation. So where a window begins is a sum over the
-//! classes, and the window that holds a position is found by bisection. In a window a permutation of its samples says which
-//! block, and which sample of it, stands where. Nothing is listed, and nothing may change from version to version.
+//! The samples are cut into windows of about `initial_fill`. A window takes a share of each class of blocks: blocks `(n
+//! w + shift) / W` to `(n (w + 1) + shift) / W` of the class's own permutation. So the start of a window is a sum over
+//! classes, and the window of a position is found by bisection. Within a window, a permutation of its samples gives the
+//! block, and the sample in the block, at each position. No list is kept. The result must never change from one version
+//! to another.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,34 +25,34 @@ struct Set {
 
 #[derive(Clone, Debug)]
 enum Members {
-    /// Those of a class, from this number on.
+    /// Blocks of a class, from this number.
     Class(usize, u64),
-    /// A part of one block, from this sample on.
+    /// A part of one block, from this sample.
     Part(Block, u64),
 }
 
-/// What stays the same for an epoch.
+/// State that is the same for a whole epoch.
 #[derive(Clone, Debug)]
 struct Epoch {
     number: u64,
     key: u64,
-    /// For each set: where in its share the first window begins. Without it the only block of a set would always
+    /// For each set: where in its share the first window begins. Without this shift, a set of one block would always
     /// come in the last window.
     shifts: Vec<u64>,
     /// For each set the permutation of its blocks, once it is needed.
     permutations: Vec<Option<Permutation>>,
 }
 
-/// The window in use, since consecutive positions share it.
+/// The current window. Consecutive positions share it.
 #[derive(Clone, Debug)]
 struct Window {
     positions: Range<u64>,
     permutation: Permutation,
-    /// Which blocks of which set are in it: set, first block, and the samples of the window before them.
+    /// Its blocks: the set, the first block, and the samples of the window before them.
     shares: Vec<(usize, u64, u64)>,
 }
 
-/// See the module.
+/// Finds samples under chunk-aware shuffling.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     blocks: Arc<Blocks>,
@@ -62,7 +63,7 @@ pub(super) struct Windows {
     window: Option<Window>,
 }
 
-/// What kinds of random numbers a window's key is made for.
+/// The kinds of random numbers that a window's key is used for.
 const BLOCKS: u64 = 0;
 const SHIFT: u64 = 1;
 const SAMPLES: u64 = 2;
@@ -102,7 +103,7 @@ impl Windows {
         Self { blocks, sets, samples, windows, epoch: None, window: None }
     }
 
-    /// Samples in a window, and blocks, on average.
+    /// The samples and the blocks of a window, on average.
     pub fn typical(&self) -> (u64, u64) {
         let all: u64 = self.sets.iter().map(|s| s.count).sum();
         (self.samples.div_ceil(self.windows), all.div_ceil(self.windows))
@@ -148,7 +149,7 @@ impl Windows {
     }
 
     fn find(&self, position: u64) -> Window {
-        // The last window that starts at the position or before; those after it that are empty start behind it.
+        // The last window that starts at or before the position. Empty windows after it start later.
         let (mut low, mut high) = (0, self.windows);
         while high - low > 1 {
             let middle = low + (high - low) / 2;

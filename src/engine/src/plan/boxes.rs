@@ -1,13 +1,13 @@
-//! One array in one sample → boxes in chunks, as jobs.
+//! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
 
 use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
 
-use super::segments::{Segment, segments};
+use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
 use crate::geometry::{Placement, Role};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
-const LONGEST: u64 = 1 << 31;
+const MAX_EXTENT: u64 = 1 << 31;
 
 /// One dimension of a box: elements, and their distance in source and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Boxes {
     pub starts: Vec<i64>,
 }
 
-/// What all boxes of one array in one sample share.
+/// What all boxes of one array of one sample have in common.
 #[derive(Clone, Copy)]
 struct Target {
     output: u32,
@@ -37,12 +37,12 @@ struct Target {
 
 impl Boxes {
     fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
-        if let Some(long) = dims.iter().position(|d| d.n > LONGEST) {
+        if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
-            part[long].n = LONGEST;
+            part[long].n = MAX_EXTENT;
             self.push(chunk, target, op, src, dst, &part);
-            part[long].n = dims[long].n - LONGEST;
-            let (src_step, dst_step) = (dims[long].src * LONGEST as i64, dims[long].dst * LONGEST as i64);
+            part[long].n = dims[long].n - MAX_EXTENT;
+            let (src_step, dst_step) = (dims[long].src * MAX_EXTENT as i64, dims[long].dst * MAX_EXTENT as i64);
             self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
             return;
         }
@@ -119,8 +119,8 @@ fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
     false
 }
 
-/// Dimensions of one element dropped, ordered by their distance in the output, and merged where they are contiguous in
-/// both. At least one remains.
+/// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
+/// contiguous in source and output. At least one remains.
 fn simplify(dims: &[Dim]) -> Vec<Dim> {
     let mut dims: Vec<Dim> = dims.iter().copied().filter(|d| d.n > 1).collect();
     dims.sort_by_key(|d| std::cmp::Reverse(d.dst));
@@ -129,7 +129,7 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
         if let Some(outer) = out.last_mut()
             && outer.src == d.src * d.n as i64
             && outer.dst == d.dst * d.n as i64
-            && outer.n * d.n <= LONGEST
+            && outer.n * d.n <= MAX_EXTENT
         {
             *outer = Dim { n: outer.n * d.n, ..d };
         } else {
@@ -151,7 +151,7 @@ impl Planner {
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        // Which elements of the sample along each dimension lie in the region of interest.
+        // For each dimension, the elements of the sample that lie in the region of interest.
         let mut ranges = Vec::with_capacity(rank);
         for dim in &view.dims {
             ranges.push(match dim.role {
@@ -175,8 +175,9 @@ impl Planner {
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
         for (part, grids) in array.parts.iter().enumerate() {
-            // Stores that no element comes from are skipped; of the others, the part of the joined dimension.
-            let mut lists: Vec<std::borrow::Cow<'_, [Segment]>> = Vec::with_capacity(rank);
+            // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
+            // each.
+            let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 let (k0, k1, first, stride, _) = ranges[d];
@@ -197,13 +198,13 @@ impl Planner {
                     while k < k1 {
                         let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
                         if run > 0 {
-                            list.extend(segments(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                            list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
                         }
                         k += run.max(1);
                     }
                     list
                 } else {
-                    segments(pick, first, stride, k0..k1, &grids.dims[d], 0)
+                    chunk_runs(pick, first, stride, k0..k1, &grids.dims[d], 0)
                 };
                 empty |= list.is_empty();
                 lists.push(list.into());
@@ -215,7 +216,7 @@ impl Planner {
         }
     }
 
-    /// Every combination of segments is one box in one chunk.
+    /// Each combination of runs is one box in one chunk.
     fn walk(
         &self,
         out: &mut Boxes,
@@ -223,7 +224,7 @@ impl Planner {
         part: usize,
         target: Target,
         origin: i64,
-        lists: &[std::borrow::Cow<'_, [Segment]>],
+        lists: &[std::borrow::Cow<'_, [ChunkRun]>],
     ) {
         let grids = &self.arrays[p.array].parts[part];
         let rank = lists.len();
@@ -233,16 +234,16 @@ impl Planner {
         let repeat = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst });
         dims.extend(repeat);
         loop {
-            let segment = |d: usize| lists[d][at[d] as usize];
+            let run = |d: usize| lists[d][at[d] as usize];
             // Distances between elements of the decoded chunk along the array's dimensions.
             let mut distance = 1i64;
             for &d in grids.order.iter().rev() {
                 element[d] = distance;
-                distance = distance.saturating_mul(grids.dims[d].len(segment(d).chunk) as i64);
+                distance = distance.saturating_mul(grids.dims[d].len(run(d).chunk) as i64);
             }
             let (mut index, mut src, mut dst) = (0u64, 0i64, origin);
             for d in 0..rank {
-                let s = segment(d);
+                let s = run(d);
                 index = index * grids.dims[d].count() + s.chunk;
                 src += s.pos * element[d];
                 dst += s.k * p.strides[d];
@@ -259,7 +260,7 @@ impl Planner {
                     loop {
                         let (mut channel, mut src, mut dst) = (0u64, src, dst);
                         for (&(d, weight), &i) in channels.dims.iter().zip(&c) {
-                            channel += (segment(d).k as u64 + i) * weight;
+                            channel += (run(d).k as u64 + i) * weight;
                             src += dims[d].src * i as i64;
                             dst += dims[d].dst * i as i64;
                         }

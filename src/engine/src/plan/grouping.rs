@@ -1,16 +1,16 @@
-//! Which samples share chunks: the grid of samples cut into blocks along the borders of chunks.
+//! Groups samples that share chunks: the grid of samples is cut into blocks along chunk borders.
 
 use super::{ArrayGrids, Planner};
 use crate::dataset::DimGrid;
 use crate::geometry::{Axis, Role, View};
 use crate::order::{Blocks, Run};
 
-/// An array counts if it is at least this part of what one sample alone would read.
+/// An array counts if its chunks are at least this share of the bytes that a single sample would read.
 const SHARE: u128 = 16;
-/// Where steps don't divide chunks, so many chunks at most make a block that they do divide.
-const MOST_CHUNKS: u64 = 8;
+/// If the step does not divide the chunk, a block spans at most so many chunks.
+const MAX_CHUNKS: u64 = 8;
 
-/// Runs of blocks along an axis, neighbours of one size as one.
+/// Runs of blocks along an axis. Neighbouring blocks of one size form one run.
 #[derive(Default)]
 struct Runs(Vec<Run>);
 
@@ -25,8 +25,9 @@ impl Runs {
 
     /// `samples` samples at every `step` elements from the element `at` of a dimension with chunks of `chunk`.
     fn regular(&mut self, samples: u64, at: u64, step: u64, chunk: u64) {
-        let Some(whole) = (1..=MOST_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
-            // No border meets a start again soon: blocks of as many samples as a chunk has, wherever they lie.
+        let Some(whole) = (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
+            // A chunk border meets a sample start too rarely. Blocks have as many samples as a chunk, wherever they
+            // lie.
             let size = (chunk / step).max(1);
             self.push(size, samples / size);
             self.push(samples % size, 1);
@@ -40,7 +41,7 @@ impl Runs {
         self.push(rest % size, 1);
     }
 
-    /// The same with chunks that end at `ends`.
+    /// As above, for chunks that end at `ends`.
     fn irregular(&mut self, samples: u64, at: u64, step: u64, ends: &[u64]) {
         let (mut at, mut left) = (at, samples);
         for &end in &ends[ends.partition_point(|&e| e <= at)..] {
@@ -57,9 +58,9 @@ impl Runs {
 }
 
 impl Planner {
-    /// The samples in blocks that share chunks. Along each axis that array decides which has the longest chunks there, of
-    /// those that are at least a sixteenth of the bytes that one sample alone would read. Beside fields, arrays of one
-    /// dimension don't count: coordinates often have one chunk for everything, which costs nothing to keep.
+    /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
+    /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
+    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
     pub fn blocks(&self) -> Blocks {
         let bytes: Vec<u128> = self.geometry.views.iter().zip(&self.arrays).map(|(v, a)| self.alone(v, a)).collect();
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
@@ -83,7 +84,7 @@ impl Planner {
         Blocks::new(&runs)
     }
 
-    /// Bytes of the chunks of one array that a sample needs, about.
+    /// About how many bytes the chunks of one array that a sample needs have.
     fn alone(&self, view: &View, array: &ArrayGrids) -> u128 {
         let part = |part: &super::PartGrid| {
             view.dims.iter().zip(&part.dims).fold(array.element as u128, |n, (dim, grid)| {
@@ -93,7 +94,7 @@ impl Planner {
                     (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
                     (Role::Axis(a), _) => {
                         let axis = &self.geometry.axes[a];
-                        // Along it the sample has so many elements, or chunks if they are fewer.
+                        // The elements of the sample along the dimension, or its chunks if these are fewer.
                         ((axis.window - 1) as u64).saturating_mul(axis.stride as u64).div_euclid(longest) + 1
                     }
                 };
@@ -103,7 +104,7 @@ impl Planner {
         array.parts.iter().map(part).max().unwrap_or(0)
     }
 
-    /// The samples along an axis, cut where their starts pass from one chunk of an array to another.
+    /// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.
     fn cut(&self, axis: &Axis, array: usize, d: usize) -> Vec<Run> {
         let view = &self.geometry.views[array];
         let parts = &self.arrays[array].parts;
@@ -117,8 +118,8 @@ impl Planner {
         let mut runs = Runs::default();
         for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
             if let Some(pick) = view.dims[d].picked(0) {
-                // Picked elements lie anywhere; they are listed, and so are their chunks. Of a dimension along which stores
-                // aren't joined, the first store's stand for all.
+                // Picked elements are in any order, so they and their chunks are listed. If stores are not joined along
+                // the dimension, the first store stands for all.
                 let chunk = |i: u64| {
                     let at = pick[(first + i * step) as usize];
                     let part = part_at(at);
@@ -167,7 +168,7 @@ mod tests {
             runs.regular(samples, at, step, chunk);
             let sizes = sizes(&runs);
             prop_assert_eq!(sizes.iter().sum::<u64>(), samples);
-            let blocks = (1..=MOST_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
+            let blocks = (1..=MAX_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
             // The numbers of the (groups of) chunks that each block's samples start in.
             let mut from = 0;
             let mut last = None;

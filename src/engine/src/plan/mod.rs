@@ -1,8 +1,9 @@
-//! One batch of samples → the chunks that it needs and what becomes of their elements. Pure: no I/O, no device.
+//! Plans a batch: from its samples to the chunks that it needs, and the jobs that copy their elements to the outputs.
+//! Pure: no I/O, no device.
 
 mod boxes;
+mod chunk_runs;
 mod grouping;
-mod segments;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,9 +14,9 @@ use dali_zarr_kernels::Job;
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role, ViewDim};
 use crate::order::Sample;
-use segments::{Segment, segments};
+use chunk_runs::{ChunkRun, chunk_runs};
 
-/// One unit of decoding: a chunk, or an inner chunk of a shard.
+/// The id of a chunk, or of an inner chunk of a shard: what is decoded as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkId {
     /// Index of the array in the dataset.
@@ -26,7 +27,7 @@ pub struct ChunkId {
     pub index: u64,
 }
 
-/// A multiplicative hasher: chunk ids are already well spread, and hashing is on the path of every chunk.
+/// A multiplicative hasher. Chunk ids are well spread already, and each chunk is hashed.
 #[derive(Default)]
 pub struct IdHasher(u64);
 
@@ -48,7 +49,7 @@ impl std::hash::Hash for ChunkId {
     }
 }
 
-/// A map from chunks.
+/// A map with chunk ids as keys.
 pub type ChunkMap<V> = HashMap<ChunkId, V, BuildHasherDefault<IdHasher>>;
 
 /// What a batch does with one chunk.
@@ -60,15 +61,15 @@ pub struct ChunkUse {
     pub jobs: Range<usize>,
 }
 
-/// Everything that one batch needs. In its jobs `src` and `dst` are bytes from the start of the decoded chunk and of the
-/// output, and `reserved` is the number of the output; whoever runs them adds the addresses.
+/// The plan of one batch. In its jobs `src` and `dst` are bytes from the start of the decoded chunk and of the output,
+/// and `reserved` is the number of the output. Addresses are added when jobs are handed out.
 #[derive(Debug, Default)]
 pub struct BatchPlan {
     /// Each chunk once, in the order in which samples need them.
     pub uses: Vec<ChunkUse>,
     /// Grouped by chunk.
     pub jobs: Vec<Job>,
-    /// Boxes outside the region of interest.
+    /// Jobs for elements outside the region of interest.
     pub pads: Vec<Job>,
     /// For the index output: the start of each sample along each axis.
     pub starts: Vec<i64>,
@@ -86,7 +87,7 @@ pub struct PartGrid {
 
 /// One array, as plans need it.
 pub struct ArrayGrids {
-    /// The array whose chunks these are: itself, or the first of the same name, with which it shares them.
+    /// The array whose chunks it uses: itself, or the first array of the same name.
     pub chunks_of: usize,
     /// Bytes per stored element.
     pub element: usize,
@@ -98,8 +99,9 @@ pub struct ArrayGrids {
 pub struct Planner {
     geometry: Geometry,
     arrays: Vec<ArrayGrids>,
-    /// Per array, part and dimension: the segments of dimensions that are read whole, which never change.
-    whole: Vec<Vec<Vec<Option<Vec<Segment>>>>>,
+    /// For each array, part and dimension: the runs of dimensions that are read whole. They are the same for all
+    /// samples.
+    whole: Vec<Vec<Vec<Option<Vec<ChunkRun>>>>>,
     /// Elements per sample of each output.
     sample_elements: Vec<i64>,
 }
@@ -120,7 +122,7 @@ impl Planner {
                 let part = |(store, part): (usize, &PartGrid)| {
                     let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
                         let all = 0..dim.len as i64;
-                        (dim.role == Role::Whole).then(|| segments(dim.picked(store), 0, 1, all, grid, 0))
+                        (dim.role == Role::Whole).then(|| chunk_runs(dim.picked(store), 0, 1, all, grid, 0))
                     };
                     view.dims.iter().zip(&part.dims).map(whole).collect()
                 };
@@ -162,18 +164,18 @@ impl Planner {
         elements
     }
 
-    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its slot in it.
-    pub fn shard_and_slot(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
+    /// With shards of `chunks_per_shard` chunks: the row-major index of the chunk's shard, and its entry in it.
+    pub fn shard_and_entry(&self, id: ChunkId, chunks_per_shard: &[u64]) -> (u64, usize) {
         let grid = &self.arrays[id.array as usize].parts[id.part as usize].dims;
-        let (mut shard, mut shards, mut slot, mut slots) = (0, 1, 0, 1);
+        let (mut shard, mut shards, mut entry, mut entries) = (0, 1, 0, 1);
         self.each_coord(id, |d, c| {
             let n = chunks_per_shard[d].max(1);
             shard += c / n * shards;
             shards *= grid[d].count().div_ceil(n);
-            slot += c % n * slots;
-            slots *= n;
+            entry += c % n * entries;
+            entries *= n;
         });
-        (shard, slot as usize)
+        (shard, entry as usize)
     }
 
     /// The decoded extents of a chunk, one per dimension.

@@ -1,5 +1,6 @@
-//! The reader as its hosts see it: open, ask what it delivers, take finished batches.
+//! The reader, as its hosts use it: open it, ask for its outputs, take finished batches.
 
+pub mod checkpoint;
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
@@ -11,7 +12,7 @@ mod tests_damage;
 #[cfg(test)]
 mod tests_faults;
 #[cfg(test)]
-mod tests_longer;
+mod tests_oversized;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,44 +21,26 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
 use crate::budget::There;
 use crate::cache::Cache;
-use crate::cuda;
-use crate::dtype::DType;
+use crate::cpu::DecodePool;
 use crate::error::{Error, Result};
-use crate::flow::stats::Stats;
-use crate::flow::tasks::Shared;
-use crate::flow::{DecodePool, Event, FetchPool, Finished, Scheduler, Setup, spawn};
 use crate::gpu;
+use crate::gpu::driver;
+use crate::io::FetchPool;
 pub use crate::memory::HostBuffer;
 use crate::memory::Machine;
+use crate::messages::{Event, Shared, spawn};
 use crate::nvtx;
 use crate::order::Sample;
+use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
+use crate::stats::Stats;
 use needs::{landing, rules};
 use opening::Opened;
 use progress::{Progress, Start};
 use reserve::Memory;
-
-/// One output of every batch: the same for all samples, since all samples have one shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputInfo {
-    /// The shape of one sample; empty for scalars.
-    pub shape: Vec<i64>,
-    /// The element type.
-    pub dtype: DType,
-    /// DALI's layout, one letter per dimension; empty where the dimensions have no known letters.
-    pub layout: String,
-    /// What it holds, for messages: the array's name, or the names of the stacked ones.
-    pub name: String,
-}
-
-impl OutputInfo {
-    /// Bytes of one sample.
-    pub fn sample_bytes(&self) -> usize {
-        self.shape.iter().product::<i64>() as usize * self.dtype.size()
-    }
-}
 
 /// The numbers that DALI's iterators ask of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,26 +57,6 @@ pub struct ReaderMeta {
     pub pad_last_batch: bool,
     /// As in the spec.
     pub stick_to_shard: bool,
-}
-
-/// Device memory for all outputs of one batch, lent by the host; the reader writes it and gives it back with a batch.
-#[derive(Clone, Debug)]
-pub struct DeviceBuffers {
-    /// The host's name for this set; comes back in [`Batch::buffers`].
-    pub id: u64,
-    /// For each output the device address of `batch_size * sample_bytes` contiguous bytes, aligned to 8.
-    pub outputs: Vec<u64>,
-    /// A `CUevent` after which the memory may be written (0: at once). It must live until the set comes back.
-    pub ready: u64,
-}
-
-/// A finished batch: full, dense, and complete in memory (nothing is pending on any stream).
-#[derive(Debug)]
-pub struct Batch {
-    /// With [`Device::Cpu`]: one buffer per output. Empty otherwise.
-    pub host: Vec<HostBuffer>,
-    /// With [`Device::Gpu`]: the lent set that was filled. `None` otherwise.
-    pub buffers: Option<u64>,
 }
 
 /// A running reader: its threads, memory and devices. Dropping it ends all of them.
@@ -115,17 +78,16 @@ pub struct Reader {
 const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
 
 impl Reader {
-    /// Opens the store, checks the spec against it, reserves the memory and starts to prepare batches.
+    /// Opens the stores, checks the spec against them, reserves memory and starts to prepare batches.
     ///
-    /// # Errors
-    /// Whatever is wrong with the arguments or the metadata, named.
+    /// If the arguments or the metadata are wrong.
     pub fn open(spec: Spec) -> Result<Self> {
         let reader = Self::prepare(spec)?;
         reader.progress.start();
         Ok(reader)
     }
 
-    /// As [`Self::open`], but no batch is prepared before the first is asked for, or [`Self::restore`] says which.
+    /// As [`Self::open`], but batches are prepared only after the first is asked for, or after [`Self::restore`].
     ///
     /// # Errors
     /// Those of [`Self::open`].
@@ -137,10 +99,10 @@ impl Reader {
     pub(crate) fn start(spec: &Spec, mut opened: Opened) -> Result<Self> {
         let device = match spec.device {
             Device::Cpu => None,
-            Device::Gpu(ordinal) => Some(cuda::Device::open(ordinal)?),
+            Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
         };
         let cufile = match &device {
-            Some(device) => gpu::storage::choose(spec, &opened.catalog, device)?,
+            Some(device) => gpu::gds::choose(spec, &opened.chunk_index, device)?,
             None => None,
         };
         if let (Some(_), Some(of)) = (cufile, &mut opened.needs.device) {
@@ -149,17 +111,17 @@ impl Reader {
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
         let there = There { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
         let budget = opened.divide(spec, &there)?.accepted()?;
-        let Opened { catalog, order, ops, outputs, meta, identity, notes, needs } = opened;
+        let Opened { chunk_index, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
-        let runtime = catalog.dataset.stores.iter().find_map(|s| s.runtime());
+        let runtime = chunk_index.dataset.stores.iter().find_map(|s| s.runtime());
         let requests = runtime.map(|r| Arc::clone(&r.counters)).unwrap_or_default();
-        let cache = Cache::open(spec, &catalog.dataset.stores)?;
+        let cache = Cache::open(spec, &chunk_index.dataset.stores)?;
         let counters = cache.as_ref().map(|c| Arc::clone(&c.counters)).unwrap_or_default();
         let stats = Arc::new(Stats { cache: counters, remote: requests, ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
-            catalog,
+            chunk_index,
             ops: Arc::new(ops),
             stats: Arc::clone(&stats),
             cache,
@@ -171,17 +133,17 @@ impl Reader {
             Some(device) => Memory::on_device(device, &budget, &needs, &shared, cufile)?,
         };
         let rules = rules(spec, &needs, &order, &budget);
-        let ways = memory.lanes.as_deref().filter(|_| memory.past_host || shared.catalog.uploads());
+        let copy_lanes = memory.lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
         let setup = Setup {
             rules,
-            fetch: Box::new(FetchPool::new(rules.reads, ways, &shared)?),
+            fetch: Box::new(FetchPool::new(rules.reads, copy_lanes, &shared)?),
             decode: Box::new(DecodePool::new(budget.host.threads, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,
             slots: memory.slots,
-            landing: memory.landing,
-            past_host: memory.past_host,
+            gds_buffer: memory.gds_buffer,
+            gds: memory.gds,
             pools: memory.pools,
             plan,
             finished: finished_sender,
@@ -197,7 +159,7 @@ impl Reader {
         };
         let scheduler = spawn("schedule", events.clone(), move || {
             Scheduler::new(setup).run(&event_receiver);
-            // Its channel is closed now, so it has ended or is about to.
+            // The planner's channel is closed, so it has ended or is about to end.
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
@@ -215,7 +177,7 @@ impl Reader {
         self.meta
     }
 
-    /// What the user should be told, once: arrays that the GPU can't decode, for example.
+    /// Messages for the user, to be shown once: for example arrays that the GPU can't decode.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -254,8 +216,7 @@ impl Reader {
 
     /// The next batch, in order; waits for it.
     ///
-    /// # Errors
-    /// What failed for a chunk that the batch needs. The next call gives the next batch.
+    /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
         self.progress.start();
         let finished = match self.finished.try_recv() {
@@ -274,13 +235,13 @@ impl Reader {
         finished
     }
 
-    /// How many samples of its order this reader has handed out, those of a restored state included unless its shards
-    /// were changed. Batches that ended in errors count.
+    /// How many samples this reader has handed out, counting those of a restored state, unless its shards were changed.
+    /// Batches that ended in errors count.
     pub fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
 
-    /// The state after `delivered` samples: what [`Self::restore`] needs to go on there. See [`crate::state`].
+    /// The state after `delivered` samples: what [`Self::restore`] needs to go on there. See [`crate::reader::checkpoint`].
     pub fn state_at(&self, delivered: u64) -> String {
         self.progress.state(delivered)
     }
@@ -290,12 +251,11 @@ impl Reader {
         self.state_at(self.delivered())
     }
 
-    /// Goes on where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or padding,
-    /// what was left of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
+    /// Continues where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or
+    /// padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
     ///
-    /// # Errors
-    /// If the state isn't one of a reader of the same samples, the shards can't be changed there, or the reader has begun
-    /// already: only one from [`Self::prepare`] hasn't.
+    /// If the state is not that of a reader of the same samples, if the shards can't be changed there, or if this
+    /// reader has begun. Only a reader from [`Self::prepare`] has not begun.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         self.progress.restore(state)?;
         self.progress.start();
@@ -323,7 +283,7 @@ impl Drop for Reader {
     }
 }
 
-/// The planner's thread: one batch for each request, once it is known where to begin.
+/// The body of the planner's thread: plans one batch for each request, once the first sample is known.
 fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
     let Ok((mut order, mut next)) = start.recv() else { return };
     for () in requests {
@@ -332,7 +292,7 @@ fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: 
         }
         let samples: Vec<Sample> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
-        let plan = Box::new(shared.catalog.plan(&samples));
+        let plan = Box::new(shared.chunk_index.plan(&samples));
         if shared.events.send(Event::Planned(plan)).is_err() {
             return;
         }

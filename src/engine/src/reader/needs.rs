@@ -2,17 +2,17 @@
 
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, Needs, Rates, Room};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Packed;
 use crate::dataset::{Dataset, Part, Sharding};
 use crate::error::{Error, Result};
-use crate::flow::catalog::{Catalog, Route};
-use crate::flow::wave::DIRECT_COPY;
-use crate::flow::{MERGE_REMOTE, Rules};
 use crate::geometry::Geometry;
 use crate::gpu;
+use crate::io::MERGE_REMOTE;
 use crate::memory::arena::rounded;
 use crate::order::{Order, Sample};
 use crate::plan::{BatchPlan, ChunkId, ChunkMap};
+use crate::scheduler::Rules;
 use crate::spec::{Device, Spec};
 use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
@@ -58,7 +58,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 ///
 /// # Errors
 /// If a batch is too large for any machine, or a decoder is missing.
-pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
+pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
     let batch = outputs
         .iter()
         .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
@@ -79,9 +79,9 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         shared: 0,
         shuffled: None,
         jobs: 0,
-        device: device_needs(spec, catalog)?,
+        device: device_needs(spec, chunk_index)?,
     };
-    for (_, part, route) in parts(catalog) {
+    for (_, part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         needs.decoded = needs.decoded.max(decoded);
         let gpu = needs.device.is_some();
@@ -91,9 +91,9 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
             _ => part.format.usual_encoded_bytes(decoded),
         };
         needs.encoded = needs.encoded.max(encoded);
-        if catalog.dataset.stores[part.store].latency() == Latency::Remote {
-            let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
-            let slots = part.sharding.as_ref().map_or(alone, Sharding::slots);
+        if chunk_index.dataset.stores[part.store].latency() == Latency::Remote {
+            let alone = if chunk_index.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
+            let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
             let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
             needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
         }
@@ -105,35 +105,35 @@ pub(super) fn needs(spec: &Spec, catalog: &Catalog, outputs: &[OutputInfo], orde
         let whose = if route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
         *whose = (*whose).max(working);
         if let Some(sharding) = &part.sharding {
-            needs.index = needs.index.max(sharding.slots() * size_of::<Option<(u64, u64)>>() + 128);
+            needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
         }
     }
-    Ok(ordered(needs, spec, catalog, order))
+    Ok(ordered(needs, spec, chunk_index, order))
 }
 
 /// All parts of all arrays, with the numbers of both and how their chunks are decoded.
-pub(super) fn parts(catalog: &Catalog) -> impl Iterator<Item = ((usize, usize), &Part, Route)> {
-    catalog.dataset.arrays.iter().zip(&catalog.routes).enumerate().flat_map(|(a, (array, routes))| {
+pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &Part, Route)> {
+    chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(a, (array, routes))| {
         array.parts.iter().zip(routes).enumerate().map(move |(p, (part, &route))| ((a, p), part, route))
     })
 }
 
 /// What delivery to a GPU needs, if that was asked for.
-fn device_needs(spec: &Spec, catalog: &Catalog) -> Result<Option<DeviceNeeds>> {
+fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNeeds>> {
     if spec.device == Device::Cpu {
         return Ok(None);
     }
-    let decoding = gpu::decoding(catalog)?;
+    let decoding = gpu::decoding(chunk_index)?;
     let mut device =
         DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, landing: 0, latency: 0.0 };
-    for ((a, p), part, route) in parts(catalog) {
+    for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let packed = part.format.packed().filter(|_| route == Route::Gpu);
         let rates = Rates::of(packed.and_then(Packed::compression));
         let (stream, staged) = match packed {
             Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Larger decoded chunks are copied straight to their slots. Where chunks differ, some may be smaller.
-            None if catalog.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
+            None if chunk_index.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
             None => (decoded, decoded.min(DIRECT_COPY)),
         };
         device.stream = device.stream.min(stream.max(1));
@@ -147,31 +147,31 @@ fn device_needs(spec: &Spec, catalog: &Catalog) -> Result<Option<DeviceNeeds>> {
 }
 
 /// The same needs for samples in this order.
-pub(crate) fn ordered(needs: Needs, spec: &Spec, catalog: &Catalog, order: &mut Order) -> Needs {
+pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order: &mut Order) -> Needs {
     let batch = spec.batch_size as u64;
-    let first = plan(catalog, order, 0..batch);
+    let first = plan(chunk_index, order, 0..batch);
     let jobs = first.jobs.len();
-    let shuffled = window_bytes(catalog, order, jobs.div_ceil(spec.batch_size));
-    let working_set = first.uses.iter().map(|u| slot_bytes(catalog, u.chunk)).sum();
+    let shuffled = window_bytes(chunk_index, order, jobs.div_ceil(spec.batch_size));
+    let working_set = first.uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
     let batches = (LOOK_AT_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
-    let later = (1..batches).map(|i| plan(catalog, order, i * batch..(i + 1) * batch));
-    let (fresh, shared) = in_a_row(catalog, working_set, std::iter::once(first).chain(later));
+    let later = (1..batches).map(|i| plan(chunk_index, order, i * batch..(i + 1) * batch));
+    let (fresh, shared) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
     Needs { jobs, working_set, fresh, shared, shuffled, ..needs }
 }
 
-fn plan(catalog: &Catalog, order: &mut Order, samples: std::ops::Range<u64>) -> BatchPlan {
+fn plan(chunk_index: &ChunkIndex, order: &mut Order, samples: std::ops::Range<u64>) -> BatchPlan {
     let samples: Vec<Sample> = samples.map(|k| order.sample(k)).collect();
-    catalog.planner.plan(&samples)
+    chunk_index.planner.plan(&samples)
 }
 
 /// Bytes that a decoded chunk takes of a slot.
-fn slot_bytes(catalog: &Catalog, chunk: ChunkId) -> usize {
-    rounded(catalog.decoded_bytes(chunk))
+fn slot_bytes(chunk_index: &ChunkIndex, chunk: ChunkId) -> usize {
+    rounded(chunk_index.decoded_bytes(chunk))
 }
 
 /// Of batches in a row: bytes of decoded chunks that each adds to those before, on average ([`Needs::fresh`]), and the most bytes
 /// of decoded chunks that batches before some moment need as well as batches after it ([`Needs::shared`]).
-fn in_a_row(catalog: &Catalog, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
+fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
     // Of each chunk the last batch that needs it, so far.
     let mut last: ChunkMap<usize> = ChunkMap::default();
     // For each batch, bytes that are shared over its end.
@@ -180,7 +180,7 @@ fn in_a_row(catalog: &Catalog, working_set: usize, batches: impl Iterator<Item =
     for (i, batch) in batches.enumerate() {
         shared.push(0);
         for chunk in batch.uses.iter().map(|u| u.chunk) {
-            let bytes = slot_bytes(catalog, chunk);
+            let bytes = slot_bytes(chunk_index, chunk);
             match last.insert(chunk, i) {
                 Some(before) => shared[before..i].iter_mut().for_each(|end| *end += bytes),
                 None => new += bytes,
@@ -196,11 +196,12 @@ fn in_a_row(catalog: &Catalog, working_set: usize, batches: impl Iterator<Item =
 
 /// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
 /// no windows.
-fn window_bytes(catalog: &Catalog, order: &mut Order, jobs: usize) -> Option<usize> {
+fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
     // Of a long window a part is planned, and the rest is thought to be like it.
     let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
-    let of_part: usize = plan(catalog, order, 0..planned).uses.iter().map(|u| slot_bytes(catalog, u.chunk)).sum();
+    let of_part: usize =
+        plan(chunk_index, order, 0..planned).uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
     let bytes = of_part as u128 * u128::from(samples) / u128::from(planned);
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
@@ -223,7 +224,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
     let window = budget.window;
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
-        window,
+        max_active: window,
         lookahead: lookahead(order.window(), window, spec.batch_size),
         index_limit: budget.host.indexes,
         largest_index: needs.index,

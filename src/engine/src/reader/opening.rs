@@ -1,4 +1,4 @@
-//! From a dataset to what the planner, the kernels and the threads need to know of it.
+//! Opening: from a spec and a dataset to the planner, the operations of the kernels, and the needs of memory.
 
 use std::sync::Arc;
 
@@ -6,34 +6,33 @@ use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
-use crate::cache;
+use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
-use crate::flow::catalog::{Catalog, Route};
 use crate::geometry::{ArrayShape, Geometry};
-use crate::gpu;
 use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
+use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Io, Spec};
-use crate::state::Identity;
+use crate::{cache, gpu};
 
-/// What is known of a reader before anything is reserved or started, from the spec and the metadata alone: what it starts
-/// from, and what [`crate::explain`] tells.
+/// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
+/// it, and [`crate::explain`] describes it.
 pub(crate) struct Opened {
-    pub catalog: Arc<Catalog>,
+    pub chunk_index: Arc<ChunkIndex>,
     pub order: Order,
     pub ops: Ops,
     pub outputs: Vec<OutputInfo>,
     pub meta: ReaderMeta,
-    /// What a state of this reader belongs to.
+    /// What a checkpoint of this reader must agree with.
     pub identity: Identity,
     pub notes: Vec<Note>,
     pub needs: Needs,
 }
 
-/// Why the CPU decodes an array of which the user may have expected otherwise.
+/// Says why the CPU decodes an array, where the user may have expected the GPU.
 pub(crate) struct Note {
     /// Index of the array.
     pub array: usize,
@@ -51,13 +50,13 @@ impl Opened {
         if spec.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
-        // Before anything is started or multiplied by them.
+        // Checked before these numbers are used.
         bound_counts(spec)?;
         cache::check(spec)?;
         Self::of(spec, Dataset::open(spec)?)
     }
 
-    /// The same for a dataset that is open.
+    /// As [`Self::new`], for a dataset that is open.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -84,9 +83,9 @@ impl Opened {
         };
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
-        let catalog = Arc::new(Catalog::new(dataset, planner, routes));
-        let needs = needs(spec, &catalog, &outputs, &mut order.clone())?;
-        Ok(Self { catalog, order, ops, outputs, meta, identity, notes, needs })
+        let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
+        let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 
     /// Divides the memory. Where device memory holds so few chunks of an array that the CPU would decode them sooner than the
@@ -102,16 +101,18 @@ impl Opened {
             return Ok(division);
         }
         let slow = self.slow_on_gpu(&division, &asked);
-        let Some(catalog) = Arc::get_mut(&mut self.catalog).filter(|_| !slow.is_empty()) else { return Ok(division) };
-        let routes = catalog.routes.clone();
-        slow.iter().for_each(|s| catalog.routes[s.array][s.part] = Route::Cpu);
-        let needs = needs(spec, catalog, &self.outputs, &mut self.order.clone())?;
+        let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index).filter(|_| !slow.is_empty()) else {
+            return Ok(division);
+        };
+        let routes = chunk_index.routes.clone();
+        slow.iter().for_each(|s| chunk_index.routes[s.array][s.part] = Route::Cpu);
+        let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
         let on_cpu = budget::divide(&needs, &asked, there)?;
         // Host memory may hold too little for as many threads.
         let threads = on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.bounced).max(1));
         let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
         if !on_cpu.is_accepted() || !slow.iter().all(sooner) {
-            catalog.routes = routes;
+            chunk_index.routes = routes;
             return Ok(division);
         }
         let notes: Vec<Note> = slow.iter().map(|s| self.note(s, &division, &asked)).collect();
@@ -133,18 +134,18 @@ impl Opened {
             };
             expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
         };
-        parts(&self.catalog).filter_map(slow).collect()
+        parts(&self.chunk_index).filter_map(slow).collect()
     }
 
     fn note(&self, slow: &Slow, division: &Division, asked: &Asked) -> Note {
         let Slow { array, part, rates, expected } = *slow;
-        let of = &self.catalog.dataset.arrays[array];
+        let of = &self.chunk_index.dataset.arrays[array];
         let gb = |rate: f64| rate / 1e9;
         let limit = budget::device::limit_for_rate(&self.needs, asked.window, rates.on_cpu(asked.threads));
         let text = format!(
             "store {}, array '{}': decoded on the CPU: device_memory_limit ({}) holds so few of its chunks that the GPU is expected \
              to decode {:.1} GB/s, and the CPU's {} threads {:.1} GB/s; with {} or more the GPU decodes it",
-            self.catalog.dataset.stores[of.parts[part].store].location(),
+            self.chunk_index.dataset.stores[of.parts[part].store].location(),
             of.name,
             shown(division.limits.device),
             gb(expected.gpu),
@@ -164,7 +165,7 @@ struct Slow {
     expected: Expected,
 }
 
-/// What geometry knows of an array.
+/// The array as geometry needs it.
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),

@@ -1,4 +1,4 @@
-//! How far a reader has come in its order: to start it, to write that down, and to go on from there.
+//! The progress of a reader in its order: starts the planner, writes checkpoints and restores them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +7,13 @@ use crossbeam_channel::Sender;
 
 use crate::error::{Error, Result};
 use crate::order::Order;
+use crate::reader::checkpoint::Identity;
 use crate::spec::Spec;
-use crate::state::Identity;
 
 /// The order to plan batches in, and the number of the sample to begin with.
 pub(super) type Start = (Order, u64);
 
-/// See the module.
+/// The progress of a reader.
 pub(super) struct Progress {
     identity: Identity,
     spec: Spec,
@@ -30,26 +30,26 @@ impl Progress {
         Self { identity, spec: spec.clone(), order, delivered: AtomicU64::new(0), planner }
     }
 
-    /// Has the planner begin, unless it has begun.
+    /// Starts the planner, unless it has started.
     pub fn start(&self) {
         if let Some(planner) = self.planner.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // It is gone only if the reader is being dropped.
+            // The planner is gone only if the reader is being dropped.
             let _ = planner.send((self.order.clone(), self.delivered()));
         }
     }
 
-    /// Tells a planner that hasn't begun that it never will.
+    /// Ends a planner that has not started.
     pub fn cancel(&self) {
         self.planner.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Goes on where `state` was written.
+    /// Restores a state.
     pub fn restore(&mut self, state: &str) -> Result<()> {
         if self.planner.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             return Err(Error::runtime("a checkpoint can only be restored before the reader's first batch"));
         }
-        let legs = self.identity.read(state)?;
-        let (order, delivered) = self.order.resume(&legs)?;
+        let segments = self.identity.read(state)?;
+        let (order, delivered) = self.order.resume(&segments)?;
         (self.order, self.delivered) = (order, AtomicU64::new(delivered));
         Ok(())
     }

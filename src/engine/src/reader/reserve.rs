@@ -4,22 +4,21 @@ use std::sync::Arc;
 
 use super::OutputInfo;
 use crate::budget::{Budget, Needs};
-use crate::cuda::{CuFile, Device};
 use crate::error::Result;
-use crate::flow::Block;
-use crate::flow::tasks::Shared;
-use crate::flow::wave::Lanes;
 use crate::gpu;
+use crate::gpu::driver::{CuFile, Device};
 use crate::memory::arena::Arena;
 use crate::memory::{HostBlock, Pool};
+use crate::messages::{Lanes, Shared};
+use crate::scheduler::Block;
 
 /// The memory of a reader, reserved.
 pub(super) struct Memory {
     pub staging: Block,
     pub slots: Option<Block>,
-    pub landing: Option<Block>,
-    /// Whether files are read to the device.
-    pub past_host: bool,
+    pub gds_buffer: Option<Block>,
+    /// Whether GPUDirect Storage reads files to the device.
+    pub gds: bool,
     pub pools: Vec<Arc<Pool>>,
     pub lanes: Option<Box<dyn Lanes>>,
     pub owned: Vec<Box<dyn Send>>,
@@ -37,8 +36,8 @@ impl Memory {
         Ok(Self {
             staging,
             slots: None,
-            landing: None,
-            past_host: false,
+            gds_buffer: None,
+            gds: false,
             pools: outputs.iter().map(pool).collect(),
             lanes: None,
             owned: vec![Box::new(block)],
@@ -60,8 +59,8 @@ impl Memory {
         Ok(Self {
             staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
             slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
-            landing: g.landing.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
-            past_host: cufile.is_some(),
+            gds_buffer: g.gds_buffer.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
+            gds: cufile.is_some(),
             pools: Vec::new(),
             lanes: Some(g.lanes),
             owned: g.owned,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Reader;
 use crate::error::Error;
-use crate::flow::{Event, spawn};
+use crate::messages::{Event, spawn};
 use crate::spec::{DimKey, Spec};
 
 /// An array of 64 int32 in chunks of 4, uncompressed.

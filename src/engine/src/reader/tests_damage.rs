@@ -7,10 +7,10 @@ use zarrs::array::codec::{BloscCodec, BloscCompressor, BloscShuffleMode};
 use zarrs::array::{BytesToBytesCodecTraits, CodecOptions};
 
 use super::{DeviceBuffers, Reader};
-use crate::cuda::DeviceBuffer;
-use crate::cuda::test_gpu::{Random, gpu};
+use crate::codec::streams::tests::{gzip, lz4, sample, zlib, zstd};
 use crate::error::Result;
-use crate::gpu_codec::tests::{gzip, lz4, sample, zlib, zstd};
+use crate::gpu::driver::DeviceBuffer;
+use crate::gpu::driver::test_gpu::{Random, gpu};
 use crate::spec::{Device, DimKey, Spec};
 
 /// Elements of a chunk.

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use super::element::{Element, cast, with_element};
 use super::scale_offset::{bits, known, numeric, scalar, wide};
-use crate::dataset::shown;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// A number of any of the twelve types.
 #[derive(Clone, Copy, Debug, PartialEq)]

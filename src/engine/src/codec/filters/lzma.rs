@@ -7,8 +7,8 @@ use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
 use super::pack::Stream;
-use crate::dataset::shown;
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// Memory that a decoder may take, whatever the decoded size: that of `xz -9` and as much again.
 const MEMORY: u64 = 128 << 20;

@@ -149,16 +149,16 @@ impl Chain {
         self.steps.iter().fold(decoded, |bytes, step| step.encoded_bytes(bytes, Packer::usual_encoded_bytes))
     }
 
-    /// See [`super::ChunkFormat::most_encoded_bytes`].
-    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
-        self.steps.iter().fold(decoded, |bytes, step| step.encoded_bytes(bytes, Packer::most_encoded_bytes))
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        self.steps.iter().fold(decoded, |bytes, step| step.encoded_bytes(bytes, Packer::max_encoded_bytes))
     }
 
     /// The most bytes that decoding holds at a time, beside the encoded chunk and the decoded one.
     pub(super) fn scratch_bytes(&self, decoded: usize) -> usize {
         let mut sizes = vec![decoded];
         for step in &self.steps {
-            sizes.push(step.encoded_bytes(sizes[sizes.len() - 1], Packer::most_inside));
+            sizes.push(step.encoded_bytes(sizes[sizes.len() - 1], Packer::max_inside));
         }
         // Between two steps there is one buffer, and while one runs there are two; but the first step writes to the chunk's own
         // memory, and what the last checksums stand around is read where it lies. Blosc takes something for itself.
@@ -281,7 +281,7 @@ impl Step {
             }
             Self::Pack(packer) => {
                 let (Size::Exactly(bytes) | Size::AtMost(bytes)) = side.size;
-                (Size::AtMost(packer.most_inside(bytes)), side.shape.clone())
+                (Size::AtMost(packer.max_inside(bytes)), side.shape.clone())
             }
         };
         Ok(Side { size, shape })

@@ -173,10 +173,10 @@ impl Packer {
         }
     }
 
-    /// See [`Compression::most_encoded_bytes`].
-    pub(super) fn most_encoded_bytes(&self, decoded: usize) -> usize {
+    /// See [`Compression::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
         match self {
-            Self::Common(compression) => compression.most_encoded_bytes(decoded),
+            Self::Common(compression) => compression.max_encoded_bytes(decoded),
             // Any number of streams, and anything behind them or the padding.
             Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
         }
@@ -184,9 +184,9 @@ impl Packer {
 
     /// The most bytes that are taken where another codec encodes them once more. How many there are is only known when that one is
     /// undone, so that memory for the longest must be there.
-    pub(super) fn most_inside(&self, decoded: usize) -> usize {
+    pub(super) fn max_inside(&self, decoded: usize) -> usize {
         let generous = decoded.saturating_mul(2).saturating_add(64 << 10);
-        self.most_encoded_bytes(decoded).min(generous)
+        self.max_encoded_bytes(decoded).min(generous)
     }
 
     /// See [`Compression::working_bytes`].

@@ -14,9 +14,9 @@ use super::pack::Packer;
 use super::scale_offset::ScaleOffset;
 use super::{Chain, Step};
 use crate::codec::chain::{compression, transposition};
-use crate::dataset::shown;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::shown;
 
 /// Where a codec's metadata stand, and what they leave out.
 #[derive(Clone, Copy)]

@@ -4,9 +4,10 @@ use half::f16;
 use serde_json::{Map, Value};
 
 use super::element::{Element, map, with_element};
-use crate::dataset::{scalar_bits, shown};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::json::shown;
+use crate::stored_type::scalar_bits;
 
 /// `scale_offset`: `encoded / scale + offset`, in the type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -97,3 +97,17 @@ fn missing_values_that_nothing_equals_still_promote() {
     let c = cf(3, DType::U64, None, json!({"missing_value": 18446744073709551616.0})).unwrap();
     assert_eq!(c.missing, [u64::MAX], "as a float the largest value is 2^64");
 }
+
+#[test]
+fn what_differs_is_seen_in_a_message() {
+    let shown = |attrs: Value| cf(3, DType::I16, None, attrs).unwrap().to_string();
+    assert_eq!(
+        shown(json!({"scale_factor": 3})),
+        "int16 to int64, scale_factor 3 (integer), add_offset none, missing []"
+    );
+    assert_ne!(shown(json!({"scale_factor": 3})), shown(json!({"scale_factor": 2})));
+    assert_ne!(shown(json!({"scale_factor": 3})), shown(json!({"scale_factor": 3.0})));
+    let many: Vec<i16> = (0..12).collect();
+    let many = shown(json!({"missing_value": many}));
+    assert!(many.ends_with("missing [0, 1, 2, 3, 4, 5, 6, 7, and 4 more]"), "{many}");
+}

@@ -15,7 +15,7 @@ const MIN_SLOW: Duration = Duration::from_millis(100);
 const SHARE: u64 = 20;
 
 #[derive(Debug, Default)]
-struct State {
+struct AnswerTimes {
     recent: Vec<Duration>,
     next: usize,
     requests: u64,
@@ -25,7 +25,7 @@ struct State {
 
 /// The times of the last answers of one server, and how many requests were raced.
 #[derive(Debug, Default)]
-pub(super) struct Hedging(Mutex<State>);
+pub(super) struct Hedging(Mutex<AnswerTimes>);
 
 impl Hedging {
     /// Records how long the server took to answer.

@@ -1,0 +1,272 @@
+//! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
+
+mod shard;
+
+pub(crate) use shard::{Entries, ShardId, ShardIndex};
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
+use crate::error::{Error, Result};
+use crate::order::Sample;
+use crate::plan::{BatchPlan, ChunkId, Planner};
+use crate::store::{Extent, Latency, Store};
+
+/// Decoded bytes from which on an uncompressed chunk is copied to its slot by the thread that reads it. Smaller ones
+/// are copied together, in waves.
+pub(crate) const DIRECT_COPY: usize = 256 << 10;
+
+/// How the chunks of an array are decoded in this reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// They are stored uncompressed.
+    Raw,
+    /// On the CPU.
+    Cpu,
+    /// On the GPU.
+    Gpu,
+}
+
+/// Where a chunk lies in its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// It is the value of a key.
+    Key,
+    /// It is an inner chunk of a shard: the number of its entry in the shard's index.
+    Shard(ShardId, usize),
+    /// It is a range of an object that holds other chunks too.
+    Range(Range),
+    /// Unknown until this index of the store (a manifest, a reference file) was read.
+    Unread(ShardId),
+}
+
+/// A range of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// A hash of the object's store, name and version, by which ranges of one object are found. There may be as many
+    /// objects as chunks, so their names are not kept; [`ChunkIndex::extent`] gives them.
+    pub object: u64,
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// Where a chunk lies, and how it is decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub location: Location,
+    pub route: Route,
+    /// Whether its store is remote.
+    pub remote: bool,
+    /// Bytes of the decoded chunk.
+    pub decoded: usize,
+}
+
+/// Whether the thread that reads a chunk of `decoded` bytes copies it to the device: there is nothing to decode, and it
+/// is large enough for a copy of its own. Remote chunks are read by tasks and go with a wave.
+const fn uploads(route: Route, remote: bool, decoded: usize) -> bool {
+    matches!(route, Route::Raw) && !remote && decoded >= DIRECT_COPY
+}
+
+impl Place {
+    /// Whether the thread that reads the chunk copies it to the device, if batches are delivered there.
+    pub const fn uploads(&self) -> bool {
+        uploads(self.route, self.remote, self.decoded)
+    }
+}
+
+/// A planned batch, with the place of each of its chunks.
+pub(crate) struct Plan {
+    pub batch: BatchPlan,
+    /// The place of the chunk of each use.
+    pub places: Vec<Place>,
+    /// The shards whose index it needs, each with one of its chunks. A shard may occur twice.
+    pub shards: Vec<(ShardId, ChunkId)>,
+}
+
+/// The dataset and the planner of a reader, shared by all its threads.
+pub(crate) struct ChunkIndex {
+    pub dataset: Dataset,
+    pub planner: Planner,
+    /// The route of each array in each store.
+    pub routes: Vec<Vec<Route>>,
+    /// For each array in each store: the bytes of a decoded chunk, if all chunks have as many.
+    pub equal_bytes: Vec<Vec<Option<usize>>>,
+    hasher: RandomState,
+}
+
+impl ChunkIndex {
+    pub fn new(dataset: Dataset, planner: Planner, routes: Vec<Vec<Route>>) -> Self {
+        let equal = |part: &Part| {
+            let regular = part.grid.iter().all(|g| matches!(g, DimGrid::Regular { .. }));
+            regular.then_some(part.largest_bytes)
+        };
+        let of = |array: &ArrayInfo| array.parts.iter().map(equal).collect();
+        let equal_bytes = dataset.arrays.iter().map(of).collect();
+        Self { dataset, planner, routes, equal_bytes, hasher: RandomState::new() }
+    }
+
+    /// Whether there are chunks that the threads which read them copy to a device.
+    pub fn uploads(&self) -> bool {
+        (0..self.routes.len()).any(|array| {
+            let mut parts = self.routes[array].iter().zip(&self.equal_bytes[array]).enumerate();
+            // Where chunks differ in size, some may be large.
+            parts.any(|(part, (&route, bytes))| {
+                uploads(route, self.is_remote(array as u16, part as u16), bytes.unwrap_or(usize::MAX))
+            })
+        })
+    }
+
+    /// Plans the batch of these samples, and looks up its chunks.
+    pub fn plan(&self, samples: &[Sample]) -> Plan {
+        let batch = self.planner.plan(samples);
+        let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
+        let mut places = Vec::with_capacity(batch.uses.len());
+        for id in batch.uses.iter().map(|u| u.chunk) {
+            let location = self.location(id);
+            if let Location::Shard(shard, _) | Location::Unread(shard) = location
+                && shards.last().is_none_or(|(last, _)| *last != shard)
+            {
+                shards.push((shard, id));
+            }
+            let remote = self.is_remote(id.array, id.part);
+            places.push(Place { location, route: self.route(id), remote, decoded: self.decoded_bytes(id) });
+        }
+        Plan { batch, places, shards }
+    }
+
+    pub fn part(&self, id: ChunkId) -> &Part {
+        &self.dataset.arrays[id.array as usize].parts[id.part as usize]
+    }
+
+    pub fn route(&self, id: ChunkId) -> Route {
+        self.routes[id.array as usize][id.part as usize]
+    }
+
+    pub fn store(&self, array: u16, part: u16) -> &Arc<dyn Store> {
+        &self.dataset.stores[self.store_number(array, part)]
+    }
+
+    /// The number of the store that holds a part of an array.
+    pub fn store_number(&self, array: u16, part: u16) -> usize {
+        self.dataset.arrays[array as usize].parts[part as usize].store
+    }
+
+    /// Whether the store of a part of an array is remote.
+    pub fn is_remote(&self, array: u16, part: u16) -> bool {
+        self.store(array, part).latency() == Latency::Remote
+    }
+
+    pub fn location(&self, id: ChunkId) -> Location {
+        let part = self.part(id);
+        match &part.sharding {
+            None if self.store(id.array, id.part).has_extents() => self.located(id),
+            None => Location::Key,
+            Some(sharding) => {
+                // The entry is that of `Sharding::shard_of`, without its allocations: this runs for every chunk.
+                let (index, entry) = self.planner.shard_and_entry(id, &sharding.chunks_per_shard);
+                Location::Shard(ShardId { array: id.array, part: id.part, index }, entry)
+            }
+        }
+    }
+
+    /// Where a chunk lies in a store that tells where its values are in larger objects.
+    fn located(&self, id: ChunkId) -> Location {
+        let (store, key) = (self.store(id.array, id.part), self.key(id));
+        if let Some(index) = store.unread_index(&key) {
+            return Location::Unread(ShardId { array: id.array, part: id.part, index });
+        }
+        let Some(Extent { object, version, offset, len }) = store.locate(&key) else { return Location::Key };
+        let object = self.hasher.hash_one((self.store_number(id.array, id.part), object, version));
+        Location::Range(Range { object, offset, len })
+    }
+
+    /// The object and the range of a chunk that is a range of an object.
+    pub fn extent(&self, id: ChunkId) -> Option<Extent> {
+        self.store(id.array, id.part).locate(&self.key(id))
+    }
+
+    /// The key of a chunk, or of its shard.
+    pub fn key(&self, id: ChunkId) -> String {
+        let part = self.part(id);
+        let coords = self.planner.coords(id);
+        match &part.sharding {
+            None => part.key(&coords),
+            Some(sharding) => part.key(&sharding.shard_of(&coords).0),
+        }
+    }
+
+    /// Bytes of the decoded chunk.
+    pub fn decoded_bytes(&self, id: ChunkId) -> usize {
+        if let Some(bytes) = self.equal_bytes[id.array as usize][id.part as usize] {
+            return bytes;
+        }
+        let element = self.dataset.arrays[id.array as usize].dtype.size() as u64;
+        // No overflow: the largest chunk was checked when the dataset was opened.
+        (self.planner.chunk_elements(id) * element) as usize
+    }
+
+    /// Decodes a chunk on the CPU to `out`, which has its decoded size. A panic of the decoder becomes an error.
+    ///
+    /// What is wrong with the chunk, without its name.
+    pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+        let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| format.decode(encoded, &shape, out))).unwrap_or_else(
+            |panic| Err(Error::runtime(format!("the decoder gave up: {}", crate::error::panic_text(&*panic)))),
+        )
+    }
+
+    /// The name of a chunk in messages.
+    pub fn name(&self, id: ChunkId) -> String {
+        let array = &self.dataset.arrays[id.array as usize];
+        let inner = if self.part(id).sharding.is_some() {
+            let coords: Vec<String> = self.planner.coords(id).iter().map(u64::to_string).collect();
+            format!(", inner chunk ({})", coords.join(", "))
+        } else {
+            String::new()
+        };
+        format!(
+            "store {}, array '{}', chunk {}{inner}",
+            self.store(id.array, id.part).location(),
+            array.name,
+            self.key(id)
+        )
+    }
+
+    /// Checks that an array still exists, of which a chunk is missing. Otherwise the store may have been deleted.
+    ///
+    /// If the array's metadata document is missing too, or can't be looked up.
+    pub async fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
+        if self.store(array, part).exists(self.metadata_key(array, part)).await? {
+            Ok(())
+        } else {
+            Err(self.gone(array, part))
+        }
+    }
+
+    /// The key of the array's metadata document.
+    pub fn metadata_key(&self, array: u16, part: u16) -> &str {
+        self.dataset.arrays[array as usize].parts[part as usize].metadata_key()
+    }
+
+    /// The error for an array that was deleted.
+    pub fn gone(&self, array: u16, part: u16) -> Error {
+        Error::runtime(format!(
+            "store {}, array '{}': expected {} beside its chunks, but both are gone; the store was deleted or moved while it was \
+             read, or it has consolidated metadata only, which don't tell missing chunks from a deleted array: write the array's own too",
+            self.store(array, part).location(),
+            self.dataset.arrays[array as usize].name,
+            self.metadata_key(array, part),
+        ))
+    }
+
+    /// The sharding of a part of an array, if it is sharded.
+    pub fn sharded(&self, array: u16, part: u16) -> Option<&Sharding> {
+        self.dataset.arrays[array as usize].parts[part as usize].sharding.as_ref()
+    }
+
+    /// The sharding of a shard.
+    pub fn sharding(&self, shard: ShardId) -> &Sharding {
+        self.sharded(shard.array, shard.part).expect("only shards have an index")
+    }
+}

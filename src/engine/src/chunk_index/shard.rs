@@ -1,0 +1,53 @@
+//! Shards, and where their inner chunks lie.
+
+use std::sync::Arc;
+
+/// The number of a shard: array, part, and row-major index in the grid of shards. For stores that tell where chunks
+/// lie, the number of an index of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardId {
+    pub array: u16,
+    pub part: u16,
+    pub index: u64,
+}
+
+impl std::hash::Hash for ShardId {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64((u64::from(self.array) << 48) ^ (u64::from(self.part) << 32) ^ self.index);
+    }
+}
+
+/// The index of a shard: offset and length of each inner chunk.
+#[derive(Debug)]
+pub(crate) struct ShardIndex {
+    pub entries: Entries,
+    /// The version of the shard, if the store tells it. The index holds for this version only.
+    pub version: Option<Arc<str>>,
+}
+
+/// The entries of a shard index.
+#[derive(Debug)]
+pub(crate) enum Entries {
+    /// As it was read.
+    Read(Vec<Option<(u64, u64)>>),
+    /// In a simulation: chunks of one length, one after the other.
+    Even { count: usize, len: u64 },
+}
+
+impl Entries {
+    /// How many inner chunks the shard has room for.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Read(entries) => entries.len(),
+            Self::Even { count, .. } => *count,
+        }
+    }
+
+    /// Offset and length of the chunk of an entry. `None` if it is missing.
+    pub fn get(&self, entry: usize) -> Option<(u64, u64)> {
+        match self {
+            Self::Read(entries) => entries.get(entry).copied().flatten(),
+            Self::Even { count, len } => (entry < *count).then(|| (entry as u64 * len, *len)),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Blosc 1 chunks on the CPU, by c-blosc: all of its compressors and shuffles.
+//!
+//! Specification: c-blosc's README_CHUNK_FORMAT. `unsafe` is allowed here: c-blosc is called with
+//! buffers whose lengths it is given.
+
+#![allow(unsafe_code)]
+
+pub(super) mod streams;
+
+use super::{damaged as damaged_data, wrong_size};
+use crate::error::{Error, Result};
+
+/// Blocks up to this size are decoded, and larger ones only where metadata ask for them: c-blosc takes up to three times as
+/// much for itself, which must be known before a chunk is read. Those that it chooses on its own have 2 MiB at the most.
+const MAX_BLOCK: usize = 16 << 20;
+
+/// Bytes of the header.
+const HEADER: usize = 16;
+
+/// The least block that c-blosc chooses on its own.
+const MIN_BLOCK: usize = 16 << 10;
+
+/// The most bytes to which writers in use encode `decoded` bytes; `asked` is the size of blocks in the metadata, 0 if they give none.
+pub(super) fn usual_encoded_bytes(decoded: usize, asked: usize) -> usize {
+    // What doesn't shrink is stored: by most writers as a whole behind the header, by others (GDAL) stream by stream. Then each block
+    // has an offset before it, and each of its streams (16 at most, of at least 128 bytes) a length.
+    let block = if asked == 0 { MIN_BLOCK } else { asked.max(128) };
+    let streams = (block.min(decoded) / 128).clamp(1, 16);
+    let each = 4 + 4 * streams;
+    decoded.saturating_add(HEADER).saturating_add((decoded / block + 1).saturating_mul(each))
+}
+
+/// Bytes that decoding a chunk of `decoded` bytes takes beside its output, at the most; `asked` is as above.
+pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
+    decoded.min(asked.max(MAX_BLOCK)).saturating_mul(3).saturating_add(64 << 10)
+}
+
+/// Fills `out` from the chunk in `encoded`; `asked` as for [`working_bytes`].
+pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()> {
+    let Some(header) = encoded.first_chunk::<HEADER>() else {
+        return Err(damaged(encoded.len(), "the data ends within the header"));
+    };
+    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]) as usize;
+    let (decoded, block, stored) = (word(4), word(8), word(12));
+    if decoded != out.len() {
+        return Err(wrong_size(out.len(), decoded));
+    }
+    if stored > encoded.len() {
+        let reason = format!("the header says that they are {stored}");
+        return Err(damaged(encoded.len(), reason));
+    }
+    let most = asked.max(MAX_BLOCK);
+    if block > most && block <= decoded {
+        return Err(Error::runtime(format!(
+            "expected blosc blocks of at most {most} bytes, which is what the metadata's blocksize allows for, but found \
+             {block}; rewrite the array with smaller ones, or with that blocksize in its metadata"
+        )));
+    }
+    let mut found = 0usize;
+    // SAFETY: the pointer and the length are those of the slice; the size is written to a live variable.
+    let valid = unsafe { blosc_src::blosc_cbuffer_validate(encoded.as_ptr().cast(), stored, &raw mut found) };
+    if valid != 0 || found != out.len() {
+        return Err(damaged(encoded.len(), "the header isn't one of Blosc 1"));
+    }
+    if out.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the source holds as many bytes as its validated header says; the output's length is passed on.
+    let written =
+        unsafe { blosc_src::blosc_decompress_ctx(encoded.as_ptr().cast(), out.as_mut_ptr().cast(), out.len(), 1) };
+    match usize::try_from(written) {
+        Ok(written) if written == out.len() => Ok(()),
+        Ok(written) => Err(wrong_size(out.len(), written)),
+        Err(_) => Err(damaged(encoded.len(), format!("c-blosc gives up with status {written}"))),
+    }
+}
+
+fn damaged(encoded: usize, reason: impl std::fmt::Display) -> Error {
+    damaged_data("blosc", encoded, reason)
+}

@@ -1,0 +1,194 @@
+//! Splits a compressed chunk into the streams that the GPU decodes and the bytes that are only copied.
+
+use dali_zarr_kernels::zstd_plan::{FramePlan, MAX_FRAME, plan};
+use dali_zarr_kernels::{Layout, Shuffle};
+
+use super::{Verdict, inspect};
+use crate::codec::blosc::streams::{self as blosc, Inner};
+use crate::codec::stream::Checksum;
+use crate::codec::{Compression, Packed};
+
+/// Limit on the bytes of a chunk, decoded and encoded: lengths and offsets have 31 bits.
+const MAX_CHUNK: usize = i32::MAX as usize;
+
+/// The most decoded bytes of a chunk that [`split`] accepts.
+pub fn max_decoded(packed: &Packed, zstd: ZstdDecoder) -> usize {
+    match (packed.compression(), zstd) {
+        (Some(Compression::Zstd), ZstdDecoder::Kernels) => MAX_FRAME,
+        _ => MAX_CHUNK,
+    }
+}
+
+/// A kind of stream that is decoded on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StreamCodec {
+    /// A zstd frame, RFC 8878.
+    Zstd,
+    /// A raw deflate stream, RFC 1951: the inside of gzip and zlib.
+    Deflate,
+    /// An LZ4 block, without a frame or a size before it.
+    Lz4,
+    /// A raw Snappy block.
+    Snappy,
+}
+
+/// The decoder of zstd frames on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZstdDecoder {
+    /// `dz_zstd_entropy` and `dz_zstd_execute_*`, which trust nothing.
+    #[default]
+    Kernels,
+    /// nvCOMP, for comparison: damage that the walk doesn't see can cost the process its CUDA context.
+    Nvcomp,
+}
+
+/// One stream of a chunk, or bytes of it that are only copied.
+#[derive(Clone, Debug)]
+pub struct ChunkStream {
+    /// How it is encoded; `None`: it is to be copied.
+    pub codec: Option<StreamCodec>,
+    /// Its first byte in the chunk, and its bytes.
+    pub start: usize,
+    /// See `start`.
+    pub len: usize,
+    /// Where its decoded bytes begin in the decoded chunk, and how many they must be.
+    pub to: usize,
+    /// See `to`.
+    pub decoded: usize,
+    /// To be compared after decoding.
+    pub checksum: Option<Checksum>,
+    /// Of a zstd frame that this project's kernels decode.
+    pub plan: Option<FramePlan>,
+}
+
+/// The streams of a chunk.
+#[derive(Clone, Debug)]
+pub struct SplitChunk {
+    /// Their outputs cover the decoded chunk and don't overlap.
+    pub streams: Vec<ChunkStream>,
+    /// The order of the decoded bytes.
+    pub layout: Layout,
+}
+
+impl Default for SplitChunk {
+    fn default() -> Self {
+        Self { streams: Vec::new(), layout: Layout::NONE }
+    }
+}
+
+/// Splits `chunk`, which must decode to `decoded_len` bytes, into `split_chunk`, whose memory is used again. Verifies
+/// the checksums of encoded bytes: the caller is a thread that waits for the GPU most of the time, and the bytes are
+/// few.
+///
+/// # Errors
+/// Why the CPU has to decode it, as the end of a sentence.
+pub fn split(
+    packed: &Packed,
+    zstd: ZstdDecoder,
+    chunk: &[u8],
+    decoded_len: usize,
+    split_chunk: &mut SplitChunk,
+) -> Result<(), &'static str> {
+    split_chunk.streams.clear();
+    split_chunk.layout = Layout::NONE;
+    if decoded_len > MAX_CHUNK || chunk.len() > MAX_CHUNK {
+        return Err("it is larger than the GPU's decoder takes");
+    }
+    let sealed = packed.unseal(chunk).map_err(|_| "a checksum around it is wrong")?;
+    match packed.compression() {
+        Some(compression) => split_compressed(compression, zstd, &chunk[sealed.clone()], decoded_len, split_chunk)?,
+        None if sealed.len() == decoded_len => {
+            let (len, decoded) = (decoded_len, decoded_len);
+            split_chunk.streams.push(ChunkStream {
+                codec: None,
+                start: 0,
+                len,
+                to: 0,
+                decoded,
+                checksum: None,
+                plan: None,
+            });
+        }
+        None => return Err("it has another length than the chunk's"),
+    }
+    split_chunk.streams.iter_mut().for_each(|part| part.start += sealed.start);
+    if packed.shuffle() > 1 {
+        if split_chunk.layout != Layout::NONE
+            || decoded_len == 0
+            || !decoded_len.is_multiple_of(packed.shuffle().into())
+        {
+            return Err("it isn't a whole number of shuffled elements");
+        }
+        let bytes = decoded_len as u32;
+        let (shuffle, typesize) = (Shuffle::Byte as u8, packed.shuffle());
+        split_chunk.layout = Layout { nbytes: bytes, blocksize: bytes, shuffle, typesize, reserved: 0 };
+    }
+    Ok(())
+}
+
+fn split_compressed(
+    compression: Compression,
+    zstd: ZstdDecoder,
+    chunk: &[u8],
+    decoded_len: usize,
+    split_chunk: &mut SplitChunk,
+) -> Result<(), &'static str> {
+    let codec = match compression {
+        Compression::Zstd => StreamCodec::Zstd,
+        Compression::Gzip | Compression::Zlib => StreamCodec::Deflate,
+        Compression::Lz4 => StreamCodec::Lz4,
+        Compression::Blosc(..) => return split_blosc(zstd, chunk, decoded_len, split_chunk),
+    };
+    split_chunk.streams.push(part(codec, compression, zstd, chunk, decoded_len)?);
+    Ok(())
+}
+
+/// The stream of a chunk that is a single one, compressed by `compression`.
+fn part(
+    codec: StreamCodec,
+    compression: Compression,
+    zstd: ZstdDecoder,
+    stream: &[u8],
+    decoded: usize,
+) -> Result<ChunkStream, &'static str> {
+    let codec = Some(codec);
+    if compression == Compression::Zstd && zstd == ZstdDecoder::Kernels {
+        let plan = plan(stream, decoded)?;
+        let checksum = plan.checksum.map(Checksum::Xxh64Low);
+        return Ok(ChunkStream { codec, start: 0, len: stream.len(), to: 0, decoded, checksum, plan: Some(plan) });
+    }
+    match inspect(compression, stream, decoded) {
+        Verdict::Gpu { start, len, checksum } => {
+            Ok(ChunkStream { codec, start, len, to: 0, decoded, checksum, plan: None })
+        }
+        Verdict::Cpu(reason) => Err(reason),
+    }
+}
+
+fn split_blosc(
+    zstd: ZstdDecoder,
+    chunk: &[u8],
+    decoded_len: usize,
+    split_chunk: &mut SplitChunk,
+) -> Result<(), &'static str> {
+    let blosc = blosc::split(chunk, decoded_len)?;
+    split_chunk.layout = blosc.layout;
+    for stream in &blosc.streams {
+        let (start, len) = (stream.src_offset as usize, stream.src_len as usize);
+        let (to, decoded) = (stream.dst_offset as usize, stream.dst_len as usize);
+        let whole = |codec| ChunkStream { codec, start, len, to, decoded, checksum: None, plan: None };
+        let within = |codec, compression| -> Result<ChunkStream, &'static str> {
+            let inside = part(codec, compression, zstd, &chunk[start..start + len], decoded)?;
+            Ok(ChunkStream { start: start + inside.start, to, ..inside })
+        };
+        split_chunk.streams.push(match blosc.codec.filter(|_| !stream.raw) {
+            None => whole(None),
+            // Their decoder trusts nothing: there is nothing to look at.
+            Some(Inner::Lz4) => whole(Some(StreamCodec::Lz4)),
+            Some(Inner::Snappy) => whole(Some(StreamCodec::Snappy)),
+            Some(Inner::Zlib) => within(StreamCodec::Deflate, Compression::Zlib)?,
+            Some(Inner::Zstd) => within(StreamCodec::Zstd, Compression::Zstd)?,
+        });
+    }
+    Ok(())
+}

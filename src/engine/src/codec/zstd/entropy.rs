@@ -1,0 +1,180 @@
+//! The descriptions of zstd's entropy tables: FSE distributions and Huffman weights, RFC 8878 sections 4.1.1 and 4.2.1.
+//! They are decoded, because most damage to a table shows in its sums.
+
+use crate::codec::bits::{BackwardBits, Bits};
+
+/// Bits in the longest Huffman code of a literal.
+const MAX_CODE_BITS: u32 = 11;
+
+/// A distribution: how many cells of the table each symbol has.
+pub(super) struct Distribution {
+    /// Cells by symbol; -1: one cell, of less than even probability.
+    cells: Vec<i16>,
+    /// Logarithm of the number of cells.
+    log: u32,
+    /// Bytes of the description.
+    pub(super) used: usize,
+}
+
+/// Reads an FSE table description with at most `max_symbol + 1` symbols and at most `1 << max_log` cells.
+pub(super) fn distribution(data: &[u8], max_symbol: usize, max_log: u32) -> Option<Distribution> {
+    let mut bits = Bits::new(data);
+    let log = bits.read(4)? + 5;
+    if log > max_log {
+        return None;
+    }
+    let mut left = 1i32 << log;
+    let mut cells = Vec::new();
+    while left > 0 {
+        if cells.len() > max_symbol {
+            return None;
+        }
+        // A value from 0 to left + 1; the lowest of them take one bit less.
+        let width = (left as u32 + 1).ilog2() + 1;
+        let short = (1 << width) - 1 - (left + 1);
+        let low = bits.peek(width - 1) as i32;
+        let value = if low < short {
+            bits.skip(width - 1)?;
+            low
+        } else {
+            let value = bits.read(width)? as i32;
+            if value >= 1 << (width - 1) { value - short } else { value }
+        };
+        let count = value - 1;
+        left -= count.abs();
+        cells.push(count as i16);
+        if count == 0 {
+            loop {
+                let zeros = bits.read(2)?;
+                cells.resize(cells.len() + zeros as usize, 0);
+                if cells.len() > max_symbol + 1 {
+                    return None;
+                }
+                if zeros < 3 {
+                    break;
+                }
+            }
+        }
+    }
+    (left == 0).then(|| Distribution { cells, log, used: bits.bytes_used() })
+}
+
+/// One cell of a decoding table.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    symbol: u8,
+    bits: u8,
+    base: u16,
+}
+
+impl Distribution {
+    /// Spreads the symbols over the cells.
+    fn table(&self) -> Option<Vec<Cell>> {
+        let size = 1usize << self.log;
+        let mut table = vec![Cell::default(); size];
+        let mut high = size;
+        for (symbol, _) in self.cells.iter().enumerate().filter(|(_, count)| **count < 0) {
+            high = high.checked_sub(1)?;
+            table[high].symbol = symbol as u8;
+        }
+        let (step, mask) = ((size >> 1) + (size >> 3) + 3, size - 1);
+        let mut at = 0;
+        for (symbol, &count) in self.cells.iter().enumerate() {
+            for _ in 0..count.max(0) {
+                table[at].symbol = symbol as u8;
+                loop {
+                    at = (at + step) & mask;
+                    if at < high {
+                        break;
+                    }
+                    // Only where no ordinary cell is left can this go round for ever.
+                    if high == 0 {
+                        return None;
+                    }
+                }
+            }
+        }
+        let mut next: Vec<u32> = self.cells.iter().map(|count| u32::from(count.unsigned_abs())).collect();
+        for cell in &mut table {
+            let state = next.get_mut(usize::from(cell.symbol)).filter(|state| **state > 0)?;
+            let bits = self.log.checked_sub(state.ilog2())?;
+            cell.bits = bits as u8;
+            cell.base = ((*state << bits) - (1 << self.log)) as u16;
+            *state += 1;
+        }
+        Some(table)
+    }
+}
+
+/// A Huffman table: the shortest and the longest code, and the bytes of its description.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Huffman {
+    shortest: u32,
+    longest: u32,
+    pub(super) used: usize,
+}
+
+impl Huffman {
+    /// Whether `symbols` symbols can take exactly the bits of this stream, which must end with its mark.
+    pub(super) fn fits(&self, stream: &[u8], symbols: usize) -> bool {
+        let Some(bits) = BackwardBits::new(stream) else { return false };
+        (symbols * self.shortest as usize..=symbols * self.longest as usize).contains(&bits.left())
+    }
+}
+
+/// Reads a Huffman table description.
+pub(super) fn huffman(data: &[u8]) -> Option<Huffman> {
+    let header = usize::from(*data.first()?);
+    let (mut weights, used) = if header >= 128 {
+        let n = header - 127;
+        let packed = data.get(1..1 + n.div_ceil(2))?;
+        let weights: Vec<u8> =
+            (0..n).map(|i| if i % 2 == 0 { packed[i / 2] >> 4 } else { packed[i / 2] & 15 }).collect();
+        (weights, 1 + packed.len())
+    } else {
+        (compressed_weights(data.get(1..1 + header)?)?, 1 + header)
+    };
+    if weights.len() > 255 || weights.iter().any(|&w| u32::from(w) > MAX_CODE_BITS) {
+        return None;
+    }
+    let sum: u32 = weights.iter().filter(|w| **w > 0).map(|&w| 1 << (w - 1)).sum();
+    // The last weight is not written: it makes the sum a power of two.
+    let longest = sum.checked_ilog2()? + 1;
+    let rest = (1u32 << longest) - sum;
+    if longest > MAX_CODE_BITS || !rest.is_power_of_two() {
+        return None;
+    }
+    weights.push(rest.ilog2() as u8 + 1);
+    let ones = weights.iter().filter(|w| **w == 1).count();
+    if ones < 2 || ones % 2 != 0 {
+        return None;
+    }
+    let largest = u32::from(*weights.iter().max()?);
+    Some(Huffman { shortest: longest + 1 - largest, longest, used })
+}
+
+/// Weights that are FSE-compressed: two states take turns until the bits run out.
+fn compressed_weights(data: &[u8]) -> Option<Vec<u8>> {
+    let distribution = distribution(data, 255, 6)?;
+    let table = distribution.table()?;
+    let mut bits = BackwardBits::new(data.get(distribution.used..)?)?;
+    let mut states = [bits.read(distribution.log)? as usize, bits.read(distribution.log)? as usize];
+    let mut weights = Vec::new();
+    loop {
+        for turn in 0..2 {
+            let cell = table.get(states[turn])?;
+            weights.push(cell.symbol);
+            if weights.len() > 255 {
+                return None;
+            }
+            match bits.read(u32::from(cell.bits)) {
+                Some(more) => states[turn] = usize::from(cell.base) + more as usize,
+                None => {
+                    // The other state's symbol is the last.
+                    weights.push(table.get(states[1 - turn])?.symbol);
+                    return (weights.len() <= 255).then_some(weights);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The decode threads: they decode chunks on the CPU and assemble batches that are delivered there.
+//!
+//! `unsafe` is allowed here: a task names memory by address, which is its thread's alone until the event.
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use crossbeam_channel::Receiver;
+use dali_zarr_kernels::Layout;
+
+use crate::chunk_index::Route;
+use crate::error::Result;
+use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers};
+use crate::stats::Stats;
+use crate::{assemble, nvtx};
+
+/// The decode threads.
+pub(crate) struct DecodePool(Workers<Task>);
+
+impl DecodePool {
+    pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
+        let body = || {
+            let shared = shared.clone();
+            Ok(move |work| run(&work, &shared))
+        };
+        Workers::new("decode", threads, shared, body).map(Self)
+    }
+}
+
+impl Decode for DecodePool {
+    fn run(&self, task: Task) {
+        self.0.send(task);
+    }
+}
+
+fn run(work: &Receiver<Task>, shared: &Shared) {
+    for task in work {
+        if shared.stopped() {
+            continue;
+        }
+        let mut outcomes = Vec::with_capacity(task.items.len());
+        for item in &task.items {
+            let start = Instant::now();
+            let result = if item.in_place { Ok(()) } else { decode(item, shared) };
+            let decoded = Instant::now();
+            if result.is_ok() {
+                assemble(&task, item.jobs.clone(), shared);
+            }
+            let counter = match (&result, shared.chunk_index.route(item.id)) {
+                (Err(_), _) => &shared.stats.chunks_failed,
+                (Ok(()), Route::Raw) => &shared.stats.chunks_uncompressed,
+                (Ok(()), _) => &shared.stats.chunks_decoded_cpu,
+            };
+            Stats::add(counter, 1);
+            Stats::time(&shared.stats.decode_ns, decoded - start);
+            Stats::time(&shared.stats.assemble_ns, decoded.elapsed());
+            outcomes.push(Outcome { handle: item.handle, result: result.map(|()| Layout::NONE) });
+        }
+        let start = Instant::now();
+        assemble(&task, task.ready_jobs.clone(), shared);
+        Stats::time(&shared.stats.assemble_ns, start.elapsed());
+        if shared.events.send(Event::Decoded(outcomes, task.assembly.served, task.pinned)).is_err() {
+            return;
+        }
+    }
+}
+
+fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
+    if jobs.is_empty() {
+        return;
+    }
+    let _range = nvtx::range(c"dali_zarr assemble");
+    for job in &task.assembly.jobs[jobs] {
+        // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
+        // to this task alone.
+        unsafe { assemble::run(job, &shared.ops[job.op as usize]) };
+    }
+}
+
+/// Decodes one chunk; errors and panics of the decoder alike become errors that name the chunk.
+fn decode(item: &Item, shared: &Shared) -> Result<()> {
+    let _range = nvtx::range(c"dali_zarr decode");
+    // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
+    // reserved for this chunk.
+    let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
+    shared.chunk_index.decode(item.id, encoded, out).map_err(|e| e.within(shared.chunk_index.name(item.id)))
+}

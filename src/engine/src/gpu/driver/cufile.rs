@@ -1,0 +1,201 @@
+//! GPUDirect Storage: NVIDIA's cuFile, which reads files to device memory. Opened at run time, once for the process.
+//!
+//! Where the machine's driver, file system and disk allow it the bytes go from the disk to the device; elsewhere cuFile copies
+//! them through buffers of its own (its compatibility mode), with the same results. The functions and structures are those of
+//! cuFile's API reference, version 1.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use libloading::Library;
+
+use super::Device;
+use crate::error::{Error, Result};
+
+/// Shows that the kernel's part is loaded, without which only the compatibility mode is left.
+const KERNEL_PART: &str = "/proc/driver/nvidia-fs";
+
+/// Names a file for cuFile, beside the system's loader.
+const NAMED: &str = "DALI_ZARR_CUFILE";
+const SONAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
+
+const ADVICE: &str = "install it with: pip install nvidia-cufile; or name the library's file in DALI_ZARR_CUFILE; or use \
+                      io=\"posix\"";
+
+/// `CUfileError_t`: cuFile's own code, and the driver's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Status {
+    code: i32,
+    driver: i32,
+}
+
+/// `CUfileDescr_t` for a descriptor of Linux.
+#[repr(C)]
+struct Descriptor {
+    kind: i32,
+    fd: MaybeUninit<u64>,
+    operations: *const c_void,
+}
+
+/// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
+const OPAQUE_FD: i32 = 1;
+
+type Handle = *mut c_void;
+
+/// cuFile, opened.
+pub struct CuFile {
+    register: unsafe extern "C" fn(*mut Handle, *mut Descriptor) -> Status,
+    deregister: unsafe extern "C" fn(Handle),
+    register_memory: unsafe extern "C" fn(*const c_void, usize, i32) -> Status,
+    deregister_memory: unsafe extern "C" fn(*const c_void) -> Status,
+    read: unsafe extern "C" fn(Handle, *mut c_void, usize, i64, i64) -> isize,
+}
+
+impl CuFile {
+    /// The library, with its driver opened; the same for the whole process, and never closed.
+    ///
+    /// # Errors
+    /// Where it was looked for and what to install, or what cuFile says.
+    pub fn open() -> Result<&'static Self> {
+        static OPENED: OnceLock<Result<CuFile>> = OnceLock::new();
+        OPENED.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether reads can go directly to the device on this machine, as far as files of the system tell.
+    pub fn may_be_direct() -> bool {
+        Path::new(KERNEL_PART).exists()
+    }
+
+    fn load() -> Result<Self> {
+        let named = std::env::var_os(NAMED);
+        let names: Vec<_> = match &named {
+            Some(name) => vec![name.clone()],
+            None => SONAMES.iter().map(Into::into).collect(),
+        };
+        let mut tried = Vec::new();
+        for name in names {
+            // SAFETY: the library's initialisers need neither CUDA nor a driver.
+            match unsafe { Library::new(&name) } {
+                // SAFETY: the library is cuFile, by its name or by the user's word, and is never closed.
+                Ok(library) => return unsafe { Self::resolve(Box::leak(Box::new(library))) },
+                Err(e) => tried.push(format!("{}: {e}", name.display())),
+            }
+        }
+        Err(Error::value(format!("io=\"gds\": cuFile could not be loaded; {ADVICE}. Tried: {}", tried.join("; "))))
+    }
+
+    /// # Safety
+    /// It is cuFile.
+    unsafe fn resolve(library: &'static Library) -> Result<Self> {
+        /// # Safety
+        /// `T` is the function's type.
+        unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T> {
+            // SAFETY: the caller's.
+            let symbol = unsafe { library.get::<T>(name.as_bytes()) };
+            symbol.map(|s| *s).map_err(|e| Error::value(format!("cuFile lacks {name}: {e}; {ADVICE}")))
+        }
+        // SAFETY: the types are those of cuFile's documentation.
+        unsafe {
+            let open: unsafe extern "C" fn() -> Status = get(library, "cuFileDriverOpen")?;
+            let cufile = Self {
+                register: get(library, "cuFileHandleRegister")?,
+                deregister: get(library, "cuFileHandleDeregister")?,
+                register_memory: get(library, "cuFileBufRegister")?,
+                deregister_memory: get(library, "cuFileBufDeregister")?,
+                read: get(library, "cuFileRead")?,
+            };
+            check("cuFileDriverOpen", open())?;
+            Ok(cufile)
+        }
+    }
+
+    /// Registers device memory, so that reads to it need no detour. Memory that can't be registered is read to all the same.
+    ///
+    /// # Safety
+    /// The memory is allocated, of `device`, and stays so until the result is dropped; and nothing is read to it then.
+    pub unsafe fn register(&'static self, device: &Arc<Device>, address: u64, len: usize) -> Registered {
+        let bound = device.bind().is_ok();
+        // SAFETY: the caller vouches for the memory.
+        let registered =
+            bound && len > 0 && unsafe { (self.register_memory)(address as *const c_void, len, 0) }.code == 0;
+        Registered { cufile: self, device: Arc::clone(device), address: registered.then_some(address) }
+    }
+
+    /// Reads parts of a file to the current context's device: for each its offset in the file, its bytes and the device address.
+    /// Done when it returns.
+    ///
+    /// # Errors
+    /// What cuFile or the system says, or that the file ends before.
+    ///
+    /// # Safety
+    /// The context of the device is bound to this thread; each address has room for its part.
+    pub unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()> {
+        let mut fd = MaybeUninit::<u64>::zeroed();
+        // SAFETY: a union of an int and a pointer, of which the int is meant.
+        unsafe { fd.as_mut_ptr().cast::<i32>().write(file.as_raw_fd()) };
+        let mut descriptor = Descriptor { kind: OPAQUE_FD, fd, operations: std::ptr::null() };
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: both are written, and read, during the call only; the file stays open until the handle is gone.
+        check("cuFileHandleRegister", unsafe { (self.register)(&mut handle, &mut descriptor) })?;
+        let result = parts.iter().try_for_each(|&(offset, len, address)| {
+            let mut have = 0;
+            while have < len {
+                let (at, to) = ((offset + have as u64) as i64, (address + have as u64) as *mut c_void);
+                // SAFETY: the caller vouches for the memory.
+                let read = unsafe { (self.read)(handle, to, len - have, at, 0) };
+                match usize::try_from(read) {
+                    Ok(0) => {
+                        return Err(Error::runtime(format!("the file ends before byte {}", offset + len as u64)));
+                    }
+                    Ok(read) => have += read,
+                    Err(_) if read == -1 => {
+                        let error = std::io::Error::last_os_error();
+                        return Err(Error::runtime(format!(
+                            "cuFile can't read {len} bytes at offset {offset}: {error}"
+                        )));
+                    }
+                    Err(_) => {
+                        return Err(Error::runtime(format!(
+                            "cuFile can't read {len} bytes at offset {offset}: its error {}",
+                            -read
+                        )));
+                    }
+                }
+            }
+            Ok(())
+        });
+        // SAFETY: registered above.
+        unsafe { (self.deregister)(handle) };
+        result
+    }
+}
+
+fn check(call: &str, status: Status) -> Result<()> {
+    if status.code == 0 {
+        return Ok(());
+    }
+    Err(Error::runtime(format!("{call} failed with cuFile's error {} (CUDA's {})", status.code, status.driver)))
+}
+
+/// Device memory that cuFile knows. Dropping it ends that.
+pub struct Registered {
+    cufile: &'static CuFile,
+    device: Arc<Device>,
+    address: Option<u64>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(address) = self.address
+            && self.device.bind().is_ok()
+        {
+            // SAFETY: registered once, and nothing is being read to it any more, as `register` asks.
+            let _ = unsafe { (self.cufile.deregister_memory)(address as *const c_void) };
+        }
+    }
+}

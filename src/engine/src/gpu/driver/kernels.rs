@@ -1,0 +1,301 @@
+//! The kernels of `dali-zarr-kernels`, loaded into a context and launched with typed arguments.
+
+use super::{DecodeArrays, Device, Stream, check, driver_error};
+use crate::error::Result;
+use cudarc::driver::{result, sys};
+use dali_zarr_kernels::zstd::{self, ENTROPY_THREADS, EXECUTE, GROUP};
+use dali_zarr_kernels::{FATBIN, INFLATE, THREADS, inflate_kernel};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// Device addresses of the arrays of a wave of zstd frames.
+#[derive(Clone, Copy, Debug)]
+pub struct ZstdArrays {
+    /// [`zstd::Wave::frames`].
+    pub frames: u64,
+    /// [`zstd::Wave::blocks`].
+    pub blocks: u64,
+    /// [`zstd::Wave::work`].
+    pub work: u64,
+    /// Memory for what is decoded in between.
+    pub workspace: u64,
+    /// A [`zstd::BlockResult`] for each block.
+    pub results: u64,
+    /// Out: bytes that each frame decoded to, 64 bits.
+    pub out_sizes: u64,
+    /// Out: a status of 32 bits for each frame.
+    pub statuses: u64,
+}
+
+/// The kernels, loaded for one device.
+#[derive(Debug)]
+pub struct Module {
+    device: Arc<Device>,
+    handle: sys::CUmodule,
+    assemble: sys::CUfunction,
+    checksum: sys::CUfunction,
+    gather: sys::CUfunction,
+    /// In the order of [`INFLATE`].
+    inflate: [sys::CUfunction; INFLATE.len()],
+    lz4: sys::CUfunction,
+    zstd_entropy: sys::CUfunction,
+    /// In the order of [`zstd::EXECUTE`].
+    zstd_execute: [sys::CUfunction; EXECUTE.len()],
+}
+
+// SAFETY: module and function handles may be used from any thread.
+unsafe impl Send for Module {}
+// SAFETY: likewise; nothing here is changed after construction.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads the embedded fat binary. On a GPU newer than those it was compiled for, the driver compiles its PTX here.
+    ///
+    /// # Errors
+    /// If the driver has no code for this GPU, or can't take CUDA 13.0's.
+    pub fn load(device: &Arc<Device>) -> Result<Self> {
+        device.bind()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the image is a complete fat binary, which carries its own length; it is copied by the call.
+        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut handle, FATBIN.as_ptr().cast()) })?;
+        let function = |name: &str| -> Result<sys::CUfunction> {
+            let mut function = std::ptr::null_mut();
+            let c_name = CString::new(name).expect("no kernel has a zero byte in its name");
+            // SAFETY: the module is loaded, the name a C string.
+            check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut function, handle, c_name.as_ptr()) })
+                .map_err(|e| e.within(format!("kernel {name}")))?;
+            Ok(function)
+        };
+        let functions = (|| {
+            let mut inflate = [std::ptr::null_mut(); INFLATE.len()];
+            for (to, (name, _)) in inflate.iter_mut().zip(INFLATE) {
+                *to = function(name)?;
+            }
+            let mut zstd_execute = [std::ptr::null_mut(); EXECUTE.len()];
+            for (to, (name, _)) in zstd_execute.iter_mut().zip(EXECUTE) {
+                *to = function(name)?;
+            }
+            Ok(Self {
+                device: device.clone(),
+                handle,
+                assemble: function("dz_assemble")?,
+                checksum: function("dz_checksum")?,
+                gather: function("dz_gather")?,
+                inflate,
+                lz4: function("dz_lz4")?,
+                zstd_entropy: function("dz_zstd_entropy")?,
+                zstd_execute,
+            })
+        })();
+        match functions {
+            Ok(module) => Ok(module),
+            Err(error) => {
+                // SAFETY: loaded above, and used by nothing.
+                let _ = unsafe { sys::cuModuleUnload(handle) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Enqueues the moving of boxes: `jobs` is an array of `n_jobs` [`dali_zarr_kernels::Job`]s, `tile_start` of
+    /// `n_jobs + 1` u32 (the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements, whose last entry
+    /// is `n_tiles`), `ops` of the [`dali_zarr_kernels::Op`]s that the jobs name.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays are in device memory, or in memory that the device can read, and stay there until the stream has
+    /// passed this point, and so does the memory that the jobs name. Elements are aligned to their size. No two jobs
+    /// write the same element.
+    pub unsafe fn launch_assemble(
+        &self,
+        stream: &Stream,
+        jobs: u64,
+        tile_start: u64,
+        n_jobs: u32,
+        n_tiles: u32,
+        ops: u64,
+    ) -> Result<()> {
+        let (mut jobs, mut tile_start, mut n_jobs, mut ops) = (jobs, tile_start, n_jobs, ops);
+        let mut arguments = [argument(&mut jobs), argument(&mut tile_start), argument(&mut n_jobs), argument(&mut ops)];
+        // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.
+        unsafe { self.launch("dz_assemble", self.assemble, stream, (n_tiles, THREADS), &mut arguments) }
+    }
+
+    /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of
+    /// as many [`dali_zarr_kernels::ChecksumResult`]s.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays and the buffers are device memory that stays valid until the stream has passed this point; each
+    /// buffer's address is a multiple of 16.
+    pub unsafe fn launch_checksum(&self, stream: &Stream, jobs: u64, n: u32, results: u64) -> Result<()> {
+        let (mut jobs, mut count, mut results) = (jobs, n, results);
+        let mut arguments = [argument(&mut jobs), argument(&mut count), argument(&mut results)];
+        // SAFETY: the arguments are those of dz_checksum; the caller vouches for the addresses.
+        unsafe { self.launch("dz_checksum", self.checksum, stream, (n, THREADS), &mut arguments) }
+    }
+
+    /// Enqueues `n` raw copies: `copies` is an array of [`dali_zarr_kernels::CopyJob`]s, `tile_start` of `n + 1` u32 (the
+    /// prefix sum of each one's tiles of [`dali_zarr_kernels::GATHER_TILE`] bytes, whose last entry is `n_tiles`).
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays and the pieces are device memory that stays valid until the stream has passed this point; no piece
+    /// overlaps what is written.
+    pub unsafe fn launch_gather(
+        &self,
+        stream: &Stream,
+        copies: u64,
+        tile_start: u64,
+        n: u32,
+        n_tiles: u32,
+    ) -> Result<()> {
+        let (mut copies, mut tile_start, mut n) = (copies, tile_start, n);
+        let mut arguments = [argument(&mut copies), argument(&mut tile_start), argument(&mut n)];
+        // SAFETY: the arguments are those of dz_gather; the caller vouches for the addresses.
+        unsafe { self.launch("dz_gather", self.gather, stream, (n_tiles, THREADS), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of `n` raw deflate streams. Writes a status (0, or as nvCOMP numbers them) and the decoded
+    /// bytes for each. Neither reads outside the inputs nor writes outside the outputs, whatever the bytes are.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays have `n` entries of device memory, whose addresses and sizes are of device memory, in allocations that
+    /// begin and end at multiples of 4; all stays valid until the stream has passed this point, and outputs don't overlap.
+    pub unsafe fn launch_inflate(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let which = inflate_kernel(n as usize, self.device.multiprocessors() as u32);
+        // SAFETY: the caller vouches for the arrays.
+        unsafe { self.launch_inflate_by(which, stream, arrays, n) }
+    }
+
+    /// The same by one of [`INFLATE`].
+    ///
+    /// # Errors
+    /// As [`Self::launch_inflate`].
+    ///
+    /// # Safety
+    /// As for [`Self::launch_inflate`].
+    pub unsafe fn launch_inflate_by(&self, which: usize, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, mut out_ptrs, .. } =
+            *arrays;
+        let mut arguments = [
+            argument(&mut in_ptrs),
+            argument(&mut in_sizes),
+            argument(&mut out_caps),
+            argument(&mut out_sizes),
+            argument(&mut statuses),
+            argument(&mut out_ptrs),
+        ];
+        let (name, threads) = INFLATE[which];
+        // SAFETY: the arguments are those of dz_inflate_*; the caller vouches for the addresses.
+        unsafe { self.launch(name, self.inflate[which], stream, (n, threads), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of `n` LZ4 or Snappy streams, which [`DecodeArrays::kinds`] tells apart (see
+    /// [`dali_zarr_kernels::StreamKind`]). Otherwise as [`Self::launch_inflate`].
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// As for [`Self::launch_inflate`].
+    pub unsafe fn launch_lz4(&self, stream: &Stream, arrays: &DecodeArrays, n: u32) -> Result<()> {
+        let DecodeArrays { mut in_ptrs, mut in_sizes, mut out_caps, mut out_sizes, mut statuses, .. } = *arrays;
+        let (mut out_ptrs, mut kinds, mut n_streams) = (arrays.out_ptrs, arrays.kinds, n);
+        let mut arguments = [
+            argument(&mut in_ptrs),
+            argument(&mut in_sizes),
+            argument(&mut out_caps),
+            argument(&mut out_sizes),
+            argument(&mut statuses),
+            argument(&mut out_ptrs),
+            argument(&mut kinds),
+            argument(&mut n_streams),
+        ];
+        // SAFETY: the arguments are those of dz_lz4; the caller vouches for the addresses.
+        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 32), &mut arguments) }
+    }
+
+    /// Enqueues the decoding of a wave of zstd frames, whose arrays lie at `arrays`. Writes a status ([`zstd::GOOD`] or
+    /// another) and the decoded bytes for each frame. Neither reads outside the frames nor writes outside the outputs and
+    /// the workspace, whatever the bytes are.
+    ///
+    /// # Errors
+    /// If the driver refuses, or an earlier operation failed.
+    ///
+    /// # Safety
+    /// The arrays hold what [`zstd::Wave::push`] made of plans of the same frames; all is device memory that stays valid
+    /// until the stream has passed this point, in allocations that begin and end at multiples of 4; the workspace has
+    /// [`zstd::Wave::workspace`] bytes and begins at a multiple of 16; outputs don't overlap.
+    pub unsafe fn launch_zstd(&self, stream: &Stream, wave: &zstd::Wave, arrays: &ZstdArrays) -> Result<()> {
+        let ZstdArrays { mut frames, mut blocks, mut work, mut workspace, mut results, .. } = *arrays;
+        let (mut sizes, mut statuses, mut n_work) = (arrays.out_sizes, arrays.statuses, wave.work.len() as u32);
+        let mut arguments = [
+            argument(&mut frames),
+            argument(&mut blocks),
+            argument(&mut work),
+            argument(&mut n_work),
+            argument(&mut workspace),
+            argument(&mut results),
+        ];
+        let grid = (n_work.div_ceil(GROUP), ENTROPY_THREADS);
+        // SAFETY: the arguments are those of dz_zstd_entropy; the caller vouches for the addresses.
+        unsafe { self.launch("dz_zstd_entropy", self.zstd_entropy, stream, grid, &mut arguments)? };
+        let mut arguments = [
+            argument(&mut frames),
+            argument(&mut blocks),
+            argument(&mut workspace),
+            argument(&mut results),
+            argument(&mut sizes),
+            argument(&mut statuses),
+        ];
+        let (name, threads) = wave.execute_kernel(self.device.multiprocessors() as u32);
+        let which = EXECUTE.iter().position(|(n, _)| *n == name).unwrap_or(0);
+        let grid = (wave.frames.len() as u32, threads);
+        // SAFETY: the arguments are those of dz_zstd_execute_*; the caller vouches for the addresses.
+        unsafe { self.launch(name, self.zstd_execute[which], stream, grid, &mut arguments) }
+    }
+
+    /// One-dimensional launch; no blocks: nothing to do.
+    ///
+    /// # Safety
+    /// `arguments` are what `function` takes.
+    unsafe fn launch(
+        &self,
+        name: &str,
+        function: sys::CUfunction,
+        stream: &Stream,
+        (blocks, threads): (u32, u32),
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
+        self.device.bind()?;
+        // SAFETY: the function is of this module, in the context that is current; the arguments are the caller's.
+        unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), 0, stream.handle, arguments) }
+            .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
+    }
+}
+
+fn argument<T>(value: &mut T) -> *mut c_void {
+    std::ptr::from_mut(value).cast()
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: unloaded once; the call waits for running kernels.
+            let _ = unsafe { sys::cuModuleUnload(self.handle) };
+        }
+    }
+}

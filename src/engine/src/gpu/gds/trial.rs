@@ -1,0 +1,165 @@
+//! Measures which is faster from local files to the device: cuFile, or a read by the system and a copy.
+//!
+//! `unsafe` is allowed here: memory is written by address.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::chunk_index::ChunkIndex;
+use crate::error::Result;
+use crate::gpu::driver::{CuFile, Device, DeviceBuffer, PinnedBuffer, Stream, copy_to_device_async};
+use crate::memory::Span;
+use crate::plan::ChunkId;
+use crate::store::{ByteRange, Phase, block_on};
+
+/// Chunks that are timed, and the most bytes of one that are read.
+const TIMED: usize = 8;
+const MAX_BYTES: usize = 16 << 20;
+/// The most chunks that are looked for: many may be missing, or in the same shard.
+const LOOKED_FOR: u64 = 64;
+
+/// Whether cuFile reads chunks faster than the system and a copy, measured on the first part with enough chunks.
+///
+/// # Errors
+/// Of either way.
+pub(super) fn is_faster(
+    cufile: &'static CuFile,
+    chunk_index: &ChunkIndex,
+    mut parts: impl Iterator<Item = (u16, u16)>,
+    device: &Arc<Device>,
+) -> Result<bool> {
+    let rates = parts.find_map(|(array, part)| rates(cufile, chunk_index, array, part, device).transpose());
+    Ok(rates.transpose()?.is_some_and(|[gds, posix]| gds > posix))
+}
+
+/// Bytes per second by cuFile and by the system. None if there are too few chunks to tell.
+fn rates(
+    cufile: &'static CuFile,
+    chunk_index: &ChunkIndex,
+    array: u16,
+    part: u16,
+    device: &Arc<Device>,
+) -> Result<Option<[f64; 2]>> {
+    let (memory, host) = (DeviceBuffer::alloc(device, MAX_BYTES)?, PinnedBuffer::alloc(device, MAX_BYTES)?);
+    // SAFETY: dropped before the memory, and all reads to it are done by then.
+    let _registered = unsafe { cufile.register(device, memory.ptr(), memory.len()) };
+    let stream = Stream::new(device)?;
+    let store = chunk_index.store(array, part);
+    let mut times: Vec<(usize, [Duration; 2])> = Vec::new();
+    for key in keys(chunk_index, array, part) {
+        let Some(value) = store.in_file(&key, None)? else { continue };
+        let len = usize::try_from(value.size).unwrap_or(usize::MAX).min(MAX_BYTES);
+        if len == 0 {
+            continue;
+        }
+        // cuFile first, because a read by the system fills the page cache.
+        let begin = Instant::now();
+        device.bind()?;
+        // SAFETY: the context is bound, and the buffer has room.
+        unsafe { cufile.read(&value.file, &[(value.start, len, memory.ptr())])? };
+        let gds = begin.elapsed();
+        let begin = Instant::now();
+        let span = Span { address: host.ptr() as u64, len };
+        // SAFETY: nobody else has the buffer.
+        let bytes = unsafe { span.bytes_mut() };
+        block_on(&**store, store.read(&key, ByteRange::From(0), None, Phase::Running, bytes))?;
+        // SAFETY: both buffers have room, and the copy is waited for.
+        unsafe { copy_to_device_async(&stream, memory.ptr(), host.ptr(), len)? };
+        stream.synchronize()?;
+        times.push((len, [gds, begin.elapsed()]));
+        if times.len() > TIMED {
+            break;
+        }
+    }
+    // The first chunk is left out: it includes the time of setting up.
+    let Some((_, timed @ [_, ..])) = times.split_first() else { return Ok(None) };
+    let rate = |way: usize| {
+        let bytes: usize = timed.iter().map(|(len, _)| len).sum();
+        let time: Duration = timed.iter().map(|(_, times)| times[way]).sum();
+        bytes as f64 / time.as_secs_f64().max(1e-9)
+    };
+    Ok(Some([rate(0), rate(1)]))
+}
+
+/// Keys of chunks, or of shards, from all over an array, each once.
+fn keys(chunk_index: &ChunkIndex, array: u16, part: u16) -> impl Iterator<Item = String> + '_ {
+    let grid = &chunk_index.dataset.arrays[array as usize].parts[part as usize].grid;
+    let chunks = grid.iter().fold(1u64, |n, g| n.saturating_mul(g.count()));
+    let some = chunks.min(LOOKED_FOR);
+    let mut found = HashSet::new();
+    (0..some).filter_map(move |i| {
+        let index = (u128::from(i) * u128::from(chunks) / u128::from(some)) as u64;
+        let key = chunk_index.key(ChunkId { array, part, index });
+        found.insert(key.clone()).then_some(key)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::gpu::driver::test_gpu::gpu;
+    use crate::reader::opening::Opened;
+    use crate::spec::{DimKey, Spec};
+
+    /// An array of uint8 in chunks of 300,000 bytes, of which those of `has` are there.
+    fn store(folder: &Path, chunks: usize, has: impl Fn(usize) -> bool) -> Arc<ChunkIndex> {
+        let metadata = serde_json::json!({
+            "zarr_format": 3, "node_type": "array", "shape": [chunks, 300_000], "data_type": "uint8", "fill_value": 0,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 300_000]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "codecs": [{"name": "bytes"}],
+        });
+        std::fs::write(folder.join("zarr.json"), metadata.to_string()).unwrap();
+        for chunk in (0..chunks).filter(|&c| has(c)) {
+            let bytes: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            std::fs::create_dir_all(folder.join(format!("c/{chunk}"))).unwrap();
+            std::fs::write(folder.join(format!("c/{chunk}/0")), bytes).unwrap();
+        }
+        let paths = vec![folder.to_str().unwrap().to_owned()];
+        Opened::new(&Spec { paths, dims: vec![DimKey::parse("0")], ..Spec::default() }).unwrap().chunk_index
+    }
+
+    #[test]
+    fn keys_are_from_all_over_the_array_and_each_is_looked_for_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let found: Vec<_> = keys(&store(folder.path(), 640, |_| false), 0, 0).collect();
+        assert_eq!(found.len(), 64);
+        assert_eq!(found[..2], ["c/0/0", "c/10/0"]);
+        assert_eq!(found[63], "c/630/0");
+        let found: Vec<_> = keys(&store(folder.path(), 3, |_| false), 0, 0).collect();
+        assert_eq!(found, ["c/0/0", "c/1/0", "c/2/0"]);
+    }
+
+    /// In cuFile's compatibility mode too.
+    #[test]
+    fn gpu_times_both_ways_where_there_are_chunks_enough() {
+        let Some(gpu) = gpu() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let device = gpu.device;
+        let chunk_index = store(folder.path(), 40, |c| c % 3 == 1);
+        let metadata = std::fs::File::open(folder.path().join("zarr.json")).unwrap();
+        // SAFETY: nothing is read.
+        let Ok(cufile) = CuFile::open().and_then(|cufile| unsafe { cufile.read(&metadata, &[]) }.map(|()| cufile))
+        else {
+            println!("skipped: cuFile isn't there, or doesn't take files of this file system");
+            return;
+        };
+        let both = rates(cufile, &chunk_index, 0, 0, &device).unwrap().unwrap();
+        println!("cuFile {:.2} GB/s, pread and a copy {:.2} GB/s", both[0] / 1e9, both[1] / 1e9);
+        // Between a disk of long ago and more than any memory has.
+        assert!(both.iter().all(|rate| (1e6..1e13).contains(rate)), "{both:?}");
+        is_faster(cufile, &chunk_index, [(0, 0)].into_iter(), &device).unwrap();
+        // One chunk tells nothing, and none doesn't either.
+        for there in [1, 0] {
+            let folder = tempfile::tempdir().unwrap();
+            let chunk_index = store(folder.path(), 40, |c| c < there);
+            assert_eq!(rates(cufile, &chunk_index, 0, 0, &device).unwrap(), None);
+            assert!(!is_faster(cufile, &chunk_index, [(0, 0)].into_iter(), &device).unwrap());
+        }
+    }
+}

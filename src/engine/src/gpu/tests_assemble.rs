@@ -1,0 +1,351 @@
+//! `dz_assemble` against its host twin, over random boxes and operations; and how fast a plain copy is.
+
+use crate::assemble::Ops;
+use crate::dtype::DType;
+use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
+use crate::gpu::driver::{DeviceBuffer, copy_device_async, memset_async};
+use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Shuffle, Source, TILE, host};
+use std::time::Instant;
+
+/// An operation, and its missing values if it has many.
+fn op(random: &mut Random) -> (Op, Vec<f64>) {
+    let dtypes = DType::ALL;
+    let src = dtypes[random.below(12) as usize];
+    let plain = random.below(3) == 0;
+    let dst = if plain { src } else { dtypes[random.below(12) as usize] };
+    let mut flag = || i32::from(!plain && random.below(3) == 0);
+    let (has_scale, has_offset, has_norm, missing) = (flag(), flag(), flag(), 2 * flag());
+    let mask = u64::MAX >> (64 - 8 * src.size());
+    let common = Op {
+        src_dtype: src as i32,
+        dst_dtype: dst as i32,
+        swap: random.below(2) as i32,
+        num_missing: missing,
+        has_scale,
+        has_offset,
+        has_norm,
+        decoded: 0,
+        missing: [random.next() & mask, 3 & mask],
+        fill: random.next() & mask,
+        scale: 0.01 * (random.below(1000) as f64 - 500.0),
+        offset: 273.15,
+        mean: random.below(1000) as f64 / 7.0,
+        stddev: 1.0 + random.below(100) as f64 / 3.0,
+        pad: random.below(10_000) as f64 / 3.0 - 1000.0,
+    };
+    match random.below(6) {
+        0 => {
+            let factor = f64::from_bits(random.next());
+            let op =
+                Op { num_missing: 0, has_offset: 0, has_scale: 1, scale: factor, decoded: DType::I64 as i32, ..common };
+            (op, Vec::new())
+        }
+        1 => {
+            let mut missing: Vec<f64> = (0..3 + random.below(200)).map(|i| i as f64 - 100.0).collect();
+            missing.extend([f64::NEG_INFINITY, f64::INFINITY]);
+            missing.sort_by(f64::total_cmp);
+            (Op { num_missing: missing.len() as i32, ..common }, missing)
+        }
+        _ => (common, Vec::new()),
+    }
+}
+
+/// A box, its source reaching over less than `src_len` elements, and the elements of output that it spans.
+fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
+    let ndim = 1 + random.below(4) as usize;
+    let mut job = Job {
+        src: 0,
+        dst: 0,
+        op: 0,
+        source: [0, 0, 0, 0, 1, 2][random.below(6) as usize],
+        ndim: ndim as u32,
+        reserved: 0,
+        extent: [1; MAX_DIMS],
+        src_stride: [0; MAX_DIMS],
+        dst_stride: [0; MAX_DIMS],
+        layout: Layout::NONE,
+        src_offset: 0,
+    };
+    let (mut src, mut dst) = (1i64, 1i64);
+    let dense = random.below(2) == 0;
+    let mut lowest = 0i64;
+    for d in (0..ndim).rev() {
+        let largest = if d == ndim - 1 { 700 } else { [70, 40, 12, 5][ndim - 1 - d] };
+        let extent = 1 + random.below(largest) as i64;
+        job.extent[d] = extent as u32;
+        job.src_stride[d] = match random.below(8) {
+            0 if !dense => 0,
+            1 if !dense => -src,
+            _ => src,
+        };
+        job.dst_stride[d] = dst;
+        if job.src_stride[d] < 0 {
+            lowest -= src * (extent - 1);
+        }
+        src *= extent;
+        dst *= extent;
+        if !dense {
+            src += 4 * random.below(3) as i64;
+            dst += 4 * random.below(2) as i64;
+        }
+    }
+    if src as u64 >= src_len {
+        return random_box(random, src_len);
+    }
+    // In elements, for now: the caller knows the addresses and the element sizes.
+    job.src = (-lowest) as u64 + random.below((src_len - src as u64).min(9));
+    job.dst = random.below(5);
+    let span = job.dst + dst as u64;
+    (job, span)
+}
+
+/// A shuffle for a chunk of `len` bytes of elements of `size`: mostly one that fits them, as writers choose it.
+fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
+    let typesize = if random.below(4) > 0 { size as u64 } else { 1 + random.below(255) };
+    let blocksize = match random.below(4) {
+        0 => 1 + random.below(100_000),
+        1 => 8 * typesize * (1 + random.below(2000)),
+        _ => typesize << (6 + random.below(10)),
+    };
+    let shuffle = [Shuffle::Byte, Shuffle::Bit][random.below(2) as usize];
+    Layout {
+        nbytes: len as u32,
+        blocksize: blocksize as u32,
+        shuffle: shuffle as u8,
+        typesize: typesize as u8,
+        reserved: 0,
+    }
+}
+
+fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op]) {
+    let mut starts = vec![0u32];
+    for job in jobs {
+        let count: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
+        starts.push(starts.last().unwrap() + count.div_ceil(u64::from(TILE)) as u32);
+    }
+    let (n, tiles) = (jobs.len() as u32, *starts.last().unwrap());
+    let (jobs, starts, ops) = (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
+    // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
+    unsafe { gpu.module.launch_assemble(&gpu.stream, jobs.ptr(), starts.ptr(), n, tiles, ops.ptr()).unwrap() };
+    gpu.stream.synchronize().unwrap();
+}
+
+#[test]
+fn gpu_assemble_agrees_with_the_host() {
+    let Some(gpu) = gpu() else { return };
+    const SRC: usize = 4 << 20;
+    for round in 0..12u64 {
+        let mut random = Random(round * 7919 + 1);
+        let mut source = random.bytes(SRC);
+        // Values that matter: small numbers, which random bits of floats seldom are.
+        for (i, value) in source.chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 3 == 0) {
+            value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
+        }
+        let ops = Ops::new((0..40).map(|_| op(&mut random)));
+        let missing = gpu.upload(&bytes_of(ops.missing()));
+        let (mut jobs, mut at) = (Vec::new(), 0u64);
+        for _ in 0..if round == 0 { 1 } else { 300 } {
+            let index = random.below(ops.len() as u64) as usize;
+            let (src, dst) = (DType::ALL[ops[index].src_dtype as usize], DType::ALL[ops[index].dst_dtype as usize]);
+            let (mut job, span) = random_box(&mut random, (SRC / src.size()) as u64 - 64);
+            job.op = index as u32;
+            job.src *= src.size() as u64;
+            if random.below(2) == 0 {
+                // The chunk's end is not always one of an element or a block.
+                let nbytes = SRC - random.below(64) as usize;
+                job.layout = random_layout(&mut random, nbytes, src.size());
+                (job.src_offset, job.src) = (job.src as u32, 0);
+            }
+            at = at.next_multiple_of(if random.below(2) == 0 { 16 } else { dst.size() as u64 });
+            job.dst = at + job.dst * dst.size() as u64;
+            at += span * dst.size() as u64;
+            jobs.push(job);
+        }
+        let mut expected = vec![0xcdu8; at as usize];
+        let moved = |src: u64, dst: u64| -> Vec<Job> {
+            jobs.iter().map(|job| Job { src: job.src + src, dst: job.dst + dst, ..*job }).collect()
+        };
+        // SAFETY: the boxes lie within the two buffers.
+        unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops) };
+        let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; at as usize]));
+        run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(missing.ptr()));
+        let found = gpu.download(&dst);
+        for job in &jobs {
+            let op = &ops[job.op as usize];
+            let size = DType::ALL[op.dst_dtype as usize].size();
+            let n = job.ndim as usize;
+            let span: i64 = (0..n).map(|d| i64::from(job.extent[d] - 1) * job.dst_stride[d]).sum::<i64>() + 1;
+            let range = job.dst as usize..job.dst as usize + span as usize * size;
+            let wrong = found[range.clone()].iter().zip(&expected[range.clone()]).position(|(a, b)| a != b);
+            if let Some(byte) = wrong {
+                let element = range.start + byte / size * size;
+                panic!(
+                    "round {round}, {job:?}, {op:?}: element at byte {byte} is {:02x?}, expected {:02x?}",
+                    &found[element..element + size],
+                    &expected[element..element + size]
+                );
+            }
+        }
+        assert!(found == expected, "round {round}: something outside the boxes was written");
+    }
+}
+
+#[test]
+fn gpu_assemble_finds_the_job_of_each_tile_among_many() {
+    let Some(gpu) = gpu() else { return };
+    // Sizes around the tile, and many jobs of one element: the search has one, two, three and four rounds.
+    for n in [1u64, 31, 33, 1025, 40_000] {
+        let mut random = Random(n);
+        let lengths: Vec<u32> = (0..n).map(|i| if i % 50 == 49 { TILE * 2 + i as u32 % 3 } else { 1 }).collect();
+        let total: u64 = lengths.iter().map(|&l| u64::from(l)).sum();
+        let source = random.bytes(total as usize);
+        let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0; total as usize]));
+        let mut at = 0;
+        let jobs: Vec<Job> = lengths
+            .iter()
+            .map(|&len| {
+                let mut job = Job {
+                    src: src.ptr() + at,
+                    dst: dst.ptr() + at,
+                    op: 0,
+                    source: Source::Chunk as u32,
+                    ndim: 1,
+                    reserved: 0,
+                    extent: [1; MAX_DIMS],
+                    src_stride: [1; MAX_DIMS],
+                    dst_stride: [1; MAX_DIMS],
+                    layout: Layout::NONE,
+                    src_offset: 0,
+                };
+                job.extent[0] = len;
+                at += u64::from(len);
+                job
+            })
+            .collect();
+        let plain = Op { src_dtype: DType::U8 as i32, dst_dtype: DType::U8 as i32, swap: 0, ..plain_op() };
+        run(&gpu, &jobs, &[plain]);
+        assert!(gpu.download(&dst) == source, "{n} jobs");
+    }
+}
+
+fn plain_op() -> Op {
+    Op {
+        src_dtype: DType::F32 as i32,
+        dst_dtype: DType::F32 as i32,
+        swap: 0,
+        num_missing: 0,
+        has_scale: 0,
+        has_offset: 0,
+        has_norm: 0,
+        decoded: 0,
+        missing: [0; 2],
+        fill: 0,
+        scale: 1.0,
+        offset: 0.0,
+        mean: 0.0,
+        stddev: 1.0,
+        pad: 0.0,
+    }
+}
+
+/// Prints bytes read and written per second. The plain copy has to come near the driver's own.
+#[test]
+fn gpu_assemble_bandwidth() {
+    let Some(gpu) = gpu() else { return };
+    const FIELD: u32 = 721 * 1440;
+    const FIELDS: u32 = 200;
+    let len = (FIELD * FIELDS) as usize * 4;
+    let (src, dst) = (DeviceBuffer::alloc(&gpu.device, len).unwrap(), DeviceBuffer::alloc(&gpu.device, len).unwrap());
+    // SAFETY: within the buffer.
+    unsafe { memset_async(&gpu.stream, src.ptr(), 0x3f, len).unwrap() };
+    let timed = |bytes: usize, enqueue: &dyn Fn()| {
+        enqueue();
+        gpu.stream.synchronize().unwrap();
+        let start = Instant::now();
+        for _ in 0..20 {
+            enqueue();
+        }
+        gpu.stream.synchronize().unwrap();
+        20.0 * bytes as f64 / start.elapsed().as_secs_f64() / 1e9
+    };
+    // SAFETY: within the buffers.
+    let copy = timed(2 * len, &|| unsafe { copy_device_async(&gpu.stream, dst.ptr(), src.ptr(), len).unwrap() });
+    println!("cuMemcpyDtoD: {copy:.0} GB/s");
+    let shuffled = |rows: u32, columns: u32, skip: u64, op: Op, src_size: u64, layout: Layout| {
+        let jobs: Vec<Job> = (0..FIELDS)
+            .map(|f| {
+                let chunk = src.ptr() + u64::from(f) * u64::from(FIELD) * src_size;
+                let inside = if layout == Layout::NONE { skip * src_size } else { 0 };
+                let mut job = Job {
+                    src: chunk + inside,
+                    dst: dst.ptr() + u64::from(f) * u64::from(FIELD) * 4,
+                    op: 0,
+                    source: Source::Chunk as u32,
+                    ndim: 2,
+                    reserved: 0,
+                    extent: [1; MAX_DIMS],
+                    src_stride: [0; MAX_DIMS],
+                    dst_stride: [0; MAX_DIMS],
+                    layout,
+                    src_offset: (skip * src_size) as u32,
+                };
+                job.extent[..2].copy_from_slice(&[rows, columns]);
+                job.src_stride[..2].copy_from_slice(&[1440, 1]);
+                job.dst_stride[..2].copy_from_slice(&[i64::from(columns), 1]);
+                job
+            })
+            .collect();
+        let tiles = (rows * columns).div_ceil(TILE);
+        let starts: Vec<u32> = (0..=FIELDS).map(|f| f * tiles).collect();
+        let (jobs, starts, ops) =
+            (gpu.upload(&bytes_of(&jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(&[op])));
+        let bytes = (rows * columns * FIELDS) as usize * (DType::ALL[op.dst_dtype as usize].size() + src_size as usize);
+        timed(bytes, &|| {
+            // SAFETY: the arrays are as described; the boxes lie within the buffers; `timed` awaits the launches.
+            unsafe {
+                let (jobs, starts, ops) = (jobs.ptr(), starts.ptr(), ops.ptr());
+                gpu.module.launch_assemble(&gpu.stream, jobs, starts, FIELDS, FIELDS * tiles, ops).unwrap();
+            }
+        })
+    };
+    let assemble = |rows, columns, skip, op, src_size| shuffled(rows, columns, skip, op, src_size, Layout::NONE);
+    let norm = Op { has_norm: 1, mean: 1.0, stddev: 3.0, ..plain_op() };
+    let i16_scaled =
+        Op { src_dtype: DType::I16 as i32, has_scale: 1, has_offset: 1, scale: 0.1, offset: 273.15, ..plain_op() };
+    let general = Op { src_dtype: DType::U16 as i32, dst_dtype: DType::I32 as i32, ..plain_op() };
+    let plain = assemble(721, 1440, 0, plain_op(), 4);
+    println!("plain float32: {plain:.0} GB/s");
+    println!("other byte order: {:.0} GB/s", assemble(721, 1440, 0, Op { swap: 1, ..plain_op() }, 4));
+    println!("crop of 640x1280, aligned: {:.0} GB/s", assemble(640, 1280, 40 * 1440 + 80, plain_op(), 4));
+    println!("crop of 640x1280, odd: {:.0} GB/s", assemble(640, 1280, 40 * 1440 + 81, plain_op(), 4));
+    println!("normalised float32: {:.0} GB/s", assemble(721, 1440, 0, norm, 4));
+    println!("int16 with scale and offset to float32: {:.0} GB/s", assemble(721, 1440, 0, i16_scaled, 2));
+    println!("uint16 to int32, the general path: {:.0} GB/s", assemble(721, 1440, 0, general, 2));
+    let layout = |shuffle: Shuffle, typesize: u8, size: u32| Layout {
+        nbytes: FIELD * size,
+        blocksize: 128 << 10,
+        shuffle: shuffle as u8,
+        typesize,
+        reserved: 0,
+    };
+    let u16_plain = Op { src_dtype: DType::U16 as i32, dst_dtype: DType::U16 as i32, ..plain_op() };
+    for (what, op, size) in [
+        ("float32", plain_op(), 4),
+        ("float32, normalised", norm, 4),
+        ("int16 to float32", i16_scaled, 2),
+        ("uint16", u16_plain, 2),
+    ] {
+        for shuffle in [Shuffle::Byte, Shuffle::Bit] {
+            let of = |rows, columns, skip| {
+                shuffled(rows, columns, skip, op, u64::from(size), layout(shuffle, size as u8, size))
+            };
+            let (whole, crop, odd) = (of(721, 1440, 0), of(640, 1280, 40 * 1440 + 80), of(640, 1280, 40 * 1440 + 81));
+            println!("{shuffle:?} shuffle, {what}: {whole:.0} GB/s, crop {crop:.0}, odd crop {odd:.0}");
+        }
+    }
+    let other = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 8, 4));
+    println!("byte shuffle by 8, float32: {other:.0} GB/s");
+    let unshuffled = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 4, 4));
+    assert!(unshuffled > 500.0, "byte shuffle of float32 reaches {unshuffled:.0} GB/s");
+    assert!(plain > 0.6 * copy, "the plain copy reaches {plain:.0} GB/s of the driver's {copy:.0}");
+}

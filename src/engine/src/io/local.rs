@@ -1,0 +1,412 @@
+//! The threads that read local stores. With a GPU each has its own copy stream to the device.
+//!
+//! `unsafe` is allowed here: device memory, and page-locked memory that the device reads, are used by address.
+
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use super::fetch::{fetch, fits, index, look, place};
+use crate::chunk_index::ShardId;
+use crate::error::{Error, Result};
+use crate::memory::{Lease, Span};
+use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers};
+use crate::nvtx;
+use crate::stats::Stats;
+use crate::store::block_on;
+
+/// A read for a thread.
+pub(super) enum LocalRead {
+    Read(Read, Lease),
+    Index(ShardId, String),
+}
+
+/// The threads that read local stores. Dropping it waits until they have finished what they began.
+pub(super) struct Threads {
+    workers: Workers<LocalRead>,
+    /// One for each thread. Dropping them waits for their copies. So they are dropped after the threads, and before any
+    /// memory is freed.
+    copy_streams: Vec<Arc<Mutex<CopyStream>>>,
+}
+
+impl Threads {
+    /// With `lanes` each thread gets a copy stream to their device.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread, or the device a stream.
+    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+        let mut copy_streams = Vec::new();
+        let body = || {
+            let upload = lanes.map(Lanes::upload).transpose()?;
+            let storage = lanes.map(Lanes::storage).transpose()?.flatten();
+            let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
+            copy_streams.extend(copies.clone());
+            let shared = shared.clone();
+            Ok(move |work| Thread { work, shared, copies, storage }.run())
+        };
+        let workers = Workers::new("fetch", threads, shared, body)?;
+        Ok(Self { workers, copy_streams })
+    }
+
+    /// Gives work to the next thread that is free.
+    pub fn send(&self, work: LocalRead) {
+        self.workers.send(work);
+    }
+
+    /// See [`crate::messages::Fetch::report_copies`].
+    pub fn report_copies(&self, shared: &Shared) {
+        for stream in &self.copy_streams {
+            // A thread that holds the lock is about to report, or to start a copy.
+            if let Ok(mut stream) = stream.try_lock()
+                && stream.is_done()
+            {
+                stream.finish(shared);
+            }
+        }
+    }
+}
+
+/// How often an idle thread checks whether its copy has ended.
+const POLL: Duration = Duration::from_micros(100);
+
+/// The copy stream of a thread, and the copy under way.
+struct CopyStream {
+    upload: Box<dyn Upload>,
+    /// The read whose uploads are under way, and its bytes.
+    copying: Option<(GroupId, usize)>,
+    /// Why the uploads could not be started.
+    failed: Option<Error>,
+}
+
+impl CopyStream {
+    /// Starts uploads. [`Event::Uploading`] is sent before anything can report their end. False if the scheduler has
+    /// ended.
+    fn start(&mut self, group: GroupId, len: usize, copies: &[(Span, u64)], shared: &Shared) -> bool {
+        // SAFETY: the scheduler keeps the spans and the slots until it hears `Uploaded`, which is sent when all is done; if
+        // the thread ends before, dropping `upload` waits.
+        if let Err(e) = unsafe { self.upload.start(copies) } {
+            self.failed.get_or_insert(e);
+        }
+        self.copying = Some((group, len));
+        shared.events.send(Event::Uploading).is_ok()
+    }
+
+    /// Whether uploads have ended and were not reported.
+    fn is_done(&self) -> bool {
+        self.copying.is_some() && self.upload.is_done().unwrap_or(true)
+    }
+
+    /// Waits for the uploads under way, if any, and reports them. False if the scheduler has ended.
+    fn finish(&mut self, shared: &Shared) -> bool {
+        let Some((group, len)) = self.copying.take() else { return true };
+        let result = self.upload.wait();
+        if let Ok(seconds) = result {
+            Stats::seconds(&shared.stats.copy_ns, seconds);
+        }
+        let result = match self.failed.take() {
+            None => result.map(|_| Some(len)),
+            Some(e) => Err(e),
+        };
+        shared.events.send(Event::Uploaded(group, result)).is_ok()
+    }
+}
+
+/// One thread. It copies a chunk to the device while it reads the next one. So at most two reads for each thread use
+/// page-locked memory, which stays in the CPU's caches between the read and the copy.
+struct Thread {
+    work: Receiver<LocalRead>,
+    shared: Shared,
+    copies: Option<Arc<Mutex<CopyStream>>>,
+    /// Reads files to the device, if this reader uses GPUDirect Storage.
+    storage: Option<Box<dyn Storage>>,
+}
+
+impl Thread {
+    fn copies(&self) -> Option<MutexGuard<'_, CopyStream>> {
+        self.copies.as_ref().map(|copies| copies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn run(self) {
+        loop {
+            let is_copying = self.copies().is_some_and(|copies| copies.copying.is_some());
+            let work = if is_copying {
+                self.work.recv_timeout(POLL)
+            } else {
+                self.work.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            // A copy that has ended is reported before the next read begins.
+            if is_copying
+                && !matches!(work, Err(RecvTimeoutError::Disconnected))
+                && let Some(mut copies) = self.copies().filter(|copies| copies.is_done())
+                && !copies.finish(&self.shared)
+            {
+                return;
+            }
+            let going_on = match work {
+                Ok(_) if self.shared.stopped() => continue,
+                Ok(work) => self.handle(work),
+                Err(RecvTimeoutError::Timeout) => true,
+                // Dropping the copy streams, which happens after this, waits for copies.
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if !going_on {
+                return;
+            }
+        }
+    }
+
+    /// Executes a read, and starts its uploads. False if the scheduler has ended.
+    fn handle(&self, work: LocalRead) -> bool {
+        let range = nvtx::range(c"dali_zarr read");
+        let (event, uploads) = match work {
+            LocalRead::Read(read, to) => {
+                let span = to.span();
+                let gds = read.gds.zip(self.storage.as_deref());
+                let result = match gds {
+                    Some((target, storage)) => fetch_by_gds(&read, to, target, &self.shared, storage),
+                    None => self.fetch(&read, to),
+                };
+                let uploads = match &result {
+                    Ok(Some(len)) if !read.uploads.is_empty() && gds.is_none() => {
+                        let copies = read.uploads.iter().map(|&(offset, len, to)| (span.part(offset, len), to));
+                        Some((read.group, *len, copies.collect::<Vec<_>>()))
+                    }
+                    _ => None,
+                };
+                (Event::Fetched(read.group, result), uploads)
+            }
+            LocalRead::Index(shard, key) => {
+                let store = self.shared.chunk_index.store(shard.array, shard.part);
+                (Event::Index(shard, block_on(&**store, index(shard, &key, &self.shared, None))), None)
+            }
+        };
+        drop(range);
+        let Some(mut stream) = self.copies() else { return self.shared.events.send(event).is_ok() };
+        // This does not wait long: the bus is faster than one thread reads.
+        if !stream.finish(&self.shared) {
+            return false;
+        }
+        match uploads {
+            None => self.shared.events.send(event).is_ok(),
+            Some((group, len, copies)) => stream.start(group, len, &copies, &self.shared),
+        }
+    }
+
+    fn fetch(&self, read: &Read, mut to: Lease) -> Result<Option<usize>> {
+        match look(read, &mut to, &self.shared) {
+            Ok(len) => len.map(Some),
+            Err(miss) => {
+                let store = self.shared.chunk_index.store(read.array, read.part);
+                block_on(&**store, fetch(read, to, miss, &self.shared, None))
+            }
+        }
+    }
+}
+
+/// Reads a file to the device by GPUDirect Storage; otherwise as [`fetch`].
+///
+/// As [`fetch`], and if the device refuses.
+fn fetch_by_gds(
+    read: &Read,
+    to: Lease,
+    target: GdsTarget,
+    shared: &Shared,
+    storage: &dyn Storage,
+) -> Result<Option<usize>> {
+    let start = Instant::now();
+    let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
+    let store = shared.chunk_index.store(read.array, read.part);
+    let Some(value) = store.in_file(&read.key, read.version.as_ref()).map_err(within)? else {
+        block_on(&**store, shared.chunk_index.confirm_missing(read.array, read.part))?;
+        return Ok(None);
+    };
+    let len = fits(shared, read, value.size)?;
+    if len > read.len {
+        return Ok(Some(len));
+    }
+    let (from, _) = read.byte_range().resolve(value.size, len).map_err(within)?.unwrap_or((0, 0));
+    let begin = value.start + from;
+    // SAFETY: the scheduler reserved the slots and the range of the GDS buffer for this read alone, until it hears of its end; the lease
+    // is this read's.
+    let result = unsafe {
+        match target {
+            GdsTarget::Slots => {
+                let part = |&(offset, len, slot): &(usize, usize, u64)| (begin + offset as u64, len, slot);
+                storage.read(&value.file, &read.uploads.iter().map(part).collect::<Vec<_>>())
+            }
+            GdsTarget::Buffer(address) => storage
+                .read(&value.file, &[(begin, len, address)])
+                .and_then(|()| storage.copy_back(address, to.span().part(0, len))),
+        }
+    };
+    result.map_err(within)?;
+    Stats::time(&shared.stats.read_ns, start.elapsed());
+    shared.stats.read(len);
+    Stats::add(&shared.stats.reads_gds, 1);
+    Ok(Some(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use crossbeam_channel::unbounded;
+
+    use super::*;
+    use crate::memory::HostBlock;
+    use crate::messages::{ReadRange, Wave, WaveLimits};
+    use crate::reader::opening::Opened;
+    use crate::spec::Spec;
+    use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
+
+    /// A store in which reads of the key `1` take until they are allowed.
+    struct Hanging(LocalStore, Receiver<()>);
+
+    #[async_trait]
+    impl Store for Hanging {
+        fn location(&self) -> &str {
+            self.0.location()
+        }
+        fn latency(&self) -> Latency {
+            Latency::Local
+        }
+        async fn read(
+            &self,
+            key: &str,
+            range: ByteRange,
+            version: Option<&Arc<str>>,
+            phase: Phase,
+            to: &mut [u8],
+        ) -> Result<Option<Found>> {
+            if key == "1" {
+                self.1.recv().unwrap();
+            }
+            self.0.read(key, range, version, phase, to).await
+        }
+        async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
+            self.0.get(key, max, phase).await
+        }
+        async fn head(&self, key: &str) -> Result<Option<Found>> {
+            self.0.head(key).await
+        }
+        async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
+            self.0.children(prefix).await
+        }
+    }
+
+    /// Copies nothing, and says that it is done when it is told to.
+    struct Told(Arc<AtomicBool>);
+
+    impl Upload for Told {
+        unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()> {
+            assert_eq!(copies.len(), 1);
+            Ok(())
+        }
+        fn is_done(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+        fn wait(&self) -> Result<f64> {
+            while !self.is_done()? {
+                std::thread::yield_now();
+            }
+            Ok(0.0)
+        }
+    }
+
+    impl Lanes for Told {
+        fn count(&self) -> usize {
+            0
+        }
+        fn limits(&self) -> WaveLimits {
+            WaveLimits { encoded: 0, decoded: 0, chunks: 0 }
+        }
+        fn upload(&self) -> Result<Box<dyn Upload>> {
+            Ok(Box::new(Self(Arc::clone(&self.0))))
+        }
+        fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
+            Ok(None)
+        }
+        fn launch(&self, _: usize, _: Wave) {}
+    }
+
+    /// What happened, as text: the event and its read.
+    fn next(events: &Receiver<Event>) -> String {
+        match events.recv_timeout(Duration::from_secs(20)).expect("nothing happened") {
+            Event::Uploading => "uploading".into(),
+            Event::Uploaded(group, Ok(Some(16))) => format!("uploaded {group}"),
+            Event::Fetched(group, Err(e)) => format!("failed {group}: {e}"),
+            _ => "something else".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_on_the_device_waits_for_no_other_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let metadata = r#"{"zarr_format": 2, "shape": [8], "chunks": [4], "dtype": "<i4", "fill_value": 0, "order": "C",
+            "filters": null, "compressor": null}"#;
+        std::fs::write(folder.path().join(".zarray"), metadata).unwrap();
+        for key in ["0", "1"] {
+            std::fs::write(folder.path().join(key), [7; 16]).unwrap();
+        }
+        let path = folder.path().to_str().unwrap();
+        // Whether the first chunk is copied before the thread begins with the second one, which hangs.
+        for before in [true, false] {
+            let (allow, allowed) = unbounded();
+            let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
+            Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
+                Arc::new(Hanging(LocalStore::open(path, ReadFiles::default()).unwrap(), allowed));
+            let (sender, events) = unbounded();
+            let shared = Shared {
+                cache: None,
+                chunk_index: opened.chunk_index,
+                ops: Arc::new(opened.ops),
+                stats: Arc::new(Stats::default()),
+                events: sender,
+                stop: Arc::new(AtomicBool::new(false)),
+            };
+            let memory = HostBlock::map(512).unwrap();
+            let done = Arc::new(AtomicBool::new(before));
+            let threads = Threads::new(1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            for group in [0, 1] {
+                let span = Span { address: memory.address() + 256 * group, len: 16 };
+                // SAFETY: the memory outlives the threads, and each read has its own.
+                let to = unsafe { Lease::new(span) };
+                let read = Read {
+                    group,
+                    array: 0,
+                    part: 0,
+                    key: group.to_string(),
+                    object: None,
+                    range: ReadRange::Exact,
+                    version: None,
+                    len: 16,
+                    uploads: vec![(0, 16, 0)],
+                    pieces: Vec::new(),
+                    gds: None,
+                };
+                threads.send(LocalRead::Read(read, to));
+            }
+            assert_eq!(next(&events), "uploading");
+            if !before {
+                // Both the thread and the copy are busy: nothing is to be told, however often it is asked.
+                while !threads.workers.is_taken() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+                threads.report_copies(&shared);
+                assert!(events.try_recv().is_err());
+                done.store(true, Ordering::SeqCst);
+                threads.report_copies(&shared);
+            }
+            assert_eq!(next(&events), "uploaded 0");
+            threads.report_copies(&shared);
+            assert!(events.try_recv().is_err(), "it is told once");
+            allow.send(()).unwrap();
+            assert_eq!((next(&events), next(&events)), ("uploading".into(), "uploaded 1".into()));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A merged read of which the cache may have some chunks: which chunks it lacks, and which reads bring these.
+
+use std::ops::Range;
+
+use super::Merge;
+use crate::cache::{Cache, Name};
+use crate::messages::Read;
+use crate::store::{ByteRange, Found};
+
+/// The pieces of one merged read (a piece is the range of one chunk), by offset.
+pub(super) struct Pieces {
+    names: Vec<Name>,
+    cached: Vec<bool>,
+}
+
+impl Pieces {
+    /// The pieces of a read of store number `store` that begins at offset `from`.
+    pub fn new(cache: &Cache, store: usize, read: &Read, from: u64) -> Self {
+        let name = |&(at, len): &(usize, usize)| cache.name(store, read.name(), ByteRange::From(from + at as u64), len);
+        let names: Vec<Name> = read.pieces.iter().map(name).collect();
+        let cached = vec![false; names.len()];
+        Self { names, cached }
+    }
+
+    /// Copies the pieces that the memory cache has.
+    pub fn remembered(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+        let version = read.version.as_ref();
+        for (i, &(at, len)) in read.pieces.iter().enumerate() {
+            self.cached[i] = cache.remembered(&self.names[i], version, &mut to[at..at + len]).is_some();
+        }
+    }
+
+    /// Whether the cache had all pieces.
+    pub fn complete(&self) -> bool {
+        self.cached.iter().all(|&cached| cached)
+    }
+
+    /// Copies the remaining pieces that the disk cache has. Blocks.
+    pub fn stored(&mut self, cache: &Cache, read: &Read, to: &mut [u8]) {
+        let Some(version) = &read.version else { return };
+        for (i, &(at, len)) in read.pieces.iter().enumerate() {
+            self.cached[i] = self.cached[i] || cache.stored(&self.names[i], version, &mut to[at..at + len]);
+        }
+    }
+
+    /// The ranges of the read that must be read from the store. They don't touch each other.
+    pub fn missing(&self, read: &Read, merge: &Merge) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let (mut wanted, mut wasted) = (0u64, 0u64);
+        for (&(at, len), _) in read.pieces.iter().zip(&self.cached).filter(|&(_, &cached)| !cached) {
+            match runs.last_mut() {
+                Some(run) if at <= run.end || merge.spans((at - run.end) as u64, wanted, wasted) => {
+                    wasted += at.saturating_sub(run.end) as u64;
+                    run.end = run.end.max(at + len);
+                }
+                _ => {
+                    (wanted, wasted) = (0, 0);
+                    runs.push(at..at + len);
+                }
+            }
+            wanted += len as u64;
+        }
+        runs
+    }
+
+    /// Puts the pieces that were read into the cache, given the ranges that were read.
+    pub fn keep(&self, cache: &Cache, read: &Read, reads: &[(Range<usize>, Found)], to: &[u8]) {
+        for (i, &(at, len)) in read.pieces.iter().enumerate().filter(|&(i, _)| !self.cached[i]) {
+            let run = reads.partition_point(|(run, _)| run.end < at + len);
+            if let Some((_, found)) = reads.get(run) {
+                cache.keep(&self.names[i], found, &to[at..at + len]);
+            }
+        }
+    }
+}
+
+/// The length of the piece that a read brought, if it is complete.
+pub(super) fn whole(range: ByteRange, found: &Found, to: usize) -> Option<usize> {
+    match range {
+        ByteRange::Whole => usize::try_from(found.size).ok().filter(|&size| size <= to),
+        ByteRange::Last => (found.size >= to as u64).then_some(to),
+        ByteRange::From(_) => Some(to),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Spec;
+    use crate::store::{LocalStore, ReadFiles, Store};
+    use std::sync::Arc;
+
+    const MERGE: Merge = Merge { gap: 10, limit: 1000, waste: 5 };
+
+    #[test]
+    fn what_is_lacking_is_merged_over_small_gaps() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap());
+        let cache = Cache::open(&Spec { cache_size: 1 << 20, ..Spec::default() }, &[store]).unwrap().unwrap();
+        let pieces = vec![(0, 10), (10, 10), (25, 5), (30, 2), (32, 4), (60, 5), (62, 10)];
+        let read = Read {
+            group: 0,
+            array: 0,
+            part: 0,
+            key: "k".into(),
+            object: None,
+            range: crate::messages::ReadRange::From(100),
+            version: Some("v".into()),
+            len: 72,
+            uploads: Vec::new(),
+            pieces,
+            gds: None,
+        };
+        let bytes: Vec<u8> = (0..72).collect();
+        let found = Found { size: 500, version: Some("v".into()) };
+        let all = Pieces::new(&cache, 0, &read, 100);
+        assert_eq!(all.missing(&read, &MERGE), [0..36, 60..72]);
+        // The second, third and fifth come to be known.
+        let mut some = Pieces::new(&cache, 0, &read, 100);
+        some.cached = [true, false, false, true, false, true, true].to_vec();
+        let missing = some.missing(&read, &MERGE);
+        assert!(missing.len() == 1 && missing[0] == (10..36), "{missing:?}");
+        some.keep(&cache, &read, &[(10..36, found)], &bytes);
+        let mut to = [0; 72];
+        let mut next = Pieces::new(&cache, 0, &read, 100);
+        next.remembered(&cache, &read, &mut to);
+        assert_eq!(next.cached, [false, true, true, false, true, false, false]);
+        assert_eq!((&to[10..20], &to[25..30], &to[32..36]), (&bytes[10..20], &bytes[25..30], &bytes[32..36]));
+        assert_eq!(next.missing(&read, &MERGE), [0..10, 30..32, 60..72], "too far, and pieces that overlap");
+        let other = Read { version: Some("w".into()), pieces: vec![(10, 10)], key: "k".into(), ..read };
+        let mut of_other = Pieces::new(&cache, 0, &other, 100);
+        of_other.remembered(&cache, &other, &mut to);
+        assert_eq!(of_other.cached, [false], "of another version");
+    }
+}

@@ -1,0 +1,82 @@
+//! What the scheduler hands to other threads, and what it hears of them. Addresses are valid until the matching [`Event`] arrives.
+//!
+//! ```text
+//! planner ─ plans ─> scheduler ─ reads ──> io: threads for local stores, tasks for remote ones ──┐
+//!                      ^  │ ───── tasks ─> cpu: decode, and assemble what is delivered there ────┤
+//!                      │  └────── waves ─> gpu: copy, decode and assemble, in lanes ─────────────┤
+//!                      └─────────────────────────── events ──────────────────────────────────────┘
+//! ```
+//!
+//! The traits ([`Fetch`], [`Decode`], [`Lanes`]) are what the scheduler knows of those who do the work.
+
+mod read;
+mod task;
+mod wave;
+mod workers;
+
+pub(crate) use read::{Fetch, GdsTarget, GroupId, Read, ReadRange};
+pub(crate) use task::{Assembly, Decode, Item, Outcome, Served, Task};
+pub(crate) use wave::{Content, Lanes, Storage, Upload, Wave, WaveChunk, WaveDone, WaveLimits};
+pub(crate) use workers::{Workers, spawn};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::Sender;
+
+use crate::assemble::Ops;
+use crate::batch::DeviceBuffers;
+use crate::cache::Cache;
+use crate::chunk_index::{ChunkIndex, Plan, ShardId, ShardIndex};
+use crate::error::{Error, Result};
+use crate::stats::Stats;
+
+/// The index of a chunk in the scheduler's table. It is used again after the chunk was removed.
+pub(crate) type Handle = u32;
+
+/// What the scheduler hears: results of its work, and calls of the reader's owner.
+pub(crate) enum Event {
+    /// The planner planned the next batch.
+    Planned(Box<Plan>),
+    /// A read ended: the bytes read, or `None` if the key does not exist. If the number is larger than the destination,
+    /// nothing was read, and the value has as many bytes.
+    Fetched(GroupId, Result<Option<usize>>),
+    /// A read with uploads has ended, and its bytes are being copied to the device. [`Event::Uploaded`] follows.
+    Uploading,
+    /// The uploads of a read ended. It comes in place of [`Event::Fetched`], with the same result.
+    Uploaded(GroupId, Result<Option<usize>>),
+    /// A shard's index was read; `None` if there is no such shard.
+    Index(ShardId, Result<Option<Arc<ShardIndex>>>),
+    /// A task of the decode threads ended.
+    Decoded(Vec<Outcome>, Vec<Served>, Vec<Handle>),
+    /// A lane has copied the bytes of chunks of these reads: how many chunks of each.
+    Copied(Vec<(GroupId, u32)>),
+    /// A lane finished a wave.
+    Wave(WaveDone),
+    /// The host lent device memory.
+    Lent(DeviceBuffers),
+    /// The host took a batch.
+    Taken,
+    /// A thread died.
+    Died(Error),
+    /// The reader is being dropped.
+    Stop,
+}
+
+/// What all threads of one reader share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub chunk_index: Arc<ChunkIndex>,
+    pub ops: Arc<Ops>,
+    pub stats: Arc<Stats>,
+    pub cache: Option<Arc<Cache>>,
+    pub events: Sender<Event>,
+    /// Set when the reader is dropped. Queued work is skipped then.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Shared {
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,97 @@
+//! Reads of chunks and of shard indexes.
+
+use std::sync::Arc;
+
+use crate::chunk_index::ShardId;
+use crate::error::{Error, Result};
+use crate::memory::Lease;
+use crate::store::ByteRange;
+
+/// The number of a read. It also names the memory that the read filled, until all its chunks are done with it.
+pub(crate) type GroupId = u64;
+
+/// Reads encoded chunks and shard indexes for the scheduler.
+pub(crate) trait Fetch: Send {
+    /// Starts a read to `to`. [`crate::messages::Event::Fetched`] follows, or [`crate::messages::Event::Uploading`] and
+    /// then [`crate::messages::Event::Uploaded`].
+    fn read(&mut self, read: Read, to: Lease);
+    /// Starts to read the index of the shard at `key`. [`crate::messages::Event::Index`] follows.
+    fn index(&mut self, shard: ShardId, key: String);
+    /// Reports copies to the device that have ended while their threads are busy. A thread reports its copy itself
+    /// after its next read. On a file system that hangs this read may never end, and the copied chunk must not wait for
+    /// it.
+    fn report_copies(&self);
+}
+
+/// One read.
+pub(crate) struct Read {
+    pub group: GroupId,
+    pub array: u16,
+    pub part: u16,
+    pub key: String,
+    /// The object's name, if the range is one of an object that holds several values.
+    pub object: Option<Arc<str>>,
+    pub range: ReadRange,
+    /// The version that the value or object must have. `None`: any.
+    pub version: Option<Arc<str>>,
+    /// Bytes of the destination.
+    pub len: usize,
+    /// Parts that are copied to the device as soon as they are read: offset, bytes, device address.
+    pub uploads: Vec<(usize, usize, u64)>,
+    /// The chunks in the range, in order: offset, bytes. Empty if there is no cache.
+    pub pieces: Vec<(usize, usize)>,
+    /// Where GPUDirect Storage reads the file to, if it is used.
+    pub gds: Option<GdsTarget>,
+}
+
+/// Where GPUDirect Storage reads a file to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum GdsTarget {
+    /// To the slots in [`Read::uploads`]. Nothing goes to host memory.
+    Slots,
+    /// To this address of the GDS buffer, and from there also to host memory: the host checks what the GPU decodes.
+    Buffer(u64),
+}
+
+impl Read {
+    /// The name of the value in the cache.
+    pub fn name(&self) -> &str {
+        self.object.as_deref().unwrap_or(&self.key)
+    }
+
+    /// Which bytes of the value are read.
+    pub fn byte_range(&self) -> ByteRange {
+        match self.range {
+            ReadRange::Whole | ReadRange::Exact => ByteRange::Whole,
+            ReadRange::From(offset) => ByteRange::From(offset),
+        }
+    }
+
+    /// The bytes that a read brought of a value of `size` bytes. If a whole value is longer than the destination,
+    /// nothing was read, and the result is `size`.
+    ///
+    /// If the value must have a known length and has another one.
+    pub fn fits(&self, size: u64) -> Result<usize> {
+        match self.range {
+            ReadRange::From(_) => Ok(self.len),
+            ReadRange::Whole => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
+            ReadRange::Exact if size == self.len as u64 => Ok(self.len),
+            ReadRange::Exact => Err(Error::runtime(format!(
+                "expected {} bytes, but found {size}; the chunk is truncated or isn't what the metadata says",
+                self.len
+            ))),
+        }
+    }
+}
+
+/// Which bytes of a key are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadRange {
+    /// The whole value, to a destination that is long enough for what usual encoders write. If the value is longer,
+    /// nothing is read.
+    Whole,
+    /// The whole value, which must be as long as the destination.
+    Exact,
+    /// As many bytes as the destination has, from this offset.
+    From(u64),
+}

@@ -1,0 +1,73 @@
+//! Work for the decode threads.
+
+use dali_zarr_kernels::{Job, Layout};
+
+use super::Handle;
+use crate::error::Result;
+use crate::memory::Span;
+use crate::plan::ChunkId;
+
+/// Decodes on the CPU for the scheduler, and assembles batches that are delivered there.
+pub(crate) trait Decode: Send {
+    /// Starts a task. [`crate::messages::Event::Decoded`] follows.
+    fn run(&self, task: Task);
+}
+
+/// Uses of chunks by a batch (its number in the reader's sequence) whose jobs have been handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub batch: u64,
+    /// How many uses.
+    pub uses: u32,
+}
+
+/// Jobs to be run, and the uses of batches that are served when they have run.
+#[derive(Default)]
+pub(crate) struct Assembly {
+    pub jobs: Vec<Job>,
+    pub served: Vec<Served>,
+    /// Raw `CUevent`s after which the outputs may be written.
+    pub after: Vec<u64>,
+}
+
+impl Assembly {
+    /// Records that the jobs just added serve one use of a batch, whose outputs may be written after the event `ready`.
+    pub fn serves(&mut self, batch: u64, ready: Option<u64>) {
+        match self.served.last_mut() {
+            Some(last) if last.batch == batch => last.uses += 1,
+            _ => {
+                self.served.push(Served { batch, uses: 1 });
+                self.after.extend(ready);
+            }
+        }
+    }
+}
+
+/// One chunk for a decode thread.
+pub(crate) struct Item {
+    pub id: ChunkId,
+    pub handle: Handle,
+    pub encoded: Span,
+    pub decoded: Span,
+    /// The chunk is uncompressed and was read to its final place: nothing is decoded.
+    pub in_place: bool,
+    /// Range in [`Assembly::jobs`], to be run once the chunk is decoded.
+    pub jobs: std::ops::Range<usize>,
+}
+
+/// Work for one decode thread: chunks to be decoded, their jobs, and jobs that need no decoding.
+#[derive(Default)]
+pub(crate) struct Task {
+    pub items: Vec<Item>,
+    pub assembly: Assembly,
+    /// Jobs of chunks that were decoded before, or are missing. They run after all items, also when items fail.
+    pub ready_jobs: std::ops::Range<usize>,
+    /// Chunks whose memory the ready jobs read.
+    pub pinned: Vec<Handle>,
+}
+
+/// The result of decoding one chunk: the order of its decoded bytes in memory, or the error.
+pub(crate) struct Outcome {
+    pub handle: Handle,
+    pub result: Result<Layout>,
+}

@@ -1,0 +1,156 @@
+//! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. And what the scheduler
+//! knows of a GPU, as traits.
+
+use std::fs::File;
+
+use super::{Assembly, GroupId, Handle, Outcome, Served};
+use crate::budget::DeviceBudget;
+use crate::error::Result;
+use crate::memory::Span;
+use crate::plan::ChunkId;
+
+/// What the bytes of a chunk in a wave are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Decoded: stored uncompressed, or decoded by the CPU.
+    Decoded,
+    /// Encoded, to be decoded by the GPU.
+    Encoded,
+}
+
+/// One chunk of a wave.
+pub(crate) struct WaveChunk {
+    pub id: ChunkId,
+    pub handle: Handle,
+    /// Its bytes, in page-locked memory.
+    pub bytes: Span,
+    /// The address that they are copied from: there, or in the GDS buffer on the device.
+    pub source: u64,
+    pub content: Content,
+    /// The read whose memory `bytes` lies in.
+    pub group: GroupId,
+    /// Device address of its slot.
+    pub slot: u64,
+    pub decoded_bytes: usize,
+    /// Into [`Assembly::jobs`].
+    pub jobs: std::ops::Range<usize>,
+}
+
+/// Work for one lane.
+#[derive(Default)]
+pub(crate) struct Wave {
+    pub chunks: Vec<WaveChunk>,
+    pub assembly: Assembly,
+    /// Jobs of chunks that were decoded before, or are missing.
+    pub ready_jobs: std::ops::Range<usize>,
+    /// Small values to be written to device memory (sample indexes): address and bytes.
+    pub uploads: Vec<(u64, Vec<u8>)>,
+    /// Chunks whose memory the ready jobs read.
+    pub pinned: Vec<Handle>,
+}
+
+impl Wave {
+    /// The reads that brought its chunks, and how many chunks of each.
+    pub fn groups(&self) -> Vec<(GroupId, u32)> {
+        let mut groups: Vec<(GroupId, u32)> = Vec::new();
+        for chunk in &self.chunks {
+            match groups.last_mut() {
+                Some((group, n)) if *group == chunk.group => *n += 1,
+                _ => groups.push((chunk.group, 1)),
+            }
+        }
+        groups
+    }
+}
+
+/// The results of a wave.
+pub(crate) struct WaveDone {
+    pub lane: usize,
+    pub outcomes: Vec<Outcome>,
+    pub served: Vec<Served>,
+    pub pinned: Vec<Handle>,
+    /// An error if the lane itself failed. Then jobs may not have run, and the device may be lost.
+    pub result: Result<()>,
+}
+
+/// How much one wave may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaveLimits {
+    /// Bytes that travel through the lane's staging buffer.
+    pub encoded: usize,
+    /// Decoded bytes of chunks that the GPU decodes.
+    pub decoded: usize,
+    /// Chunks.
+    pub chunks: usize,
+}
+
+impl From<&DeviceBudget> for WaveLimits {
+    fn from(b: &DeviceBudget) -> Self {
+        Self { encoded: b.wave_encoded, decoded: b.wave_decoded, chunks: b.wave_streams }
+    }
+}
+
+/// The copy stream of a fetch thread: it copies to the device what was read, while the thread reads the next chunk.
+/// Dropping it waits.
+pub(crate) trait Upload: Send {
+    /// Starts copying each span of page-locked memory to its device address.
+    ///
+    /// # Errors
+    /// If the device refuses. What was started before goes on.
+    ///
+    /// # Safety
+    /// The spans stay as they are, and the destinations have room for them, until [`Self::wait`] or [`Self::is_done`]
+    /// has said that all is done.
+    unsafe fn start(&mut self, copies: &[(Span, u64)]) -> Result<()>;
+    /// Whether everything is done.
+    ///
+    /// # Errors
+    /// If a copy failed.
+    fn is_done(&self) -> Result<bool>;
+    /// Sleeps until everything is done; returns the seconds that the last [`Self::start`]'s copies took.
+    ///
+    /// # Errors
+    /// If a copy failed.
+    fn wait(&self) -> Result<f64>;
+}
+
+/// GPUDirect Storage for one fetch thread: reads files to the device without a copy in host memory.
+pub(crate) trait Storage: Send {
+    /// Reads parts of a file, each to a device address: offset in the file, bytes, address. Done when it returns.
+    ///
+    /// # Errors
+    /// If the file ends before, or can't be read.
+    ///
+    /// # Safety
+    /// Each address has room for its part.
+    unsafe fn read(&self, file: &File, parts: &[(u64, usize, u64)]) -> Result<()>;
+    /// Copies what was read to page-locked memory, too. Done when it returns.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    ///
+    /// # Safety
+    /// There are as many bytes at `from`, and nobody else uses `to`.
+    unsafe fn copy_back(&self, from: u64, to: Span) -> Result<()>;
+}
+
+/// The lanes of a GPU. A lane takes one wave at a time.
+pub(crate) trait Lanes: Send {
+    /// The number of lanes.
+    fn count(&self) -> usize;
+    /// What the wave of one lane may hold.
+    fn limits(&self) -> WaveLimits;
+    /// A copy stream for one fetch thread.
+    ///
+    /// # Errors
+    /// If the device has no stream left.
+    fn upload(&self) -> Result<Box<dyn Upload>>;
+    /// GPUDirect Storage for one fetch thread, if this reader uses it.
+    ///
+    /// # Errors
+    /// If the device has no stream left.
+    fn storage(&self) -> Result<Option<Box<dyn Storage>>>;
+    /// Starts a wave on an idle lane. [`crate::messages::Event::Copied`] and then [`crate::messages::Event::Wave`]
+    /// follow.
+    fn launch(&self, lane: usize, wave: Wave);
+}

@@ -1,0 +1,78 @@
+//! A pool of threads with one queue.
+
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::{Event, Shared};
+use crate::error::{Error, Result};
+
+/// Starts a named thread. Its panic reaches the scheduler as [`Event::Died`].
+pub(crate) fn spawn(
+    name: &str,
+    events: crossbeam_channel::Sender<Event>,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>> {
+    let label = name.to_owned();
+    std::thread::Builder::new()
+        .name(format!("dali-zarr-{name}"))
+        .spawn(move || {
+            crate::nvtx::name_thread(&format!("dali-zarr-{label}"));
+            if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+                let what = crate::error::panic_text(&*panic);
+                // The receiver may be gone already: then nobody waits for this thread's work.
+                let _ = events.send(Event::Died(Error::runtime(format!("internal error in thread {label}: {what}"))));
+            }
+        })
+        .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")))
+}
+
+/// A pool of threads with one queue. Dropping it waits until all work that was queued is done.
+pub(crate) struct Workers<W> {
+    work: Option<Sender<W>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<W: Send + 'static> Workers<W> {
+    /// Starts `count` threads, named `name` and a number. Each runs a closure that `body` makes, until the queue is
+    /// closed.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread, and those of `body`.
+    pub fn new<B: FnOnce(Receiver<W>) + Send + 'static>(
+        name: &str,
+        count: usize,
+        shared: &Shared,
+        mut body: impl FnMut() -> Result<B>,
+    ) -> Result<Self> {
+        let (work, receiver) = unbounded();
+        // If a thread can't be started, dropping `all` waits for the others.
+        let mut all = Self { work: Some(work), threads: Vec::new() };
+        for i in 0..count {
+            let (body, receiver) = (body()?, receiver.clone());
+            all.threads.push(spawn(&format!("{name}-{i}"), shared.events.clone(), move || body(receiver))?);
+        }
+        Ok(all)
+    }
+
+    /// Queues work for the next free thread.
+    pub fn send(&self, work: W) {
+        // The receivers live as long as the threads, which end only when `work` is dropped (a panic is reported apart).
+        let _ = self.work.as_ref().expect("until dropped").send(work);
+    }
+
+    /// Whether the queue is empty.
+    #[cfg(test)]
+    pub fn is_taken(&self) -> bool {
+        self.work.as_ref().is_none_or(Sender::is_empty)
+    }
+}
+
+impl<W> Drop for Workers<W> {
+    fn drop(&mut self) {
+        self.work = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Cuts one dimension of one sample at chunk borders.
+
+use crate::dataset::DimGrid;
+
+/// A run of a sample's elements along one dimension that lie in one chunk at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkRun {
+    /// Index of the chunk along the dimension.
+    pub chunk: u64,
+    /// Index of the first element in the sample.
+    pub k: i64,
+    /// Elements.
+    pub n: u32,
+    /// Position of the first element in the chunk.
+    pub pos: i64,
+    /// Distance of the elements in the chunk; may be zero or negative where `pick` says so.
+    pub step: i64,
+}
+
+/// Extents are 32 bits wide in the kernels; longer runs are cut.
+const MAX_EXTENT: u32 = 1 << 30;
+
+/// The runs of the elements `ks` of a sample that starts at `start` with `stride`, in a grid whose first element has
+/// the joined index `origin`. All elements must lie in this grid. With `pick` the dimension consists of these joined
+/// indices.
+pub(super) fn chunk_runs(
+    pick: Option<&[u64]>,
+    start: i64,
+    stride: i64,
+    ks: std::ops::Range<i64>,
+    grid: &DimGrid,
+    origin: u64,
+) -> Vec<ChunkRun> {
+    match pick {
+        Some(pick) => picked(ks.map(|k| (k, pick[(start + k * stride) as usize] - origin)), grid),
+        None => regular(start - origin as i64, stride, ks, grid),
+    }
+}
+
+/// Runs of equal distance, cut at chunk borders arithmetically: the cost is per chunk, not per element.
+fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) -> Vec<ChunkRun> {
+    let mut out = Vec::new();
+    let mut k = ks.start;
+    while k < ks.end {
+        let at = start + k * stride;
+        let chunk = grid.chunk_at(at as u64);
+        let (first, len) = (grid.start(chunk) as i64, grid.len(chunk) as i64);
+        let fits = (first + len - 1 - at) / stride + 1;
+        let n = fits.min(ks.end - k).min(i64::from(MAX_EXTENT));
+        out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride });
+        k += n;
+    }
+    out
+}
+
+/// Greedy runs over arbitrary positions.
+fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> Vec<ChunkRun> {
+    let mut out: Vec<ChunkRun> = Vec::new();
+    for (k, at) in positions {
+        let chunk = grid.chunk_at(at);
+        let pos = (at - grid.start(chunk)) as i64;
+        if let Some(last) = out.last_mut()
+            && last.chunk == chunk
+            && last.n < MAX_EXTENT
+            && (last.n == 1 || pos == last.pos + last.step * i64::from(last.n))
+        {
+            if last.n == 1 {
+                last.step = pos - last.pos;
+            }
+            last.n += 1;
+            continue;
+        }
+        out.push(ChunkRun { chunk, k, n: 1, pos, step: 1 });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions(s: &[ChunkRun], grid: &DimGrid) -> Vec<(i64, i64)> {
+        s.iter()
+            .flat_map(|s| (0..i64::from(s.n)).map(move |i| (s.k + i, grid.start(s.chunk) as i64 + s.pos + i * s.step)))
+            .collect()
+    }
+
+    #[test]
+    fn regular_runs_cover_each_element_once() {
+        let grids = [DimGrid::Regular { chunk: 7, count: 15 }, DimGrid::Irregular { starts: vec![0, 1, 30, 31, 100] }];
+        for grid in &grids {
+            for (start, stride, n) in [(0, 1, 100), (3, 2, 40), (5, 30, 4), (99, 1, 1), (0, 99, 2)] {
+                let got = positions(&chunk_runs(None, start, stride, 0..n, grid, 0), grid);
+                assert_eq!(got, (0..n).map(|k| (k, start + k * stride)).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn picks_keep_their_order() {
+        let grid = DimGrid::Regular { chunk: 10, count: 10 };
+        for pick in [vec![5, 3, 1, 12, 12, 12, 99, 0, 4, 8], vec![7], vec![0, 1, 2, 3, 40, 41]] {
+            let n = pick.len() as i64;
+            let got = positions(&chunk_runs(Some(&pick), 0, 1, 0..n, &grid, 0), &grid);
+            assert_eq!(got, pick.iter().enumerate().map(|(k, &p)| (k as i64, p as i64)).collect::<Vec<_>>());
+        }
+        let runs = chunk_runs(Some(&[5, 3, 1]), 0, 1, 0..3, &grid, 0);
+        assert_eq!(runs, [ChunkRun { chunk: 0, k: 0, n: 3, pos: 5, step: -2 }]);
+    }
+}

@@ -1,0 +1,256 @@
+//! What identifies the samples of a reader: which there are, in which order they come, and how their values are
+//! computed. Two readers for which this is equal deliver the same.
+//!
+//! It is taken from the geometry and the dataset, not from the arguments. So a default and its explicit value are the
+//! same, and arguments without effect are left out (the seed of an order that is not shuffled, the chunks of an array
+//! that is read in order). Names are those of arguments where there is one, because people read them when something
+//! differs.
+
+use serde_json::{Map, Value, json};
+
+use super::{hashed, shortened};
+use crate::dataset::{ArrayInfo, Dataset};
+use crate::geometry::{Axis, Geometry, Role, Starts, View};
+use crate::order::{Blocks, Run};
+use crate::spec::{OutOfBounds, Spec};
+
+/// Arrays beyond these are represented by a hash.
+const MAX_ARRAYS: usize = 8;
+
+/// What identifies the samples of a reader.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Samples {
+    pub count: u64,
+    /// How samples are cut, and in which order they come.
+    pub cut: Map<String, Value>,
+    /// The folder that the arrays have in common, in their store; `None` if the store is the array.
+    pub folder: Option<String>,
+    /// For each array, how its values are computed.
+    pub arrays: Vec<Map<String, Value>>,
+    /// The names of the stores in the order in which they are joined; `None` if there is one.
+    pub stores: Option<Value>,
+}
+
+impl Samples {
+    pub fn new(spec: &Spec, dataset: &Dataset, geometry: &Geometry, blocks: &Blocks) -> Self {
+        let (folder, names) = names(&dataset.arrays);
+        let mut arrays: Vec<_> = dataset
+            .arrays
+            .iter()
+            .zip(names)
+            .enumerate()
+            .map(|(i, (_, name))| described(dataset, name, i, spec.mask_and_scale, geometry))
+            .collect();
+        if arrays.len() > MAX_ARRAYS {
+            let others = json!(arrays.split_off(MAX_ARRAYS));
+            arrays.push(Map::from_iter([("further arrays".into(), hashed(&others))]));
+        }
+        let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
+        let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
+        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays, stores }
+    }
+}
+
+/// How samples are cut and ordered.
+fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
+    // A new argument must be added here: it decides which samples there are, how they are computed or when they come,
+    // or it does not.
+    let Spec {
+        stack_arrays,
+        offsets,
+        random_shuffle,
+        shuffle_after_epoch,
+        return_index,
+        initial_fill,
+        fill_value,
+        seed: _,
+        // These are in the geometry,
+        dims: _,
+        window: _,
+        step: _,
+        random_crop: _,
+        stride: _,
+        roi_start: _,
+        roi_end: _,
+        breaks: _,
+        cross_stores: _,
+        out_of_bounds_policy: _,
+        // these in the arrays,
+        arrays: _,
+        pick: _,
+        mask_and_scale: _,
+        dtype: _,
+        mean: _,
+        stddev: _,
+        // these in the segments,
+        shard_id: _,
+        num_shards: _,
+        stick_to_shard: _,
+        pad_last_batch: _,
+        batch_size: _,
+        // and these change nothing.
+        paths: _,
+        storage_options: _,
+        prefetch_queue_depth: _,
+        device: _,
+        decode_device: _,
+        device_memory_limit: _,
+        host_memory_limit: _,
+        io: _,
+        use_o_direct: _,
+        io_threads: _,
+        io_concurrency: _,
+        decode_threads: _,
+        cache_size: _,
+        cache_dir: _,
+        cache_dir_size: _,
+        cache_validate: _,
+    } = spec;
+    let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
+    let axes = &geometry.axes;
+    let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
+    let is_shuffled = *random_shuffle || *shuffle_after_epoch;
+    let is_random = is_shuffled || axes.iter().any(|a| a.random);
+    let by_chunks = is_shuffled && blocks.matter(*initial_fill);
+    let is_padded = spec.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
+    let is_apart = is_padded && axes.iter().any(lies_apart);
+    let only = |it: bool, value: Value| if it { value } else { Value::Null };
+    let all = [
+        ("stack_arrays", json!(stack_arrays)),
+        ("dims", each(&|a| json!(a.name))),
+        ("window", each(&|a| json!(if a.dropped { 0 } else { a.window }))),
+        ("stride", each(&|a| json!(if a.window > 1 { a.stride } else { 1 }))),
+        ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
+        ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
+        ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
+        ("offsets", shortened(json!(offsets))),
+        ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
+        ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
+        ("random_shuffle", json!(random_shuffle)),
+        ("shuffle_after_epoch", json!(shuffle_after_epoch)),
+        ("seed", only(is_random, json!(spec.seed_of_order()))),
+        ("initial_fill", only(by_chunks, json!(initial_fill))),
+        ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
+        ("return_index", json!(return_index)),
+    ];
+    let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
+    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
+fn runs(starts: &Starts) -> Vec<(i64, i64)> {
+    let mut all: Vec<(i64, i64)> = Vec::new();
+    for (n, first) in starts.runs() {
+        match all.last_mut() {
+            _ if n == 0 => {}
+            Some((count, from)) if *from + *count * starts.step() == first => *count += n,
+            _ => all.push((n, first)),
+        }
+    }
+    all
+}
+
+/// How many starts of this axis read elements from `reach.0` to before `reach.1` of one segment only.
+fn fitting(axis: &Axis, reach: (i64, i64)) -> i64 {
+    Starts::within(axis.starts.at(0), axis.starts.step(), reach, &axis.bounds).count()
+}
+
+/// Whether a window of this axis holds elements that its sample may not touch, which are filled.
+fn reaches_out(axis: &Axis) -> bool {
+    fitting(axis, axis.reach) < axis.starts.count()
+}
+
+/// Whether the windows of a sample lie in another segment than its start. Such windows were filled once.
+fn lies_apart(axis: &Axis) -> bool {
+    fitting(axis, axis.reach) > fitting(axis, (axis.reach.0.min(0), axis.reach.1.max(1)))
+}
+
+/// Blocks along an axis, for people.
+fn shared(runs: &[Run]) -> Value {
+    runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+}
+
+/// The last part of a store's location, which stays when the stores are moved together.
+fn store_name(location: &str) -> &str {
+    location.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+}
+
+/// The folder that all arrays lie in, and their names in it; `None` if the store is the array, whose name is the store's.
+fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
+    let parts = |array: &ArrayInfo| -> Vec<String> {
+        array.name.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let all: Vec<Vec<String>> = arrays.iter().map(parts).collect();
+    let shared = |depth: usize| all.iter().all(|n| depth + 1 < n.len() && n[depth] == all[0][depth]);
+    let depth = (0..).take_while(|&depth| shared(depth)).count();
+    let is_root = arrays.iter().any(|a| a.parts.iter().any(crate::dataset::Part::is_root));
+    let folder = (!is_root).then(|| all.first().map_or_else(String::new, |first| first[..depth].join("/")));
+    (folder, all.iter().map(|name| name[depth.min(name.len())..].join("/")).collect())
+}
+
+/// An array, and what is done to it.
+fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry: &Geometry) -> Map<String, Value> {
+    let array = &dataset.arrays[at];
+    let norms: Vec<_> = geometry.norms.iter().filter(|norm| norm.array == at).collect();
+    let per_channel = |of: fn((f64, f64)) -> f64| {
+        let all: Vec<Value> = norms.iter().map(|norm| json!(norm.mean_stddev.map(|both| number(of(both))))).collect();
+        match all.first() {
+            Some(one) if all.iter().all(|other| other == one) => one.clone(),
+            _ => shortened(Value::Array(all)),
+        }
+    };
+    let cf = &array.cf;
+    let scale = match cf.int_scale {
+        // As a float where that is the same number.
+        Some(i) if i.unsigned_abs() <= 1 << 53 => json!(i as f64),
+        Some(i) => json!(i),
+        None => json!(cf.scale.map(number)),
+    };
+    // Values that are unsigned may be reinterpreted only.
+    let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
+    let decoding = (decoded && !is_identity).then(|| {
+        json!({
+            "missing": shortened(json!(cf.missing)), "scale_factor": scale, "add_offset": cf.offset.map(number),
+            "from": cf.src_dtype.name(), "to": cf.decoded.name(),
+        })
+    });
+    // What a branch points to may be another snapshot by now: of other values, if not of another shape.
+    let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
+    let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
+    let all = [
+        ("name", json!(name)),
+        ("dims", shortened(json!(array.dims.names))),
+        ("shape", shortened(shape(&geometry.views[at], geometry))),
+        ("stored dtype", json!(array.dtype.name())),
+        ("mask_and_scale", json!(decoding)),
+        ("dtype", json!(norms.first().map(|norm| norm.dtype.name()))),
+        ("mean", per_channel(|(mean, _)| mean)),
+        ("stddev", per_channel(|(_, stddev)| stddev)),
+    ];
+    all.into_iter().chain(snapshot).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),
+/// lengths of the others, and the indices of what `pick` takes (lists of them, if stores differ), unless these are all from
+/// the first on.
+fn shape(view: &View, geometry: &Geometry) -> Value {
+    let dim = |dim: &crate::geometry::ViewDim| {
+        let pick = dim.pick.as_ref().and_then(|pick| match pick.lists() {
+            [list] => (!list.iter().copied().eq(0..pick.len())).then(|| json!(list)),
+            lists => Some(json!(lists)),
+        });
+        match (&dim.role, pick) {
+            (Role::Axis(a), None) => json!(geometry.axes[*a].name),
+            (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),
+            (Role::Whole, None) => json!(dim.len),
+            (Role::Whole, Some(pick)) => json!(pick),
+        }
+    };
+    view.dims.iter().map(dim).collect()
+}
+
+/// A number, or the name of what JSON has no number for. Negative zero is a text, since it would equal zero.
+fn number(value: f64) -> Value {
+    let is_negative_zero = value.to_bits() == (-0.0_f64).to_bits();
+    if value.is_finite() && !is_negative_zero { json!(value) } else { json!(format!("{value:?}")) }
+}

@@ -1,0 +1,463 @@
+use std::path::Path;
+
+use super::*;
+use crate::dtype::DType;
+use crate::reader::Reader;
+use crate::reader::opening::Opened;
+use crate::spec::{DimKey, OutOfBounds, Pick};
+
+fn order() -> Order {
+    Order::new(&Spec { num_shards: 2, pad_last_batch: true, batch_size: 8, ..Spec::default() }, 100).unwrap()
+}
+
+/// An array of int16 with `lens` elements along time, level and x, in chunks of `chunk` along time.
+fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Value) {
+    std::fs::create_dir_all(folder).unwrap();
+    let metadata = json!({
+        "zarr_format": 2, "shape": lens, "chunks": [chunk, lens[1], lens[2]], "dtype": "<i2", "fill_value": null, "order": "C",
+        "filters": null, "compressor": null,
+    });
+    let mut all = json!({"_ARRAY_DIMENSIONS": ["time", "level", "x"]});
+    all.as_object_mut().unwrap().extend(attributes.as_object().unwrap().clone());
+    std::fs::write(folder.join(".zarray"), metadata.to_string()).unwrap();
+    std::fs::write(folder.join(".zattrs"), all.to_string()).unwrap();
+}
+
+/// A group `g` with the arrays `a` and `b` in it.
+fn store() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for group in ["", "g"] {
+        std::fs::create_dir_all(folder.path().join(group)).unwrap();
+        std::fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    }
+    for name in ["a", "b"] {
+        array(&folder.path().join("g").join(name), [100, 3, 5], 7, &json!({}));
+    }
+    folder
+}
+
+fn at(path: &Path) -> Spec {
+    Spec { paths: vec![path.to_str().unwrap().to_owned()], ..Spec::default() }
+}
+
+fn named(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&n| n.to_owned()).collect()
+}
+
+fn identity(spec: &Spec) -> Identity {
+    Opened::new(spec).unwrap_or_else(|e| panic!("{e}: {spec:?}")).identity
+}
+
+fn state(spec: &Spec) -> String {
+    identity(spec).write(&order(), 0, 8)
+}
+
+/// Why a reader with `now` refuses the state of one with `then`.
+fn refusal(then: &Spec, now: &Spec) -> String {
+    identity(now).read(&state(then)).expect_err("it should be refused").message().to_owned()
+}
+
+#[test]
+fn a_state_comes_back_as_it_went() {
+    let folder = store();
+    let spec = Spec { arrays: named(&["g/a"]), seed: 3, mean: vec![0.1], stddev: vec![1e300], ..at(folder.path()) };
+    let it = identity(&spec);
+    let text = it.write(&order(), 0, 64);
+    assert_eq!(it.read(&text).unwrap(), order().segments(64));
+    let state: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&state["epoch"], &state["position"]), (&json!(1), &json!(58)), "for people");
+    assert_eq!((&state["arrays"][0]["mean"], &state["arrays"][0]["stddev"]), (&json!(0.1), &json!(1e300)));
+}
+
+#[test]
+fn arguments_that_mean_the_same_are_the_same() {
+    let folder = store();
+    let base = Spec { arrays: named(&["g/a"]), ..at(folder.path()) };
+    let shuffled = Spec { random_shuffle: true, ..base.clone() };
+    let padded = Spec { window: vec![3], out_of_bounds_policy: OutOfBounds::Pad, ..base.clone() };
+    let stacked = Spec { arrays: named(&["g/a", "g/b"]), stack_arrays: true, ..base.clone() };
+    let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
+    let same: Vec<Vec<Spec>> = vec![
+        vec![
+            base.clone(),
+            Spec { dims: vec![DimKey::parse("time")], ..base.clone() },
+            Spec { dims: vec![DimKey::parse("-3")], ..base.clone() },
+            Spec { window: vec![0], step: vec![1], stride: vec![1], offsets: vec![0], ..base.clone() },
+            // One element has no stride, and doesn't cross breaks.
+            Spec { stride: vec![5], breaks: vec![40, -7], ..base.clone() },
+            Spec { roi_start: vec![0], roi_end: vec![100], ..base.clone() },
+            // Nothing is padded, missing, or left to chance.
+            Spec { out_of_bounds_policy: OutOfBounds::Pad, fill_value: Some(7.0), ..base.clone() },
+            Spec { out_of_bounds_policy: OutOfBounds::Error, ..base.clone() },
+            Spec { mask_and_scale: true, seed: 9, initial_fill: 3, cross_stores: false, ..base.clone() },
+            Spec { dtype: Some(DType::I16), pick: pick(&[0, 1, -1]), ..base.clone() },
+            // The same array from elsewhere.
+            at(&folder.path().join("g/a")),
+        ],
+        vec![
+            shuffled.clone(),
+            Spec { seed: 0x5eed, ..shuffled.clone() },
+            // More than all are no more than all.
+            Spec { initial_fill: 100, ..shuffled.clone() },
+        ],
+        vec![padded.clone(), Spec { fill_value: Some(0.0), step: vec![3], roi_end: vec![100], ..padded.clone() }],
+        vec![
+            Spec { window: vec![-1], ..base.clone() },
+            Spec { window: vec![100], step: vec![3], ..base.clone() },
+            Spec { window: vec![-1], roi_end: vec![100], out_of_bounds_policy: OutOfBounds::Error, ..base.clone() },
+        ],
+        vec![
+            Spec { mean: vec![1.5], ..stacked.clone() },
+            Spec { mean: vec![1.5; 2], stddev: vec![1.0], dtype: Some(DType::F32), ..stacked.clone() },
+        ],
+        // Of a store that begins at another group.
+        vec![Spec {
+            arrays: named(&["a", "b"]),
+            paths: at(&folder.path().join("g")).paths,
+            mean: vec![1.5],
+            ..stacked
+        }],
+    ];
+    for (i, group) in same.iter().enumerate() {
+        for then in group {
+            // Of one shard, since some have one sample.
+            let state = identity(then).write(&Order::new(&Spec::default(), 1).unwrap(), 0, 0);
+            for (j, other) in same.iter().enumerate() {
+                for now in other {
+                    let read = identity(now).read(&state);
+                    if i == j {
+                        read.unwrap_or_else(|e| panic!("{e}\n{then:?}\n{now:?}"));
+                    } else {
+                        assert!(read.is_err(), "{then:?}\n{now:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn stores_that_are_joined_are_as_good_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, steps) in [("all", 100), ("one", 70), ("two", 30)] {
+        array(&folder.path().join(name), [steps, 3, 5], 7, &json!({}));
+    }
+    let of = |names: &[&str]| Spec {
+        paths: names.iter().map(|n| folder.path().join(n).to_str().unwrap().to_owned()).collect(),
+        window: vec![4],
+        step: vec![1],
+        ..Spec::default()
+    };
+    identity(&of(&["all"])).read(&state(&of(&["one", "two"]))).unwrap();
+    identity(&of(&["one", "two"])).read(&state(&of(&["all"]))).unwrap();
+    identity(&of(&["one", "two"])).read(&state(&of(&["one", "two"]))).unwrap();
+    let message = refusal(&of(&["one", "two"]), &of(&["two", "one"]));
+    assert!(message.contains(r#"stores: ["one","two"] in the checkpoint, ["two","one"] here"#), "{message}");
+    // Unless no sample may reach from one to the next.
+    let apart = |names: &[&str]| Spec { cross_stores: false, ..of(names) };
+    let message = refusal(&apart(&["one", "two"]), &apart(&["all"]));
+    assert!(
+        message.contains(r#"starts: [["67 from 0","27 from 70"]] in the checkpoint, [["97 from 0"]] here"#),
+        "{message}"
+    );
+    let with = Spec { breaks: vec![70], ..of(&["all"]) };
+    identity(&with).read(&state(&apart(&["one", "two"]))).unwrap();
+}
+
+#[test]
+fn arrays_are_told_apart_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for group in ["", "g", "h", "h/g"] {
+        std::fs::create_dir_all(folder.path().join(group)).unwrap();
+        std::fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    }
+    for name in ["a", "a.zarr", "g/a", "g/b", "h/g/a"] {
+        array(&folder.path().join(name), [100, 3, 5], 7, &json!({}));
+    }
+    let inside = |name: &str| Spec { arrays: named(&[name]), ..at(folder.path()) };
+    let root = |path: &str| at(&folder.path().join(path));
+    for (then, now) in [
+        (inside("a"), inside("g/a")),
+        (inside("g/a"), inside("h/g/a")),
+        (inside("a"), inside("a.zarr")),
+        (root("g/a"), root("g/b")),
+        (inside("g/b"), root("g/a")),
+        (inside("g/a"), Spec { arrays: named(&["a"]), ..root("g") }),
+    ] {
+        refusal(&then, &now);
+        refusal(&now, &then);
+    }
+    for (then, now) in
+        [(inside("h/g/a"), root("h/g/a")), (inside("a.zarr"), root("a.zarr")), (root("a.zarr"), root("g/a"))]
+    {
+        identity(&now).read(&state(&then)).unwrap();
+        identity(&then).read(&state(&now)).unwrap();
+    }
+}
+
+#[test]
+fn zeros_have_signs() {
+    let folder = store();
+    let base = Spec { arrays: named(&["g/a"]), dtype: Some(DType::F32), ..at(folder.path()) };
+    let padded = |fill: f64| Spec {
+        window: vec![3],
+        out_of_bounds_policy: OutOfBounds::Pad,
+        fill_value: Some(fill),
+        ..base.clone()
+    };
+    let message = refusal(&padded(-0.0), &padded(0.0));
+    assert!(message.contains("fill_value: \"-0.0\" in the checkpoint, 0.0 here"), "{message}");
+    let centred = |mean: f64| Spec { mean: vec![mean], ..base.clone() };
+    let message = refusal(&centred(0.0), &centred(-0.0));
+    assert!(message.contains("mean: 0.0 in the checkpoint, \"-0.0\" here"), "{message}");
+    identity(&centred(-0.0)).read(&state(&centred(-0.0))).unwrap();
+}
+
+#[test]
+fn what_differs_is_named() {
+    let folder = store();
+    let base = Spec { arrays: named(&["g/a"]), random_shuffle: true, seed: 3, ..at(folder.path()) };
+    let few = Spec { initial_fill: 20, ..base.clone() };
+    let padded = Spec { window: vec![4], step: vec![3], out_of_bounds_policy: OutOfBounds::Pad, ..base.clone() };
+    let crop = |dim: &str| Spec {
+        dims: vec![DimKey::parse("level"), DimKey::parse("x")],
+        window: vec![2, 2],
+        random_crop: vec![DimKey::parse(dim)],
+        ..base.clone()
+    };
+    let pick = |indices: &[i64]| {
+        let pick = vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
+        Spec { pick, ..base.clone() }
+    };
+    let stores = |pick: &str| {
+        let paths = vec![base.paths[0].clone(); 2];
+        Spec { paths, pick: vec![Pick::parse(pick).unwrap()], ..base.clone() }
+    };
+    for (then, now, parts) in [
+        (base.clone(), Spec { seed: 4, ..base.clone() }, &["seed: 3 in the checkpoint, 4 here"][..]),
+        (base.clone(), Spec { seed: -1, ..base.clone() }, &["seed: 3 in the checkpoint, the default here"]),
+        (
+            base.clone(),
+            Spec { step: vec![2], ..base.clone() },
+            &[
+                "step: [1] in the checkpoint, [2] here",
+                r#"starts: [["100 from 0"]] in the checkpoint, [["50 from 0"]] here"#,
+                "samples in an epoch: 100 in the checkpoint, 50 here",
+            ],
+        ),
+        (base.clone(), Spec { roi_start: vec![1], roi_end: vec![-1], ..base.clone() }, &[r#"[["98 from 1"]] here"#]),
+        (base.clone(), Spec { offsets: vec![0, 0], ..base.clone() }, &["offsets: [0] in the checkpoint, [0,0] here"]),
+        (
+            base.clone(),
+            Spec { random_shuffle: false, ..base.clone() },
+            &["random_shuffle: true", "seed: 3", "none here"],
+        ),
+        (
+            base.clone(),
+            Spec { return_index: true, ..base.clone() },
+            &["return_index: false in the checkpoint, true here"],
+        ),
+        (
+            base.clone(),
+            Spec { stack_arrays: true, ..base.clone() },
+            &["stack_arrays: false in the checkpoint, true here"],
+        ),
+        (
+            base.clone(),
+            Spec { mean: vec![0.5], ..base.clone() },
+            &["'a': dtype", "array 'a': mean: none in the checkpoint, 0.5 here"],
+        ),
+        (
+            base.clone(),
+            Spec { dtype: Some(DType::F64), ..base.clone() },
+            &["array 'a': dtype: \"int16\" in the checkpoint, \"float64\" here"],
+        ),
+        (
+            base.clone(),
+            Spec { arrays: named(&["g/b"]), ..base.clone() },
+            &["array 'b': name: \"a\" in the checkpoint, \"b\" here"],
+        ),
+        (
+            base.clone(),
+            Spec { arrays: named(&["b"]), paths: at(&folder.path().join("g")).paths, ..base.clone() },
+            &["name: \"a\""],
+        ),
+        (
+            base.clone(),
+            Spec { arrays: Vec::new(), paths: at(&folder.path().join("g/b")).paths, ..base.clone() },
+            &["name: \"a\""],
+        ),
+        (base.clone(), pick(&[0, 1]), &[r#"array 'a': shape: ["time",3,5] in the checkpoint, ["time",2,5] here"#]),
+        (pick(&[1, 2]), pick(&[2, 1]), &[r#"shape: ["time",[1,2],5] in the checkpoint, ["time",[2,1],5] here"#]),
+        (
+            stores("level=1,2|2,1"),
+            stores("level=1,2"),
+            &[r#"["time",[[1,2],[2,1]],5] in the checkpoint, ["time",[1,2],5] here"#],
+        ),
+        (few.clone(), Spec { initial_fill: 21, ..base.clone() }, &["initial_fill: 20 in the checkpoint, 21 here"]),
+        (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
+        (
+            padded.clone(),
+            Spec { fill_value: Some(f64::NAN), ..padded.clone() },
+            &["fill_value: 0.0 in the checkpoint, \"NaN\" here"],
+        ),
+        (
+            padded.clone(),
+            Spec { breaks: vec![50], ..padded.clone() },
+            &["region and breaks: [[0,100]] in the checkpoint, [[0,50,100]] here"],
+        ),
+        (crop("level"), crop("x"), &[r#"random_crop: ["level"] in the checkpoint, ["x"] here"#]),
+        (Spec { stride: vec![2], ..padded.clone() }, padded, &["stride: [2] in the checkpoint, [1] here"]),
+    ] {
+        let message = refusal(&then, &now);
+        for part in parts {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+        refusal(&now, &then);
+    }
+}
+
+#[test]
+fn windows_beyond_a_break_from_their_start_count() {
+    let folder = store();
+    let of = |offsets: &[i64], breaks: &[i64]| Spec {
+        arrays: named(&["g/a"]),
+        offsets: offsets.to_vec(),
+        breaks: breaks.to_vec(),
+        out_of_bounds_policy: OutOfBounds::Pad,
+        ..at(folder.path())
+    };
+    let name = "windows beyond a break from their start";
+    for (offsets, breaks, expected) in [
+        (&[6][..], &[50][..], json!("read")),
+        (&[-6], &[50], json!("read")),
+        // Without a break before them, or with a window at the start, nothing was read otherwise before.
+        (&[6], &[], Value::Null),
+        (&[0, 6], &[50], Value::Null),
+        (&[-6, 6], &[50], Value::Null),
+        // No segment has room for one.
+        (&[10, 70], &[50], Value::Null),
+    ] {
+        let spec = of(offsets, breaks);
+        let mut then: Value = serde_json::from_str(&state(&spec)).unwrap();
+        assert_eq!(then["cut"][name], expected, "{offsets:?} {breaks:?}");
+        then["cut"].as_object_mut().unwrap().remove(name);
+        assert_eq!(identity(&spec).read(&then.to_string()).is_ok(), expected.is_null(), "{offsets:?} {breaks:?}");
+    }
+}
+
+#[test]
+fn decoding_counts_where_there_is_something_to_decode() {
+    let folder = tempfile::tempdir().unwrap();
+    array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));
+    array(&folder.path().join("packed"), [100, 3, 5], 7, &json!({"scale_factor": 0.5}));
+    array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
+    let of = |name: &str, mask_and_scale| Spec { mask_and_scale, ..at(&folder.path().join(name)) };
+    identity(&of("plain", true)).read(&state(&of("plain", false))).unwrap();
+    let message = refusal(&of("packed", true), &of("packed", false));
+    assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
+    // Bits that are only read as another type.
+    let cast = |mask_and_scale| Spec { dtype: Some(DType::F32), ..of("unsigned", mask_and_scale) };
+    let message = refusal(&cast(true), &cast(false));
+    assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
+}
+
+#[test]
+fn chunks_count_where_the_order_depends_on_them() {
+    let folder = tempfile::tempdir().unwrap();
+    array(&folder.path().join("old/a"), [100, 3, 5], 7, &json!({}));
+    array(&folder.path().join("new/a"), [100, 3, 5], 8, &json!({}));
+    let of = |name: &str, random_shuffle| {
+        let path = folder.path().join(name).join("a");
+        Spec { random_shuffle, initial_fill: 20, ..at(&path) }
+    };
+    identity(&of("new", false)).read(&state(&of("old", false))).unwrap();
+    let message = refusal(&of("old", true), &of("new", true));
+    assert!(
+        message.contains("samples that share chunks: [[\"14 times 7\",\"1 times 2\"]] in the checkpoint"),
+        "{message}"
+    );
+}
+
+#[test]
+fn long_lists_stay_short_and_still_differ() {
+    let folder = store();
+    let long = |last: i64| {
+        let offsets = (0..9_000).map(|i| i % 50).chain([last]).collect();
+        Spec { arrays: named(&["g/a"]), offsets, ..at(folder.path()) }
+    };
+    let text = state(&long(1));
+    assert!(text.len() < 2000, "{}", text.len());
+    assert!(identity(&long(1)).read(&text).is_ok());
+    let message = refusal(&long(1), &long(2));
+    assert!(message.contains("offsets: \"9001 entries with hash"), "{message}");
+}
+
+#[test]
+fn what_is_no_state_is_refused() {
+    let folder = store();
+    let it = identity(&Spec { arrays: named(&["g/a"]), ..at(folder.path()) });
+    let good: Value = serde_json::from_str(&it.write(&order(), 0, 8)).unwrap();
+    let with = |pointer: &str, value: Value| {
+        let mut state = good.clone();
+        *state.pointer_mut(pointer).unwrap() = value;
+        it.read(&state.to_string()).unwrap_err().message().to_owned()
+    };
+    assert!(with("/version", json!(1)).contains("version 1 of the format"));
+    assert!(with("/format", json!("other")).contains("expected the state"));
+    for (pointer, value) in [
+        ("/legs", json!([])),
+        ("/legs/0/num_shards", json!(0)),
+        ("/legs/0/num_shards", json!(1u64 << 40)),
+        ("/legs/0/batch_size", json!(0)),
+        ("/legs/0/delivered", json!(u64::MAX)),
+        ("/legs/0/delivered", json!(-1)),
+        ("/legs/0/delivered", json!(16)),
+        ("/epoch", json!(1)),
+        ("/position", json!(9)),
+        ("/position", json!("8")),
+        ("/shard_id", json!(1)),
+        ("/shard_id", json!(2)),
+        ("/legs/0/epoch", json!(1.5)),
+        ("/legs/0/pad_last_batch", json!(1)),
+        ("/cut", json!([])),
+        ("/folder", json!(1)),
+        ("/arrays", json!({})),
+        ("/arrays/0", json!(3)),
+    ] {
+        let message = with(pointer, value);
+        assert!(message.contains("damaged"), "{pointer}: {message}");
+    }
+    for text in ["", "{", "[]", "\u{1F980}", &"[".repeat(100_000), &" ".repeat(MAX_BYTES + 1)] {
+        assert!(it.read(text).unwrap_err().message().contains("expected the state"), "{text}");
+    }
+}
+
+/// A state that was written down once: it must be readable for ever.
+#[test]
+fn golden() {
+    let text = r#"{"format":"dali_zarr.reader","version":2,"package":"0.1.0","epoch":0,"position":8,"shard_id":0,
+        "legs":[{"num_shards":2,"batch_size":8,"pad_last_batch":true,"stick_to_shard":false,"epoch":0,"rest":0,
+        "delivered":8}],"samples":100,"cut":{"stack_arrays":false,"dims":["time"],"window":[0],"stride":[1],"step":[1],
+        "starts":[["100 from 0"]],"random_crop":[],"offsets":[0],"region and breaks":null,"fill_value":null,
+        "random_shuffle":true,"shuffle_after_epoch":false,"seed":3,"initial_fill":20,
+        "samples that share chunks":[["14 times 7","1 times 2"]],"return_index":false},"folder":"g","arrays":[{"name":"a",
+        "dims":["time","level","x"],"shape":["time",3,5],"stored dtype":"int16","mask_and_scale":null,"dtype":"int16",
+        "mean":null,"stddev":null}]}"#;
+    let folder = store();
+    let spec = Spec { arrays: named(&["g/a"]), seed: 3, random_shuffle: true, initial_fill: 20, ..at(folder.path()) };
+    assert_eq!(identity(&spec).read(text).unwrap(), order().segments(8));
+    let (now, then): (Value, Value) =
+        (serde_json::from_str(&state(&spec)).unwrap(), serde_json::from_str(text).unwrap());
+    assert_eq!(now, then);
+}
+
+#[test]
+fn readers_of_a_store_that_moved_agree() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let readers = folders.each_ref().map(|folder| {
+        array(&folder.path().join("a"), [100, 3, 5], 7, &json!({}));
+        Reader::open(at(&folder.path().join("a"))).unwrap()
+    });
+    identity(&at(&folders[1].path().join("a"))).read(&readers[0].state()).unwrap();
+}

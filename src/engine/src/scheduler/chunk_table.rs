@@ -1,0 +1,182 @@
+//! The chunks and reads that the scheduler tracks.
+
+use std::ops::{Index, IndexMut};
+
+use dali_zarr_kernels::Layout;
+use smallvec::SmallVec;
+
+use super::queue::Wanted;
+use crate::chunk_index::Place;
+use crate::error::Error;
+use crate::memory::{Span, arena};
+use crate::messages::{GroupId, Handle};
+use crate::plan::{ChunkId, ChunkMap};
+
+/// The state of a chunk.
+#[derive(Debug)]
+pub(super) enum ChunkState {
+    /// In the queue of wanted chunks.
+    Wanted,
+    /// Its shard's index is being read.
+    AwaitsIndex,
+    /// Being read.
+    Fetching,
+    /// Read, or decoded by the CPU for a GPU. It waits for a lane.
+    Fetched,
+    /// In a task of the decode threads, or in a wave.
+    Decoding,
+    /// Decoded, in its slot.
+    Ready,
+    /// The store does not have it.
+    Missing,
+    /// It could not be read or decoded.
+    Failed(Error),
+    /// Removed from the table. Its handle is free.
+    Gone,
+}
+
+impl ChunkState {
+    /// Whether the outcome is known (decoded, missing or failed), so that its users can be served.
+    pub fn is_resolved(&self) -> bool {
+        matches!(self, Self::Ready | Self::Missing | Self::Failed(_))
+    }
+}
+
+/// A chunk that a planned batch needs.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub id: ChunkId,
+    /// Where the chunk lies and how it is decoded.
+    pub place: Place,
+    pub state: ChunkState,
+    /// Its place in the queue among the chunks of one batch.
+    pub order: u64,
+    /// Whether it was read before, and evicted since.
+    pub read: bool,
+    /// Encoded bytes, if they are more than is usually reserved ([`super::oversized`]).
+    pub oversized: Option<usize>,
+    /// Whether it must be read alone, because a merged read with it failed.
+    pub unmerged: bool,
+    /// Uses that have not been served, in order: the batch, and the use in the batch's plan.
+    pub users: SmallVec<[(u64, u32); 2]>,
+    /// Batches that the current task or wave serves.
+    pub serving: SmallVec<[u64; 2]>,
+    /// Its decoded bytes, unless they are decoded to an output.
+    pub slot: Option<arena::Range>,
+    /// The order of the bytes in the slot, once the chunk is decoded.
+    pub layout: Layout,
+    /// How many tasks and waves use its memory.
+    pub pins: u32,
+    /// Its encoded bytes, and the read that brought them.
+    pub payload: Option<(GroupId, Span)>,
+    /// The part of an output to which it is decoded, instead of a slot.
+    pub output_span: Option<Span>,
+    /// Page-locked memory, if the CPU decodes it for a GPU.
+    pub host_decoded: Option<arena::Range>,
+}
+
+/// The chunks that planned batches need. They are found by id, or by a handle without a look-up.
+#[derive(Default)]
+pub(super) struct Table {
+    handles: ChunkMap<Handle>,
+    chunks: Vec<Chunk>,
+    free: Vec<Handle>,
+}
+
+impl Table {
+    /// The handle of a chunk, and whether it was added. A new chunk is wanted, with this place in the queue.
+    pub fn entry(&mut self, id: ChunkId, place: Place, order: u64) -> (Handle, bool) {
+        if let Some(&handle) = self.handles.get(&id) {
+            return (handle, false);
+        }
+        let chunk = Chunk {
+            id,
+            place,
+            state: ChunkState::Wanted,
+            order,
+            read: false,
+            oversized: None,
+            unmerged: false,
+            users: SmallVec::new(),
+            serving: SmallVec::new(),
+            slot: None,
+            layout: Layout::NONE,
+            pins: 0,
+            payload: None,
+            output_span: None,
+            host_decoded: None,
+        };
+        let handle = match self.free.pop() {
+            Some(handle) => {
+                self[handle] = chunk;
+                handle
+            }
+            None => {
+                self.chunks.push(chunk);
+                (self.chunks.len() - 1) as Handle
+            }
+        };
+        self.handles.insert(id, handle);
+        (handle, true)
+    }
+
+    /// All chunks in the table.
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().filter(|chunk| !matches!(chunk.state, ChunkState::Gone))
+    }
+
+    /// All chunks in the table, and where each lies.
+    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
+        self.chunks.iter_mut().filter(|c| !matches!(c.state, ChunkState::Gone)).map(|c| (c.id, &mut c.place))
+    }
+
+    /// Removes a chunk.
+    pub fn remove(&mut self, handle: Handle) {
+        let chunk = &mut self[handle];
+        chunk.state = ChunkState::Gone;
+        chunk.order = 0;
+        let id = chunk.id;
+        self.handles.remove(&id);
+        self.free.push(handle);
+    }
+
+    /// Whether an entry of the queue is up to date: the chunk is still wanted, was not queued again since, and this
+    /// batch is its first user.
+    pub fn wanted(&self, w: &Wanted) -> bool {
+        let chunk = &self[w.handle];
+        chunk.order == w.order
+            && matches!(chunk.state, ChunkState::Wanted)
+            && chunk.users.first().is_some_and(|&(batch, _)| batch == w.batch)
+    }
+}
+
+impl Index<Handle> for Table {
+    type Output = Chunk;
+    fn index(&self, handle: Handle) -> &Chunk {
+        &self.chunks[handle as usize]
+    }
+}
+
+impl IndexMut<Handle> for Table {
+    fn index_mut(&mut self, handle: Handle) -> &mut Chunk {
+        &mut self.chunks[handle as usize]
+    }
+}
+
+/// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
+pub(super) type Member = (Handle, usize, Option<usize>);
+
+/// A read in progress, or whose bytes are still in use.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The staging memory that was reserved for it. `None`: it was read to its final place.
+    pub staging: Option<arena::Range>,
+    /// Device memory that GPUDirect Storage read it to.
+    pub gds_buffer: Option<arena::Range>,
+    pub chunks: Vec<Member>,
+    pub to: Span,
+    /// How many chunks still need the memory.
+    pub remaining: u32,
+    /// Whether it is a request to a remote store.
+    pub remote: bool,
+}

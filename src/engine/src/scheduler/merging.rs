@@ -1,0 +1,306 @@
+//! Admits chunks that lie in one object with others: inner chunks of shards, and ranges of files that references or
+//! manifests name. One read may serve several of them.
+
+use std::sync::Arc;
+
+use super::Scheduler;
+use super::admission::{Admission, MemoryKind, MemoryShortage};
+use super::chunk_table::ChunkState;
+use super::queue::Wanted;
+use super::shard_indexes::{Ask, Known};
+use crate::chunk_index::{Location, Place, Range, Route, ShardId, ShardIndex};
+use crate::error::{Error, Result};
+use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
+use crate::memory::{Span, arena};
+use crate::messages::{Handle, ReadRange};
+use crate::store::Extent;
+
+/// Wanted chunks that are searched for neighbours in the same object.
+const MERGE_SEARCH: usize = 4096;
+/// The search ends after this many chunks of other objects in a row. Chunks of one shard are planned one after the
+/// other. In files, the variables of a sample lie apart.
+const MERGE_OTHERS: usize = 64;
+
+/// A wanted chunk, and its range in the object.
+#[derive(Clone, Copy)]
+struct Inner {
+    offset: u64,
+    len: u64,
+    handle: Handle,
+}
+
+impl Scheduler {
+    pub(super) fn admit_shard(&mut self, head: Wanted, shard: ShardId, entry: usize) -> Admission {
+        let handle = head.handle;
+        let known = match self.shards.get(shard, handle) {
+            Ok(known) => known,
+            Err(Ask::Full) => return Admission::Later,
+            Err(ask) => {
+                let chunk = &mut self.chunks[handle];
+                chunk.state = ChunkState::AwaitsIndex;
+                if ask == Ask::Read {
+                    self.index_reads_in_flight += 1;
+                    self.s.fetch.index(shard, self.s.shared.chunk_index.key(chunk.id));
+                }
+                return Admission::Done;
+            }
+        };
+        let found = match &*known {
+            Known::Missing => Ok(None),
+            Known::Index(index) => match self.range_in_shard(handle, index, entry) {
+                Ok(Some((offset, len))) => Ok(Some((index, Inner { offset, len, handle }))),
+                Ok(None) => Ok(None),
+                Err(e) => Err(e),
+            },
+        };
+        let (index, inner) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                self.resolve(handle, ChunkState::Missing);
+                return Admission::Done;
+            }
+            Err(e) => {
+                self.resolve(handle, ChunkState::Failed(e));
+                return Admission::Done;
+            }
+        };
+        let in_shard = |w: &Wanted| match self.chunks[w.handle].place.location {
+            Location::Shard(other, entry) if other == shard => Some(self.range_in_shard(w.handle, index, entry)),
+            _ => None,
+        };
+        let members = self.neighbours(head, inner, 0, in_shard);
+        self.admit_some(head, members, (None, index.version.clone()))
+    }
+
+    /// Admits a chunk that is a range of an object, merged with its neighbours.
+    pub(super) fn admit_range(&mut self, head: Wanted, range: Range) -> Admission {
+        let handle = head.handle;
+        let (shared, has_cache) = (&self.s.shared, self.s.shared.cache.is_some());
+        // With a disk cache the chunk is read by its key, because the cache asks the store for the version of the key.
+        if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].unmerged {
+            return self.admit_unmerged(head);
+        }
+        // If its size is wrong, reading it gives the error.
+        let Ok(inner) = self.checked(handle, range) else { return self.admit_unmerged(head) };
+        let in_object = |w: &Wanted| match self.chunks[w.handle].place.location {
+            Location::Range(other) if other.object == range.object && !self.chunks[w.handle].unmerged => {
+                Some(self.checked(w.handle, other).map(|inner| Some((inner.offset, inner.len))))
+            }
+            _ => None,
+        };
+        let mut members = self.neighbours(head, inner, MERGE_OTHERS, in_object);
+        // With a cache a single chunk is read by its range too, so that it has the same name in the cache as in a
+        // merged read.
+        if members.len() == 1 && !has_cache {
+            return self.admit_unmerged(head);
+        }
+        let extent = |m: &Inner| self.s.shared.chunk_index.extent(self.chunks[m.handle].id);
+        let Some(Extent { object, version, .. }) = extent(&inner) else { return self.admit_unmerged(head) };
+        members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
+        self.admit_some(head, members, (Some(object), version))
+    }
+
+    /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
+    pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
+        let handle = head.handle;
+        let (chunk_index, id) = (Arc::clone(&self.s.shared.chunk_index), self.chunks[handle].id);
+        // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them all.
+        if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
+            self.locate(shard);
+            return match self.chunks[handle].place.location {
+                Location::Range(range) => self.admit_range(head, range),
+                _ => self.admit_unmerged(head),
+            };
+        }
+        match self.shards.get(shard, handle) {
+            Ok(_) => self.admit_unmerged(head),
+            Err(Ask::Full) => Admission::Later,
+            Err(ask) => {
+                self.chunks[handle].state = ChunkState::AwaitsIndex;
+                if ask == Ask::Read {
+                    self.index_reads_in_flight += 1;
+                    self.s.fetch.index(shard, chunk_index.key(id));
+                }
+                Admission::Done
+            }
+        }
+    }
+
+    /// Looks up the locations of all chunks that waited for an index of their store.
+    pub(super) fn locate(&mut self, index: ShardId) {
+        let chunk_index = Arc::clone(&self.s.shared.chunk_index);
+        if chunk_index.sharded(index.array, index.part).is_some() {
+            return;
+        }
+        for (id, place) in self.chunks.places().filter(|(_, place)| place.location == Location::Unread(index)) {
+            place.location = chunk_index.location(id);
+        }
+    }
+
+    fn admit_unmerged(&mut self, head: Wanted) -> Admission {
+        if self.admit_key(head) { Admission::Done } else { Admission::NoRoom }
+    }
+
+    /// The range of a chunk in an object, after checking that its size is possible.
+    fn checked(&self, handle: Handle, Range { offset, len, .. }: Range) -> Result<Inner> {
+        self.check_encoded(handle, len, "the references")?;
+        Ok(Inner { offset, len, handle })
+    }
+
+    /// Reads these chunks of an object in one read, or as many of them as there is memory for.
+    fn admit_some(
+        &mut self,
+        head: Wanted,
+        mut members: Vec<Inner>,
+        object: (Option<Arc<str>>, Option<Arc<str>>),
+    ) -> Admission {
+        while let Err(kind) = self.admit_members(&members, &object) {
+            if members.len() == 1 || !self.idle() {
+                let takes = members.iter().map(|m| self.takes_decoded(m.handle));
+                let (host_decoded, slots) = takes.fold((0, 0), |sum, takes| (sum.0 + takes.0, sum.1 + takes.1));
+                let staging = host_decoded + arena::rounded(span_of(&members).1);
+                self.shortage = Some(MemoryShortage { staging, slots, kind, batch: head.batch });
+                return Admission::NoRoom;
+            }
+            // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
+            // The ranges that this attempt took and gave back may lie in the middle of the memory.
+            self.join_free_memory();
+            let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
+            let half = members.len() / 2;
+            members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
+            if members.len() == 1 && object.0.is_some() && self.s.shared.cache.is_none() {
+                return self.admit_unmerged(head);
+            }
+        }
+        Admission::Done
+    }
+
+    /// The wanted chunks of the same object that lie so near `inner` that one read serves them, by offset. `place`
+    /// gives the range of a chunk if it lies in the object. The search ends after more than `others` chunks in a row
+    /// that don't.
+    fn neighbours(
+        &self,
+        head: Wanted,
+        inner: Inner,
+        others: usize,
+        place: impl Fn(&Wanted) -> Option<Result<Option<(u64, u64)>>>,
+    ) -> Vec<Inner> {
+        let mut all = vec![inner];
+        let mut in_row = 0;
+        for w in self.queue.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
+            if !self.chunks.wanted(&w) {
+                continue;
+            }
+            match place(&w) {
+                Some(range) => {
+                    in_row = 0;
+                    // A chunk with a wrong range fails in its own turn.
+                    if let Ok(Some((offset, len))) = range {
+                        all.push(Inner { offset, len, handle: w.handle });
+                    }
+                }
+                None if in_row < others => in_row += 1,
+                None => break,
+            }
+        }
+        // Writers that encode in parallel store the chunks of a shard in any order.
+        all.sort_unstable_by_key(|m| m.offset);
+        let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
+        let (mut first, mut last) = (at, at);
+        let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
+        let merge = if self.chunks[head.handle].place.remote { MERGE_REMOTE } else { MERGE_LOCAL };
+        let most = merge.limit.max(inner.len);
+        // Wanted bytes, and unwanted bytes between them.
+        let (mut wanted, mut wasted) = (inner.len, 0u64);
+        let mut near = |gap: u64, len: u64| {
+            let fits = merge.spans(gap, wanted, wasted);
+            if fits {
+                (wanted, wasted) = (wanted + len, wasted + gap);
+            }
+            fits
+        };
+        loop {
+            let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
+            let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
+            if let Some((start, end)) = after
+                && end.max(to) - from <= most
+                && near(start.saturating_sub(to), end - start)
+            {
+                last += 1;
+                to = to.max(end);
+            } else if let Some((start, end)) = before
+                && to - start <= most
+                && near(from.saturating_sub(end), end - start)
+            {
+                first -= 1;
+                from = start;
+            } else {
+                all.truncate(last + 1);
+                all.drain(..first);
+                return all;
+            }
+        }
+    }
+
+    /// Reserves memory for all members and starts the read.
+    ///
+    /// Which kind of memory was short. Nothing is reserved then.
+    fn admit_members(
+        &mut self,
+        members: &[Inner],
+        (object, version): &(Option<Arc<str>>, Option<Arc<str>>),
+    ) -> Result<(), MemoryKind> {
+        let (from, bytes) = span_of(members);
+        let staging = self.reserve(false, bytes).ok_or(MemoryKind::Staging)?;
+        for (i, member) in members.iter().enumerate() {
+            if let Err(kind) = self.reserve_decoded(member.handle) {
+                members[..i].iter().for_each(|m| self.unreserve_decoded(m.handle));
+                self.s.staging.arena.release(staging);
+                return Err(kind);
+            }
+        }
+        let gds_buffer = match self.reserve_gds_buffer(members[0].handle, bytes) {
+            Ok(gds_buffer) => gds_buffer,
+            Err(kind) => {
+                members.iter().for_each(|m| self.unreserve_decoded(m.handle));
+                self.s.staging.arena.release(staging);
+                return Err(kind);
+            }
+        };
+        let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
+        let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
+        let of = self.chunks[members[0].handle].id;
+        let what = (object.clone(), ReadRange::From(from), version.clone());
+        self.read(chunks, (Some(staging), gds_buffer), to, what, of);
+        Ok(())
+    }
+
+    /// The range of an inner chunk (`None`: it is missing), after checking that its size is possible.
+    fn range_in_shard(&self, handle: Handle, index: &ShardIndex, entry: usize) -> Result<Option<(u64, u64)>> {
+        let Some((offset, len)) = index.entries.get(entry) else { return Ok(None) };
+        self.check_encoded(handle, len, "the shard's index")?;
+        Ok(Some((offset, len)))
+    }
+
+    /// Checks that a chunk of this decoded size may have so many encoded bytes.
+    fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
+        let chunk_index = &self.s.shared.chunk_index;
+        let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
+        match route {
+            Route::Raw if len == decoded as u64 => Ok(()),
+            Route::Raw => Err(Error::runtime(format!(
+                "{}: expected {decoded} bytes, but found {len} in {source}; it is damaged",
+                chunk_index.name(id)
+            ))),
+            _ if len <= chunk_index.part(id).format.usual_encoded_bytes(decoded) as u64 => Ok(()),
+            _ => self.holds(handle, len),
+        }
+    }
+}
+
+/// The offset of the first of `members` in the object, and the bytes from there to the end of the last one.
+fn span_of(members: &[Inner]) -> (u64, usize) {
+    let from = members.iter().map(|m| m.offset).min().unwrap_or(0);
+    let to = members.iter().map(|m| m.offset + m.len).max().unwrap_or(0);
+    (from, (to - from) as usize)
+}

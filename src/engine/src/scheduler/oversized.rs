@@ -1,0 +1,60 @@
+//! Chunks with more encoded bytes than usual encoders write: with skippable frames, empty members or gaps. They are
+//! rare, so no memory is reserved for them in advance. When a value's size or a shard's index shows one, it is read
+//! again with enough memory.
+
+use super::Scheduler;
+use super::chunk_table::ChunkState;
+use crate::error::{Error, Result};
+use crate::memory::arena::rounded;
+use crate::messages::{GroupId, Handle};
+
+impl Scheduler {
+    /// A value has `bytes` bytes, which is more than was reserved, so it was not read. The chunk is queued again.
+    pub(super) fn oversized(&mut self, group: GroupId, handle: Handle, bytes: usize) {
+        self.release_group(group, 1);
+        self.unreserve_decoded(handle);
+        let allowed = match self.chunks[handle].oversized.replace(bytes) {
+            None => self.holds(handle, bytes as u64),
+            // The value changes while it is read. Another try could find it longer still, without end.
+            Some(before) => Err(Error::runtime(format!(
+                "{}: expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read",
+                self.s.shared.chunk_index.name(self.chunks[handle].id)
+            ))),
+        };
+        match allowed {
+            Ok(()) => self.requeue(handle),
+            Err(e) => self.resolve(handle, ChunkState::Failed(e)),
+        }
+    }
+
+    /// Checks that a chunk may have so many encoded bytes, and that they fit in memory when nothing else is there.
+    ///
+    /// If not. Where memory is too small, the error names a limit that is enough.
+    pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
+        let chunk_index = &self.s.shared.chunk_index;
+        let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);
+        let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
+        let wrong = |e: String| Err(Error::runtime(e).within(chunk_index.name(id)));
+        let encoded = match usize::try_from(encoded) {
+            Ok(encoded) if encoded <= most => encoded,
+            _ => {
+                return wrong(format!(
+                    "expected at most {most} encoded bytes for {decoded} decoded ones, but found {encoded}; the chunk is damaged"
+                ));
+            }
+        };
+        // On the CPU the decoded chunk lies in the same block, unless it is decoded to an output.
+        let beside = if self.s.lanes.is_none() || self.decodes_on_host(handle) { rounded(decoded) } else { 0 };
+        let capacity = self.s.staging.arena.capacity();
+        let needed = rounded(encoded).saturating_add(beside);
+        if needed <= capacity {
+            return Ok(());
+        }
+        wrong(format!(
+            "expected at most {} encoded bytes for {decoded} decoded ones, for which there is memory, but found {encoded}; give a \
+             host_memory_limit of {} or more, unless the chunk is damaged",
+            capacity.saturating_sub(beside),
+            self.s.rules.room.limit_for(needed)
+        ))
+    }
+}

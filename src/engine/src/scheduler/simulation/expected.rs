@@ -1,0 +1,113 @@
+//! Checks each batch of a simulated reader: every element of its outputs is written once, from the right chunk.
+
+use std::collections::{HashMap, VecDeque};
+
+use dali_zarr_kernels::{Job, Source};
+
+use crate::error::{Error, Result};
+use crate::plan::{BatchPlan, ChunkId};
+use crate::scheduler::batches::Batches;
+
+/// The jobs of a planned batch.
+struct Expected {
+    /// The chunk that each job reads. `None`: it fills elements outside of the region of interest.
+    jobs: Vec<Option<ChunkId>>,
+    done: Vec<bool>,
+    /// By output, and by the first byte that is written there.
+    by_place: HashMap<(u32, u64), usize>,
+}
+
+/// The batches that were planned and not delivered yet.
+pub(super) struct Batched {
+    first: u64,
+    list: VecDeque<Expected>,
+    /// Bytes of each output of a batch.
+    output_bytes: Vec<u64>,
+}
+
+impl Batched {
+    pub fn new(output_bytes: Vec<u64>) -> Self {
+        Self { first: 0, list: VecDeque::new(), output_bytes }
+    }
+
+    /// One more batch is planned.
+    pub fn plan(&mut self, plan: &BatchPlan) {
+        let mut expected = Expected { jobs: Vec::new(), done: Vec::new(), by_place: HashMap::new() };
+        let mut add = |job: &Job, chunk| {
+            expected.by_place.insert((job.reserved, job.dst), expected.jobs.len());
+            expected.jobs.push(chunk);
+        };
+        for chunk_use in &plan.uses {
+            plan.jobs[chunk_use.jobs.clone()].iter().for_each(|job| add(job, Some(chunk_use.chunk)));
+        }
+        plan.pads.iter().for_each(|job| add(job, None));
+        expected.done = vec![false; expected.jobs.len()];
+        self.list.push_back(expected);
+    }
+
+    /// The batch and the job that writes at an address.
+    fn find(&mut self, address: u64, batches: &Batches) -> Result<(&mut Expected, usize)> {
+        for (i, batch) in batches.list.iter().enumerate() {
+            for (output, (&base, &bytes)) in batch.outputs.iter().zip(&self.output_bytes).enumerate() {
+                if (base..base + bytes).contains(&address) {
+                    let number = batches.first + i as u64;
+                    let expected = &mut self.list[(number - self.first) as usize];
+                    let job = expected.by_place.get(&(output as u32, address - base)).copied();
+                    let job =
+                        job.ok_or_else(|| Error::runtime(format!("batch {number} has no job at {address:#x}")))?;
+                    return Ok((expected, job));
+                }
+            }
+        }
+        Err(Error::runtime(format!("a job writes to {address:#x}, which belongs to no batch in preparation")))
+    }
+
+    /// The chunk that a job must read, before or when it runs.
+    ///
+    /// # Errors
+    /// If the job belongs to no batch, fills what isn't missing, or reads where there is nothing to be read.
+    pub fn chunk_of(
+        &mut self,
+        job: &Job,
+        batches: &Batches,
+        missing: impl Fn(ChunkId) -> bool,
+    ) -> Result<Option<ChunkId>> {
+        let (expected, at) = self.find(job.dst, batches)?;
+        let chunk = expected.jobs[at];
+        match (chunk, job.source) {
+            (None, source) if source == Source::Pad as u32 => Ok(None),
+            (Some(chunk), source) if source == Source::Fill as u32 && missing(chunk) => Ok(None),
+            (Some(chunk), source) if source == Source::Chunk as u32 => Ok(Some(chunk)),
+            _ => Err(Error::runtime(format!("a job has source {} where {chunk:?} is expected", job.source))),
+        }
+    }
+
+    /// Records that the job which writes at an address has run.
+    ///
+    /// If it ran before, or no job should write there.
+    pub fn done(&mut self, address: u64, batches: &Batches) -> Result<()> {
+        let (expected, at) = self.find(address, batches)?;
+        if std::mem::replace(&mut expected.done[at], true) {
+            return Err(Error::runtime(format!("the job at {address:#x} runs twice")));
+        }
+        Ok(())
+    }
+
+    /// The next batch is delivered. An error must come from a chunk that failed.
+    ///
+    /// # Errors
+    /// If it is incomplete, or failed for no reason.
+    pub fn deliver(&mut self, error: Option<&Error>, failed: impl Fn(ChunkId) -> bool) -> Result<()> {
+        let number = self.first;
+        let expected = self.list.pop_front().ok_or_else(|| Error::runtime("a batch that was never planned"))?;
+        self.first += 1;
+        let left = expected.done.iter().filter(|done| !**done).count();
+        match error {
+            None if left > 0 => Err(Error::runtime(format!("batch {number} is delivered with {left} jobs left"))),
+            Some(e) if !expected.jobs.iter().flatten().any(|&chunk| failed(chunk)) => {
+                Err(e.within(format!("batch {number} fails though none of its chunks did")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The memory of a simulated reader: what each unit of memory holds. Units have the size of the arena's alignment.
+
+use super::{SLOTS, STAGING};
+use crate::error::{Error, Result};
+use crate::memory::Span;
+use crate::memory::arena::ALIGN;
+use crate::messages::GroupId;
+use crate::plan::ChunkId;
+
+/// What a unit of memory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Nothing,
+    /// A read writes to it.
+    Reading(GroupId),
+    /// The bytes of a read.
+    Read(GroupId),
+    /// A decoder writes to it, or a copy to the device.
+    Decoding(ChunkId),
+    /// The decoded bytes of a chunk.
+    Decoded(ChunkId),
+}
+
+/// The blocks of memory. Addresses elsewhere are those of outputs, which [`super::expected`] looks after.
+pub(super) struct Memory {
+    /// First address and units.
+    blocks: [(u64, Vec<Content>); 2],
+}
+
+impl Memory {
+    /// Blocks of so many bytes: of host memory for chunks, and of device memory for decoded ones.
+    pub fn new(staging: usize, slots: usize) -> Self {
+        let units = |bytes: usize| vec![Content::Nothing; bytes.div_ceil(ALIGN)];
+        Self { blocks: [(STAGING, units(staging)), (SLOTS, units(slots))] }
+    }
+
+    /// The units of a span; `None` if it lies in no block.
+    ///
+    /// # Errors
+    /// If it reaches beyond its block.
+    fn units(&mut self, span: Span) -> Result<Option<&mut [Content]>> {
+        let outputs = super::OUTPUTS;
+        for (base, units) in &mut self.blocks {
+            let end = *base + (units.len() * ALIGN) as u64;
+            if (*base..end).contains(&span.address) && span.address < outputs {
+                let first = (span.address - *base) as usize / ALIGN;
+                let last = ((span.address - *base) as usize + span.len.max(1)).div_ceil(ALIGN);
+                let found = units.get_mut(first..last);
+                return found.map(Some).ok_or_else(|| Error::runtime(format!("{span:?} reaches beyond its block")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Records that a write to a span begins.
+    ///
+    /// If another write to it is under way.
+    pub fn begin(&mut self, span: Span, writing: Content) -> Result<()> {
+        for unit in self.units(span)?.into_iter().flatten() {
+            if matches!(unit, Content::Reading(_) | Content::Decoding(_)) {
+                return Err(Error::runtime(format!("{span:?} is given to {writing:?}, but {unit:?} goes on")));
+            }
+            *unit = writing;
+        }
+        Ok(())
+    }
+
+    /// Changes the content of a span.
+    ///
+    /// # Errors
+    /// If it holds something else.
+    pub fn change(&mut self, span: Span, from: Content, to: Content) -> Result<()> {
+        for unit in self.units(span)?.into_iter().flatten() {
+            if *unit != from {
+                return Err(Error::runtime(format!("{span:?}: expected {from:?}, but found {unit:?}")));
+            }
+            *unit = to;
+        }
+        Ok(())
+    }
+
+    /// Checks that all of a span holds this content.
+    ///
+    /// The content that was found instead.
+    pub fn expect(&mut self, span: Span, content: Content) -> Result<()> {
+        let units = self.units(span)?.ok_or_else(|| Error::runtime(format!("{span:?} is in no block")))?;
+        match units.iter().find(|unit| **unit != content) {
+            Some(unit) => Err(Error::runtime(format!("{span:?}: expected {content:?}, but found {unit:?}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the span lies in a block.
+    pub fn holds(&mut self, span: Span) -> bool {
+        matches!(self.units(span), Ok(Some(_)))
+    }
+}

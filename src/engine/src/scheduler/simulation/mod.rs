@@ -1,0 +1,295 @@
+//! Runs the scheduler in a simulated world, where reads, decoders, lanes, planner and consumer only take time.
+//!
+//! The scheduler does no I/O. It hands out work and hears of its end, so it runs as well with nothing behind it. A [`World`]
+//! says how long each piece of work takes and how it ends. There are two worlds:
+//! - [`rehearsal`]: an ordinary machine on which nothing fails. `explain` counts a reader's reads with it.
+//! - [`random`]: anything happens, in any order, and everything that the scheduler promises is checked.
+
+mod expected;
+mod memory;
+pub(crate) mod random;
+pub(crate) mod rehearsal;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::batch::DeviceBuffers;
+use crate::budget::{Budget, DeviceBudget};
+use crate::chunk_index::{ChunkIndex, Plan, ShardId};
+use crate::error::{Error, Result};
+use crate::memory::arena::Arena;
+use crate::memory::{Lease, Pool, Span};
+use crate::messages::{Decode, Event, Fetch, Lanes, Read, Shared, Storage, Task, Upload, Wave, WaveLimits};
+use crate::scheduler::{Block, Finished, Rules, Scheduler, Setup};
+
+/// The memory and the workers of a simulated reader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    pub rules: Rules,
+    /// Bytes of host memory for chunks.
+    pub staging: usize,
+    /// Decode threads.
+    pub threads: usize,
+    /// If batches are delivered to a GPU.
+    pub gpu: Option<GpuConfig>,
+}
+
+impl Config {
+    /// Those of a reader with this budget.
+    pub fn new(rules: Rules, budget: &Budget) -> Self {
+        let gpu = |d: &DeviceBudget| GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) };
+        let Budget { host, device, .. } = budget;
+        Self { rules, staging: host.block, threads: host.threads, gpu: device.as_ref().map(gpu) }
+    }
+}
+
+/// The memory and the lanes of a simulated GPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GpuConfig {
+    /// Bytes for decoded chunks.
+    pub slots: usize,
+    pub lanes: usize,
+    pub limits: WaveLimits,
+}
+
+/// First addresses. Nothing is ever read or written there.
+const STAGING: u64 = 1 << 40;
+const SLOTS: u64 = 1 << 41;
+const OUTPUTS: u64 = 1 << 42;
+/// Address space of one output of one batch.
+const OUTPUT_SPACE: u64 = 1 << 28;
+
+/// Work under way.
+pub(crate) enum SimulatedWork {
+    /// The planner plans a batch.
+    Plan,
+    /// A read. First its bytes come to the span. Then, if it has uploads, they are `copying` to the device.
+    Read { read: Read, to: Span, copying: bool },
+    /// The index of a shard is read.
+    Index(ShardId),
+    /// Decode threads work.
+    Task(Task),
+    /// A lane works. First it copies the bytes of the wave. After that they are `copied`, and it decodes.
+    Wave { lane: usize, wave: Wave, copied: bool },
+    /// The host lends this set of device buffers again.
+    Lend(u64),
+}
+
+/// The surroundings of a scheduler: how long work takes, and how it ends.
+pub(crate) trait World {
+    /// Work begins. Returns the time when it ends, or when its first step does.
+    ///
+    /// # Errors
+    /// If the scheduler should not have handed it out.
+    fn begin(&mut self, now: u64, work: &SimulatedWork, scheduler: &Scheduler) -> Result<u64>;
+
+    /// Work, or its first step, ends. Returns what the scheduler hears, and the second step if there is one.
+    ///
+    /// # Errors
+    /// If it broke a promise of the scheduler.
+    fn end(&mut self, work: SimulatedWork, scheduler: &Scheduler) -> Result<(Vec<Event>, Option<SimulatedWork>)>;
+
+    /// The next batch.
+    fn plan(&mut self) -> Plan;
+
+    /// Whether the planner takes time. Otherwise it is faster than anything else.
+    fn planner_takes_time(&self) -> bool;
+
+    /// Whether the consumer takes a finished batch now. It always does when nothing is under way.
+    fn takes_now(&mut self) -> bool;
+}
+
+/// Hands work to the simulation, in place of threads and devices.
+struct Backend(Sender<SimulatedWork>, Option<GpuConfig>);
+
+impl Fetch for Backend {
+    fn read(&mut self, read: Read, to: Lease) {
+        let _ = self.0.send(SimulatedWork::Read { read, to: to.span(), copying: false });
+    }
+    fn index(&mut self, shard: ShardId, _: String) {
+        let _ = self.0.send(SimulatedWork::Index(shard));
+    }
+    fn report_copies(&self) {}
+}
+
+impl Decode for Backend {
+    fn run(&self, task: Task) {
+        let _ = self.0.send(SimulatedWork::Task(task));
+    }
+}
+
+impl Lanes for Backend {
+    fn count(&self) -> usize {
+        self.1.map_or(0, |gpu| gpu.lanes)
+    }
+    fn limits(&self) -> WaveLimits {
+        self.1.map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |gpu| gpu.limits)
+    }
+    fn upload(&self) -> Result<Box<dyn Upload>> {
+        Err(Error::runtime("a simulation has no device"))
+    }
+    fn storage(&self) -> Result<Option<Box<dyn Storage>>> {
+        Ok(None)
+    }
+    fn launch(&self, lane: usize, wave: Wave) {
+        let _ = self.0.send(SimulatedWork::Wave { lane, wave, copied: false });
+    }
+}
+
+/// A scheduler and all work that is under way for it.
+pub(crate) struct Simulation {
+    pub scheduler: Scheduler,
+    pub chunk_index: Arc<ChunkIndex>,
+    plan_requests: Receiver<()>,
+    handed_out: Receiver<SimulatedWork>,
+    finished: Receiver<Finished>,
+    /// Since the beginning, in nanoseconds.
+    now: u64,
+    /// By the time when it ends. Work that ends at the same time ends in the order in which it began.
+    under_way: BTreeMap<(u64, u64), SimulatedWork>,
+    number: u64,
+}
+
+impl Simulation {
+    /// A reader of `shared` before its first batch. `output_bytes` are those of each output of a batch.
+    pub fn new(shared: &Shared, config: Config, output_bytes: &[usize]) -> Self {
+        let (plan, plan_requests) = unbounded();
+        let (sender, handed_out) = unbounded();
+        let (finished_sender, finished) = unbounded();
+        let backend = || Backend(sender.clone(), config.gpu);
+        let block = |bytes, base| Block { arena: Arena::new(bytes), base };
+        let pools = match config.gpu {
+            Some(_) => Vec::new(),
+            None => output_bytes.iter().map(|&bytes| Pool::new(bytes, config.rules.max_active)).collect(),
+        };
+        let scheduler = Scheduler::new(Setup {
+            shared: shared.clone(),
+            rules: Rules { index_output: false, ..config.rules },
+            fetch: Box::new(backend()),
+            decode: Box::new(backend()),
+            lanes: config.gpu.map(|_| Box::new(backend()) as Box<dyn Lanes>),
+            staging: block(config.staging, STAGING),
+            slots: config.gpu.map(|gpu| block(gpu.slots, SLOTS)),
+            gds_buffer: None,
+            gds: false,
+            pools,
+            plan,
+            finished: finished_sender,
+            memory: Vec::new(),
+        });
+        let mut simulation = Self {
+            scheduler,
+            chunk_index: Arc::clone(&shared.chunk_index),
+            plan_requests,
+            handed_out,
+            finished,
+            now: 0,
+            under_way: BTreeMap::new(),
+            number: 0,
+        };
+        if config.gpu.is_some() {
+            (0..config.rules.max_active as u64).for_each(|id| simulation.lend(id));
+        }
+        simulation
+    }
+
+    fn lend(&mut self, id: u64) {
+        let outputs = self.chunk_index.planner.geometry().outputs.len() as u64;
+        let address = |output| OUTPUTS + (id * outputs + output) * OUTPUT_SPACE;
+        self.scheduler.handle(Event::Lent(DeviceBuffers {
+            id,
+            outputs: (0..outputs).map(address).collect(),
+            ready: 0,
+        }));
+    }
+
+    fn start(&mut self, world: &mut impl World, work: SimulatedWork) -> Result<()> {
+        let end = world.begin(self.now, &work, &self.scheduler)?;
+        self.number += 1;
+        self.under_way.insert((end, self.number), work);
+        Ok(())
+    }
+
+    /// Simulates until the consumer takes the next batch.
+    ///
+    /// # Errors
+    /// If the scheduler breaks a promise, or waits though nothing is under way.
+    pub fn next_batch(&mut self, world: &mut impl World) -> Result<Finished> {
+        loop {
+            self.act(world)?;
+            let idle = self.under_way.is_empty();
+            if (idle || world.takes_now())
+                && let Ok(finished) = self.finished.try_recv()
+            {
+                self.scheduler.handle(Event::Taken);
+                if let Ok(batch) = &finished
+                    && let Some(id) = batch.buffers
+                {
+                    self.start(world, SimulatedWork::Lend(id))?;
+                }
+                return Ok(finished);
+            }
+            if !self.step(world)? {
+                return Err(Error::runtime(format!(
+                    "the scheduler waits though nothing is under way: {}",
+                    self.scheduler.summary()
+                )));
+            }
+        }
+    }
+
+    /// Simulates until nothing is under way. No batch is taken.
+    ///
+    /// # Errors
+    /// If the scheduler breaks a promise.
+    pub fn run_until_idle(&mut self, world: &mut impl World) -> Result<()> {
+        self.act(world)?;
+        while self.step(world)? {
+            self.act(world)?;
+        }
+        Ok(())
+    }
+
+    /// The next piece of work ends. False if nothing is under way.
+    fn step(&mut self, world: &mut impl World) -> Result<bool> {
+        let Some(((end, _), work)) = self.under_way.pop_first() else { return Ok(false) };
+        self.now = end;
+        match work {
+            SimulatedWork::Plan => {
+                let plan = Event::Planned(Box::new(world.plan()));
+                self.scheduler.handle(plan);
+            }
+            SimulatedWork::Lend(id) => self.lend(id),
+            work => {
+                let (events, then) = world.end(work, &self.scheduler)?;
+                events.into_iter().for_each(|event| self.scheduler.handle(event));
+                if let Some(work) = then {
+                    self.start(world, work)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the scheduler start all work that is possible, and begins it.
+    fn act(&mut self, world: &mut impl World) -> Result<()> {
+        self.scheduler.pump();
+        while self.plan_requests.try_recv().is_ok() {
+            if world.planner_takes_time() {
+                self.start(world, SimulatedWork::Plan)?;
+                continue;
+            }
+            let plan = Event::Planned(Box::new(world.plan()));
+            self.scheduler.handle(plan);
+            if self.plan_requests.is_empty() {
+                self.scheduler.pump();
+            }
+        }
+        while let Ok(work) = self.handed_out.try_recv() {
+            self.start(world, work)?;
+        }
+        Ok(())
+    }
+}

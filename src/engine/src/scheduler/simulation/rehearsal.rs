@@ -1,0 +1,215 @@
+//! The rehearsal for `explain`: an ordinary machine on which nothing fails. It counts the chunks that a reader with a
+//! given amount of memory would read, by the scheduler's own decisions.
+//!
+//! Times matter only for the order of events. Another order may give a few reads more or less, as between two runs of a
+//! reader.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use dali_zarr_kernels::Layout;
+
+use super::{Config, SimulatedWork, Simulation, World};
+use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
+use crate::error::Result;
+use crate::messages::{Event, Outcome, Read, ReadRange, Shared, WaveDone};
+use crate::plan::ChunkId;
+use crate::scheduler::Scheduler;
+
+/// When batches are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consumer {
+    /// It waits for each batch.
+    Waits,
+    /// Batches wait for it: it takes one only when nothing else can be done.
+    IsLate,
+}
+
+/// Workers of one kind, by the times when each will be free.
+struct WorkerPool(BinaryHeap<Reverse<u64>>);
+
+impl WorkerPool {
+    fn new(workers: usize) -> Self {
+        Self((0..workers.max(1)).map(|_| Reverse(0)).collect())
+    }
+
+    /// The end of work that takes this time and begins as soon as a worker is free.
+    fn busy(&mut self, now: u64, takes: u64) -> u64 {
+        let free = self.0.pop().map_or(0, |Reverse(free)| free);
+        let end = free.max(now) + takes;
+        self.0.push(Reverse(end));
+        end
+    }
+}
+
+/// Nanoseconds that reading takes: a call, and 2 GB/s; a request, and 100 MB/s.
+const fn read_time(bytes: usize, remote: bool) -> u64 {
+    if remote { 20_000_000 + bytes as u64 * 10 } else { 20_000 + bytes as u64 / 2 }
+}
+
+/// Nanoseconds that decoding takes one thread: 1 GB/s.
+const fn decode_time(bytes: usize) -> u64 {
+    2_000 + bytes as u64
+}
+
+/// Nanoseconds that a wave takes: a few launches, and 20 GB/s.
+const fn wave_time(bytes: usize) -> u64 {
+    100_000 + bytes as u64 / 20
+}
+
+/// Encoded bytes of a compressed chunk. The true ratio is unknown.
+const fn encoded(decoded: usize) -> usize {
+    decoded.div_ceil(2)
+}
+
+/// The workers of the ordinary machine.
+struct Machine {
+    chunk_index: Arc<ChunkIndex>,
+    local: WorkerPool,
+    remote: WorkerPool,
+    decoders: WorkerPool,
+    lanes: WorkerPool,
+}
+
+/// The machine with a planner and a listener for reads.
+struct Ordinary<'a, P, R> {
+    machine: &'a mut Machine,
+    consumer: Consumer,
+    plan: &'a mut P,
+    read: &'a mut R,
+}
+
+/// A simulated reader on the ordinary machine.
+pub(crate) struct Rehearsal {
+    simulation: Simulation,
+    machine: Machine,
+}
+
+impl Rehearsal {
+    /// A reader of `shared` before its first batch.
+    pub fn new(shared: &Shared, config: Config) -> Self {
+        let outputs = shared.chunk_index.planner.geometry().outputs.len();
+        let machine = Machine {
+            chunk_index: Arc::clone(&shared.chunk_index),
+            local: WorkerPool::new(config.rules.reads[0]),
+            remote: WorkerPool::new(config.rules.reads[1]),
+            decoders: WorkerPool::new(config.threads),
+            lanes: WorkerPool::new(config.gpu.map_or(0, |gpu| gpu.lanes)),
+        };
+        // Nothing is written to outputs: a page of each gives an address.
+        Self { simulation: Simulation::new(shared, config, &vec![1; outputs]), machine }
+    }
+
+    /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read, with
+    /// the number of the first batch that waits for it, the chunk, and its decoded bytes.
+    ///
+    /// If the scheduler fails, or waits when nothing is under way.
+    pub fn next_batch(
+        &mut self,
+        consumer: Consumer,
+        plan: &mut impl FnMut() -> Plan,
+        read: &mut impl FnMut(u64, ChunkId, usize),
+    ) -> Result<()> {
+        let mut world = Ordinary { machine: &mut self.machine, consumer, plan, read };
+        self.simulation.next_batch(&mut world)?.map(|_| ())
+    }
+}
+
+impl<P: FnMut() -> Plan, R: FnMut(u64, ChunkId, usize)> World for Ordinary<'_, P, R> {
+    fn begin(&mut self, now: u64, work: &SimulatedWork, _: &Scheduler) -> Result<u64> {
+        Ok(self.machine.end(now, work))
+    }
+
+    fn end(&mut self, work: SimulatedWork, scheduler: &Scheduler) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
+        let done = |handle| Outcome { handle, result: Ok(Layout::NONE) };
+        let events = match work {
+            SimulatedWork::Read { read, to, .. } => {
+                scheduler.chunks_of(read.group).for_each(|(id, bytes, batch)| (self.read)(batch, id, bytes));
+                let decoded = scheduler.chunks_of(read.group).map(|c| c.1).sum();
+                read_events(&read, to.len, decoded)
+            }
+            SimulatedWork::Index(shard) => vec![Event::Index(shard, Ok(Some(Arc::new(self.machine.index(shard)))))],
+            SimulatedWork::Task(task) => {
+                let outcomes = task.items.iter().map(|i| done(i.handle)).collect();
+                vec![Event::Decoded(outcomes, task.assembly.served, task.pinned)]
+            }
+            SimulatedWork::Wave { lane, wave, .. } => {
+                let outcomes = wave.chunks.iter().map(|c| done(c.handle)).collect();
+                let copied = Event::Copied(wave.groups());
+                let (served, pinned) = (wave.assembly.served, wave.pinned);
+                vec![copied, Event::Wave(WaveDone { lane, outcomes, served, pinned, result: Ok(()) })]
+            }
+            SimulatedWork::Plan | SimulatedWork::Lend(_) => Vec::new(),
+        };
+        Ok((events, None))
+    }
+
+    fn plan(&mut self) -> Plan {
+        (self.plan)()
+    }
+
+    fn planner_takes_time(&self) -> bool {
+        false
+    }
+
+    fn takes_now(&mut self) -> bool {
+        self.consumer == Consumer::Waits
+    }
+}
+
+fn read_events(read: &Read, room: usize, decoded: usize) -> Vec<Event> {
+    let len = match read.range {
+        ReadRange::Whole => encoded(decoded).min(room),
+        ReadRange::Exact | ReadRange::From(_) => room,
+    };
+    match read.uploads.is_empty() {
+        true => vec![Event::Fetched(read.group, Ok(Some(len)))],
+        false => vec![Event::Uploading, Event::Uploaded(read.group, Ok(Some(len)))],
+    }
+}
+
+impl Machine {
+    /// When work that begins now ends.
+    fn end(&mut self, now: u64, work: &SimulatedWork) -> u64 {
+        match work {
+            SimulatedWork::Read { read, to, .. } => {
+                let bytes = if matches!(read.range, ReadRange::Whole) { encoded(to.len) } else { to.len };
+                self.read_end(now, read.array, read.part, bytes)
+            }
+            SimulatedWork::Index(ShardId { array, part, .. }) => self.read_end(now, *array, *part, 1 << 10),
+            SimulatedWork::Task(task) => {
+                let takes = task.items.iter().map(|i| if i.in_place { 1_000 } else { decode_time(i.decoded.len) });
+                self.decoders.busy(now, takes.sum::<u64>().max(1_000))
+            }
+            SimulatedWork::Wave { wave, .. } => {
+                let bytes = wave.chunks.iter().map(|c| c.decoded_bytes).sum();
+                self.lanes.busy(now, wave_time(bytes))
+            }
+            SimulatedWork::Plan | SimulatedWork::Lend(_) => now,
+        }
+    }
+
+    fn read_end(&mut self, now: u64, array: u16, part: u16, bytes: usize) -> u64 {
+        let remote = self.chunk_index.is_remote(array, part);
+        let crew = if remote { &mut self.remote } else { &mut self.local };
+        crew.busy(now, read_time(bytes, remote))
+    }
+
+    /// An index of a shard whose chunks are all there, one after the other.
+    fn index(&self, shard: ShardId) -> ShardIndex {
+        let Some(sharding) = self.chunk_index.sharded(shard.array, shard.part) else {
+            // An index of the store itself, which is not read.
+            return ShardIndex { entries: Entries::Read(Vec::new()), version: None };
+        };
+        let part = &self.chunk_index.dataset.arrays[shard.array as usize].parts[shard.part as usize];
+        // Inner chunks are all alike.
+        let decoded = part.largest_bytes;
+        let len = match self.chunk_index.routes[shard.array as usize][shard.part as usize] {
+            Route::Raw => decoded,
+            Route::Cpu | Route::Gpu => encoded(decoded).min(part.format.usual_encoded_bytes(decoded)),
+        };
+        let slots = sharding.entries();
+        ShardIndex { entries: Entries::Even { count: slots, len: len as u64 }, version: None }
+    }
+}

@@ -1,0 +1,134 @@
+//! Counters of a reader, shared by its threads.
+//!
+//! Every chunk that was read ends in one of four of them: once nothing is in flight, `chunks_read` is the sum of
+//! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::store::Counters;
+
+/// The counters. [`Stats::to_json`] gives them their public names.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Chunks (each inner chunk of a shard counts) whose encoded bytes were read from a store or a cache.
+    pub chunks_read: AtomicU64,
+    /// Chunks that don't exist and give the fill value.
+    pub chunks_missing: AtomicU64,
+    /// Encoded bytes read from stores, shard indexes not counted.
+    pub bytes_read: AtomicU64,
+    /// Reads of stores, shard indexes not counted.
+    pub reads: AtomicU64,
+    /// Of `reads`: those that GPUDirect Storage made to the device.
+    pub reads_gds: AtomicU64,
+    /// Shard indexes read from stores.
+    pub index_reads: AtomicU64,
+    /// Chunks decoded by the CPU, also those that it decoded for a GPU.
+    pub chunks_decoded_cpu: AtomicU64,
+    /// Chunks decoded by the GPU.
+    pub chunks_decoded_gpu: AtomicU64,
+    /// Chunks that needed no decoding.
+    pub chunks_uncompressed: AtomicU64,
+    /// Chunks that were read but can't be decoded.
+    pub chunks_failed: AtomicU64,
+    /// Of `chunks_decoded_cpu`: those that the GPU was meant to decode.
+    pub cpu_fallbacks: AtomicU64,
+    /// How often a batch was served by a chunk that had been read for another batch.
+    pub chunks_from_memory: AtomicU64,
+    /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
+    /// needs them now.
+    pub chunks_read_again: AtomicU64,
+    /// Decoded chunks that were evicted although a planned batch needs them.
+    pub evictions: AtomicU64,
+    /// Batches finished.
+    pub batches: AtomicU64,
+    /// Batches that weren't finished yet when the host asked for them.
+    pub waits: AtomicU64,
+    /// Waves launched on the GPU.
+    pub waves: AtomicU64,
+    /// Nanoseconds that reads took, summed over all that were under way at the same time.
+    pub read_ns: AtomicU64,
+    /// Nanoseconds of the GPU's time from the beginning of waves until their copies were done, summed over lanes, and of the
+    /// copies by threads that read.
+    pub copy_ns: AtomicU64,
+    /// Nanoseconds that decode threads, or waves on the GPU, spent decoding.
+    pub decode_ns: AtomicU64,
+    /// Nanoseconds that decode threads, or waves on the GPU, spent assembling.
+    pub assemble_ns: AtomicU64,
+    /// Nanoseconds that the host waited for batches.
+    pub wait_ns: AtomicU64,
+    /// Of the cache, if there is one.
+    pub cache: Arc<crate::cache::Counters>,
+    /// Of the requests to remote stores, those for metadata and indexes included.
+    pub remote: Arc<Counters>,
+}
+
+impl Stats {
+    /// Counts one read of `len` bytes.
+    pub fn read(&self, len: usize) {
+        Self::add(&self.reads, 1);
+        Self::add(&self.bytes_read, len as u64);
+    }
+
+    /// Adds to a counter.
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Relaxed);
+    }
+
+    /// Adds a duration to a counter of nanoseconds.
+    pub fn time(counter: &AtomicU64, d: Duration) {
+        counter.fetch_add(d.as_nanos() as u64, Relaxed);
+    }
+
+    /// Adds seconds to a counter of nanoseconds.
+    pub fn seconds(counter: &AtomicU64, s: f64) {
+        counter.fetch_add((s * 1e9) as u64, Relaxed);
+    }
+
+    /// All counters as a JSON object; times in seconds, summed over threads.
+    pub fn to_json(&self) -> serde_json::Value {
+        let n = |c: &AtomicU64| c.load(Relaxed);
+        let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;
+        serde_json::json!({
+            "chunks_read": n(&self.chunks_read),
+            "chunks_missing": n(&self.chunks_missing),
+            "bytes_read": n(&self.bytes_read),
+            "reads": n(&self.reads),
+            "reads_gds": n(&self.reads_gds),
+            "index_reads": n(&self.index_reads),
+            "chunks_decoded_cpu": n(&self.chunks_decoded_cpu),
+            "chunks_decoded_gpu": n(&self.chunks_decoded_gpu),
+            "chunks_uncompressed": n(&self.chunks_uncompressed),
+            "chunks_failed": n(&self.chunks_failed),
+            "cpu_fallbacks": n(&self.cpu_fallbacks),
+            "chunks_from_memory": n(&self.chunks_from_memory),
+            "chunks_read_again": n(&self.chunks_read_again),
+            "evictions": n(&self.evictions),
+            "batches": n(&self.batches),
+            "waits": n(&self.waits),
+            "waves": n(&self.waves),
+            "read_seconds": s(&self.read_ns),
+            "copy_seconds": s(&self.copy_ns),
+            "decode_seconds": s(&self.decode_ns),
+            "assemble_seconds": s(&self.assemble_ns),
+            "wait_seconds": s(&self.wait_ns),
+            "cache_hits": n(&self.cache.hits),
+            "cache_misses": n(&self.cache.misses),
+            "cache_bytes": n(&self.cache.bytes),
+            "cache_evictions": n(&self.cache.evictions),
+            "cache_dir_hits": n(&self.cache.disk_hits),
+            "cache_dir_misses": n(&self.cache.disk_misses),
+            "cache_dir_bytes": n(&self.cache.disk_bytes),
+            "cache_dir_writes": n(&self.cache.disk_writes),
+            "cache_dir_dropped": n(&self.cache.disk_dropped),
+            "cache_dir_evictions": n(&self.cache.disk_evictions),
+            "cache_dir_errors": n(&self.cache.disk_errors),
+            "cache_dir_checks": n(&self.cache.disk_checks),
+            "requests": n(&self.remote.requests),
+            "requests_retried": n(&self.remote.retries),
+            "requests_hedged": n(&self.remote.hedges),
+            "requests_bytes": n(&self.remote.bytes),
+        })
+    }
+}

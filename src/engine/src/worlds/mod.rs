@@ -1,0 +1,125 @@
+//! Random worlds for the scheduler: random data sets, readers and memory limits, each run once in
+//! [`crate::scheduler::simulation`], which checks what the scheduler promises.
+//!
+//! A world is a function of its seed: the same seed gives the same world again. It stands above the reader, because readers
+//! are prepared and their memory is divided as for users.
+
+mod stores;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::budget::There;
+use crate::error::Result;
+use crate::explain::memory::simulated;
+use crate::random::key;
+use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
+use crate::spec::Spec;
+use stores::Prepared;
+
+/// Worlds that share their readers: to prepare a reader costs as much as some worlds.
+const SHARED: u64 = 1 << 13;
+/// Readers that these choose from.
+const READERS: usize = 96;
+
+/// The readers of a world's group.
+fn readers(seed: u64, unusual: bool) -> Vec<Prepared> {
+    let mut random = Random::new(key(&[seed / SHARED]));
+    let mut readers = Vec::with_capacity(READERS);
+    while readers.len() < READERS {
+        readers.extend(Prepared::random(&mut random, unusual).ok());
+    }
+    readers
+}
+
+/// Runs the world of `seed`.
+fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
+    let mut random = Random::new(seed);
+    let reader = &readers[random.below(readers.len() as u64) as usize];
+    let (opened, chunk_index) = (&reader.opened, &reader.opened.chunk_index);
+    // From the least memory to plenty.
+    let mut more = |least: u64| match random.below(3) {
+        0 => least,
+        1 => least + random.below(least),
+        _ => least.saturating_mul(1 + random.below(8)),
+    };
+    let spec = Spec {
+        host_memory_limit: Some(more(reader.smallest.host)),
+        device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
+        ..reader.spec.clone()
+    };
+    let config = simulated(&spec, &opened.needs, &opened.order, &There::default())?;
+    let reader = SimulatedReader {
+        chunk_index: Arc::clone(chunk_index),
+        ops: opened.ops.clone(),
+        order: opened.order.clone(),
+        batch_size: spec.batch_size,
+        output_bytes: opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect(),
+        config,
+    };
+    random::live(seed, random, reader, unusual)
+}
+
+/// A world that broke a promise.
+#[derive(Debug)]
+pub struct Failure {
+    /// The world.
+    pub seed: u64,
+    /// What was broken.
+    pub what: String,
+}
+
+/// Runs the worlds of these seeds on so many threads. Ends at the first failure. In `unusual` worlds some chunks are
+/// oversized, and some stores tell where chunks lie in larger objects.
+///
+/// # Errors
+/// The failure.
+pub fn search(seeds: Range<u64>, threads: usize, unusual: bool) -> Result<(), Failure> {
+    let next = AtomicU64::new(seeds.start / SHARED);
+    let failed = AtomicBool::new(false);
+    let work = || -> Result<(), Failure> {
+        loop {
+            let group = next.fetch_add(1, Relaxed);
+            let of_group = (group * SHARED).max(seeds.start)..((group + 1) * SHARED).min(seeds.end);
+            if of_group.is_empty() || failed.load(Relaxed) {
+                return Ok(());
+            }
+            let readers = readers(of_group.start, unusual);
+            for seed in of_group {
+                let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live(seed, &readers, unusual)));
+                let what = match lived {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(e)) => e.message().to_owned(),
+                    Err(panic) => format!("a panic: {}", crate::error::panic_text(&*panic)),
+                };
+                failed.store(true, Relaxed);
+                return Err(Failure { seed, what });
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        all.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hundred_thousand_worlds() {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        for (unusual, switch) in [(false, ""), (true, "--unusual ")] {
+            if let Err(Failure { seed, what }) = search(0..50_000, threads, unusual) {
+                panic!(
+                    "world {seed}: {what}; again: cargo run --release --example simulate -- {switch}--seed {seed} --worlds 1"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Random data sets and readers of them: metadata only, in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use crate::budget::{Limits, smallest};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::reader::opening::Opened;
+use crate::scheduler::simulation::random::Random;
+use crate::spec::{Device, DimKey, OutOfBounds, Spec};
+use crate::store::{ByteRange, Extent, Found, Latency, Phase, Store};
+
+/// A store that holds documents, and tells where the chunks of arrays lie.
+struct Documents {
+    documents: HashMap<String, Vec<u8>>,
+    latency: Latency,
+    /// By the arrays' names.
+    places: HashMap<String, Places>,
+}
+
+/// Where the chunks of an array lie.
+#[derive(Clone, Copy)]
+enum Places {
+    /// Each has a key of its own.
+    Keys,
+    /// Most are ranges of a few objects: so many bytes each, with so many between them.
+    Ranges(u64, u64),
+    /// An index must be read before that is known, and then they have keys of their own.
+    Indexed,
+}
+
+impl Documents {
+    /// The places of the array that a chunk's key is of, and a number for the chunk: neighbours have near ones.
+    fn places(&self, key: &str) -> Option<(Places, u64)> {
+        let (array, chunk) = key.split_once("/c/")?;
+        let number = chunk.split('/').filter_map(|c| c.parse().ok()).fold(0u64, |n, c: u64| 5 * n + c);
+        Some((*self.places.get(array)?, number))
+    }
+}
+
+#[async_trait]
+impl Store for Documents {
+    fn location(&self) -> &str {
+        "simulated"
+    }
+    fn latency(&self) -> Latency {
+        self.latency
+    }
+    async fn read(
+        &self,
+        key: &str,
+        _: ByteRange,
+        _: Option<&Arc<str>>,
+        _: Phase,
+        _: &mut [u8],
+    ) -> Result<Option<Found>> {
+        Err(Error::runtime(format!("a simulation reads no bytes, but {key:?} is read")))
+    }
+    async fn get(&self, key: &str, _: u64, _: Phase) -> Result<Option<Vec<u8>>> {
+        Ok(self.documents.get(key).cloned())
+    }
+    async fn head(&self, key: &str) -> Result<Option<Found>> {
+        Ok(self.documents.get(key).map(|d| Found { size: d.len() as u64, version: None }))
+    }
+    async fn children(&self, _: &str) -> Result<Option<Vec<String>>> {
+        Ok(None)
+    }
+    fn has_extents(&self) -> bool {
+        self.places.values().any(|places| !matches!(places, Places::Keys))
+    }
+    fn locate(&self, key: &str) -> Option<Extent> {
+        let (Places::Ranges(len, gap), number) = self.places(key)? else { return None };
+        // One in eight is inline, or all of a file.
+        let object = || format!("object {}", number % 16 / 12).into();
+        (number % 8 != 3).then(|| Extent { object: object(), version: None, offset: number * (len + gap), len })
+    }
+    fn unread_index(&self, key: &str) -> Option<u64> {
+        let (places, number) = self.places(key)?;
+        matches!(places, Places::Indexed).then_some(number / 10)
+    }
+}
+
+/// A reader whose metadata were read.
+pub(super) struct Prepared {
+    pub spec: Spec,
+    pub opened: Opened,
+    /// The least memory that it runs with.
+    pub smallest: Limits,
+}
+
+impl Prepared {
+    /// A random reader of a random data set; with `unusual`, of stores that tell where chunks lie in larger objects, too.
+    ///
+    /// # Errors
+    /// If its arguments don't fit together: then another one is drawn.
+    pub fn random(random: &mut Random, unusual: bool) -> Result<Self> {
+        let steps = 1 + random.below(24);
+        let width = 1 + random.below(3) * random.below(600);
+        let arrays = 1 + random.below(3);
+        let stores = 1 + random.below(5) / 4;
+        let remote = random.chance(0.3);
+        let described: Vec<_> =
+            (0..arrays).map(|i| array(random, if i == 2 { None } else { Some(steps) }, width)).collect();
+        let mut places = HashMap::new();
+        for (i, array) in described.iter().enumerate() {
+            let chunk = array["chunk_grid"]["configuration"]["chunk_shape"].as_array().into_iter().flatten();
+            let bytes = 4 * chunk.filter_map(serde_json::Value::as_u64).product::<u64>();
+            let gap = [0, 100, 1 << 20][random.below(3) as usize];
+            let of_array = match if unusual { random.below(6) } else { 3 } {
+                0 => Places::Indexed,
+                1 | 2 => Places::Ranges(bytes, gap),
+                _ => Places::Keys,
+            };
+            places.insert(format!("a{i}"), of_array);
+        }
+        let store = || -> Arc<dyn Store> {
+            let mut documents = HashMap::new();
+            documents.insert("zarr.json".into(), br#"{"zarr_format": 3, "node_type": "group"}"#.to_vec());
+            for (i, array) in described.iter().enumerate() {
+                documents.insert(format!("a{i}/zarr.json"), array.to_string().into_bytes());
+            }
+            let latency = if remote { Latency::Remote } else { Latency::Local };
+            Arc::new(Documents { documents, latency, places: places.clone() })
+        };
+        let gpu = random.chance(0.5);
+        let crop = random.chance(0.15);
+        let window = random.below(4) as i64;
+        let spec = Spec {
+            paths: vec!["simulated".into(); stores as usize],
+            arrays: (0..arrays).map(|i| format!("a{i}")).collect(),
+            dims: vec![DimKey::parse("t")],
+            window: vec![window],
+            step: if crop { vec![0] } else { vec![1 + random.below(3) as i64] },
+            random_crop: if crop { vec![DimKey::parse("t")] } else { Vec::new() },
+            offsets: if random.chance(0.3) { vec![0, random.below(4) as i64] } else { Vec::new() },
+            out_of_bounds_policy: if random.chance(0.4) { OutOfBounds::Pad } else { OutOfBounds::Drop },
+            random_shuffle: random.chance(0.6),
+            initial_fill: 1 + random.below(12),
+            seed: random.below(1000) as i64,
+            num_shards: 1 + random.below(3) as i64,
+            batch_size: 1 + random.below(4) as usize,
+            prefetch_queue_depth: random.chance(0.7).then(|| 1 + random.below(3) as usize),
+            io_threads: Some(1 + random.below(4) as usize),
+            io_concurrency: Some(1 + random.below(8) as usize),
+            decode_threads: Some(1 + random.below(3) as usize),
+            device: if gpu { Device::Gpu(0) } else { Device::Cpu },
+            ..Spec::default()
+        };
+        let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect())?;
+        let opened = Opened::of(&spec, dataset)?;
+        if opened.order.samples() == 0 {
+            return Err(Error::value("no samples"));
+        }
+        let smallest = smallest(&opened.needs, spec.prefetch_queue_depth);
+        Ok(Self { spec, opened, smallest })
+    }
+}
+
+/// The metadata of an array along `t` (or without it) and `x`.
+fn array(random: &mut Random, steps: Option<u64>, width: u64) -> serde_json::Value {
+    // Some chunks are so large that threads copy them to the device.
+    let width = if random.chance(0.05) { 70_000 } else { width };
+    let (mut shape, mut chunks, mut names) = (vec![width], vec![1 + random.below(width)], vec!["x"]);
+    if width == 70_000 {
+        chunks = vec![width];
+    }
+    if let Some(steps) = steps {
+        shape.insert(0, steps);
+        chunks.insert(0, 1 + random.below(5));
+        names.insert(0, "t");
+    }
+    let bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
+    let codecs = match random.below(4) {
+        0 => json!([bytes]),
+        1 => json!([bytes, {"name": "numcodecs.bz2", "configuration": {"level": 1}}]),
+        _ => json!([bytes, {"name": "zstd", "configuration": {"level": 1, "checksum": false}}]),
+    };
+    let mut grid = chunks.clone();
+    let mut outer = codecs.clone();
+    if random.chance(0.4) {
+        grid = chunks.iter().map(|c| c * (1 + random.below(4))).collect();
+        outer = json!([{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": chunks, "codecs": codecs, "index_location": "end",
+            "index_codecs": [bytes, {"name": "crc32c"}],
+        }}]);
+    }
+    json!({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "float32", "fill_value": 0.0,
+        "dimension_names": names, "codecs": outer, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": grid}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    })
+}
