@@ -57,7 +57,8 @@ def explain(
           ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
           prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
           ``samples_looked_at``. A chunk that the store lacks counts as read;
-        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
+        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``device_memory_used`` is
+          what of the limit is reserved, and ``wave_bytes`` what each of ``lanes`` decodes at a time; ``refused`` is the error
           that a reader with these limits ends in, or None; ``machine_memory`` is what this machine, or its control group,
           has of host memory, or None where that isn't known;
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of

@@ -25,9 +25,11 @@ if "dali_zarr" in sys.argv:
     import dali_zarr  # noqa: F401  (as its documentation asks: before anything initialises CUDA)
 
 HERE = Path(__file__).resolve().parent
+# Arguments of fn.zarr_reader that can be measured.
+TUNED = ("device_memory_limit", "prefetch_queue_depth")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from readers import READERS, to_host  # noqa: E402
+from readers import ARGUMENTS, READERS, to_host  # noqa: E402
 from stores import DEFAULT, STORES, Store, checksum, prepare  # noqa: E402
 from support import cuda  # noqa: E402
 from support.pipelines import why_no_gpu  # noqa: E402
@@ -50,6 +52,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads or workers that each reader may use"
     )
+    parser.add_argument("--device-memory-limit", type=int, default=8 << 30, help="of fn.zarr_reader, in bytes; 0: its default")
+    parser.add_argument("--prefetch-queue-depth", type=int, default=0, help="of fn.zarr_reader; 0: its default")
     parser.add_argument("--data", type=Path, default=Path("bench-data"), help="folder for the stores")
     parser.add_argument("--timeout", type=int, default=600, help="seconds that one reader may take on one store")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything that was measured")
@@ -66,6 +70,7 @@ def arguments() -> argparse.Namespace:
 def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Checks the first fields, then times others. Returns GB/s of each repeat, or why there are none."""
     batch_size = STORES[store.name].get("batch_size", args.batch_size)
+    ARGUMENTS.update({name: getattr(args, name) for name in TUNED if getattr(args, name)})
     checked = max(1, min(store.fields, max(args.fields, 128), (2 << 30) // store.step_bytes) // batch_size)
     try:
         stream = READERS[reader](store, args.device, batch_size, args.threads)
@@ -104,7 +109,7 @@ def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         stats = Path(folder) / "stats.json"
         command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
-        for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data"):
+        for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data", *TUNED):
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         env = os.environ | {"DALI_ZARR_STATS_FILE": str(stats)}
         try:

@@ -34,6 +34,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
 use crate::batch::{Batch, DeviceBuffers};
+use crate::budget::Room;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, arena::Arena};
@@ -44,7 +45,6 @@ use crate::stats::Stats;
 use admission::MemoryShortage;
 use batches::{Batches, JobSource, Planned, addressed};
 use chunk_table::{ChunkState, Group, Table};
-use oversized::Room;
 use queue::{Queue, Wanted};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
