@@ -19,6 +19,8 @@ pub struct HostBudget {
     pub indexes: usize,
     /// Decode threads.
     pub threads: usize,
+    /// Delivery to a GPU: chunks that decode threads may decode at a time although the GPU could. 0: none.
+    pub shared: usize,
 }
 
 /// The limit if the user sets none, before looking at the machine.
@@ -118,7 +120,7 @@ pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threa
     let idle = (affordable / 4).min(MAX_IDLE - 1);
     let ahead = if window.is_some() { 0 } else { (affordable - idle).min(MAX_WINDOW - 1) };
     let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
-    Ok(HostBudget { window, idle, block, indexes, threads })
+    Ok(HostBudget { window, idle, block, indexes, threads, shared: 0 })
 }
 
 /// Bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and half of what is left.
@@ -141,7 +143,18 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
 pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: usize) -> Result<HostBudget> {
     let smallest = gpu_chunk(needs) + aside(needs) + needs.fallback_bytes() + tables;
     let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
-    Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left, indexes, threads })
+    let (shared, scratch) = shared(needs, left, threads);
+    Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
+}
+
+/// How many of the decode threads may decode chunks that the GPU could, and the bytes beyond [`Needs::per_thread`] that they take
+/// for it: a quarter of what is `left` at most. As much is left for the chunks that they have decoded.
+fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
+    let Some(scratch) = needs.sharing else { return (0, 0) };
+    let each = scratch.saturating_sub(needs.per_thread);
+    let room = left / 4;
+    let threads = threads.min(room / rounded(needs.decoded)).min(room.checked_div(each).unwrap_or(usize::MAX));
+    (threads, threads * each)
 }
 
 /// Tells which limits on host memory give the block of chunks some size: [`divide_cpu`] and [`divide_for_gpu`], the other way
@@ -184,8 +197,8 @@ impl Room {
             more.saturating_add(self.ahead)
         };
         // Of what is beyond the smallest limit, half may go to decoders, and an eighth of the rest to indexes. With a GPU, half
-        // may go to tables before.
-        let parts = if self.gpu { 32 } else { 16 };
+        // may go to tables before, and a quarter of the last rest to decoding beside the GPU.
+        let parts = if self.gpu { 43 } else { 16 };
         self.smallest.saturating_add((left as u64).saturating_mul(parts).div_ceil(7)).saturating_add(64)
     }
 }
@@ -237,13 +250,20 @@ mod tests {
     #[test]
     fn host_budgets_for_a_gpu_are_never_exceeded() {
         for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
-            let n = Needs { bounced: chunk, per_thread: 3 * chunk, index: 1000, ..on_gpu(batch, chunk) };
+            let n = Needs {
+                bounced: chunk,
+                per_thread: chunk,
+                sharing: Some(2 * chunk),
+                index: 1000,
+                ..on_gpu(batch, chunk)
+            };
             let smallest = smallest_host(&n, None);
             assert!(host_tables(smallest - 1, &n).is_err());
             for limit in [smallest, smallest + 5000, smallest + (4 << 20), smallest + (4 << 30)] {
                 let tables = host_tables(limit, &n).unwrap();
                 let h = divide_for_gpu(limit, &n, tables, 4).unwrap();
-                let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread;
+                let beside = h.shared * (2 * chunk - n.per_thread.min(2 * chunk));
+                let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
                 assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
                 assert!(h.block >= n.encoded + n.bounced && h.threads >= 1, "{limit} {h:?}");
             }

@@ -15,6 +15,9 @@ pub struct Needs {
     pub per_thread: usize,
     /// What the CPU's decoder takes for itself when it decodes a chunk that the GPU couldn't.
     pub fallback: usize,
+    /// What a decode thread takes for itself when it decodes chunks that the GPU could, to spare a model's time on the GPU. `None` if it
+    /// never does.
+    pub sharing: Option<usize>,
     /// The largest index of a shard.
     pub index: usize,
     /// What all threads that read take for themselves.
@@ -111,6 +114,7 @@ pub(crate) mod tests {
             bounced: 0,
             per_thread: 0,
             fallback: 0,
+            sharing: None,
             index: 0,
             reading: 0,
             requested: 0,
@@ -158,6 +162,7 @@ pub(crate) mod tests {
                 bounced: self.below(2) * decoded,
                 per_thread: self.below(2) * self.below(3 * decoded),
                 fallback: self.below(2) * self.below(3 * decoded),
+                sharing: (gpu && self.below(2) == 1).then(|| self.below(3 * decoded)),
                 index: self.below(MIB),
                 reading: self.below(2) * self.below(MIB),
                 requested: self.below(2) * self.below(300 * MIB),

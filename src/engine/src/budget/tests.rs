@@ -154,8 +154,9 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
             let (d, h) = (budget.device.unwrap(), budget.host);
             let told = || format!("{limit} {window:?}: {d:?} of {needs:?}");
             assert!(d.total(&needs) as u64 <= limit, "{}: {}", d.total(&needs), told());
-            let on_host =
-                needs.fallback_bytes() + d.lanes * d.tables + h.block + h.indexes + h.threads * needs.per_thread;
+            let beside = h.shared * needs.sharing.unwrap_or(0).saturating_sub(needs.per_thread);
+            let decoders = h.threads * needs.per_thread + beside;
+            let on_host = needs.fallback_bytes() + d.lanes * d.tables + h.block + h.indexes + decoders;
             assert!((on_host + needs.reading) as u64 <= host, "{on_host} of {host}: {}", told());
             let in_flight = d.rate(&needs, of.latency) * of.latency;
             assert!(in_flight >= before, "{in_flight} < {before}: {}", told());

@@ -13,7 +13,7 @@ use crate::memory::arena::rounded;
 use crate::order::{Order, Sample};
 use crate::plan::{BatchPlan, ChunkId, ChunkMap};
 use crate::scheduler::Rules;
-use crate::spec::{Device, Spec};
+use crate::spec::{DecodeDevice, Device, Spec};
 use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
@@ -71,6 +71,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         bounced: 0,
         per_thread: 0,
         fallback: 0,
+        sharing: None,
         index: 0,
         reading: if spec.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         requested: 0,
@@ -104,6 +105,9 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         // The CPU decodes a chunk in the GPU's place now and then, one at a time.
         let whose = if route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
         *whose = (*whose).max(working);
+        if route == Route::Gpu && spec.decode_device == DecodeDevice::Auto {
+            needs.sharing = needs.sharing.max(Some(working));
+        }
         if let Some(sharding) = &part.sharding {
             needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
         }
@@ -232,7 +236,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         working_set: needs.working_set,
         shuffled: needs.shuffled,
         index_output: spec.return_index,
-        shared_tasks: 0,
+        shared_tasks: budget.host.shared,
         room: Room::new(needs, spec.prefetch_queue_depth),
     }
 }
