@@ -29,7 +29,8 @@ class ModelSpec:
 
 def _layer(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs, track_running_stats=False),
+        nn.ReLU(inplace=True),
     )
 
 
@@ -102,7 +103,7 @@ class Trainer:
             from torch.nn.parallel import DistributedDataParallel
 
             ids = [device.index] if device.type == "cuda" else None
-            net = DistributedDataParallel(net, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+            net = DistributedDataParallel(net, device_ids=ids, gradient_as_bucket_view=True)
         self.net = net
         self.optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True, capturable=setting.cuda_graphs)
         shape = (1, setting.channels, 1, 1)
@@ -135,17 +136,28 @@ class Trainer:
 
     def warm_up(self, batch: list[torch.Tensor], steps: int = 4) -> None:
         """The steps in which cuDNN chooses its algorithms; with CUDA graphs also the capture."""
-        for _ in range(steps):
-            self._step(batch)
         if self.setting.cuda_graphs:
-            self.inputs = [t.clone() for t in batch]
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-                self._step(self.inputs)
-            self.graph = graph
+            self._capture(batch, steps)
+        else:
+            for _ in range(steps):
+                self._step(batch)
         for _ in range(2):
             self.step(batch)
+
+    def _capture(self, batch: list[torch.Tensor], steps: int) -> None:
+        """On a stream of its own, since the default one can't be captured. Captured kernels keep that stream's priority."""
+        here = torch.cuda.current_stream()
+        stream = torch.cuda.Stream(priority=here.priority)
+        self.inputs = [t.clone() for t in batch]
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                self._step(self.inputs)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self._step(self.inputs)
+        here.wait_stream(stream)
 
 
 def synthetic(setting: Setting, count: int = 3) -> Callable[[], list[torch.Tensor]]:

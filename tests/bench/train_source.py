@@ -13,13 +13,17 @@ import numpy as np
 import torch
 import zarr
 from nvidia.dali import fn
+from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from train_model import Setting
 
-# The store that isn't shuffled is read as that many stores, one after the other: all chunks of an epoch are different ones, so
-# that none is served from memory, while the page cache holds each once.
+# A store is read as this many stores, one after the other: the chunks of an epoch are all different to the reader, which has no
+# memory for them, while the page cache holds each once.
 REPEATED = 32
+# In order a chunk of a pair (t, t+1) is decoded once and delivered twice. Shuffled over a long epoch it is decoded nearly twice.
+# In short epochs, of the store's own samples, it depends on the reader's memory how many pairs find their chunks decoded.
+ORDERS = ("in-order", "shuffled", "short-epochs")
 COUNTERS = (
     "chunks_read", "chunks_decoded_cpu", "chunks_decoded_gpu", "chunks_uncompressed", "chunks_from_memory", "chunks_failed",
     "batches", "waits", "wait_seconds", "waves",
@@ -33,7 +37,7 @@ class Read:
     path: Path
     decode_device: str
     memory_limit: int | None
-    shuffle: bool
+    order: str = ORDERS[0]
     rank: int = 0
     world: int = 1
 
@@ -45,11 +49,11 @@ def resident_bytes() -> int:
 
 
 def device_bytes(device: torch.device) -> int:
-    """Memory of the GPU that is in use, by this process and all others."""
+    """Memory of the GPU that is in use, apart from what PyTorch has taken for training."""
     if device.type != "cuda":
         return 0
     free, total = torch.cuda.mem_get_info(device)
-    return total - free
+    return total - free - torch.cuda.memory_reserved(device)
 
 
 class Source:
@@ -60,8 +64,8 @@ class Source:
         on_gpu = setting.device.type == "cuda"
         device = "gpu" if on_gpu else "cpu"
         how: dict[str, Any] = {
-            "path": str(read.path) if read.shuffle else [str(read.path)] * REPEATED, "arrays": ["field"], "dims": ["time"],
-            "offsets": [0, 1] if setting.pairs else [0], "random_shuffle": read.shuffle, "seed": 1,
+            "path": [str(read.path)] * (1 if read.order == "short-epochs" else REPEATED), "arrays": ["field"], "dims": ["time"],
+            "offsets": [0, 1] if setting.pairs else [0], "random_shuffle": read.order != "in-order", "seed": 1,
             "shard_id": read.rank, "num_shards": read.world, "decode_device": read.decode_device,
         }
         if read.memory_limit is not None:
@@ -110,9 +114,12 @@ class Source:
         return False
 
     def close(self) -> None:
-        """Frees what the reader holds."""
+        """Frees what the reader holds, and what DALI would keep for the next pipeline: it would be missing in that one's memory."""
         del self.batches, self.pipe
         gc.collect()
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize()
+            ReleaseUnusedMemory()
 
 
 class Oracle:
