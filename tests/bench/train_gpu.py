@@ -134,8 +134,10 @@ def profile(step: Callable[[], None], steps: int) -> dict[str, Any]:
             for _ in range(steps):
                 step()
             torch.cuda.synchronize()
+        # Annotations span the kernels below them.
         kernels = [
-            (e.name, e.time_range.start, e.time_range.end) for e in prof.events() if e.device_type == DeviceType.CUDA
+            (e.name, e.time_range.start, e.time_range.end) for e in prof.events()
+            if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)
         ]
     except RuntimeError as error:
         return {"failed": str(error).splitlines()[0]}
