@@ -11,15 +11,12 @@ use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
 use crate::error::Result;
-use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers};
+use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers, work_in_background};
 use crate::stats::Stats;
 use crate::{assemble, nvtx};
 
 /// The decode threads.
 pub(crate) struct DecodePool(Workers<Task>);
-
-/// How much lower the priority of threads is that work beside a model (see `nice` in sched(7)).
-const BACKGROUND: i32 = 10;
 
 impl DecodePool {
     /// Starts the threads. In the `background` they leave the cores to the threads of the training process.
@@ -31,8 +28,7 @@ impl DecodePool {
             let shared = shared.clone();
             Ok(move |work| {
                 if background {
-                    // SAFETY: it changes a number of the calling thread alone. If the system refuses, nothing changes.
-                    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, BACKGROUND) };
+                    work_in_background();
                 }
                 run(&work, &shared);
             })

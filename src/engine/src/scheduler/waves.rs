@@ -140,13 +140,16 @@ impl Scheduler {
                 || (encoded > 0 && self.pending.encoded.bytes() >= limits.decoded)
                 || chunks >= limits.chunks
                 || self.pending.decoded.bytes() >= EAGER_WAVE.min(limits.decoded)
-                // The chunks that the CPU decodes instead of the GPU don't fill a wave.
+                // What the CPU decodes in the GPU's place doesn't fill a wave.
                 || (encoded > 0 && reads + self.cpu_tasks_in_flight == self.sharing.tasks());
             if more_comes && !full {
                 return;
             }
             let wave = self.wave(limits, gpu_decodes);
             self.idle_lanes.pop();
+            if wave.chunks.iter().any(|chunk| chunk.content == Content::Encoded) {
+                self.sharing.launched(lane, self.pending.encoded.len() == 0);
+            }
             Stats::add(&self.s.shared.stats.waves, 1);
             if let Some(lanes) = &self.s.lanes {
                 lanes.launch(lane, wave);
