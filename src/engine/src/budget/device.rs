@@ -5,9 +5,7 @@
 //! gives most, of all shapes that fit. The shapes don't depend on the limit, so more memory never gives less, and of shapes
 //! that give the same the smallest is taken: what isn't used isn't reserved.
 
-use super::host::MAX_WINDOW;
-use super::needs::{DeviceNeeds, Needs};
-use super::too_small;
+use super::needs::{DeviceNeeds, MAX_WINDOW, Needs, too_small};
 use crate::error::Result;
 use crate::memory::arena::{ALIGN, rounded};
 

@@ -1,8 +1,7 @@
 //! How host memory is divided.
 
 use super::device::least_tables;
-use super::needs::Needs;
-use super::too_small;
+use super::needs::{MAX_WINDOW, Needs, too_small};
 use crate::error::Result;
 use crate::memory::arena::rounded;
 
@@ -25,9 +24,6 @@ pub struct HostBudget {
 
 /// The limit if the user sets none, before looking at the machine.
 pub const DEFAULT_HOST: u64 = 2 << 30;
-
-/// Batches in preparation, at most.
-pub(super) const MAX_WINDOW: usize = 32;
 
 /// Buffers that came back and are kept, at most.
 const MAX_IDLE: usize = 4;

@@ -108,12 +108,6 @@ impl Division {
     }
 }
 
-fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
-    Error::value(format!(
-        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset, found {limit}"
-    ))
-}
-
 /// The least of each kind of memory with which a reader runs.
 pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
     Limits { host: host::smallest_host(needs, window), device: device::smallest_device(needs, window) }

@@ -1,5 +1,17 @@
 //! What a reader must hold at a time: the dataset's, the plan's and the codecs' side of the division. Plain values.
 
+use crate::error::Error;
+
+/// Batches in preparation, at most, if the user doesn't say how many.
+pub(super) const MAX_WINDOW: usize = 32;
+
+/// The error of a limit on which one chunk and one batch don't fit.
+pub(super) fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
+    Error::value(format!(
+        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset, found {limit}"
+    ))
+}
+
 /// What one reader must hold. Bytes, unless said otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
