@@ -33,11 +33,12 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// With `lanes` each thread gets a copy stream to their device.
+    /// With `lanes` each thread gets a copy stream to their device. In the `background` the threads leave the cores to those of
+    /// the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
-    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+    pub fn new(threads: usize, background: bool, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
         let mut copy_streams = Vec::new();
         let body = || {
             let upload = lanes.map(Lanes::upload).transpose()?;
@@ -45,7 +46,6 @@ impl Threads {
             let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
             copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            let background = lanes.is_some();
             Ok(move |work| {
                 if background {
                     work_in_background();
@@ -376,7 +376,7 @@ mod tests {
             };
             let memory = HostBlock::map(512).unwrap();
             let done = Arc::new(AtomicBool::new(before));
-            let threads = Threads::new(1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done))), &shared).unwrap();
             for group in [0, 1] {
                 let span = Span { address: memory.address() + 256 * group, len: 16 };
                 // SAFETY: the memory outlives the threads, and each read has its own.

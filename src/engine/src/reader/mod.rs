@@ -135,10 +135,12 @@ impl Reader {
         let rules = rules(spec, &needs, &order, &budget);
         let copy_lanes = memory.lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
+        // A model that trains on the GPU has threads of its own.
+        let background = spec.device != Device::Cpu;
         let setup = Setup {
             rules,
-            fetch: Box::new(FetchPool::new(rules.reads, copy_lanes, &shared)?),
-            decode: Box::new(DecodePool::new(budget.host.threads, spec.device != Device::Cpu, &shared)?),
+            fetch: Box::new(FetchPool::new(rules.reads, background, copy_lanes, &shared)?),
+            decode: Box::new(DecodePool::new(budget.host.threads, background, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,
             slots: memory.slots,
