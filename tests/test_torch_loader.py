@@ -314,7 +314,7 @@ def test_a_state_at_every_step(path, how):
             state = loader.state_dict()
             other.load_state_dict(pickle.loads(pickle.dumps(state)))
             rest = epochs[epoch][step:]
-            assert len(other) == length
+            assert len(other) == length and other.epoch == epoch + (not rest)
             found = [numbers(other) for _ in range(2)]
             assert found == ([rest, epochs[epoch + 1]] if rest else epochs[epoch + 1 : epoch + 3])
 
