@@ -56,9 +56,15 @@ build/foreign/.node: tests/foreign/package.json
 build: setup  ## Build the plugin and install the package dali_zarr into .venv
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
 
-test: build  ## Run every test; those that need a GPU are skipped without one
-	cargo test --release --locked --workspace
-	$(BIN)/python -m pytest tests
+# Tests run with assertions and checks of overflow (profile.checked in Cargo.toml). The library is not the one that users get, so it is
+# installed in a folder of its own. One worker for each core; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
+TESTED := $(HERE)/build/tested
+
+test: setup  ## Run every test; those that need a GPU are skipped without one
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
+	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
+	cargo test --profile checked --locked --workspace --lib --tests
+	PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto $(PYTEST_ARGS) tests
 
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign
@@ -84,7 +90,7 @@ demo: build  ## Train a small U-Net on an ERA5-like store
 
 lint: setup  ## Check format and style of Rust and Python
 	cargo fmt --all --check
-	cargo clippy --release --locked --workspace --all-targets -- --deny warnings
+	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
 	$(BIN)/ruff check python tests cmake
 
 format: setup  ## Format the Rust sources

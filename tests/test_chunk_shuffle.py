@@ -37,40 +37,40 @@ def order(path, count=STEPS, batch_size=BATCH, device="cpu", **args):
     return np.concatenate(starts)[:count]
 
 
-def reads(tmp_path, store, device="cpu", epochs=1, **args):
+def reads(store, device="cpu", epochs=1, **args):
     """The counters of a reader over whole epochs."""
     args = {"arrays": ["a"], "random_shuffle": True, "seed": 4, "prefetch_queue_depth": 2, "batch_size": BATCH} | args
     batch_size = args.pop("batch_size")
     samples = args.pop("samples", STEPS)
-    return stats_of(tmp_path, epochs * samples // batch_size, device, batch_size, path=store, **args)
+    return stats_of(epochs * samples // batch_size, device, batch_size, path=store, **args)
 
 
 @pytest.mark.parametrize("fill", [60, 120, 240, 480])
 @pytest.mark.parametrize("array", ["a", "sharded"])
-def test_each_chunk_is_read_once(tmp_path, store, device, array, fill):
+def test_each_chunk_is_read_once(store, device, array, fill):
     """Over ten epochs, so that what is read ahead of the eleventh hardly counts. Chunks that are still there when the next
     epoch needs them aren't read for it, which is more likely in a small store."""
-    stats = reads(tmp_path, store, device, epochs=10, arrays=[array], initial_fill=fill)
+    stats = reads(store, device, epochs=10, arrays=[array], initial_fill=fill)
     assert 400 <= stats["chunks_read"] <= 800 + 80, stats
 
 
-def test_without_it_chunks_are_read_again(tmp_path, store):
+def test_without_it_chunks_are_read_again(store):
     """What the blocks are good for: with as little memory, drawing among all samples reads chunks many times."""
     limit = {"host_memory_limit": 250_000, "io_threads": 1, "decode_threads": 1, "epochs": 4}
-    grouped = reads(tmp_path, store, initial_fill=120, **limit)["chunks_read"]
-    among_all = reads(tmp_path, store, initial_fill=STEPS, **limit)["chunks_read"]
+    grouped = reads(store, initial_fill=120, **limit)["chunks_read"]
+    among_all = reads(store, initial_fill=STEPS, **limit)["chunks_read"]
     assert grouped <= 1.3 * 4 * 80
     assert among_all > 3 * grouped
 
 
-def test_memory_that_cant_hold_a_window_costs_reads_and_nothing_else(tmp_path, store, device):
+def test_memory_that_cant_hold_a_window_costs_reads_and_nothing_else(store, device):
     """40 chunks of 6 KiB in a window, memory for a few: values and order stay, chunks are read again."""
     small = {"device_memory_limit": 24 << 20} if device == "gpu" else {"host_memory_limit": 150_000}
     small |= {"io_threads": 1, "decode_threads": 1, "prefetch_queue_depth": 1}
     expected = order(store, initial_fill=480)
     np.testing.assert_array_equal(order(store, device=device, initial_fill=480, **small), expected)
     if device == "cpu":
-        stats = reads(tmp_path, store, epochs=2, initial_fill=480, **small)
+        stats = reads(store, epochs=2, initial_fill=480, **small)
         assert stats["chunks_read"] > 2 * 160, stats
 
 
@@ -89,12 +89,12 @@ def test_memory_that_cant_hold_a_window_costs_reads_and_nothing_else(tmp_path, s
     ],
     ids=str,
 )
-def test_windows_and_arrays_that_share_chunks(tmp_path, store, args, once, samples):
+def test_windows_and_arrays_that_share_chunks(store, args, once, samples):
     """A chunk that several blocks need is read for each of them at most, and less where they meet in a window."""
     arrays = args.get("arrays", ["a"])
     chunks = sum(len(chunk_files(store, a)) for a in arrays)
     epochs = 6 if samples < 2000 else 1
-    stats = reads(tmp_path, store, epochs=epochs, samples=samples, initial_fill=min(240, samples // 4), **args)
+    stats = reads(store, epochs=epochs, samples=samples, initial_fill=min(240, samples // 4), **args)
     # What is read ahead of the epoch after the last may be all chunks; what is kept from one to the next isn't read for it.
     assert epochs * chunks / 2 <= stats["chunks_read"] <= (once * epochs + 1) * chunks, stats
 
@@ -128,9 +128,9 @@ def test_the_order_is_the_same_however_it_is_read(store, device):
     assert (order(store, 2 * STEPS, initial_fill=150) != expected).any()
 
 
-def test_chunks_that_begin_outside_of_the_region(tmp_path, store):
+def test_chunks_that_begin_outside_of_the_region(store):
     """The region begins in the middle of a chunk: blocks still end where chunks do."""
-    stats = reads(tmp_path, store, epochs=10, samples=900, dims=["time"], roi_start=[30], roi_end=[930], initial_fill=120)
+    stats = reads(store, epochs=10, samples=900, dims=["time"], roi_start=[30], roi_end=[930], initial_fill=120)
     # 30 to 930 touch chunks 2 to 77; some are still there in the next epoch, some are read ahead of the last.
     assert 5 * 76 <= stats["chunks_read"] <= 10 * 76 + 76, stats
 

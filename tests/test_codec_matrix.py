@@ -260,7 +260,7 @@ def test_checksums_and_shuffles_around_compressors(tmp_path, device, layout):
     names = _write_around(tmp_path / "s", layout)
     _check_all(device, tmp_path / "s", names)
     if device == "gpu":
-        stats = stats_of(tmp_path, 4, device, 5, path=tmp_path / "s", arrays=names, decode_device="gpu")
+        stats = stats_of(4, device, 5, path=tmp_path / "s", arrays=names, decode_device="gpu")
         assert stats["cpu_fallbacks"] == 0 and stats["chunks_decoded_cpu"] == 0, stats
 
 

@@ -1,5 +1,5 @@
 //! What is fuzzed, as functions of bytes: the targets of cargo-fuzz call them with what it invents, and a test of the engine
-//! (`src/engine/tests/corpus.rs`) with what it found.
+//! (`src/engine/tests/integration/corpus.rs`) with what it found.
 //!
 //! An input is one byte that chooses a decoder, the decoded size as two little-endian bytes, and the encoded data.
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The lists of DESIGN.md: under which folder each orders the modules (empty: the crate), and the modules, lowest first. Those on
 /// one line don't import from each other.
 fn orders() -> Vec<(String, Vec<Vec<String>>)> {
-    let text = include_str!("../DESIGN.md");
+    let text = include_str!("../../DESIGN.md");
     let mut orders = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-#[path = "../../../tests/fuzz/src/lib.rs"]
+#[path = "../../../../tests/fuzz/src/lib.rs"]
 mod fuzz;
 
 fn replay(target: &str, run: fn(&[u8])) {

@@ -1,0 +1,10 @@
+//! The kernels' host twin against other implementations. One binary, because each links everything again.
+
+mod checksum;
+mod element;
+mod fatbin;
+mod inflate;
+mod lz;
+mod shuffle;
+mod walk;
+mod zstd;
