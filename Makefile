@@ -64,7 +64,7 @@ test: setup  ## Run every test; those that need a GPU are skipped without one
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
 	cargo test --profile checked --locked --workspace --lib --tests
-	PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto $(PYTEST_ARGS) tests
+	PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS) tests
 
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +33,36 @@ TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
 
 
 @pytest.fixture(params=["cpu", "gpu"])
-def device(request: pytest.FixtureRequest) -> str:
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both devices of the operator; the GPU's tests say why they are skipped."""
-    if request.param == "gpu" and (reason := why_no_gpu()):
-        pytest.skip(reason)
-    return request.param
+    if request.param == "cpu":
+        yield "cpu"
+    else:
+        with _gpu(request):
+            yield "gpu"
 
 
 @pytest.fixture
-def gpu() -> str:
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
     """The GPU alone."""
+    with _gpu(request):
+        yield "gpu"
+
+
+@contextmanager
+def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Skips without a GPU. Tests of all workers, and of other runs on this machine, share the GPU, but for those that measure its
+    memory: they have the mark ``quiet_gpu``."""
     if reason := why_no_gpu():
         pytest.skip(reason)
-    return "gpu"
+    quiet = request.node.get_closest_marker("quiet_gpu") is not None
+    base = Path(tempfile.gettempdir()) / f"dali-zarr-tests-{os.getuid()}"
+    with open(f"{base}.queue", "w") as queue, open(f"{base}.gpu", "w") as lock:
+        # Who waits for the GPU alone keeps its place in the queue, so that others don't get in between.
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX if quiet else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture
@@ -69,6 +89,7 @@ def s3_options(s3: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quiet_gpu: no other test uses the GPU meanwhile")
     config.addinivalue_line("markers", "timeout_s(seconds): ends the test with an error after that many seconds")
 
 

@@ -31,6 +31,7 @@ def store(tmp_path_factory):
     return path
 
 
+@pytest.mark.quiet_gpu
 @pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "seed": 1}], ids=["in-order", "shuffled"])
 @pytest.mark.parametrize("array", ["a", "raw", "sharded"])
 def test_nothing_grows(store, device, array, order):
@@ -78,6 +79,7 @@ def test_host_memory_limit(store, device, limit):
     assert me.memory_info().rss - before < (limit + 24) * MIB
 
 
+@pytest.mark.quiet_gpu
 @pytest.mark.parametrize("limit", [96, 256])
 def test_device_memory_limit(store, gpu, limit):
     """So does its device memory, nvCOMP's workspace included."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numcodecs
@@ -79,38 +80,34 @@ def _v3_codec(config: dict[str, Any]) -> Any:
 def _write(
     path: Any, name: str, values: np.ndarray, zarr_format: int, filters: list[dict[str, Any]], packers: list[dict[str, Any]],
     *, order: str = "C", big_endian: bool = False, shards: bool = False,
-) -> bool:
-    """Writes ``values`` through the codecs; False if zarr-python can't write them, or can't read what it wrote."""
+) -> None:
+    """Writes ``values`` through the codecs, and has zarr-python read them."""
     in_bytes = {"shuffle", *(c["id"] for c in BYTES.values())}
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            zarr.open_group(str(path), mode="a", zarr_format=zarr_format)
-            kwargs: dict[str, Any] = {
-                "store": str(path), "name": name, "shape": SHAPE, "chunks": CHUNKS, "zarr_format": zarr_format,
-                "dtype": values.dtype.newbyteorder(">") if big_endian and zarr_format == 2 else values.dtype,
-                "fill_value": 0, "config": {"write_empty_chunks": True},
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        zarr.open_group(str(path), mode="a", zarr_format=zarr_format)
+        kwargs: dict[str, Any] = {
+            "store": str(path), "name": name, "shape": SHAPE, "chunks": CHUNKS, "zarr_format": zarr_format,
+            "dtype": values.dtype.newbyteorder(">") if big_endian and zarr_format == 2 else values.dtype,
+            "fill_value": 0, "config": {"write_empty_chunks": True},
+        }
+        if zarr_format == 2:
+            all_codecs = [numcodecs.get_codec(c) for c in (*filters, *packers)]
+            last = all_codecs.pop() if packers else None
+            kwargs |= {"filters": all_codecs or None, "compressors": last, "order": order}
+        else:
+            before = [c for c in filters if c["id"] not in in_bytes]
+            after = [c for c in filters if c["id"] in in_bytes]
+            kwargs |= {
+                "filters": [_v3_codec(c) for c in before],
+                "serializer": BytesCodec(endian="big" if big_endian else "little"),
+                "compressors": [_v3_codec(c) for c in (*after, *packers)],
             }
-            if zarr_format == 2:
-                all_codecs = [numcodecs.get_codec(c) for c in (*filters, *packers)]
-                last = all_codecs.pop() if packers else None
-                kwargs |= {"filters": all_codecs or None, "compressors": last, "order": order}
-            else:
-                before = [c for c in filters if c["id"] not in in_bytes]
-                after = [c for c in filters if c["id"] in in_bytes]
-                kwargs |= {
-                    "filters": [_v3_codec(c) for c in before],
-                    "serializer": BytesCodec(endian="big" if big_endian else "little"),
-                    "compressors": [_v3_codec(c) for c in (*after, *packers)],
-                }
-                if shards:
-                    kwargs["shards"] = SHARDS
-            array = zarr.create_array(**kwargs)
-            array[...] = values
-            array[...]
-    except (ValueError, TypeError, RuntimeError, OverflowError, KeyError):
-        return False
-    return True
+            if shards:
+                kwargs["shards"] = SHARDS
+        array = zarr.create_array(**kwargs)
+        array[...] = values
+        array[...]
 
 
 def _check_all(device: str, path: Any, names: list[str]) -> None:
@@ -143,8 +140,24 @@ def test_codecs_of_bytes(tmp_path, device, layout, dtype):
     zarr_format, how = LAYOUTS[layout]
     values = sample_values(dtype, SHAPE, seed=1)
     for name, config in BYTES.items():
-        assert _write(tmp_path, name, values, zarr_format, [], [config], **how), f"zarr-python writes {name}"
+        _write(tmp_path, name, values, zarr_format, [], [config], **how)
     _check_all(device, tmp_path, list(BYTES))
+
+
+def _refusal(filter_: str, d: np.dtype, values: str, zarr_format: int) -> type[Exception] | None:
+    """What zarr-python 3.1 or numcodecs raises for a filter of :func:`_filters` over these values. None: it writes them."""
+    kind, _, other = filter_.partition("-")
+    if kind == "bitround" and d.byteorder == ">":
+        return KeyError  # numcodecs rounds the bits of native floats only
+    narrower = (other == "i1" and d.str[1:] != "i1") or (other == "i8" and d.str[1:] == "u8")
+    if kind == "delta" and values == "wide" and narrower:
+        return OverflowError  # the first value doesn't fit
+    if zarr_format == 3 and other not in ("", "same"):
+        if d.itemsize == 1 and np.dtype(other).itemsize > 1:
+            return ValueError  # elements of one byte have no byte order, and what is made of them gets none
+        if kind == "quantize" and other != d.str[1:]:
+            return ValueError  # the size of the encoded chunk is taken for that of the decoded one
+    return None
 
 
 @pytest.mark.parametrize("layout", ["v2", "v2-fortran-big-endian", "v3-shards"])
@@ -159,13 +172,11 @@ def test_filters(tmp_path, device, layout, dtype):
     d = np.dtype(dtype).newbyteorder(">") if how.get("big_endian") else np.dtype(dtype)
     for name, config in _filters(d).items():
         for kind, values in (("wide", wide), ("small", small))[: 1 if how.get("big_endian") else 2]:
-            if _write(tmp_path, f"{name}-{kind}", values, zarr_format, [config], [BYTES["zlib"]], **how):
+            refusal = _refusal(name, d, kind, zarr_format)
+            with pytest.raises(refusal) if refusal else nullcontext():
+                _write(tmp_path, f"{name}-{kind}", values, zarr_format, [config], [BYTES["zlib"]], **how)
+            if not refusal:
                 names.append(f"{name}-{kind}")
-    assert {n.rsplit("-", 1)[0] for n in names} >= {"shuffle"} | ({"packbits"} if dtype == "bool" else {"delta", "scaled-same"})
-    if dtype in FLOATS:
-        assert "quantize-" + np.dtype(dtype).str[1:] + "-wide" in names
-        # numcodecs rounds the bits of native floats only.
-        assert "bitround-wide" in names or how.get("big_endian")
     _check_all(device, tmp_path, names)
 
 
@@ -212,9 +223,9 @@ def test_chains(tmp_path, device, layout):
     """Filters, compressors and checksums in rows."""
     zarr_format, how = LAYOUTS[layout]
     names = []
-    for number, (name, (dtype, filters, packers)) in enumerate(CHAINS.items()):
+    for number, (dtype, filters, packers) in enumerate(CHAINS.values()):
         values = (np.arange(np.prod(SHAPE)).reshape(SHAPE) % 90).astype(dtype)
-        assert _write(tmp_path, f"a{number}", values, zarr_format, filters, packers, **how), f"zarr-python writes {name}"
+        _write(tmp_path, f"a{number}", values, zarr_format, filters, packers, **how)
         names.append(f"a{number}")
     _check_all(device, tmp_path, names)
 
@@ -244,12 +255,12 @@ def _write_around(path: Any, layout: str) -> list[str]:
     """Writes an array for each of ``ON_GPU``; its names."""
     zarr_format, how = LAYOUTS[layout]
     names = []
-    for number, (name, (dtype, filters, packers)) in enumerate(ON_GPU.items()):
+    for number, (dtype, filters, packers) in enumerate(ON_GPU.values()):
         big = [f | {"dtype": f["dtype"].replace("<", ">")} if how.get("big_endian") and "dtype" in f else f for f in filters]
         if how.get("big_endian") and filters and filters[0]["id"] == "bitround":
             continue  # numcodecs rounds the bits of native floats only
         values = sample_values(dtype, SHAPE, seed=number)
-        assert _write(path, f"a{number}", values, zarr_format, big, packers, **how), f"zarr-python writes {name}"
+        _write(path, f"a{number}", values, zarr_format, big, packers, **how)
         names.append(f"a{number}")
     return names
 
@@ -306,8 +317,8 @@ def test_v2_filters_keep_their_own_byte_order(tmp_path, device):
     values = (np.arange(np.prod(SHAPE)).reshape(SHAPE) % 90).astype("int32")
     filters = [{"id": "delta", "dtype": ">i4", "astype": ">i2"}, {"id": "fixedscaleoffset", "offset": 0, "scale": 1,
                "dtype": ">i2", "astype": "<f8"}]
-    assert _write(tmp_path, "a", values, 2, filters, [BYTES["zlib"]], big_endian=True)
-    assert _write(tmp_path, "b", values, 2, filters[:1], [BYTES["lz4"]], order="F", big_endian=True)
+    _write(tmp_path, "a", values, 2, filters, [BYTES["zlib"]], big_endian=True)
+    _write(tmp_path, "b", values, 2, filters[:1], [BYTES["lz4"]], order="F", big_endian=True)
     _check_all(device, tmp_path, ["a", "b"])
 
 

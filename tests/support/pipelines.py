@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -127,7 +126,8 @@ def check(
     pipe = build(device, batch_size, **args)
     try:
         expected = oracle.batches()
-        names = [] if args.get("stack_arrays") else [f"array {name}" for name in args["arrays"]]
+        arrays = args.get("arrays", [])
+        names = [] if isinstance(arrays, str) or args.get("stack_arrays") else [f"array {name}" for name in arrays]
         rounds = max(1, int(np.ceil(oracle.epoch_length(0) * epochs / batch_size)))
         for number in range(rounds):
             outputs = pipe.run()

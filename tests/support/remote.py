@@ -21,7 +21,7 @@ from .stores import Layout, chunk_files
 DIMS = ("time", "lat", "lon")
 SHAPE = (24, 8, 16)
 # Requests that fail are repeated at once, and for not long.
-HASTY = {"timeout": "500ms", "retry_timeout": "20s"}
+HASTY = {"timeout": "500ms", "retry_timeout": "90s"}
 STORES = {
     "v3": {"codec": "zstd", "layout": Layout((1, 8, 16))},
     "v3-none": {"codec": "none", "layout": Layout((5, 3, 7))},

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 # What a fault does to an answer: its status and headers are sent, then so many bytes of the body, then this.
 CLOSE, STALL = "close", "stall"
 # Seconds after which requests are answered though there are too few: the test fails then.
-GATHERING = 20
+GATHERING = 60
 
 
 class Server:
