@@ -103,9 +103,9 @@ def stats(pipe: Any = None) -> Any:
         finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
         ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
-        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those that
-        idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches; the GPU decoded
-        when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
+        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those
+        that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
+        The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
         ``device`` and ``dtypes`` (of its outputs).
 
         Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and
