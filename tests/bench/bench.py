@@ -16,7 +16,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -101,29 +100,29 @@ def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, An
     batches = max(8 if reader != "dali_zarr" else 2 * warm, round(rate * args.seconds))
     seconds = [timed(batches) for _ in range(args.repeats)]
     decoded = batches * batch_size * store.step_bytes
-    return {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * batch_size}
+    result = {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * batch_size}
+    if reader == "dali_zarr":
+        import dali_zarr
+
+        (counters,) = dali_zarr.stats()
+        result["stats"] = {name: value for name, value in counters.items() if isinstance(value, int | float)}
+    return result
 
 
 def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Runs :func:`measure` in a fresh process; one reader's crash, leak or hang doesn't touch the next."""
-    with tempfile.TemporaryDirectory() as folder:
-        stats = Path(folder) / "stats.json"
-        command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
-        for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data", *TUNED):
-            command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-        env = os.environ | {"DALI_ZARR_STATS_FILE": str(stats)}
-        try:
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=args.timeout, check=False)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"took longer than {args.timeout} s"}
-        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        if not lines:
-            tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            return {"failed": f"exit status {done.returncode}: {tail}"[:200]}
-        result = json.loads(lines[-1].removeprefix("RESULT "))
-        if stats.exists():
-            result["stats"] = json.loads(stats.read_text())
-        return result
+    command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
+    for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data", *TUNED):
+        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took longer than {args.timeout} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"failed": f"exit status {done.returncode}: {tail}"[:200]}
+    return json.loads(lines[-1].removeprefix("RESULT "))
 
 
 def machine(device: str) -> str:

@@ -214,6 +214,7 @@ impl Thread {
 
 /// Reads a file to the device by GPUDirect Storage; otherwise as [`fetch`].
 ///
+/// # Errors
 /// As [`fetch`], and if the device refuses.
 fn fetch_by_gds(
     read: &Read,

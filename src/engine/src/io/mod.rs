@@ -76,6 +76,7 @@ impl Fetch for FetchPool {
 
 /// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were. Blocks.
 ///
+/// # Errors
 /// If the chunk can't be read any more.
 pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));

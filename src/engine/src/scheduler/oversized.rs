@@ -29,6 +29,7 @@ impl Scheduler {
 
     /// Checks that a chunk may have so many encoded bytes, and that they fit in memory when nothing else is there.
     ///
+    /// # Errors
     /// If not. Where memory is too small, the error names a limit that is enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
         let chunk_index = &self.s.shared.chunk_index;
