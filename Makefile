@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bindings demo lint format clean
+.PHONY: help setup build test foreign bench bench-train bindings demo lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -19,7 +19,7 @@ endif
 export CARGO_TARGET_DIR := $(HERE)/target
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.python $(TOOLKIT)  ## Make .venv with all that building and testing needs
 
@@ -72,6 +72,10 @@ foreign: build build/foreign/.python build/foreign/.node  ## Read what other pro
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers
 	$(BIN)/python tests/bench/bench.py
 
+# Where there is no GPU it is small. TRAIN holds arguments: make bench-train TRAIN="--stores zstd --profile".
+bench-train: build  ## Measure what reading costs the training of U-Nets
+	$(BIN)/python tests/bench/train.py $(if $(shell command -v nvidia-smi),,--small) $(TRAIN)
+
 # libclang reads the headers; the compiler's own ones aren't part of it.
 BINDINGS ?= src/nvcomp-sys/src/sys.rs
 
@@ -93,4 +97,4 @@ format: setup  ## Format the Rust sources
 	cargo fmt --all
 
 clean:  ## Remove what was built; .venv stays
-	rm -rf target build dist demo-output bench-data
+	rm -rf target build dist demo-output bench-data bench-train

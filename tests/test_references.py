@@ -252,6 +252,7 @@ def test_inline_values_whole_files_ranges_and_missing_ones(tmp_path, values, dev
     (data / "part 5").unlink()
     with pytest.raises(RuntimeError, match=r"a/5\.0\.0.*expected the object file://.*/part 5, but found nothing"):
         read("cpu", path, "a", 24, storage_options=options)
+    (data / "part 5").write_bytes(values[5].tobytes())
     (data / "all").write_bytes(bytes(600))
     with pytest.raises(RuntimeError, match=r"a/\d+\.0\.0.*expected 512 bytes at offset \d+, but the value ends before"):
         read("cpu", path, "a", 24, storage_options=options)

@@ -17,8 +17,9 @@ from support.stores import Layout, chunk_files, write_array
 DIMS = ("time", "lat", "lon")
 COUNTERS = {
     "chunks_read", "chunks_missing", "bytes_read", "reads", "index_reads", "chunks_decoded_cpu", "chunks_decoded_gpu",
-    "chunks_uncompressed", "chunks_failed", "cpu_fallbacks", "chunks_from_memory", "chunks_read_again", "evictions", "batches",
-    "waits", "waves", "read_seconds", "copy_seconds", "decode_seconds", "assemble_seconds", "wait_seconds",
+    "chunks_uncompressed", "chunks_failed", "cpu_fallbacks", "chunks_shared", "batches_shared", "shared_reserve",
+    "chunks_from_memory", "chunks_read_again", "evictions", "batches", "waits", "waves", "read_seconds",
+    "copy_seconds", "decode_seconds", "assemble_seconds", "wait_seconds",
 }
 
 
@@ -275,11 +276,3 @@ def test_a_profiler_that_is_not_there(tmp_path, values):
         "build('cpu', 4, path=sys.argv[1], arrays='a').run()\n"
     )
     run_script(script, str(tmp_path / "s"), env={"NVTX_INJECTION64_PATH": str(tmp_path / "nothing.so")})
-
-
-def test_counters_are_written_when_a_reader_ends(tmp_path, values):
-    write_array(tmp_path / "s", "a", values, codec="none", layout=Layout((1, 8, 16)), dims=DIMS)
-    file = tmp_path / "stats.json"
-    script = "import sys\nfrom support.pipelines import build\nbuild(path=sys.argv[1], arrays=['a']).run()\n"
-    run_script(script, str(tmp_path / "s"), env={"DALI_ZARR_STATS_FILE": str(file)})
-    assert json.loads(file.read_text())["chunks_read"] >= 2

@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import pickle
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,48 +14,18 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
+from support.loaders import HOURS, STEPS, fields, flat, make, numbers, write
 from support.pipelines import run_script
-from support.stores import Layout, write_array, write_era5
+from support.stores import write_array, write_era5
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
 from dali_zarr.torch import Batch, Loader  # noqa: E402
 
-STEPS = 23
-HOURS = np.arange("2020-01-01", "2020-01-02", dtype="datetime64[h]").astype("datetime64[ns]")[:STEPS]
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Numbered samples, fields that belong to them, hours and levels."""
-    base = tmp_path_factory.mktemp("loader")
-    write_array(base, "n", np.arange(STEPS, dtype=np.int64), layout=Layout((4,)), dims=("time",))
-    write_array(base, "u", np.arange(STEPS, dtype=np.uint16) + 65000, layout=Layout((4,)), dims=("time",))
-    write_array(base, "field", fields(), layout=Layout((2, 2, 3, 4)), dims=("time", "level", "lat", "lon"))
-    write_array(base, "level", np.array([1000, 500], dtype="int32"), dims=("level",))
-    write_array(base, "lat", np.array([0.5, 1.5, 2.5]), dims=("lat",))
-    write_array(
-        base, "time", np.arange(STEPS, dtype=np.int64), dims=("time",),
-        attributes={"units": "hours since 2020-01-01", "calendar": "standard"},
-    )
-    return base
-
-
-def fields() -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((STEPS, 2, 3, 5)).astype("float32")
-
-
-def make(path, device="cpu", batch_size=4, **args):
-    limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})
-    return Loader(path, device=device, batch_size=batch_size, **limits, **({"arrays": ["n"]} | args))
-
-
-def numbers(batches) -> list[list[int]]:
-    return [batch["n"].tolist() for batch in batches]
-
-
-def flat(epoch) -> list[int]:
-    return [n for batch in epoch for n in batch]
+    return write(tmp_path_factory.mktemp("loader"))
 
 
 # Batches.
@@ -295,162 +264,6 @@ def test_process_groups(path, tmp_path):
             process.kill()
     assert [all_ for all_, _ in lines] == [list(range(STEPS * r // 4, STEPS * (r + 1) // 4)) for r in range(4)]
     assert [pair for _, pair in lines] == [list(range(11)), list(range(11)), list(range(11, STEPS)), list(range(11, STEPS))]
-
-
-# States.
-
-
-@pytest.mark.parametrize("how", [{}, {"drop_last": True}, {"stick_to_shard": True}], ids=str)
-def test_a_state_at_every_step(path, how):
-    """From each batch of two epochs, the first iteration is the rest of the epoch, and the next ones are whole."""
-    how = {"random_shuffle": True, "num_shards": 2, "shard_id": 1, "batch_size": 3, **how}
-    straight = make(path, **how)
-    epochs = [numbers(straight) for _ in range(4)]
-    length = len(straight)
-    loader = make(path, **how)
-    for epoch in range(2):
-        for step, _ in enumerate(loader, 1):
-            other = make(path, **how)
-            state = loader.state_dict()
-            other.load_state_dict(pickle.loads(pickle.dumps(state)))
-            rest = epochs[epoch][step:]
-            assert len(other) == length
-            found = [numbers(other) for _ in range(2)]
-            assert found == ([rest, epochs[epoch + 1]] if rest else epochs[epoch + 1 : epoch + 3])
-
-
-def test_a_state_before_the_first_batch_and_twice(path):
-    loader = make(path, random_shuffle=True)
-    epoch = numbers(loader)
-    other = make(path, random_shuffle=True)
-    other.load_state_dict(make(path, random_shuffle=True).state_dict())
-    assert numbers(other) == epoch
-    other.load_state_dict(make(path, random_shuffle=True).state_dict())
-    assert numbers(other) == epoch
-
-
-def test_set_epoch_of_the_epoch_that_goes_on(path):
-    """Loops that call set_epoch in each epoch go on within the one that was interrupted."""
-    loader = make(path, random_shuffle=True)
-    epochs = [numbers(loader) for _ in range(3)]
-    loader = make(path, random_shuffle=True)
-    loader.set_epoch(1)
-    for step, _ in enumerate(loader, 1):
-        if step == 2:
-            break
-    other = make(path, random_shuffle=True)
-    other.load_state_dict(loader.state_dict())
-    other.set_epoch(1)
-    assert numbers(other) == epochs[1][2:]
-    other.set_epoch(2)
-    assert numbers(other) == epochs[2]
-
-
-def test_random_operators_go_on(path):
-    """On the same rank a transform's random numbers are those of the straight run."""
-    from nvidia.dali import fn
-
-    def noisy(outputs):
-        return {"n": outputs["n"], "noise": fn.random.uniform(range=[0, 1])}
-
-    def noise(loader):
-        return [batch["noise"].tolist() for batch in loader]
-
-    straight = [noise(loader) for loader in [make(path, transform=noisy)] for _ in range(2)]
-    loader = make(path, transform=noisy)
-    next(it := iter(loader))
-    next(it)
-    other = make(path, transform=noisy)
-    other.load_state_dict(loader.state_dict())
-    assert [noise(other), noise(other)] == [straight[0][2:], straight[1]]
-    ranks = [make(path, transform=noisy, shard_id=rank, num_shards=2) for rank in range(2)]
-    assert noise(ranks[0]) != noise(ranks[1])
-
-
-def test_states_that_do_not_fit(path):
-    """The message says what differs, and the loader can be used as before."""
-    state = make(path, random_shuffle=True).state_dict()
-    loader = make(path, random_shuffle=True, seed=3)
-    with pytest.raises(ValueError, match="seed: the default in the checkpoint, 3 here"):
-        loader.load_state_dict(state)
-    assert sorted(flat(numbers(loader))) == list(range(STEPS))
-    for wrong in ({}, {"version": 99, "reader": "{}"}, {"version": 1}):
-        with pytest.raises(ValueError, match="expected the state of a loader"):
-            loader.load_state_dict(wrong)
-
-
-def test_states_are_plain(path, tmp_path):
-    """Frameworks load states with weights_only."""
-    loader = make(path)
-    next(iter(loader))
-    torch.save(loader.state_dict(), tmp_path / "state.pt")
-    assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
-
-
-def test_an_abandoned_rest_is_over(path):
-    """After other ranks took over in mid-epoch and stopped again, all go on with the same whole epoch, and to any other one."""
-    two = [make(path, random_shuffle=True, num_shards=2, shard_id=rank) for rank in range(2)]
-    its = [iter(loader) for loader in two]
-    seen = [n for it in its for n in next(it)["n"].tolist()]
-    three = [make(path, random_shuffle=True, num_shards=3, shard_id=rank) for rank in range(3)]
-    for loader in three:
-        loader.load_state_dict(two[1].state_dict())
-        seen += next(iter(loader))["n"].tolist()
-    assert len(set(seen)) == len(seen) == 20
-    for epoch in (None, None, 0, 5):
-        for loader in three if epoch is not None else ():
-            loader.set_epoch(epoch)
-        assert sorted(n for loader in three for n in flat(numbers(loader))) == list(range(STEPS))
-        assert {loader.epoch for loader in three} == {loader.epoch for loader in three[:1]}
-
-
-SCHEDULES = int(os.environ.get("DALI_ZARR_SCHEDULES", "200"))
-
-
-@pytest.mark.timeout_s(900)
-@pytest.mark.parametrize("part", range(4))
-def test_random_schedules_of_worlds_and_stops(path, part):
-    """Whatever the worlds, batch sizes and stops: each sample comes once in each epoch, and all ranks count equally."""
-    for number in range(part, SCHEDULES, 4):
-        check_schedule(path, random.Random(number), number)
-
-
-def check_schedule(path, rng, number):
-    how = {"random_shuffle": rng.random() < 0.8, "seed": number, "initial_fill": rng.choice([4, 1024])}
-    state, seen, epochs = None, [], 0
-    log = []
-    while epochs < 3:
-        world, batch_size = rng.choice([1, 2, 3, 4, 5]), rng.choice([1, 2, 3, 4, 7])
-        stick = rng.random() < 0.3
-        loaders = [
-            make(path, batch_size=batch_size, shard_id=r, num_shards=world, stick_to_shard=stick, **how) for r in range(world)
-        ]
-        log.append((world, batch_size, stick))
-        if state is not None:
-            for loader in loaders:
-                loader.load_state_dict(state)
-        for _ in range(rng.choice([1, 1, 2])):
-            lengths = {len(loader) for loader in loaders}
-            assert len(lengths) == 1, (number, log)
-            before = loaders[0]._reading.course.batches_before() + loaders[0]._reading.course.part().done
-            its, count = [iter(loader) for loader in loaders], rng.choice([None, None, 0, 1, 2, 3, 5])
-            delivered = 0
-            while count is None or delivered < count:
-                batches = [next(it, None) for it in its]
-                assert len({batch is None for batch in batches}) == 1, (number, log)
-                if batches[0] is None:
-                    break
-                delivered += 1
-                seen += [n for batch in batches for n in batch["n"].tolist()]
-            if count is None:
-                assert before + delivered == lengths.pop(), (number, log, "len is what an epoch has")
-            state = rng.choice(loaders).state_dict()
-            if len(seen) == STEPS:
-                assert sorted(seen) == list(range(STEPS)), (number, log)
-                seen, epochs = [], epochs + 1
-            else:
-                assert len(set(seen)) == len(seen) < STEPS, (number, log)
-                break
 
 
 # Where it can't be used, and what it costs.

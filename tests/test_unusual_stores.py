@@ -68,9 +68,9 @@ def test_noise_in_blosc_streams(tmp_path, device, zarr_format, block, literals):
         file.write_bytes(chunk)
     check(device, 2, path=tmp_path, arrays=["a"], epochs=2)
     if device == "gpu":
-        # Literals decode like any other block.
+        # Literals decode like any other block. Chunks with more streams than a wave has room for go to the CPU.
         stats = stats_of(3, device, 1, path=tmp_path, arrays=["a"])
-        assert stats["chunks_decoded_gpu"] > 0, stats
+        assert stats["chunks_decoded_gpu" if block > 128 else "cpu_fallbacks"] > 0, stats
 
 
 def _gzip(data: bytes) -> bytes:

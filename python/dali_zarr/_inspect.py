@@ -57,7 +57,8 @@ def explain(
           ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
           prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
           ``samples_looked_at``. A chunk that the store lacks counts as read;
-        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``refused`` is the error
+        - ``memory``: the limits, the ``smallest_`` ones that would do, and what the limits allow; ``device_memory_used`` is
+          what of the limit is reserved, and ``wave_bytes`` what each of ``lanes`` decodes at a time; ``refused`` is the error
           that a reader with these limits ends in, or None; ``machine_memory`` is what this machine, or its control group,
           has of host memory, or None where that isn't known;
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
@@ -102,7 +103,9 @@ def stats(pipe: Any = None) -> Any:
         finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
         ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was
-        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Beside them stand the reader's ``path``, ``arrays``,
+        meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those
+        that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
+        The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
         ``device`` and ``dtypes`` (of its outputs).
 
         Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and

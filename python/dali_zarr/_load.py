@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import _dynamic, _errors, _iterators, _native, _wrap
+from . import _dynamic, _errors, _native, _wrap
 from ._build import DALI_VERSION, VERSION
 from ._build import LIBRARY as _LIBRARY
 
@@ -76,5 +76,4 @@ def load() -> None:
     _native.set_nvcomp_dirs(nvcomp_dirs())
     _wrap.wrap_functions()
     _dynamic.add_operator()
-    _iterators.hook()
     _errors.hook()

@@ -66,10 +66,12 @@ def _memory(m: dict[str, Any]) -> list[str]:
         if limit is not None:
             given = "given" if m[f"{which}_memory_limit_given"] else "default"
             smallest = m[f"smallest_{which}_memory_limit"]
-            lines.append(f"{which} memory: {_bytes(limit)} ({given}), at least {smallest} bytes")
+            used = m.get(f"{which}_memory_used")
+            used = "" if used is None else f", of which {_bytes(used)} are used"
+            lines.append(f"{which} memory: {_bytes(limit)} ({given}){used}, at least {smallest} bytes")
     if m["refused"]:
         lines.append("refused; with the smallest limits:")
-    lanes = f", {m['lanes']} lanes" if m["lanes"] else ""
+    lanes = f", {m['lanes']} lanes of {_bytes(m['wave_bytes'])}" if m["lanes"] else ""
     lines.append(
         f"which allows: {m['batches_in_preparation']} batches in preparation and plans for {m['batches_planned_ahead']} more, "
         f"{m['chunks_in_flight']} chunks in flight, {_bytes(m['decoded_bytes_kept'])} for chunks; {m['io_threads']} threads "

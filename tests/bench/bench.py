@@ -16,7 +16,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,11 @@ if "dali_zarr" in sys.argv:
     import dali_zarr  # noqa: F401  (as its documentation asks: before anything initialises CUDA)
 
 HERE = Path(__file__).resolve().parent
+# Arguments of fn.zarr_reader that can be measured.
+TUNED = ("device_memory_limit", "prefetch_queue_depth")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from readers import READERS, to_host  # noqa: E402
+from readers import ARGUMENTS, READERS, to_host  # noqa: E402
 from stores import DEFAULT, STORES, Store, checksum, prepare  # noqa: E402
 from support import cuda  # noqa: E402
 from support.pipelines import why_no_gpu  # noqa: E402
@@ -50,6 +51,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads or workers that each reader may use"
     )
+    parser.add_argument("--device-memory-limit", type=int, default=8 << 30, help="of fn.zarr_reader, in bytes; 0: its default")
+    parser.add_argument("--prefetch-queue-depth", type=int, default=0, help="of fn.zarr_reader; 0: its default")
     parser.add_argument("--data", type=Path, default=Path("bench-data"), help="folder for the stores")
     parser.add_argument("--timeout", type=int, default=600, help="seconds that one reader may take on one store")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything that was measured")
@@ -66,6 +69,7 @@ def arguments() -> argparse.Namespace:
 def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Checks the first fields, then times others. Returns GB/s of each repeat, or why there are none."""
     batch_size = STORES[store.name].get("batch_size", args.batch_size)
+    ARGUMENTS.update({name: getattr(args, name) for name in TUNED if getattr(args, name)})
     checked = max(1, min(store.fields, max(args.fields, 128), (2 << 30) // store.step_bytes) // batch_size)
     try:
         stream = READERS[reader](store, args.device, batch_size, args.threads)
@@ -96,29 +100,29 @@ def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, An
     batches = max(8 if reader != "dali_zarr" else 2 * warm, round(rate * args.seconds))
     seconds = [timed(batches) for _ in range(args.repeats)]
     decoded = batches * batch_size * store.step_bytes
-    return {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * batch_size}
+    result = {"gbps": [decoded / s / 1e9 for s in seconds], "timed_fields": batches * batch_size}
+    if reader == "dali_zarr":
+        import dali_zarr
+
+        (counters,) = dali_zarr.stats()
+        result["stats"] = {name: value for name, value in counters.items() if isinstance(value, int | float)}
+    return result
 
 
 def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str, Any]:
     """Runs :func:`measure` in a fresh process; one reader's crash, leak or hang doesn't touch the next."""
-    with tempfile.TemporaryDirectory() as folder:
-        stats = Path(folder) / "stats.json"
-        command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
-        for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data"):
-            command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-        env = os.environ | {"DALI_ZARR_STATS_FILE": str(stats)}
-        try:
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=args.timeout, check=False)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"took longer than {args.timeout} s"}
-        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        if not lines:
-            tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            return {"failed": f"exit status {done.returncode}: {tail}"[:200]}
-        result = json.loads(lines[-1].removeprefix("RESULT "))
-        if stats.exists():
-            result["stats"] = json.loads(stats.read_text())
-        return result
+    command = [sys.executable, str(HERE / "bench.py"), "--one", store.name, reader]
+    for name in ("device", "fields", "epoch", "batch_size", "repeats", "seconds", "threads", "data", *TUNED):
+        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took longer than {args.timeout} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"failed": f"exit status {done.returncode}: {tail}"[:200]}
+    return json.loads(lines[-1].removeprefix("RESULT "))
 
 
 def machine(device: str) -> str:

@@ -16,6 +16,9 @@ from stores import LAT, LON, STORES, Store, dtype_of
 
 Batches = Iterator[Any]
 
+# More arguments of fn.zarr_reader: memory limits that are to be measured.
+ARGUMENTS: dict[str, int] = {}
+
 
 def _ranges(store: Store, batch_size: int) -> Iterator[slice]:
     for i in itertools.cycle(range(0, store.fields - batch_size + 1, batch_size)):
@@ -69,7 +72,7 @@ def dali_zarr(store: Store, device: str, batch_size: int, threads: int) -> Batch
 
     pipe = _pipeline(device, batch_size, threads)
     with pipe:
-        pipe.set_outputs(fn.zarr_reader(device=device, path=str(store.path), arrays=["field"], device_memory_limit=8 << 30))
+        pipe.set_outputs(fn.zarr_reader(device=device, path=str(store.path), arrays=["field"], **ARGUMENTS))
     pipe.build()
     return _dali_batches(pipe, device)
 

@@ -69,7 +69,10 @@ class BaseLoader(Generic[B]):
     @property
     def epoch(self) -> int:
         """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
-        return self._reading.course.part().epoch if self._last_epoch is None else self._last_epoch
+        if self._last_epoch is not None:
+            return self._last_epoch
+        part = self._reading.course.part()
+        return part.epoch + (part.done >= self._batches(part))
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next iteration be this epoch, whose order depends on seed and number alone."""

@@ -35,7 +35,7 @@ class Axes:
     ):
         self.paths, self.arrays, self.dims = paths, arrays, dims
         self._options, self._picks = options, picks
-        self._groups: dict[int, Any] = {}
+        self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
     @classmethod
@@ -78,13 +78,13 @@ class Axes:
         """xarray's variable with the coordinates in a store, or None where there are none.
 
         Raises:
-            ValueError, ImportError: They can't be read.
+            ValueError, RuntimeError, ImportError: They can't be read.
         """
         if (dim, store) not in self._variables:
-            if store not in self._groups:
-                self._groups[store] = stores.open_store(self.paths[store], self._options)
+            if store not in self._stores:
+                self._stores[store] = stores.Store(self.paths[store], self._options)
             array, length = self._array(dim), self.lengths(dim)[store]
-            self._variables[dim, store] = coordinates.read(self._groups[store], array.name, dim, length)
+            self._variables[dim, store] = coordinates.read(self._stores[store], array.name, dim, length)
         return self._variables[dim, store]
 
     def joined(self) -> Any:

@@ -6,26 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from .stores import needed
+from .stores import Store, needed
 
 
-def read(group: Any, array: str, dim: str, length: int) -> Any:
-    """xarray's variable with the coordinates along ``dim`` of an array of ``group``, or None where there are none.
+def read(store: Store, array: str, dim: str, length: int) -> Any:
+    """xarray's variable with the coordinates along ``dim`` of an array of the store, or None where there are none.
 
     They are the array of the dimension's name in the array's group, or in the nearest group around it.
 
     Raises:
         ValueError: They aren't one value for each element.
+        RuntimeError: They can't be read.
     """
-    if not hasattr(group, "members"):
-        # The store is an array: nothing is beside it.
-        return None
     folders = array.strip("/").split("/")[:-1]
     while True:
-        found = group.get("/".join([*folders, dim]))
-        if found is not None and hasattr(found, "shape"):
+        found = store.array("/".join([*folders, dim]))
+        if found is not None:
             break
         if not folders:
+            store.check(array)
             return None
         folders.pop()
     if found.shape != (length,):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # Options that aren't the object store's.
-_OWN = ("max_retries", "retry_timeout", "hedge", "timeout", "branch", "tag", "snapshot_id", "virtual_chunks")
+_OWN = ("max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks")
 
 
 def needed(module: str, why: str) -> Any:
@@ -24,37 +24,91 @@ def needed(module: str, why: str) -> Any:
         raise ImportError(f"dali_zarr: {why} needs {package}, which isn't installed: pip install {package}") from error
 
 
-def open_store(path: str, options: Mapping[str, str]) -> Any:
-    """The group or array at a path or URL, for reading.
+class Store:
+    """A store at a path or URL, for reading."""
 
-    Raises:
-        ValueError: Nothing is there, or it is of a kind whose coordinates can't be read.
-        ImportError: A package that is needed for it isn't installed.
-    """
-    zarr = needed("zarr", "reading coordinates")
-    try:
-        return zarr.open(_store(zarr, path, options), mode="r")
-    except (FileNotFoundError, KeyError) as error:
-        raise ValueError(
-            f"zarr_reader: store {path}: its coordinates can't be read: {error}; select by position, with isel"
-        ) from error
+    def __init__(self, path: str, options: Mapping[str, str]):
+        """Opens it.
+
+        Raises:
+            ImportError: A package that is needed for it isn't installed.
+            RuntimeError: It can't be opened.
+        """
+        self._path = path
+        self._zarr = needed("zarr", "reading coordinates")
+        # fsspec's tables of references know no names of Zarr v3.
+        self._format = 2 if _is_table_of_references(path) else None
+        try:
+            self._store = _store(self._zarr, path, options)
+        except ImportError:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def array(self, name: str) -> Any:
+        """zarr-python's array of that name, or None where there is none.
+
+        Raises:
+            RuntimeError: It can't be read.
+        """
+        try:
+            return self._zarr.open_array(self._store, path=name, mode="r", zarr_format=self._format)
+        except (FileNotFoundError, KeyError, self._zarr.errors.BaseZarrError):
+            return None
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def check(self, name: str) -> None:
+        """Raises RuntimeError unless the reader's own array is there, under its name or as the store itself: else the store is
+        of a kind that only the reader knows, and coordinates would seem to be missing."""
+        if self.array(name) is None and self.array("") is None:
+            raise self._unreadable("zarr-python doesn't find the array")
+
+    def _unreadable(self, why: Any) -> RuntimeError:
+        text = str(why).strip().split("\n")[0]
+        return RuntimeError(
+            f"zarr_reader: store {self._path}: its coordinates can't be read: {text}; select by position, with isel"
+        )
 
 
 def _store(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
-    if "://" in path and not path.startswith("file://"):
+    if "://" in path and not path.startswith(("file://", "reference://")):
         obstore = needed("obstore.store", "reading coordinates of remote stores")
-        config = {name: value for name, value in options.items() if name not in _OWN}
-        return zarr.storage.ObjectStore(obstore.from_url(path, config=config or None), read_only=True)
-    local = Path(path.removeprefix("file://"))
+        config, client = _of_obstore(options)
+        if path.startswith("http://"):
+            client["allow_http"] = True
+        return zarr.storage.ObjectStore(obstore.from_url(path, config=config or None, client_options=client), read_only=True)
+    is_references = path.startswith("reference://")
+    local = Path(path.removeprefix("file://").removeprefix("reference://"))
+    if is_references or local.name.endswith(".json"):
+        return _references(zarr, str(local))
     if local.is_file():
-        if local.name.endswith(".json"):
-            return _references(zarr, str(local))
         return zarr.storage.ZipStore(local, mode="r")
     if not any((local / name).exists() for name in ("zarr.json", ".zgroup", ".zarray", ".zmetadata")) and (local / "refs").is_dir():
         return _icechunk(local, options)
-    if (local / ".zmetadata").exists() and "record_size" in (local / ".zmetadata").read_text()[:4096]:
+    if _is_table_of_references(path):
         return _references(zarr, str(local))
     return str(local)
+
+
+def _is_table_of_references(path: str) -> bool:
+    metadata = Path(path.removeprefix("file://").removeprefix("reference://")) / ".zmetadata"
+    return "://" not in str(metadata) and metadata.is_file() and '"record_size"' in metadata.read_text()
+
+
+def _of_obstore(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the store, and those of its client."""
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for name, value in options.items():
+        own = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+        if own in ("allow_http", "allow_invalid_certificates"):
+            client[own] = value == "true"
+        elif own in ("timeout", "connect_timeout", "proxy_url", "user_agent"):
+            client[own] = value
+        elif name not in _OWN:
+            config[name] = value
+    return config, client
 
 
 def _icechunk(path: Path, options: Mapping[str, str]) -> Any:

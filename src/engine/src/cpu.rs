@@ -11,7 +11,7 @@ use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
 use crate::error::Result;
-use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers};
+use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers, work_in_background};
 use crate::stats::Stats;
 use crate::{assemble, nvtx};
 
@@ -19,10 +19,19 @@ use crate::{assemble, nvtx};
 pub(crate) struct DecodePool(Workers<Task>);
 
 impl DecodePool {
-    pub fn new(threads: usize, shared: &Shared) -> Result<Self> {
+    /// Starts the threads. In the `background` they leave the cores to the threads of the training process.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn new(threads: usize, background: bool, shared: &Shared) -> Result<Self> {
         let body = || {
             let shared = shared.clone();
-            Ok(move |work| run(&work, &shared))
+            Ok(move |work| {
+                if background {
+                    work_in_background();
+                }
+                run(&work, &shared);
+            })
         };
         Workers::new("decode", threads, shared, body).map(Self)
     }

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::budget::smallest;
 use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
 use crate::reader::Reader;
-use crate::reader::needs::smallest;
 use crate::reader::opening::{Opened, shape};
 use crate::spec::{DimKey, Pick, Spec};
 use crate::store::Store;
@@ -149,7 +149,7 @@ fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
         ..Spec::default()
     };
     let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
-    spec.host_memory_limit = Some(MEMORY.max(smallest(&spec, &opened.needs, &opened.chunk_index)?.host as u64));
+    spec.host_memory_limit = Some(MEMORY.max(smallest(&opened.needs, spec.prefetch_queue_depth).host));
     let batch = Reader::start(&spec, opened)?.next_batch()?;
     let (values, _) = batch.host[0].as_slice().as_chunks();
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())

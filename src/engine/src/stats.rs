@@ -37,6 +37,10 @@ pub struct Stats {
     /// Of `chunks_decoded_cpu`: those that the GPU could have decoded, and that idle cores decoded while finished batches
     /// waited.
     pub chunks_shared: AtomicU64,
+    /// Batches that were taken while idle cores helped the GPU to decode.
+    pub batches_shared: AtomicU64,
+    /// While more finished batches than this wait, idle cores decode everything.
+    pub shared_reserve: AtomicU64,
     /// How often a batch was served by a chunk that had been read for another batch.
     pub chunks_from_memory: AtomicU64,
     /// Of `chunks_read`: those that had been read before, for a batch that was planned together with the one that
@@ -106,6 +110,8 @@ impl Stats {
             "chunks_failed": n(&self.chunks_failed),
             "cpu_fallbacks": n(&self.cpu_fallbacks),
             "chunks_shared": n(&self.chunks_shared),
+            "batches_shared": n(&self.batches_shared),
+            "shared_reserve": n(&self.shared_reserve),
             "chunks_from_memory": n(&self.chunks_from_memory),
             "chunks_read_again": n(&self.chunks_read_again),
             "evictions": n(&self.evictions),

@@ -213,7 +213,7 @@ By default as many as the memory limits allow.)",
 - ``"cpu"``: on the CPU.)",
                       "auto")
       .AddOptionalArg<int64_t>("device_memory_limit", R"(Bytes of device memory that the reader holds at most, outputs that
-have not been handed over yet included.)",
+have not been handed over yet included. The default is as small as it can be without losing more than a few percent of throughput.)",
                                nullptr)
       .AddOptionalArg<int64_t>("host_memory_limit", R"(Bytes of host memory that the reader holds at most. If that is more than
 the machine has, seven eighths of what it has are the limit.)",

@@ -136,6 +136,9 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
 }
 
 void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
+  // DALI may run the operator again after an error, before it stops. The engine would wait for memory that never comes.
+  if (failed_) throw dali::DaliRuntimeError("zarr_reader: an earlier batch found no memory for its outputs; build the pipeline anew");
+  failed_ = true;
   if (sets_.empty()) {
     // Here and not in the constructor, because DALI's stream is known only now.
     sets_.resize(reader_->buffers_wanted());
@@ -145,7 +148,10 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
       Lend(id, ws);
     }
   }
+  // An error of this batch alone leaves all sets lent.
+  failed_ = false;
   auto batch = NextBatch(ws);
+  failed_ = true;
   const uint64_t id = batch->set();
   if (id >= sets_.size())
     throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the engine filled set ", id,
@@ -157,6 +163,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
   Lend(id, ws);
+  failed_ = false;
 }
 
 template class ZarrReaderBase<dali::CPUBackend>;

@@ -98,6 +98,8 @@ class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
 
   int device_id_;
   std::vector<DeviceSet> sets_;
+  /// Whether a set could not be lent.
+  bool failed_ = false;
 };
 
 /// Makes `readers__Zarr` and `ZarrReader` known to DALI. Harmless when called again, also by a second copy of the

@@ -69,6 +69,7 @@ pub(super) fn head(name: &Name, version: Option<&str>, size: u64, bytes: &[u8]) 
 
 /// Makes the file `path`, which must not be there.
 ///
+/// # Errors
 /// If it can't be written. A partial file may be left.
 pub(super) fn write(path: &Path, head: &[u8], bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;

@@ -163,6 +163,7 @@ impl Folder {
     /// Writes a piece, if the folder then holds at most `limit` bytes. Other pieces are removed for it as `room`
     /// allows.
     ///
+    /// # Errors
     /// If it can't be written. No partial file is left.
     pub fn put(&self, piece: &Piece, limit: u64, room: &mut Evictions) -> io::Result<WriteResult> {
         let version = piece.version.as_deref();

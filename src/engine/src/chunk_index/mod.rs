@@ -208,6 +208,7 @@ impl ChunkIndex {
 
     /// Decodes a chunk on the CPU to `out`, which has its decoded size. A panic of the decoder becomes an error.
     ///
+    /// # Errors
     /// What is wrong with the chunk, without its name.
     pub fn decode(&self, id: ChunkId, encoded: &[u8], out: &mut [u8]) -> Result<()> {
         let (format, shape) = (&self.part(id).format, self.planner.chunk_shape(id));
@@ -235,6 +236,7 @@ impl ChunkIndex {
 
     /// Checks that an array still exists, of which a chunk is missing. Otherwise the store may have been deleted.
     ///
+    /// # Errors
     /// If the array's metadata document is missing too, or can't be looked up.
     pub async fn confirm_missing(&self, array: u16, part: u16) -> Result<()> {
         if self.store(array, part).exists(self.metadata_key(array, part)).await? {

@@ -4,7 +4,6 @@ use super::Explanation;
 use crate::chunk_index::Route;
 use crate::codec::Compression;
 use crate::memory::shown as bytes;
-use crate::reader::needs::Division;
 use crate::spec::{DecodeDevice, Device};
 
 /// Reads per chunk from which something is to be done about them.
@@ -28,15 +27,15 @@ pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {
 }
 
 fn refused(e: &Explanation) -> Option<String> {
-    let why = e.memory.refused.as_ref()?;
+    let why = e.memory.refused()?;
     Some(format!("a reader with these limits isn't built ({why}); what is said here holds for the smallest ones"))
 }
 
 /// Limits that are more than the machine can give.
 fn scarce_memory(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
-    let (Some(machine), None) = (&e.memory.machine, &e.memory.refused) else { return all };
-    let (limit, total) = (e.memory.limits.host, bytes(machine.total));
+    let (Some(machine), None) = (&e.memory.machine, e.memory.refused()) else { return all };
+    let (limit, total) = (e.memory.division.limits.host, bytes(machine.total));
     if let Some(given) = e.spec.host_memory_limit.filter(|&given| given > limit) {
         all.push(format!(
             "host_memory_limit: {} are more than the {total} that this machine has ({}): {} are taken at most",
@@ -136,10 +135,11 @@ fn cpu_codecs(e: &Explanation) -> Vec<String> {
 /// Memory for fewer chunks than keep the decoders busy.
 fn few_in_flight(e: &Explanation) -> Option<String> {
     let in_flight = e.memory.chunks_in_flight;
-    let threads = e.memory.decode_threads + e.memory.io_threads;
-    let (argument, wanted) = match e.memory.division {
-        Division::Cpu(_) => ("host_memory_limit", threads),
-        Division::Gpu(..) => ("device_memory_limit (or host_memory_limit)", wanted_on_gpu(e).unwrap_or(threads)),
+    let budget = &e.memory.division.budget;
+    let threads = budget.host.threads + e.memory.io_threads;
+    let (argument, wanted) = match budget.device {
+        None => ("host_memory_limit", threads),
+        Some(_) => ("device_memory_limit (or host_memory_limit)", wanted_on_gpu(e).unwrap_or(threads)),
     };
     // More than an epoch has are of no use.
     let wanted = wanted.min(e.reads().total().chunks.max(1.0) as usize);
@@ -170,9 +170,9 @@ fn wanted_on_gpu(e: &Explanation) -> Option<usize> {
 
 /// Memory that doesn't hold the chunks of a batch.
 fn small_memory(e: &Explanation, working_set: usize) -> Option<String> {
-    let (argument, kept) = match &e.memory.division {
-        Division::Cpu(h) => ("host_memory_limit", h.block),
-        Division::Gpu(d, _) => ("device_memory_limit", d.slots),
+    let (argument, kept) = match e.memory.division.budget.device {
+        None => ("host_memory_limit", e.memory.division.budget.host.block),
+        Some(d) => ("device_memory_limit", d.slots),
     };
     (kept < working_set).then(|| {
         format!(

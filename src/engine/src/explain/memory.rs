@@ -1,118 +1,100 @@
-//! What the memory budgets allow.
+//! What the memory budgets allow: prints the division that a reader is built with.
 
 use serde_json::{Value, json};
 
-use crate::budget::{Limits, Needs};
-use crate::chunk_index::ChunkIndex;
+use crate::budget::{Asked, Budget, Division, Needs, There, divide};
 use crate::error::Result;
 use crate::memory::Machine;
 use crate::memory::arena::rounded;
-use crate::messages::WaveLimits;
 use crate::order::Order;
-use crate::reader::needs::{Division, There, divide, limits, rules, smallest};
-use crate::scheduler::simulation::{Config, GpuConfig};
+use crate::reader::needs::rules;
+use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
 
-/// The budgets of a reader, divided.
+/// The memory of a reader, divided.
 pub(crate) struct Memory {
-    pub smallest: Limits,
-    pub limits: Limits,
     /// The machine's memory, if it is known.
     pub machine: Option<Machine>,
-    /// Why a reader with these limits isn't built. All other numbers are then those of the smallest limits.
-    pub refused: Option<String>,
+    /// If a reader with these limits isn't built, all other numbers are those of the smallest limits.
     pub division: Division,
-    /// Batches that may be in preparation or waiting.
-    pub window: usize,
-    /// Batches that are planned ahead of these.
+    /// Batches that are planned ahead of those in preparation.
     pub lookahead: usize,
     /// Chunks of the largest size that may be between reading and decoding at a time.
     pub chunks_in_flight: usize,
     pub io_threads: usize,
-    pub decode_threads: usize,
     /// Bytes of the largest chunk, encoded and decoded.
     pub chunk: usize,
+    /// All that is reserved of device memory, and lent for outputs.
+    device_total: Option<usize>,
 }
 
 impl Memory {
-    /// Divides the limits of `spec` where there is so much memory, or the smallest ones if they are too small or too large, for a
-    /// reader of samples in this order.
-    pub fn new(spec: &Spec, catalog: &ChunkIndex, needs: &Needs, order: &Order, there: &There) -> Result<Self> {
-        let smallest = smallest(spec, needs, catalog)?;
-        let (limits, lacking) = match limits(spec, needs, catalog, there) {
-            Ok(limits) => (limits, None),
-            Err(e) => (smallest, Some(e)),
-        };
-        let (division, refused) = match (divide(spec, needs, catalog, limits), lacking) {
-            (Ok(division), lacking) => (division, lacking.map(|e| e.message().to_owned())),
-            (Err(e), _) => (divide(spec, needs, catalog, smallest)?, Some(e.message().to_owned())),
-        };
+    /// Tells of a division for a reader of samples in this order.
+    pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &There, division: Division) -> Self {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
-        let (window, threads, chunks_in_flight) = match &division {
-            Division::Cpu(h) => (h.window, h.threads, h.block / chunk.max(1)),
-            Division::Gpu(d, h) => {
-                let decoded = (d.slots / rounded(needs.decoded).max(1)).min(
-                    // Waves of all lanes, and what is being read for the next ones.
-                    d.lanes * (d.wave_encoded / rounded(needs.encoded).max(1)).clamp(1, d.wave_streams.max(1)) + reads,
-                );
+        let Budget { host: h, device, .. } = &division.budget;
+        let chunks_in_flight = match device {
+            None => h.block / chunk.max(1),
+            Some(d) => {
+                let wave = (d.wave_decoded / rounded(needs.decoded)).clamp(1, d.wave_streams.max(1));
+                // Waves of all lanes, and what is being read for the next ones.
+                let decoded = (d.slots / rounded(needs.decoded)).min(d.lanes * wave + reads);
                 let host = h.block / (rounded(needs.encoded) + rounded(needs.bounced)).max(1);
-                (d.window, h.threads, decoded.min(host))
+                decoded.min(host)
             }
         };
-        Ok(Self {
-            smallest,
-            limits,
+        Self {
             machine: there.host.clone(),
-            refused,
-            division,
-            window,
-            lookahead: rules(spec, needs, order, window, 0).lookahead,
+            lookahead: rules(spec, needs, order, &division.budget).lookahead,
             chunks_in_flight: chunks_in_flight.max(1),
             io_threads,
-            decode_threads: threads,
             chunk,
-        })
+            device_total: device.map(|d| d.total(needs)),
+            division,
+        }
     }
 
-    /// A simulated reader with this memory, for samples in this order.
-    pub fn config(&self, spec: &Spec, needs: &Needs, order: &Order) -> Config {
-        let (host, gpu) = match &self.division {
-            Division::Cpu(h) => (h, None),
-            Division::Gpu(d, h) => (h, Some(GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) })),
-        };
-        let rules = rules(spec, needs, order, self.window, host.indexes);
-        Config { rules, staging: host.block, threads: self.decode_threads, gpu }
+    /// Why a reader with these limits isn't built.
+    pub fn refused(&self) -> Option<&str> {
+        self.division.refused.as_ref().map(|e| e.message())
     }
 
     /// As `memory` of the explanation.
     pub fn to_json(&self, spec: &Spec) -> Value {
+        let Division { smallest, limits, budget, .. } = &self.division;
         let mut value = json!({
-            "host_memory_limit": self.limits.host,
+            "host_memory_limit": limits.host,
             "host_memory_limit_given": spec.host_memory_limit.is_some(),
-            "smallest_host_memory_limit": self.smallest.host,
+            "smallest_host_memory_limit": smallest.host,
             "device_memory_limit": null,
             "device_memory_limit_given": spec.device_memory_limit.is_some(),
             "smallest_device_memory_limit": null,
+            "device_memory_used": self.device_total,
             "machine_memory": self.machine.as_ref().map(|m| m.total),
-            "refused": self.refused,
-            "batches_in_preparation": self.window,
+            "refused": self.refused(),
+            "batches_in_preparation": budget.window,
             "batches_planned_ahead": self.lookahead,
             "chunks_in_flight": self.chunks_in_flight,
             "io_threads": self.io_threads,
-            "decode_threads": self.decode_threads,
+            "decode_threads": budget.host.threads,
             "lanes": null,
-            "decoded_bytes_kept": null,
+            "wave_bytes": null,
+            "decoded_bytes_kept": budget.host.block,
         });
-        match &self.division {
-            Division::Cpu(h) => value["decoded_bytes_kept"] = json!(h.block),
-            Division::Gpu(d, _) => {
-                value["device_memory_limit"] = json!(self.limits.device);
-                value["smallest_device_memory_limit"] = json!(self.smallest.device);
-                value["lanes"] = json!(d.lanes);
-                value["decoded_bytes_kept"] = json!(d.slots);
-            }
+        if let Some(d) = &budget.device {
+            value["device_memory_limit"] = json!(limits.device);
+            value["smallest_device_memory_limit"] = json!(smallest.device);
+            value["lanes"] = json!(d.lanes);
+            value["wave_bytes"] = json!(d.wave_decoded);
+            value["decoded_bytes_kept"] = json!(d.slots);
         }
         value
     }
+}
+
+/// A simulated reader with the memory that one with these needs would have, for samples in this order.
+pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &There) -> Result<Config> {
+    let budget = divide(needs, &Asked::of(spec), there)?.budget;
+    Ok(Config::new(rules(spec, needs, order, &budget), &budget))
 }

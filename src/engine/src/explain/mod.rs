@@ -12,11 +12,12 @@ mod tests;
 
 use serde_json::{Value, json};
 
+use crate::budget::There;
 use crate::cache;
 use crate::error::Result;
 use crate::memory::Machine;
 use crate::order::Order;
-use crate::reader::needs::{There, ordered};
+use crate::reader::needs::ordered;
 use crate::reader::opening::Opened;
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
@@ -24,7 +25,7 @@ use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
-use memory::Memory;
+use memory::{Memory, simulated};
 use reads::{Reads, reads_per_chunk};
 
 /// What [`explain`] found out.
@@ -57,13 +58,14 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 
 /// [`explain`] on a machine that has so much memory.
 fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
-    let opened = Opened::new(spec)?;
-    let memory = Memory::new(spec, &opened.chunk_index, &opened.needs, &opened.order, there)?;
+    let mut opened = Opened::new(spec)?;
+    let division = opened.divide(spec, there)?;
+    let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
     let prepared = |random_shuffle| -> Result<_> {
         let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
         let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
         let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
-        let config = Memory::new(&spec, &opened.chunk_index, &needs, &order, there)?.config(&spec, &needs, &order);
+        let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
     };
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {

@@ -129,6 +129,7 @@ fn sum(reads: &[ReadOf], batches: u64, arrays: usize) -> Vec<ArrayReads> {
 /// Counts the reads for the first epoch of `order`, the order of `spec`, by a reader of `opened` with this simulated
 /// memory.
 ///
+/// # Errors
 /// If the scheduler waits when nothing is under way, which is a bug.
 pub(crate) fn reads_per_chunk(
     opened: &Opened,

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::memory::Memory;
+use super::memory::simulated;
 use super::reads::reads_per_chunk;
 use super::{explain, explain_on};
+use crate::budget::There;
 use crate::memory::Machine;
 use crate::reader::Reader;
-use crate::reader::needs::There;
 use crate::reader::opening::Opened;
 use crate::scheduler::simulation::rehearsal::Consumer;
-use crate::spec::{Device, DimKey, Spec};
+use crate::spec::{DecodeDevice, Device, DimKey, Spec};
 
 /// An array of `steps` x 16 int32 in chunks of `chunk` steps, uncompressed.
 fn store(folder: &Path, steps: usize, chunk: usize) {
@@ -78,8 +78,7 @@ fn reads_are_those_of_a_reader() {
         store(folder.path(), steps, chunk);
         let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
         let opened = Opened::new(&spec).unwrap();
-        let memory = Memory::new(&spec, &opened.chunk_index, &opened.needs, &opened.order, &There::default()).unwrap();
-        let config = memory.config(&spec, &opened.needs, &opened.order);
+        let config = simulated(&spec, &opened.needs, &opened.order, &There::default()).unwrap();
         let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
@@ -160,7 +159,7 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         let folder = tempfile::tempdir().unwrap();
         fields(folder.path(), 480, chunk, compressed);
         let spec = Spec { paths: vec![folder.path().to_str().unwrap().to_owned()], batch_size: batch, ..how };
-        let smallest = explain(&spec).unwrap().memory.smallest.host;
+        let smallest = explain(&spec).unwrap().memory.division.smallest.host;
         let spec = Spec { host_memory_limit: Some(smallest + (more * chunk * 8192) as u64), ..spec };
         let e = explain(&spec).unwrap();
         let (reads, unhurried) = (e.reads().total().reads, e.unhurried.total().reads);
@@ -295,18 +294,58 @@ fn a_limit_that_is_too_small_is_explained() {
         let (host_memory_limit, device_memory_limit) = (Some(1), Some(1));
         let tiny = Spec { device, host_memory_limit, device_memory_limit, ..spec(folder.path(), 2) };
         let e = explain(&tiny).unwrap();
-        let refused = e.memory.refused.clone().unwrap();
+        let refused = e.memory.refused().unwrap();
         assert!(refused.contains("memory_limit"), "{refused}");
-        let (host, device) = (e.memory.smallest.host, e.memory.smallest.device);
+        let (host, device) = (e.memory.division.smallest.host, e.memory.division.smallest.device);
         // The smallest ones are accepted, and one byte less isn't.
         let good = Spec { host_memory_limit: Some(host), device_memory_limit: Some(device), ..tiny };
-        assert!(explain(&good).unwrap().memory.refused.is_none());
+        assert!(explain(&good).unwrap().memory.refused().is_none());
         let less = Spec { host_memory_limit: Some(host - 1), ..good.clone() };
-        assert!(explain(&less).unwrap().memory.refused.is_some());
+        assert!(explain(&less).unwrap().memory.refused().is_some());
         if good.device != Device::Cpu {
             let less = Spec { device_memory_limit: Some(device - 1), ..good };
-            assert!(explain(&less).unwrap().memory.refused.is_some());
+            assert!(explain(&less).unwrap().memory.refused().is_some());
         }
+    }
+}
+
+/// Where chunks are decoded follows from the limit on device memory, is told with the reason, and leaves what the user decided.
+#[test]
+fn the_cpu_decodes_where_device_memory_is_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let metadata = serde_json::json!({
+        "zarr_format": 2, "shape": [64, 721, 1440], "chunks": [1, 721, 1440], "dtype": "<f4", "fill_value": 0, "order": "C",
+        "filters": null, "compressor": {"id": "zstd", "level": 1},
+    });
+    std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
+    let spec = |device_memory_limit, decode_device| Spec {
+        paths: vec![folder.path().to_str().unwrap().to_owned()],
+        batch_size: 16,
+        device: Device::Gpu(0),
+        decode_threads: Some(16),
+        device_memory_limit,
+        decode_device,
+        ..Spec::default()
+    };
+    let told = |limit, decode_device| {
+        let e = explain(&spec(limit, decode_device)).unwrap().to_json();
+        let of = &e["arrays"][0]["stores"][0];
+        (of["decoded_on"].as_str().unwrap().to_owned(), of["why"].as_str().unwrap().to_owned(), e["memory"].clone())
+    };
+    let (on, _, memory) = told(None, DecodeDevice::Auto);
+    assert_eq!(on, "gpu");
+    let smallest = memory["smallest_device_memory_limit"].as_u64();
+    let used = memory["device_memory_used"].as_u64().unwrap();
+    assert!(used <= memory["device_memory_limit"].as_u64().unwrap() && used > smallest.unwrap(), "{memory}");
+    let (on, why, memory) = told(smallest, DecodeDevice::Auto);
+    assert_eq!(on, "cpu");
+    assert!(
+        why.contains("decoded on the CPU: device_memory_limit (") && why.contains(" or more the GPU decodes it"),
+        "{why}"
+    );
+    assert!(memory["refused"].is_null() && memory["device_memory_used"].as_u64() <= smallest, "{memory}");
+    for (limit, how) in [(smallest, DecodeDevice::Gpu), (Some(1 << 30), DecodeDevice::Auto)] {
+        assert_eq!(told(limit, how).0, "gpu", "{limit:?} {how:?}");
     }
 }
 

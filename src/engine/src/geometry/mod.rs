@@ -109,6 +109,7 @@ const CROP: u64 = 2;
 impl Geometry {
     /// Applies `spec` to `arrays`.
     ///
+    /// # Errors
     /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
     /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {

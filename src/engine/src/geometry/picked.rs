@@ -18,6 +18,7 @@ impl Picked {
     /// Resolves lists of indices, of which there is one or as many as stores. `lens` are the lengths of the dimension, one
     /// for each store, or one for all.
     ///
+    /// # Errors
     /// If an index is out of range.
     pub(super) fn new(lists: &[Vec<i64>], lens: &[u64], dim: &str, array: &str, paths: &[String]) -> Result<Self> {
         let resolved = |(store, list): (usize, &Vec<i64>)| {

@@ -21,7 +21,7 @@ use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
 use crate::error::{Error, Result};
 use crate::gpu::driver::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
-use crate::messages::{GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
+use crate::messages::{Content, GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
 use crate::stats::Stats;
 
@@ -86,12 +86,13 @@ impl Lane {
         })
     }
 
-    /// Updates the counters of chunks. Chunks that the CPU decoded beforehand are counted already.
+    /// Updates the counters of chunks. Chunks that decode threads decoded beforehand are counted already.
     fn count(&self, wave: &Wave, outcomes: &[Result<Layout>], good: bool) {
         let (mut decoded, mut uncompressed, mut failed) = (0u64, 0, 0);
         for (chunk, outcome) in wave.chunks.iter().zip(outcomes) {
             match self.shared.chunk_index.route(chunk.id) {
                 Route::Cpu => {}
+                Route::Gpu if chunk.content == Content::Decoded => {}
                 _ if !good || outcome.is_err() => failed += 1,
                 Route::Raw => uncompressed += 1,
                 Route::Gpu => decoded += 1,

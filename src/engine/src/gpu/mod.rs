@@ -16,14 +16,13 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
+use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
 use crate::codec::{BloscCodec, Compression, Packed};
 use crate::error::{Error, Result};
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
-use crate::spec::Spec;
-use decoding::temp_bytes;
+use decoding::{needs_no_workspace, temp_bytes};
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
@@ -66,13 +65,43 @@ fn zstd_decoder() -> Result<ZstdDecoder> {
     }
 }
 
-/// Bytes of workspace for streams of one kind, of which the largest decodes to `largest` bytes, all to `total`.
-fn workspace_for(codec: StreamCodec, zstd: ZstdDecoder, n: usize, largest: usize, total: usize) -> Result<usize> {
-    if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Kernels {
-        // Typical data need 0.5 to 1 times `total`. Frames that need more are decoded in rounds, if a single one fits.
-        return Ok((total + total / 4).max(largest.saturating_mul(3)) + (64 << 10));
+/// What a lane's decoder needs for streams of one kind, of which the largest decodes to `largest` bytes.
+fn decoding_of(codec: StreamCodec, zstd: ZstdDecoder, largest: usize) -> Result<Decoding> {
+    /// Streams by which nvCOMP is asked what many need.
+    const MANY: usize = 256;
+    if needs_no_workspace(codec) {
+        return Ok(Decoding { least_workspace: 0, workspace_per_mib: 0 });
     }
-    temp_bytes(codec, n, largest, total)
+    if zstd == ZstdDecoder::Kernels {
+        // Any one frame fits. Data as they come need half of their decoded bytes to all of them.
+        return Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 1 << 20 });
+    }
+    let total = largest.saturating_mul(MANY);
+    let many = temp_bytes(codec, MANY, largest, total)? as u128;
+    Ok(Decoding {
+        least_workspace: temp_bytes(codec, 1, largest, largest)?,
+        workspace_per_mib: usize::try_from((many << 20) / (total as u128).max(1)).unwrap_or(usize::MAX),
+    })
+}
+
+/// What a lane's decoders need for the chunks that the GPU decodes; `None` if it decodes none.
+///
+/// # Errors
+/// If a decoder is missing.
+pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
+    if !on_gpu(chunk_index) {
+        return Ok(None);
+    }
+    let zstd = zstd_decoder()?;
+    let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
+    let most = gpu_streams(chunk_index).into_iter().try_fold(none, |most, (codec, largest)| {
+        let one = decoding_of(codec, zstd, largest)?;
+        Ok(Decoding {
+            least_workspace: most.least_workspace.max(one.least_workspace),
+            workspace_per_mib: most.workspace_per_mib.max(one.workspace_per_mib),
+        })
+    })?;
+    Ok(Some(most))
 }
 
 /// Whether the GPU can decode chunks of up to `decoded` bytes that are packed like this.
@@ -134,87 +163,19 @@ fn on_gpu(chunk_index: &ChunkIndex) -> bool {
     chunk_index.routes.iter().flatten().any(|route| *route == Route::Gpu)
 }
 
-/// What the GPU decodes, and which decoders it needs.
-struct Decoders {
-    /// Whether it decodes anything.
-    any: bool,
-    /// The kinds of streams, each with the decoded bytes of the largest one.
-    streams: Vec<(StreamCodec, usize)>,
-    zstd: ZstdDecoder,
-}
-
-impl Decoders {
-    fn new(chunk_index: &ChunkIndex) -> Result<Self> {
-        Ok(Self { any: on_gpu(chunk_index), streams: gpu_streams(chunk_index), zstd: zstd_decoder()? })
-    }
-
-    /// Bytes of workspace for a wave.
-    fn workspace(&self, streams_of_wave: usize, decoded: usize) -> Result<usize> {
-        self.streams.iter().try_fold(0, |most: usize, &(codec, largest)| {
-            let one = workspace_for(codec, self.zstd, streams_of_wave, largest, decoded)?;
-            Ok(most.max(one))
-        })
-    }
-
-    /// Host memory with which the CPU decodes a chunk that the GPU can't, for one lane at a time.
-    fn fallback(&self, needs: &Needs) -> usize {
-        if self.any { needs.decoded + needs.fallback } else { 0 }
-    }
-}
-
-/// The smallest limits with which a reader that delivers to a GPU runs.
-///
-/// # Errors
-/// If a decoder is missing.
-pub(crate) fn smallest(spec: &Spec, needs: &Needs, chunk_index: &ChunkIndex) -> Result<Limits> {
-    let decoders = Decoders::new(chunk_index)?;
-    let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
-    let device = budget::smallest_gpu(needs, spec.prefetch_queue_depth, decoders.any, &workspace)? as u64;
-    let host = budget::smallest_host_for_gpu(needs, decoders.fallback(needs));
-    Ok(Limits { host: host as u64, device })
-}
-
-/// The limits if the user sets none. `free` is the free device memory, if it is known.
-pub(crate) fn default_limits(needs: &Needs, chunk_index: &ChunkIndex, free: Option<u64>) -> Limits {
-    let device = free.map_or(budget::DEFAULT_DEVICE, |free| budget::DEFAULT_DEVICE.min(free / 2));
-    let fallback = if on_gpu(chunk_index) { needs.decoded + needs.fallback } else { 0 };
-    let large = needs.encoded + needs.bounced + fallback + needs.per_thread;
-    Limits { host: budget::DEFAULT_HOST.max(3 * large as u64), device }
-}
-
-/// Divides device and host memory for a reader that delivers to a GPU. Touches no device.
-///
-/// # Errors
-/// With limits that are too small, or if a decoder is missing.
-pub(crate) fn divide(
-    spec: &Spec,
-    needs: &Needs,
-    chunk_index: &ChunkIndex,
-    limits: Limits,
-    threads: usize,
-) -> Result<(DeviceBudget, HostBudget)> {
-    let decoders = Decoders::new(chunk_index)?;
-    let workspace = |streams: usize, decoded: usize| decoders.workspace(streams, decoded);
-    let fallback = decoders.fallback(needs);
-    let tables = budget::host_tables(limits.host, needs, fallback)?;
-    let b = budget::gpu(limits.device, needs, spec.prefetch_queue_depth, decoders.any, &workspace, tables)?;
-    let h = budget::host_for_gpu(limits.host, needs, fallback + b.lanes * b.tables, threads)?;
-    Ok((b, h))
-}
-
 /// Reserves the memory and starts the lanes.
 ///
 /// # Errors
 /// If memory can't be had, or the device fails.
 pub(crate) fn open(
     device: &Arc<Device>,
-    b: &DeviceBudget,
-    h: &HostBudget,
+    budget: &Budget,
     needs: &Needs,
     shared: &Shared,
     cufile: Option<&'static CuFile>,
 ) -> Result<Gpu> {
-    let staging = PinnedBuffer::alloc(device, h.block)?;
+    let b = budget.device.as_ref().ok_or_else(|| Error::runtime("internal error: a budget without a device"))?;
+    let staging = PinnedBuffer::alloc(device, budget.host.block)?;
     let slots = DeviceBuffer::alloc(device, b.slots)?;
     let module = Arc::new(Module::load(device)?);
     let missing = lane::upload(device, shared.ops.missing())?;

@@ -13,7 +13,7 @@ use super::fetch::{fetch, fits, index, look, place};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::{Lease, Span};
-use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers};
+use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers, work_in_background};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -33,11 +33,12 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// With `lanes` each thread gets a copy stream to their device.
+    /// With `lanes` each thread gets a copy stream to their device. In the `background` the threads leave the cores to those of
+    /// the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
-    pub fn new(threads: usize, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+    pub fn new(threads: usize, background: bool, lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
         let mut copy_streams = Vec::new();
         let body = || {
             let upload = lanes.map(Lanes::upload).transpose()?;
@@ -45,7 +46,12 @@ impl Threads {
             let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
             copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            Ok(move |work| Thread { work, shared, copies, storage }.run())
+            Ok(move |work| {
+                if background {
+                    work_in_background();
+                }
+                Thread { work, shared, copies, storage }.run();
+            })
         };
         let workers = Workers::new("fetch", threads, shared, body)?;
         Ok(Self { workers, copy_streams })
@@ -208,6 +214,7 @@ impl Thread {
 
 /// Reads a file to the device by GPUDirect Storage; otherwise as [`fetch`].
 ///
+/// # Errors
 /// As [`fetch`], and if the device refuses.
 fn fetch_by_gds(
     read: &Read,
@@ -370,7 +377,7 @@ mod tests {
             };
             let memory = HostBlock::map(512).unwrap();
             let done = Arc::new(AtomicBool::new(before));
-            let threads = Threads::new(1, Some(&Told(Arc::clone(&done))), &shared).unwrap();
+            let threads = Threads::new(1, false, Some(&Told(Arc::clone(&done))), &shared).unwrap();
             for group in [0, 1] {
                 let span = Span { address: memory.address() + 256 * group, len: 16 };
                 // SAFETY: the memory outlives the threads, and each read has its own.

@@ -31,13 +31,18 @@ impl FetchPool {
     ///
     /// # Errors
     /// If the system refuses to start a thread, or the device a stream.
-    pub fn new([threads, requests]: [usize; 2], lanes: Option<&dyn Lanes>, shared: &Shared) -> Result<Self> {
+    pub fn new(
+        [threads, requests]: [usize; 2],
+        background: bool,
+        lanes: Option<&dyn Lanes>,
+        shared: &Shared,
+    ) -> Result<Self> {
         let stores = &shared.chunk_index.dataset.stores;
         let local = stores.iter().any(|s| s.latency() == Latency::Local);
         let remote = stores.iter().filter(|s| s.latency() == Latency::Remote);
         let runtime = remote.filter_map(|s| s.runtime()).next().cloned();
         Ok(Self {
-            threads: Threads::new(if local { threads } else { 0 }, lanes, shared)?,
+            threads: Threads::new(if local { threads } else { 0 }, background, lanes, shared)?,
             requests: runtime.map(|runtime| Requests::new(runtime, requests, shared)).transpose()?,
             shared: shared.clone(),
         })
@@ -71,6 +76,7 @@ impl Fetch for FetchPool {
 
 /// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were. Blocks.
 ///
+/// # Errors
 /// If the chunk can't be read any more.
 pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));

@@ -70,6 +70,7 @@ impl Read {
     /// The bytes that a read brought of a value of `size` bytes. If a whole value is longer than the destination,
     /// nothing was read, and the result is `size`.
     ///
+    /// # Errors
     /// If the value must have a known length and has another one.
     pub fn fits(&self, size: u64) -> Result<usize> {
         match self.range {

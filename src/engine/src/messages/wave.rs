@@ -76,7 +76,7 @@ pub(crate) struct WaveDone {
 /// How much one wave may hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaveLimits {
-    /// Encoded bytes.
+    /// Bytes that travel through the lane's staging buffer.
     pub encoded: usize,
     /// Decoded bytes of chunks that the GPU decodes.
     pub decoded: usize,

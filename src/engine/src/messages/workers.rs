@@ -1,4 +1,8 @@
 //! A pool of threads with one queue.
+//!
+//! `unsafe` is allowed here: the system is told the priority of a thread.
+
+#![allow(unsafe_code)]
 
 use std::thread::JoinHandle;
 
@@ -25,6 +29,15 @@ pub(crate) fn spawn(
             }
         })
         .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")))
+}
+
+/// How much lower the priority of threads is that work beside a model: `nice` of sched(7).
+const BACKGROUND: i32 = 10;
+
+/// Lets the calling thread leave the cores to the training process's own threads, above all the one that launches kernels.
+pub(crate) fn work_in_background() {
+    // SAFETY: it changes a number of the calling thread alone. If the system refuses, nothing changes.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, BACKGROUND) };
 }
 
 /// A pool of threads with one queue. Dropping it waits until all work that was queued is done.

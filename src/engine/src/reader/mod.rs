@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
+mod reserve;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -21,20 +22,25 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
+use crate::budget::There;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::error::{Error, Result};
+use crate::gpu;
+use crate::gpu::driver;
 use crate::io::FetchPool;
 pub use crate::memory::HostBuffer;
+use crate::memory::Machine;
 use crate::messages::{Event, Shared, spawn};
 use crate::nvtx;
 use crate::order::Sample;
 use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
 use crate::stats::Stats;
-use needs::{reserve, rules};
+use needs::{landing, rules};
 use opening::Opened;
 use progress::{Progress, Start};
+use reserve::Memory;
 
 /// The numbers that DALI's iterators ask of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +74,10 @@ pub struct Reader {
     progress: Progress,
 }
 
-/// Names a file that every reader, when dropped, replaces by its counters as JSON: for tests and measurements.
-const STATS_FILE: &str = "DALI_ZARR_STATS_FILE";
-
 impl Reader {
     /// Opens the stores, checks the spec against them, reserves memory and starts to prepare batches.
     ///
+    /// # Errors
     /// If the arguments or the metadata are wrong.
     pub fn open(spec: Spec) -> Result<Self> {
         let reader = Self::prepare(spec)?;
@@ -90,7 +94,21 @@ impl Reader {
     }
 
     /// Reserves the memory and starts the threads.
-    pub(crate) fn start(spec: &Spec, opened: Opened) -> Result<Self> {
+    pub(crate) fn start(spec: &Spec, mut opened: Opened) -> Result<Self> {
+        let device = match spec.device {
+            Device::Cpu => None,
+            Device::Gpu(ordinal) => Some(driver::Device::open(ordinal)?),
+        };
+        let cufile = match &device {
+            Some(device) => gpu::gds::choose(spec, &opened.chunk_index, device)?,
+            None => None,
+        };
+        if let (Some(_), Some(of)) = (cufile, &mut opened.needs.device) {
+            of.landing = landing(spec, opened.needs.encoded);
+        }
+        let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
+        let there = There { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
+        let budget = opened.divide(spec, &there)?.accepted()?;
         let Opened { chunk_index, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
@@ -108,20 +126,24 @@ impl Reader {
             events: events.clone(),
             stop: Arc::clone(&stop),
         };
-        let memory = reserve(spec, &needs, &outputs, &shared)?;
-        let window = memory.window;
-        let rules = rules(spec, &needs, &order, window, memory.indexes);
-        let copy_lanes = memory.lanes.as_deref().filter(|_| memory.past_host || shared.chunk_index.uploads());
+        let memory = match &device {
+            None => Memory::on_host(&budget, &outputs, spec.batch_size)?,
+            Some(device) => Memory::on_device(device, &budget, &needs, &shared, cufile)?,
+        };
+        let rules = rules(spec, &needs, &order, &budget);
+        let copy_lanes = memory.lanes.as_deref().filter(|_| memory.gds || shared.chunk_index.uploads());
         let (plan, plan_requests) = unbounded();
+        // A model that trains on the GPU has threads of its own.
+        let background = spec.device != Device::Cpu;
         let setup = Setup {
             rules,
-            fetch: Box::new(FetchPool::new(rules.reads, copy_lanes, &shared)?),
-            decode: Box::new(DecodePool::new(memory.threads, &shared)?),
+            fetch: Box::new(FetchPool::new(rules.reads, background, copy_lanes, &shared)?),
+            decode: Box::new(DecodePool::new(budget.host.threads, background, &shared)?),
             lanes: memory.lanes,
             staging: memory.staging,
             slots: memory.slots,
-            gds_buffer: memory.landing,
-            gds: memory.past_host,
+            gds_buffer: memory.gds_buffer,
+            gds: memory.gds,
             pools: memory.pools,
             plan,
             finished: finished_sender,
@@ -140,7 +162,7 @@ impl Reader {
             // The planner's channel is closed, so it has ended or is about to end.
             let _ = planner.join();
         })?;
-        let buffers = if matches!(spec.device, Device::Gpu(_)) { window } else { 0 };
+        let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
         let notes = notes.into_iter().map(|n| n.text).collect();
         Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
     }
@@ -186,14 +208,19 @@ impl Reader {
                 set.outputs.len()
             )));
         }
-        if let Some(bad) = set.outputs.iter().find(|&&a| a == 0 || a % 8 != 0) {
-            return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {bad:#x}")));
+        for (output, &address) in self.outputs.iter().zip(&set.outputs) {
+            // An output without elements, such as the index of samples that have no dimension, needs no memory.
+            let is_missing = address == 0 && output.sample_bytes() > 0;
+            if is_missing || address % 8 != 0 {
+                return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {address:#x}")));
+            }
         }
         self.events.send(Event::Lent(set)).map_err(|_| stopped())
     }
 
     /// The next batch, in order; waits for it.
     ///
+    /// # Errors
     /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
         self.progress.start();
@@ -232,6 +259,7 @@ impl Reader {
     /// Continues where `state` was taken, by a reader of the same samples. If this reader has other shards, batches or
     /// padding, the rest of the epoch is divided anew (see [`crate::order`]). Starts to prepare batches.
     ///
+    /// # Errors
     /// If the state is not that of a reader of the same samples, if the shards can't be changed there, or if this
     /// reader has begun. Only a reader from [`Self::prepare`] has not begun.
     pub fn restore(&mut self, state: &str) -> Result<()> {
@@ -252,11 +280,6 @@ impl Drop for Reader {
         self.progress.cancel();
         if let Some(scheduler) = self.scheduler.take() {
             let _ = scheduler.join();
-        }
-        if let Some(file) = std::env::var_os(STATS_FILE)
-            && let Err(e) = std::fs::write(&file, self.stats.to_json().to_string())
-        {
-            eprintln!("dali_zarr: {STATS_FILE}: can't write {}: {e}", file.display());
         }
     }
 }

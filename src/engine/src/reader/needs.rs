@@ -1,22 +1,19 @@
-//! How much memory a reader needs, and its reservation.
-
-use std::sync::Arc;
+//! How much memory a reader needs: from its dataset, its plans and its codecs to [`Needs`].
 
 use super::OutputInfo;
-use crate::budget::{self, DeviceBudget, HostBudget, Limits, Needs};
-use crate::chunk_index::{ChunkIndex, Route};
-use crate::dataset::{Dataset, Sharding};
+use crate::budget::{Budget, DeviceNeeds, Needs, Rates, Room};
+use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
+use crate::codec::Packed;
+use crate::dataset::{Dataset, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::gpu;
 use crate::io::MERGE_REMOTE;
-use crate::memory::arena::{Arena, rounded};
-use crate::memory::{HostBlock, Machine, Pool, shown};
-use crate::messages::Shared;
+use crate::memory::arena::rounded;
 use crate::order::{Order, Sample};
-use crate::scheduler::oversized::Room;
-use crate::scheduler::{Block, Rules};
-use crate::spec::{Device, Spec, cores};
+use crate::plan::{BatchPlan, ChunkId, ChunkMap};
+use crate::scheduler::Rules;
+use crate::spec::{DecodeDevice, Device, Spec};
 use crate::store::{Latency, O_DIRECT_BYTES_PER_THREAD};
 
 /// Chunks that one batch may need: what is known of each takes some hundred bytes of host memory.
@@ -25,8 +22,9 @@ const MAX_BATCH_CHUNKS: u64 = 1 << 19;
 /// Jobs that are planned to see what a window of shuffled samples needs.
 const LOOK_AT_JOBS: usize = 1 << 16;
 
-/// Batches that are planned ahead at most; the scheduler has a limit on their jobs too.
-const MOST_LOOKAHEAD: f64 = 4096.0;
+/// Batches that are planned ahead, at least and at most; the scheduler has a limit on their jobs too.
+const MIN_LOOKAHEAD: usize = 8;
+const MAX_LOOKAHEAD: f64 = 4096.0;
 
 /// Refuses batches of so many chunks that planning them would take more memory than holding them.
 pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
@@ -57,7 +55,10 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 }
 
 /// What the reader must hold at a time.
-pub(super) fn needs(spec: &Spec, catalog: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
+///
+/// # Errors
+/// If a batch is too large for any machine, or a decoder is missing.
+pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
     let batch = outputs
         .iter()
         .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
@@ -70,94 +71,143 @@ pub(super) fn needs(spec: &Spec, catalog: &ChunkIndex, outputs: &[OutputInfo], o
         bounced: 0,
         per_thread: 0,
         fallback: 0,
+        sharing: None,
         index: 0,
         reading: if spec.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
-        landing: 0,
         requested: 0,
         working_set: 0,
+        fresh: 0,
+        shared: 0,
         shuffled: None,
-        smallest: usize::MAX,
         jobs: 0,
+        device: device_needs(spec, chunk_index)?,
     };
-    let gpu = matches!(spec.device, Device::Gpu(_));
-    for (array, routes) in catalog.dataset.arrays.iter().zip(&catalog.routes) {
-        for (part, route) in array.parts.iter().zip(routes) {
-            let decoded = part.largest_bytes;
-            needs.decoded = needs.decoded.max(decoded);
-            let stream = match (route, part.format.packed()) {
-                (Route::Gpu, Some(packed)) => packed.typical_stream(decoded),
-                _ => decoded,
-            };
-            needs.smallest = needs.smallest.min(stream.max(1));
-            let encoded = match route {
-                Route::Raw if !gpu && part.sharding.is_none() => 0,
-                Route::Raw => decoded,
-                _ => part.format.usual_encoded_bytes(decoded),
-            };
-            needs.encoded = needs.encoded.max(encoded);
-            if catalog.dataset.stores[part.store].latency() == Latency::Remote {
-                let alone = if catalog.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
-                let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
-                let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
-                needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
-            }
-            if gpu && *route == Route::Cpu {
-                needs.bounced = needs.bounced.max(decoded);
-            }
-            let working = part.format.scratch_bytes(decoded);
-            // What the GPU decodes goes to the CPU now and then, one chunk at a time.
-            let whose = if *route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
-            *whose = (*whose).max(working);
-            if let Some(sharding) = &part.sharding {
-                needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
-            }
+    for (_, part, route) in parts(chunk_index) {
+        let decoded = part.largest_bytes;
+        needs.decoded = needs.decoded.max(decoded);
+        let gpu = needs.device.is_some();
+        let encoded = match route {
+            Route::Raw if !gpu && part.sharding.is_none() => 0,
+            Route::Raw => decoded,
+            _ => part.format.usual_encoded_bytes(decoded),
+        };
+        needs.encoded = needs.encoded.max(encoded);
+        if chunk_index.dataset.stores[part.store].latency() == Latency::Remote {
+            let alone = if chunk_index.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
+            let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
+            let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
+            needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
+        }
+        if gpu && route == Route::Cpu {
+            needs.bounced = needs.bounced.max(decoded);
+        }
+        let working = part.format.scratch_bytes(decoded);
+        // The CPU decodes a chunk in the GPU's place now and then, one at a time.
+        let whose = if route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
+        *whose = (*whose).max(working);
+        if route == Route::Gpu && spec.decode_device == DecodeDevice::Auto {
+            needs.sharing = needs.sharing.max(Some(working));
+        }
+        if let Some(sharding) = &part.sharding {
+            needs.index = needs.index.max(sharding.entries() * size_of::<Option<(u64, u64)>>() + 128);
         }
     }
-    Ok(ordered(needs, spec, catalog, order))
+    Ok(ordered(needs, spec, chunk_index, order))
+}
+
+/// All parts of all arrays, with the numbers of both and how their chunks are decoded.
+pub(super) fn parts(chunk_index: &ChunkIndex) -> impl Iterator<Item = ((usize, usize), &Part, Route)> {
+    chunk_index.dataset.arrays.iter().zip(&chunk_index.routes).enumerate().flat_map(|(a, (array, routes))| {
+        array.parts.iter().zip(routes).enumerate().map(move |(p, (part, &route))| ((a, p), part, route))
+    })
+}
+
+/// What delivery to a GPU needs, if that was asked for.
+fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNeeds>> {
+    if spec.device == Device::Cpu {
+        return Ok(None);
+    }
+    let decoding = gpu::decoding(chunk_index)?;
+    let mut device =
+        DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, landing: 0, latency: 0.0 };
+    for ((a, p), part, route) in parts(chunk_index) {
+        let decoded = part.largest_bytes;
+        let packed = part.format.packed().filter(|_| route == Route::Gpu);
+        let rates = Rates::of(packed.and_then(Packed::compression));
+        let (stream, staged) = match packed {
+            Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
+            // Larger decoded chunks are copied straight to their slots. Where chunks differ, some may be smaller.
+            None if chunk_index.equal_bytes[a][p].is_some_and(|bytes| bytes >= DIRECT_COPY) => (decoded, 0),
+            None => (decoded, decoded.min(DIRECT_COPY)),
+        };
+        device.stream = device.stream.min(stream.max(1));
+        device.staged = device.staged.max(staged);
+        if staged > 0 {
+            device.staged_ratio = device.staged_ratio.max(rates.ratio());
+        }
+        device.latency = device.latency.max(rates.latency(decoded));
+    }
+    Ok(Some(device))
 }
 
 /// The same needs for samples in this order.
-pub(crate) fn ordered(needs: Needs, spec: &Spec, catalog: &ChunkIndex, order: &mut Order) -> Needs {
-    let (jobs, working_set) = first_samples(catalog, order, spec.batch_size as u64);
-    Needs { jobs, working_set, shuffled: window_bytes(catalog, order, jobs.div_ceil(spec.batch_size)), ..needs }
+pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order: &mut Order) -> Needs {
+    let batch = spec.batch_size as u64;
+    let first = plan(chunk_index, order, 0..batch);
+    let jobs = first.jobs.len();
+    let shuffled = window_bytes(chunk_index, order, jobs.div_ceil(spec.batch_size));
+    let working_set = first.uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
+    let batches = (LOOK_AT_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
+    let later = (1..batches).map(|i| plan(chunk_index, order, i * batch..(i + 1) * batch));
+    let (fresh, shared) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
+    Needs { jobs, working_set, fresh, shared, shuffled, ..needs }
 }
 
-/// The jobs of an order's first samples, and the bytes of the decoded chunks that they need.
-fn first_samples(catalog: &ChunkIndex, order: &mut Order, samples: u64) -> (usize, usize) {
-    let samples: Vec<Sample> = (0..samples).map(|k| order.sample(k)).collect();
-    let plan = catalog.planner.plan(&samples);
-    (plan.jobs.len(), plan.uses.iter().map(|u| catalog.decoded_bytes(u.chunk)).sum())
+fn plan(chunk_index: &ChunkIndex, order: &mut Order, samples: std::ops::Range<u64>) -> BatchPlan {
+    let samples: Vec<Sample> = samples.map(|k| order.sample(k)).collect();
+    chunk_index.planner.plan(&samples)
+}
+
+/// Bytes that a decoded chunk takes of a slot.
+fn slot_bytes(chunk_index: &ChunkIndex, chunk: ChunkId) -> usize {
+    rounded(chunk_index.decoded_bytes(chunk))
+}
+
+/// Of batches in a row: bytes of decoded chunks that each adds to those before, on average ([`Needs::fresh`]), and the most bytes
+/// of decoded chunks that batches before some moment need as well as batches after it ([`Needs::shared`]).
+fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
+    // Of each chunk the last batch that needs it, so far.
+    let mut last: ChunkMap<usize> = ChunkMap::default();
+    // For each batch, bytes that are shared over its end.
+    let mut shared: Vec<usize> = Vec::new();
+    let mut new = 0;
+    for (i, batch) in batches.enumerate() {
+        shared.push(0);
+        for chunk in batch.uses.iter().map(|u| u.chunk) {
+            let bytes = slot_bytes(chunk_index, chunk);
+            match last.insert(chunk, i) {
+                Some(before) => shared[before..i].iter_mut().for_each(|end| *end += bytes),
+                None => new += bytes,
+            }
+        }
+    }
+    let fresh = match shared.len() {
+        0 | 1 => working_set,
+        n => new.saturating_sub(working_set) / (n - 1),
+    };
+    (fresh, shared.into_iter().max().unwrap_or(0))
 }
 
 /// Bytes of the decoded chunks that a window of shuffled samples needs, which have `jobs` jobs each; `None` if the order has
 /// no windows.
-fn window_bytes(catalog: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
+fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Option<usize> {
     let (samples, _) = order.window()?;
     // Of a long window a part is planned, and the rest is thought to be like it.
     let planned = samples.clamp(1, (LOOK_AT_JOBS / jobs.max(1)).max(1) as u64);
-    let bytes = first_samples(catalog, order, planned).1 as u128 * u128::from(samples) / u128::from(planned);
+    let of_part: usize =
+        plan(chunk_index, order, 0..planned).uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
+    let bytes = of_part as u128 * u128::from(samples) / u128::from(planned);
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-/// The memory of a reader, reserved.
-pub(super) struct Memory {
-    pub window: usize,
-    pub threads: usize,
-    pub indexes: usize,
-    pub staging: Block,
-    pub slots: Option<Block>,
-    pub landing: Option<Block>,
-    /// Whether files are read to the device.
-    pub past_host: bool,
-    pub pools: Vec<Arc<Pool>>,
-    pub lanes: Option<Box<dyn crate::messages::Lanes>>,
-    pub owned: Vec<Box<dyn Send>>,
-}
-
-/// How the memory of a reader is divided. Pure arithmetic: nothing is reserved.
-pub(crate) enum Division {
-    Cpu(HostBudget),
-    Gpu(DeviceBudget, HostBudget),
 }
 
 /// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].
@@ -165,28 +215,29 @@ pub(crate) enum Division {
 /// With a window they must reach so far that chunks are kept for its samples. A sample comes from any of the window's `blocks`, so after `blocks * ln(100 b)` samples all `b` samples of a block have come
 /// with hardly an exception, and after the whole window without any.
 fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
-    let least = active.max(8);
+    let least = active.max(MIN_LOOKAHEAD);
     let Some((samples, blocks)) = window else { return least };
     let each = samples as f64 / blocks.max(1) as f64;
     let reach = (blocks as f64 * (100.0 * each).ln()).min(samples as f64);
     // The first batches of the next window need its chunks before the last ones have used theirs.
-    least.max((reach / batch as f64).ceil().min(MOST_LOOKAHEAD) as usize + 1)
+    least.max((reach / batch as f64).ceil().min(MAX_LOOKAHEAD) as usize + 1)
 }
 
-/// What the scheduler goes by for samples in this order, with room for `window` batches and `indexes` bytes of shard indexes.
-pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, window: usize, indexes: usize) -> Rules {
+/// What the scheduler goes by for samples in this order, with this budget.
+pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
+    let window = budget.window;
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: window,
         lookahead: lookahead(order.window(), window, spec.batch_size),
-        index_limit: indexes,
+        index_limit: budget.host.indexes,
         largest_index: needs.index,
         batch_jobs: needs.jobs,
         working_set: needs.working_set,
         shuffled: needs.shuffled,
         index_output: spec.return_index,
-        shared_tasks: 0,
-        room: Room::new(needs, spec.prefetch_queue_depth, spec.device != Device::Cpu),
+        shared_tasks: budget.host.shared,
+        room: Room::new(needs, spec.prefetch_queue_depth),
     }
 }
 
@@ -209,139 +260,7 @@ pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// The least of each kind of memory with which a reader runs.
-///
-/// # Errors
-/// If a decoder can't take chunks of this size, or is missing.
-pub(crate) fn smallest(spec: &Spec, needs: &Needs, catalog: &ChunkIndex) -> Result<Limits> {
-    let window = spec.prefetch_queue_depth;
-    match spec.device {
-        Device::Cpu => Ok(Limits { host: budget::smallest_cpu(needs, window), device: 0 }),
-        Device::Gpu(_) => gpu::smallest(spec, needs, catalog),
-    }
-}
-
-/// The memory that there is, as far as that is known.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct There {
-    pub host: Option<Machine>,
-    /// Bytes of device memory: those that are free, and all.
-    pub device: Option<(u64, u64)>,
-}
-
-/// The limits of a spec where there is so much memory.
-///
-/// # Errors
-/// [`ErrorKind::Memory`](crate::error::ErrorKind::Memory) if a reader needs more than that.
-pub(crate) fn limits(spec: &Spec, needs: &Needs, catalog: &ChunkIndex, there: &There) -> Result<Limits> {
-    let smallest = smallest(spec, needs, catalog)?;
-    let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
-        Error::memory(format!(
-            "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset (a batch of {} samples \
-             has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
-             window or prefetch_queue_depth, or smaller chunks",
-            shown(smallest),
-            match spec.prefetch_queue_depth {
-                Some(n @ 2..) => format!("{n} batches"),
-                _ => "one batch".into(),
-            },
-            spec.batch_size,
-            needs.batch,
-            needs.decoded,
-            shown(total)
-        ))
-    };
-    if let Some(host) = there.host.as_ref().filter(|host| host.total < smallest.host) {
-        return Err(lacks("host", smallest.host, host.total, &host.says));
-    }
-    if let Some((_, total)) = there.device.filter(|&(_, total)| total < smallest.device) {
-        return Err(lacks("device", smallest.device, total, "of the GPU"));
-    }
-    let default = match spec.device {
-        // A dataset with large chunks gets what it needs.
-        Device::Cpu => Limits { host: smallest.host.saturating_mul(3).max(budget::DEFAULT_HOST), device: 0 },
-        Device::Gpu(_) => gpu::default_limits(needs, catalog, there.device.map(|(free, _)| free)),
-    };
-    let all = there.device.map_or(u64::MAX, |(_, total)| total);
-    Ok(Limits {
-        host: budget::host_limit(
-            spec.host_memory_limit,
-            default.host,
-            smallest.host,
-            there.host.as_ref().map(|host| host.total),
-        ),
-        device: match spec.device {
-            Device::Cpu => 0,
-            Device::Gpu(_) => spec.device_memory_limit.unwrap_or(default.device).min(all),
-        },
-    })
-}
-
-/// Divides these limits.
-///
-/// # Errors
-/// If they are too small, with the smallest that would do; or if a number of threads or batches is absurd.
-pub(crate) fn divide(spec: &Spec, needs: &Needs, catalog: &ChunkIndex, limits: Limits) -> Result<Division> {
-    let threads = spec.decode_threads.unwrap_or_else(cores).max(1);
-    match spec.device {
-        Device::Cpu => Ok(Division::Cpu(budget::cpu(limits.host, needs, spec.prefetch_queue_depth, threads)?)),
-        Device::Gpu(_) => {
-            let (device, host) = gpu::divide(spec, needs, catalog, limits, threads)?;
-            Ok(Division::Gpu(device, host))
-        }
-    }
-}
-
 /// Bytes of device memory that files are best read to: two reads for each thread.
-fn landing(spec: &Spec, needs: &Needs) -> usize {
-    (2 * spec.io_threads()).saturating_mul(needs.encoded)
-}
-
-pub(super) fn reserve(spec: &Spec, needs: &Needs, outputs: &[OutputInfo], shared: &Shared) -> Result<Memory> {
-    let device = match spec.device {
-        Device::Cpu => None,
-        Device::Gpu(ordinal) => Some(crate::gpu::driver::Device::open(ordinal)?),
-    };
-    let cufile = match &device {
-        Some(device) => gpu::gds::choose(spec, &shared.chunk_index, device)?,
-        None => None,
-    };
-    let needs = &Needs { landing: cufile.map_or(0, |_| landing(spec, needs)), ..*needs };
-    let memory = device.as_ref().map(|d| d.memory_info()).transpose()?;
-    let there = There { host: Machine::find(), device: memory.map(|(free, total)| (free as u64, total as u64)) };
-    let limits = limits(spec, needs, &shared.chunk_index, &there)?;
-    match (divide(spec, needs, &shared.chunk_index, limits)?, device) {
-        (Division::Gpu(b, h), Some(device)) => {
-            let g = gpu::open(&device, &b, &h, needs, shared, cufile)?;
-            Ok(Memory {
-                window: b.window,
-                threads: h.threads,
-                indexes: h.indexes,
-                staging: Block { arena: Arena::new(g.staging.1), base: g.staging.0 },
-                slots: Some(Block { arena: Arena::new(g.slots.1), base: g.slots.0 }),
-                landing: g.gds_buffer.map(|(base, bytes)| Block { arena: Arena::new(bytes), base }),
-                past_host: cufile.is_some(),
-                pools: Vec::new(),
-                lanes: Some(g.lanes),
-                owned: g.owned,
-            })
-        }
-        (Division::Gpu(_, b) | Division::Cpu(b), _) => {
-            let block = HostBlock::map(b.block)?;
-            let staging = Block { arena: Arena::new(b.block), base: block.address() };
-            let pools = outputs.iter().map(|o| Pool::new(o.sample_bytes() * spec.batch_size, b.idle)).collect();
-            Ok(Memory {
-                window: b.window,
-                threads: b.threads,
-                indexes: b.indexes,
-                staging,
-                slots: None,
-                landing: None,
-                past_host: false,
-                pools,
-                lanes: None,
-                owned: vec![Box::new(block)],
-            })
-        }
-    }
+pub(super) fn landing(spec: &Spec, encoded: usize) -> usize {
+    (2 * spec.io_threads()).saturating_mul(encoded)
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::needs::{bound_chunks, bound_counts, needs};
+use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
-use crate::budget::Needs;
+use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, Geometry};
+use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
@@ -86,6 +87,82 @@ impl Opened {
         let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
         Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
+
+    /// Divides the memory. Where device memory holds so few chunks of an array that the CPU would decode them sooner than the
+    /// GPU, and the user leaves it to the reader, the CPU does.
+    ///
+    /// # Errors
+    /// Those of [`budget::divide`].
+    pub fn divide(&mut self, spec: &Spec, there: &There) -> Result<Division> {
+        let asked = Asked::of(spec);
+        let division = budget::divide(&self.needs, &asked, there)?;
+        let reads_to_device = self.needs.device.is_some_and(|device| device.landing > 0);
+        if spec.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
+            return Ok(division);
+        }
+        let slow = self.slow_on_gpu(&division, &asked);
+        let Some(chunk_index) = Arc::get_mut(&mut self.chunk_index).filter(|_| !slow.is_empty()) else {
+            return Ok(division);
+        };
+        let routes = chunk_index.routes.clone();
+        slow.iter().for_each(|s| chunk_index.routes[s.array][s.part] = Route::Cpu);
+        let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
+        let on_cpu = budget::divide(&needs, &asked, there)?;
+        // Host memory may hold too little for as many threads.
+        let threads = on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.bounced).max(1));
+        let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
+        if !on_cpu.is_accepted() || !slow.iter().all(sooner) {
+            chunk_index.routes = routes;
+            return Ok(division);
+        }
+        let notes: Vec<Note> = slow.iter().map(|s| self.note(s, &division, &asked)).collect();
+        self.notes.extend(notes);
+        self.needs = needs;
+        Ok(on_cpu)
+    }
+
+    /// What the GPU would decode with this division, and the CPU sooner.
+    fn slow_on_gpu(&self, division: &Division, asked: &Asked) -> Vec<Slow> {
+        let Some(device) = &division.budget.device else { return Vec::new() };
+        let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
+            let rates = Rates::of(of.format.packed().filter(|_| route == Route::Gpu)?.compression());
+            let latency = rates.latency(of.largest_bytes);
+            let expected = Expected {
+                gpu: device.rate(&self.needs, latency),
+                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.window, latency),
+                cpu: rates.on_cpu(asked.threads),
+            };
+            expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
+        };
+        parts(&self.chunk_index).filter_map(slow).collect()
+    }
+
+    fn note(&self, slow: &Slow, division: &Division, asked: &Asked) -> Note {
+        let Slow { array, part, rates, expected } = *slow;
+        let of = &self.chunk_index.dataset.arrays[array];
+        let gb = |rate: f64| rate / 1e9;
+        let limit = budget::device::limit_for_rate(&self.needs, asked.window, rates.on_cpu(asked.threads));
+        let text = format!(
+            "store {}, array '{}': decoded on the CPU: device_memory_limit ({}) holds so few of its chunks that the GPU is expected \
+             to decode {:.1} GB/s, and the CPU's {} threads {:.1} GB/s; with {} or more the GPU decodes it",
+            self.chunk_index.dataset.stores[of.parts[part].store].location(),
+            of.name,
+            shown(division.limits.device),
+            gb(expected.gpu),
+            asked.threads,
+            gb(expected.cpu),
+            shown(limit)
+        );
+        Note { array, part, text }
+    }
+}
+
+/// Chunks of a part of an array that the CPU decodes sooner than the GPU.
+struct Slow {
+    array: usize,
+    part: usize,
+    rates: Rates,
+    expected: Expected,
 }
 
 /// The array as geometry needs it.

@@ -170,6 +170,7 @@ impl Scheduler {
 
     /// Reserves the memory that a chunk needs while and after it is decoded.
     ///
+    /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
     pub(super) fn reserve_decoded(&mut self, handle: Handle) -> Result<(), MemoryKind> {
         let decoded = self.chunks[handle].place.decoded;
@@ -324,6 +325,7 @@ impl Scheduler {
     /// Reserves device memory for encoded bytes that GPUDirect Storage reads. `None`: it does not read this chunk, or
     /// the buffer is smaller than the chunk.
     ///
+    /// # Errors
     /// If the buffer is full now.
     pub(super) fn reserve_gds_buffer(
         &mut self,

@@ -244,6 +244,7 @@ impl Scheduler {
 
     /// Reserves memory for all members and starts the read.
     ///
+    /// # Errors
     /// Which kind of memory was short. Nothing is reserved then.
     fn admit_members(
         &mut self,

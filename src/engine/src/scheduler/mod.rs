@@ -34,6 +34,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
 use crate::batch::{Batch, DeviceBuffers};
+use crate::budget::Room;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, arena::Arena};
@@ -44,7 +45,6 @@ use crate::stats::Stats;
 use admission::MemoryShortage;
 use batches::{Batches, JobSource, Planned, addressed};
 use chunk_table::{ChunkState, Group, Table};
-use oversized::Room;
 use queue::{Queue, Wanted};
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
@@ -304,6 +304,7 @@ impl Scheduler {
             Event::Copied(groups) => groups.into_iter().for_each(|(group, n)| self.release_group(group, n)),
             Event::Wave(WaveDone { lane, outcomes, served, pinned, result }) => {
                 self.idle_lanes.push(lane);
+                self.sharing.ended(lane);
                 if let Err(e) = result {
                     self.breaks(e);
                 }
@@ -313,6 +314,11 @@ impl Scheduler {
             Event::Taken => {
                 self.untaken -= 1;
                 self.sharing.taken(self.untaken);
+                if self.sharing.is_on() {
+                    let stats = &self.s.shared.stats;
+                    Stats::add(&stats.batches_shared, 1);
+                    stats.shared_reserve.store(self.sharing.reserve() as u64, Ordering::Relaxed);
+                }
             }
             Event::Died(e) => self.breaks(e),
             Event::Stop => {}

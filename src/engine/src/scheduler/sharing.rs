@@ -2,83 +2,124 @@
 //!
 //! A decoder takes the GPU from the model: training waits while a wave runs. So the GPU should decode only what the CPU can't
 //! decode in time. The number of finished batches that wait for the consumer tells:
-//! - While more than [`Sharing::reserve`] batches wait, the GPU decodes nothing, and what was read waits for the CPU.
-//! - When no more than that wait, a wave takes all that was read. Large waves cost the GPU less for each chunk than small
-//!   ones, and the queue is filled again at once.
-//! - The reserve must last until such a wave ends. It is doubled when no batch is left, and lowered slowly while batches are
+//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits for the CPU.
+//! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. No other burst begins
+//!   before it has ended: a wave takes nearly as long for few chunks as for many, so few large ones take less of the GPU.
+//! - The reserve must last until a burst ends. It is doubled when no batch is left, and lowered slowly while batches are
 //!   left: multiplicative increase, additive decrease, with a floor that remembers for a time what was too low.
 //!
-//! A consumer that takes batches as fast as they come leaves none waiting. Then the GPU decodes everything: the CPU's share
-//! would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows are finished.
-//! No constant here depends on the speed of a machine: the counts are in batches.
+//! A consumer that takes batches as fast as they come leaves none waiting, whatever the reserve. Then the GPU decodes everything: the
+//! CPU's share would only take bandwidth from the reads. The CPU helps from the time on when all batches that memory allows
+//! are finished. No constant here depends on the speed of a machine: the counts are in batches.
+
+use std::collections::BTreeSet;
 
 /// Decides which chunks the CPU decodes for the GPU, and when the GPU decodes.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    /// Tasks of the decode threads for chunks that the GPU could decode: the limit, and those that run. 0: never any.
+    /// Tasks of the decode threads for chunks that the GPU could decode: the limit, and those that run.
     max_tasks: usize,
     tasks: usize,
     /// The most batches that can wait.
     max_waiting: usize,
-    /// While more batches than this wait, the GPU decodes nothing. `max_waiting`: it decodes everything, and the CPU nothing.
+    /// Whether the CPU helps.
+    on: bool,
+    /// While more batches than this wait, the GPU decodes nothing.
     reserve: usize,
     /// The reserve isn't lowered below this while `floor_left` is above zero.
     floor: usize,
     floor_left: usize,
     /// Batches that were taken since the reserve was changed.
     taken: usize,
+    /// Whether a burst goes on: not all that was read has been launched.
+    burst: bool,
+    /// The lanes that decode.
+    decoding: BTreeSet<usize>,
 }
 
 /// The reserve is lowered after so many times `max_waiting` batches.
 const LOWER_AFTER: usize = 2;
 /// A floor is forgotten after so many times `max_waiting` batches.
 const FORGET_AFTER: usize = 32;
+/// With fewer batches in memory none can wait while others are decoded.
+const MIN_WAITING: usize = 3;
 
 impl Sharing {
     /// For at most `max_tasks` tasks of the decode threads at a time (0: the CPU never helps), where at most `max_waiting`
     /// finished batches can wait.
     pub fn new(max_tasks: usize, max_waiting: usize) -> Self {
-        Self { max_tasks, tasks: 0, max_waiting, reserve: max_waiting, floor: 0, floor_left: 0, taken: 0 }
+        Self {
+            max_tasks,
+            tasks: 0,
+            max_waiting,
+            on: false,
+            reserve: 0,
+            floor: 0,
+            floor_left: 0,
+            taken: 0,
+            burst: false,
+            decoding: BTreeSet::new(),
+        }
     }
 
-    /// Whether the CPU helps at all now: the consumer is slower than the reader.
+    /// Whether the CPU helps now: the consumer is slower than the reader.
     pub fn is_on(&self) -> bool {
-        self.max_tasks > 0 && self.reserve < self.max_waiting
+        self.on
     }
 
-    /// The consumer took a batch, and `waiting` finished ones are left.
-    pub fn taken(&mut self, waiting: usize) {
-        if !self.is_on() {
-            return;
-        }
-        self.taken += 1;
-        self.floor_left = self.floor_left.saturating_sub(1);
-        if waiting == 0 {
-            self.floor = (2 * self.reserve + 1).min(self.max_waiting);
-            self.floor_left = FORGET_AFTER * self.max_waiting;
-            (self.reserve, self.taken) = (self.floor, 0);
-        } else if self.taken >= LOWER_AFTER * self.max_waiting {
-            let floor = if self.floor_left > 0 { self.floor } else { 0 };
-            self.reserve = (self.reserve - self.reserve.min(1 + self.reserve / 4)).max(floor.min(self.reserve));
-            self.taken = 0;
-        }
+    /// While more batches than this wait, the GPU decodes nothing.
+    pub fn reserve(&self) -> usize {
+        self.reserve
     }
 
     /// All batches that memory allows are finished and wait.
     pub fn full(&mut self) {
-        if self.max_tasks > 0 && !self.is_on() {
-            (self.reserve, self.taken) = (self.max_waiting / 2, 0);
+        if !self.on && self.max_tasks > 0 && self.max_waiting >= MIN_WAITING {
+            self.on = true;
+            (self.reserve, self.taken, self.floor_left) = (self.max_waiting / 2, 0, 0);
+        }
+    }
+
+    /// The consumer took a batch, and `waiting` finished ones are left.
+    pub fn taken(&mut self, waiting: usize) {
+        if !self.on {
+            return;
+        }
+        self.taken += 1;
+        self.floor_left = self.floor_left.saturating_sub(1);
+        let highest = self.max_waiting - 2;
+        if waiting == 0 && self.reserve >= highest {
+            self.on = false;
+        } else if waiting == 0 {
+            (self.floor, self.floor_left) = ((2 * self.reserve + 1).min(highest), FORGET_AFTER * self.max_waiting);
+            (self.reserve, self.taken) = (self.floor, 0);
+        } else if self.taken >= LOWER_AFTER * self.max_waiting {
+            let floor = if self.floor_left > 0 { self.floor } else { 1 };
+            self.reserve = self.reserve.saturating_sub(1 + self.reserve / 4).max(floor);
+            self.taken = 0;
         }
     }
 
     /// Whether the GPU may decode, while `waiting` finished batches wait.
-    pub fn gpu_decodes(&self, waiting: usize) -> bool {
-        !self.is_on() || waiting <= self.reserve
+    pub fn gpu_decodes(&mut self, waiting: usize) -> bool {
+        self.burst |= waiting <= self.reserve && self.decoding.is_empty();
+        !self.on || self.burst || waiting == 0
+    }
+
+    /// A wave that decodes was launched on a lane; `all`: it took all that was read.
+    pub fn launched(&mut self, lane: usize, all: bool) {
+        self.decoding.insert(lane);
+        self.burst &= !all;
+    }
+
+    /// A wave ended.
+    pub fn ended(&mut self, lane: usize) {
+        self.decoding.remove(&lane);
     }
 
     /// Whether the CPU may begin to decode another chunk.
     pub fn cpu_decodes(&self) -> bool {
-        self.is_on() && self.tasks < self.max_tasks
+        self.on && self.tasks < self.max_tasks
     }
 
     /// The CPU begins to decode a chunk.
@@ -86,7 +127,7 @@ impl Sharing {
         self.tasks += 1;
     }
 
-    /// The CPU has decoded a chunk.
+    /// The CPU has decoded a chunk, or failed to.
     pub fn end(&mut self) {
         self.tasks -= 1;
     }
@@ -101,58 +142,64 @@ impl Sharing {
 mod tests {
     use super::*;
 
-    /// A reader and a consumer in batches: the CPU finishes `cpu` batches for each one that is taken, and the GPU, when it may,
-    /// fills the queue after `latency` more were taken. Returns the batches that the GPU decoded, and how often none was left,
-    /// in `rounds` batches after as many for settling.
-    fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, Sharing) {
+    /// A reader and a consumer in batches: the CPU finishes `cpu` batches for each one that is taken, and a burst of the GPU,
+    /// when it may, fills the queue after `latency` more were taken. Returns the batches that the GPU decoded, its bursts, and how
+    /// often no batch was left, in `rounds` batches after as many for settling.
+    fn consume(cpu: f64, latency: usize, max_waiting: usize, rounds: usize) -> (f64, usize, usize) {
         let mut sharing = Sharing::new(8, max_waiting);
-        let (mut waiting, mut wave, mut by_gpu, mut empty) = (max_waiting as f64, None, 0.0, 0);
+        let (mut waiting, mut wave) = (max_waiting as f64, None);
+        let (mut by_gpu, mut bursts, mut empty) = (0.0, 0, 0);
         sharing.full();
         for round in 0..2 * rounds {
-            let counted = round >= rounds;
-            if waiting < 1.0 {
-                empty += usize::from(counted);
-                // The consumer waits for the wave.
-                let all = max_waiting as f64 - waiting;
-                by_gpu += if counted { all } else { 0.0 };
-                (waiting, wave) = (max_waiting as f64, None);
+            if round == rounds {
+                (by_gpu, bursts, empty) = (0.0, 0, 0);
             }
-            waiting -= 1.0;
-            sharing.taken(waiting as usize);
+            if waiting < 1.0 {
+                // The consumer waits for the burst.
+                wave = Some(0);
+            } else {
+                waiting -= 1.0;
+                sharing.taken(waiting as usize);
+                empty += usize::from(waiting < 1.0);
+            }
             if sharing.is_on() {
                 waiting = (waiting + cpu).min(max_waiting as f64);
             }
             wave = match wave {
-                None if sharing.gpu_decodes(waiting as usize) => Some(latency),
+                None if sharing.gpu_decodes(waiting as usize) => {
+                    sharing.launched(0, true);
+                    bursts += 1;
+                    Some(latency)
+                }
                 Some(0) => {
-                    by_gpu += if counted { max_waiting as f64 - waiting } else { 0.0 };
+                    sharing.ended(0);
+                    by_gpu += max_waiting as f64 - waiting;
                     waiting = max_waiting as f64;
                     None
                 }
-                Some(left) => Some(left - 1),
-                None => None,
+                other => other.map(|left| left - 1),
             };
             if waiting >= max_waiting as f64 {
                 sharing.full();
             }
         }
-        (by_gpu, empty, sharing)
+        (by_gpu, bursts, empty)
     }
 
     #[test]
     fn a_cpu_that_is_fast_enough_decodes_everything() {
-        let (by_gpu, empty, _) = consume(1.2, 3, 16, 2000);
-        assert_eq!((by_gpu, empty), (0.0, 0));
+        assert_eq!(consume(1.2, 3, 10, 2000), (0.0, 0, 0));
     }
 
     #[test]
-    fn the_gpu_decodes_what_the_cpu_cannot() {
+    fn the_gpu_decodes_what_the_cpu_cannot_in_large_bursts() {
         for (cpu, latency) in [(0.5, 2), (0.5, 4), (0.8, 3), (0.2, 2)] {
             let rounds = 4000;
-            let (by_gpu, empty, sharing) = consume(cpu, latency, 16, rounds);
+            let (by_gpu, bursts, empty) = consume(cpu, latency, 16, rounds);
             let least = (1.0 - cpu) * rounds as f64;
-            assert!(by_gpu < 1.25 * least, "{cpu} {latency}: {by_gpu} for {least}; {sharing:?}");
-            assert!(empty * 100 < rounds, "{cpu} {latency}: {empty}");
+            assert!(by_gpu < 1.1 * least, "{cpu} {latency}: {by_gpu} for {least}");
+            assert!(by_gpu / bursts as f64 >= 6.0, "{cpu} {latency}: {by_gpu} in {bursts}");
+            assert!(empty * 50 < rounds, "{cpu} {latency}: {empty}");
         }
     }
 
@@ -162,16 +209,35 @@ mod tests {
         assert!(!sharing.is_on() && sharing.gpu_decodes(8));
         (0..100).for_each(|_| sharing.taken(0));
         assert!(!sharing.is_on());
+        sharing.launched(0, true);
+        sharing.ended(0);
         sharing.full();
         assert!(sharing.is_on() && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
-        (0..2).for_each(|_| sharing.taken(0));
+        (0..3).for_each(|_| sharing.taken(0));
         assert!(!sharing.is_on() && sharing.gpu_decodes(8) && !sharing.cpu_decodes());
     }
 
     #[test]
-    fn without_tasks_it_is_never_on() {
-        let mut sharing = Sharing::new(0, 8);
+    fn one_burst_at_a_time_unless_no_batch_waits() {
+        let mut sharing = Sharing::new(8, 8);
         sharing.full();
-        assert!(!sharing.is_on() && !sharing.cpu_decodes() && sharing.gpu_decodes(8));
+        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4) && sharing.gpu_decodes(5), "until all is launched");
+        sharing.launched(2, false);
+        assert!(sharing.gpu_decodes(4));
+        sharing.launched(3, true);
+        assert!(!sharing.gpu_decodes(4) && sharing.gpu_decodes(0));
+        sharing.ended(2);
+        assert!(!sharing.gpu_decodes(4));
+        sharing.ended(3);
+        assert!(sharing.gpu_decodes(4));
+    }
+
+    #[test]
+    fn without_tasks_or_batches_it_is_never_on() {
+        for (tasks, batches) in [(0, 8), (8, 2)] {
+            let mut sharing = Sharing::new(tasks, batches);
+            sharing.full();
+            assert!(!sharing.is_on() && !sharing.cpu_decodes() && sharing.gpu_decodes(batches));
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Scheduler;
 use super::chunk_table::{ChunkState, Group};
-use crate::chunk_index::Route;
+use crate::chunk_index::{DIRECT_COPY, Route};
 use crate::memory::{Span, arena};
 use crate::messages::{Content, GroupId, Handle, Outcome, Wave, WaveChunk, WaveLimits};
 use crate::stats::Stats;
@@ -139,14 +139,17 @@ impl Scheduler {
                 || (chunks == 0 && (ready_jobs >= EAGER_USES || all_idle))
                 || (encoded > 0 && self.pending.encoded.bytes() >= limits.decoded)
                 || chunks >= limits.chunks
-                || self.pending.decoded.bytes() >= EAGER_WAVE.min(limits.encoded)
-                // The chunks that the CPU decodes instead of the GPU don't fill a wave.
+                || self.pending.decoded.bytes() >= EAGER_WAVE.min(limits.decoded)
+                // What the CPU decodes in the GPU's place doesn't fill a wave.
                 || (encoded > 0 && reads + self.cpu_tasks_in_flight == self.sharing.tasks());
             if more_comes && !full {
                 return;
             }
             let wave = self.wave(limits, gpu_decodes);
             self.idle_lanes.pop();
+            if wave.chunks.iter().any(|chunk| chunk.content == Content::Encoded) {
+                self.sharing.launched(lane, self.pending.encoded.len() == 0);
+            }
             Stats::add(&self.s.shared.stats.waves, 1);
             if let Some(lanes) = &self.s.lanes {
                 lanes.launch(lane, wave);
@@ -179,7 +182,12 @@ impl Scheduler {
             let chunk = &mut self.chunks[handle];
             let (id, bytes, slot, payload) = (chunk.id, chunk.place.decoded, chunk.slot, chunk.payload);
             let on_gpu = if content == Content::Encoded { bytes } else { 0 };
-            let room = copied + arena::rounded(payload.map_or(0, |(_, span)| span.len)) <= limits.encoded
+            // Large decoded chunks are copied straight to their slots.
+            let staged = match content {
+                Content::Decoded if bytes >= DIRECT_COPY => 0,
+                _ => arena::rounded(payload.map_or(0, |(_, span)| span.len)),
+            };
+            let room = copied + staged <= limits.encoded
                 && decoded + on_gpu <= limits.decoded
                 && wave.chunks.len() < limits.chunks;
             if !wave.chunks.is_empty() && !room {
@@ -191,7 +199,7 @@ impl Scheduler {
                 Content::Encoded => self.pending.encoded.pop(bytes),
             }
             let Some((group, span)) = payload else { continue };
-            copied += arena::rounded(span.len);
+            copied += staged;
             decoded += on_gpu;
             let first = wave.assembly.jobs.len();
             self.serve_decoding(handle, &mut wave.assembly);

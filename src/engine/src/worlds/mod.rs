@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::budget::There;
 use crate::error::Result;
-use crate::explain::memory::Memory as Budget;
+use crate::explain::memory::simulated;
 use crate::random::key;
-use crate::reader::needs::There;
 use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
 use crate::spec::Spec;
 use stores::Prepared;
@@ -49,13 +49,9 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
         ..reader.spec.clone()
     };
-    let mut config = Budget::new(&spec, chunk_index, &opened.needs, &opened.order, &There::default())?.config(
-        &spec,
-        &opened.needs,
-        &opened.order,
-    );
+    let mut config = simulated(&spec, &opened.needs, &opened.order, &There::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
-    let simulated = SimulatedReader {
+    let reader = SimulatedReader {
         chunk_index: Arc::clone(chunk_index),
         ops: opened.ops.clone(),
         order: opened.order.clone(),
@@ -63,7 +59,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         output_bytes: opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect(),
         config,
     };
-    random::live(seed, random, simulated, unusual)
+    random::live(seed, random, reader, unusual)
 }
 
 /// A world that broke a promise.

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::json;
 
-use crate::budget::Limits;
+use crate::budget::{Limits, smallest};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::reader::needs::smallest;
 use crate::reader::opening::Opened;
 use crate::scheduler::simulation::random::Random;
 use crate::spec::{Device, DimKey, OutOfBounds, Spec};
@@ -156,7 +155,7 @@ impl Prepared {
         if opened.order.samples() == 0 {
             return Err(Error::value("no samples"));
         }
-        let smallest = smallest(&spec, &opened.needs, &opened.chunk_index)?;
+        let smallest = smallest(&opened.needs, spec.prefetch_queue_depth);
         Ok(Self { spec, opened, smallest })
     }
 }

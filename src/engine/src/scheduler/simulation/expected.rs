@@ -84,6 +84,7 @@ impl Batched {
 
     /// Records that the job which writes at an address has run.
     ///
+    /// # Errors
     /// If it ran before, or no job should write there.
     pub fn done(&mut self, address: u64, batches: &Batches) -> Result<()> {
         let (expected, at) = self.find(address, batches)?;

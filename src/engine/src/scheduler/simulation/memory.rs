@@ -54,6 +54,7 @@ impl Memory {
 
     /// Records that a write to a span begins.
     ///
+    /// # Errors
     /// If another write to it is under way.
     pub fn begin(&mut self, span: Span, writing: Content) -> Result<()> {
         for unit in self.units(span)?.into_iter().flatten() {
@@ -81,6 +82,7 @@ impl Memory {
 
     /// Checks that all of a span holds this content.
     ///
+    /// # Errors
     /// The content that was found instead.
     pub fn expect(&mut self, span: Span, content: Content) -> Result<()> {
         let units = self.units(span)?.ok_or_else(|| Error::runtime(format!("{span:?} is in no block")))?;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::batch::DeviceBuffers;
+use crate::budget::{Budget, DeviceBudget};
 use crate::chunk_index::{ChunkIndex, Plan, ShardId};
 use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
@@ -33,6 +34,15 @@ pub(crate) struct Config {
     pub threads: usize,
     /// If batches are delivered to a GPU.
     pub gpu: Option<GpuConfig>,
+}
+
+impl Config {
+    /// Those of a reader with this budget.
+    pub fn new(rules: Rules, budget: &Budget) -> Self {
+        let gpu = |d: &DeviceBudget| GpuConfig { slots: d.slots, lanes: d.lanes, limits: WaveLimits::from(d) };
+        let Budget { host, device, .. } = budget;
+        Self { rules, staging: host.block, threads: host.threads, gpu: device.as_ref().map(gpu) }
+    }
 }
 
 /// The memory and the lanes of a simulated GPU.

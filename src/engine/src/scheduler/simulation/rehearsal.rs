@@ -104,6 +104,7 @@ impl Rehearsal {
     /// Simulates until the next batch that `plan` plans is taken. `read` is called for each chunk that is read, with
     /// the number of the first batch that waits for it, the chunk, and its decoded bytes.
     ///
+    /// # Errors
     /// If the scheduler fails, or waits when nothing is under way.
     pub fn next_batch(
         &mut self,

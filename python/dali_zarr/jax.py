@@ -1,0 +1,252 @@
+"""Batches for JAX: :class:`Loader` reads a Zarr store without DALI's boilerplate.
+
+::
+
+    from dali_zarr.jax import Loader
+
+    loader = Loader("era5.zarr", arrays=["t2m", "z"], offsets={"input": 0, "target": 6}, batch_size=16, random_shuffle=True)
+    for batch in loader:
+        state, loss = train_step(state, batch["input"]["t2m"], batch["target"]["t2m"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Unpack, cast
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from . import _arguments, _dali
+from ._arguments.types import Integers, LoaderArguments, Paths
+from ._loading import outputs, ranks
+from ._loading.labels import Labels
+from ._loading.loader import BaseLoader
+from ._loading.reading import Plan, Transform
+
+__all__ = ["Batch", "Loader"]
+
+# Where JAX's own types are partial.
+_UNTYPED: Any = jax
+
+
+class Batch(dict[str, Any]):
+    """JAX's arrays by name, each with the samples as its first dimension; with nested offsets, batches by the names of these.
+
+    It is a pytree of its arrays; what JAX makes of it has no ``coords``.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), *, _origin: _Origin | None = None):
+        super().__init__(values)
+        self._origin = _origin
+
+    @property
+    def index(self) -> npt.NDArray[np.int64]:
+        """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no index")
+        return self._origin.index()
+
+    @property
+    def coords(self) -> dict[str, npt.NDArray[Any]]:
+        """Labels of the samples by dimension, as NumPy's arrays; see :class:`dali_zarr.torch.Batch`."""
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        return self._origin.labels.of(self._origin.index(), self._origin.offset)
+
+
+def _children(batch: Batch) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    return [(jax.tree_util.DictKey(name), value) for name, value in batch.items()], tuple(batch)
+
+
+def _of_children(names: tuple[str, ...], values: Iterable[Any]) -> Batch:
+    return Batch(zip(names, values, strict=True))
+
+
+jax.tree_util.register_pytree_with_keys(Batch, _children, _of_children)
+
+
+class _Origin:
+    """Where the samples of a batch come from: the reader's index, for each device, still as DALI has it."""
+
+    def __init__(self, labels: Labels, parts: list[tuple[Any, int]], offset: int):
+        self.labels, self.offset, self._parts = labels, offset, parts
+
+    def index(self) -> npt.NDArray[np.int64]:
+        found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in self._parts]
+        return np.concatenate([one[:valid] for one, (_, valid) in zip(found, self._parts, strict=True)])
+
+
+class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
+    """The arrays, the index and the number of samples of each batch on one device."""
+
+    def __init__(self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool):
+        self._device = device
+        super().__init__(plan, drop_last, pad_last_batch)
+
+    def _taken(self, found: list[Any], valid: int) -> tuple[list[Any], Any, int]:
+        return [self._array(output, valid) for output in found[:-1]], found[-1], valid
+
+    def _array(self, output: Any, valid: int) -> Any:
+        _check_type(output.dtype)
+        array = _UNTYPED.dlpack.from_dlpack(output.as_tensor())
+        if self._device is not None and array.devices() != {self._device}:
+            array = _UNTYPED.device_put(array, self._device)
+        return array if valid == self._plan.batch_size else array[:valid]
+
+    def places(self) -> list[outputs.Place]:
+        return self._reading.places
+
+    def dtypes(self) -> list[str]:
+        return self._reading.dtypes()
+
+
+class Loader:
+    """Batches of samples from a Zarr store for JAX. As :class:`dali_zarr.torch.Loader`, with two differences: the last batch
+    shouldn't be shorter where functions are compiled for fixed shapes (``drop_last``, ``pad_last_batch``), and ``sharding``.
+    """
+
+    def __init__(
+        self,
+        path: Paths,
+        *,
+        batch_size: int = 1,
+        device: str = "auto",
+        sharding: Any = None,
+        offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
+        drop_last: bool = False,
+        pad_last_batch: bool = False,
+        shard_id: int | None = None,
+        num_shards: int | None = None,
+        transform: Transform | None = None,
+        num_threads: int = 2,
+        **arguments: Unpack[LoaderArguments],
+    ):
+        """Opens the store, and reads ahead from the first iteration on.
+
+        Args:
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`.
+            batch_size: Samples in each batch of this process, over all of its devices.
+            device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
+            sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
+                of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
+            shard_id, num_shards: The rank and how many there are; default: JAX's processes.
+            arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
+
+        Raises:
+            TypeError: An output has integers of 64 bits, which JAX would cut without ``jax_enable_x64``; and as below.
+            ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
+        """
+        if device not in ("auto", "cpu", "gpu"):
+            raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
+        on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
+        flat = outputs.offsets_of(offsets)
+        given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+        told = tuple(given.pop("offsets", ()))
+        if shard_id is None and num_shards is None and jax.process_count() > 1:
+            shard_id, num_shards = jax.process_index(), jax.process_count()
+        rank, world = ranks.rank_and_world(None, shard_id, num_shards)
+        devices = [None] if sharding is None else _devices(sharding, batch_size * world)
+        if sharding is not None and not (drop_last or pad_last_batch):
+            raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
+        if batch_size % len(devices):
+            raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
+        self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
+        self._labels = Labels(given)
+        names = _arguments.array_names(given)
+        self._loaders: list[_OnDevice] = []
+        for i, one in enumerate(devices):
+            plan = Plan(
+                arguments=given, offsets=offsets, told_offsets=told, arrays=names, batch_size=batch_size // len(devices), device=on,
+                device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
+                num_shards=world * len(devices), num_threads=num_threads, transform=transform,
+            )
+            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
+        if transform is None:
+            for place, dtype in zip(self._loaders[0].places(), self._loaders[0].dtypes(), strict=False):
+                _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in each batch of this process, but perhaps the last."""
+        return sum(loader.batch_size for loader in self._loaders)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
+        return self._loaders[0].epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Has the next iteration be this epoch, whose order depends on seed and number alone."""
+        for loader in self._loaders:
+            loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same in all processes."""
+        return len(self._loaders[0])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
+        return map(self._batch, zip(*map(iter, self._loaders), strict=True))
+
+    def _batch(self, parts: tuple[tuple[list[Any], Any, int], ...]) -> Batch:
+        columns = zip(*(arrays for arrays, _, _ in parts), strict=True)
+        joined = [self._joined(list(column)) for column in columns]
+        index = [(part, valid) for _, part, valid in parts]
+
+        def made(values: dict[str, Any], group: str) -> Batch:
+            offset = outputs.offset_of_group(self._offsets, self._told, group)
+            return Batch(values, _origin=_Origin(self._labels, index, offset))
+
+        return cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
+
+    def _joined(self, arrays: list[Any]) -> Any:
+        if self._sharding is None:
+            return arrays[0]
+        shape = (self._world * sum(len(array) for array in arrays), *arrays[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is after the batch handed out last: numbers and text. One process's state serves all."""
+        return {"devices": [loader.state_dict() for loader in self._loaders]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken, also with other numbers of processes or devices, or another batch size.
+
+        Raises:
+            ValueError: It isn't a loader's state, or one of a loader of other samples; the message says what differs.
+        """
+        found: list[Mapping[str, Any]] = list(state.get("devices", ()))
+        if not found:
+            raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        for i, loader in enumerate(self._loaders):
+            loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
+
+
+def _devices(sharding: Any, samples: int) -> list[Any]:
+    """This process's devices, in the order of the samples that they have."""
+    places = sharding.addressable_devices_indices_map((samples,))
+    found = sorted((index[0].start or 0, device.id, device) for device, index in places.items())
+    starts = [start for start, _, _ in found]
+    if len(set(starts)) < len(starts):
+        raise ValueError(
+            "dali_zarr: sharding: expected one that divides the samples among all devices, but found devices with the same "
+            "samples; give shard_id and num_shards instead, and put the batches on the other devices by jax.device_put"
+        )
+    return [device for _, _, device in found]
+
+
+def _hardware_id(device: Any) -> int:
+    found = device or _UNTYPED.local_devices()[0]
+    return int(found.local_hardware_id or 0)
+
+
+def _check_type(dtype: Any, name: str = "") -> None:
+    types = _dali.module("types")
+    if dtype in (types.INT64, types.UINT64) and not _UNTYPED.config.jax_enable_x64:
+        what = f"output {name!r}" if name else "an output of the transform"
+        raise TypeError(
+            f"dali_zarr: {what} has {str(dtype).rpartition('.')[2].lower()}, which JAX would cut to 32 bits: call "
+            'jax.config.update("jax_enable_x64", True) first, or give dtype=, such as "int32"'
+        )

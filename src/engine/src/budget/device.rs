@@ -1,0 +1,343 @@
+//! How device memory is divided: outputs of batches, lanes that decode waves, and slots for decoded chunks.
+//!
+//! A stream takes the same time however many are decoded beside it, until the GPU is full ([`super::rates`]). So throughput is
+//! decoded bytes in flight for each second of a wave's latency. [`Shape::rate`] is this model. The division is the shape that
+//! gives most, of all shapes that fit. The shapes don't depend on the limit, so more memory never gives less, and of shapes
+//! that give the same the smallest is taken: what isn't used isn't reserved.
+
+use super::needs::{DeviceNeeds, MAX_WINDOW, Needs, too_small};
+use crate::error::Result;
+use crate::memory::arena::{ALIGN, rounded};
+
+/// The default limit at most.
+pub const MAX_DEFAULT_DEVICE: u64 = 8 << 30;
+/// The default limit is expected to give this share of the throughput of [`MAX_DEFAULT_DEVICE`].
+const DEFAULT_SHARE: f64 = 0.95;
+
+/// Decoded bytes per second that no memory exceeds: the way to the device is full, or the GPU.
+const FULL_RATE: f64 = 50e9;
+/// The share of [`FULL_RATE`] from which no more memory is taken.
+const ENOUGH: f64 = 0.97;
+/// Decoded bytes per second at which a wave is copied and assembled, beside the time that its streams take.
+const WAVE_RATE: f64 = 40e9;
+/// Decoded bytes per second at which chunks are read.
+const READ_RATE: f64 = 40e9;
+/// Seconds from a freed slot to the next chunk in it, if no chunk was read ahead.
+const READ_LATENCY: f64 = 0.5e-3;
+
+/// Numbers of lanes to choose from.
+const LANES: [usize; 6] = [1, 2, 3, 4, 6, 8];
+/// Bytes of one wave, at most.
+const MAX_WAVE: usize = 1 << 30;
+/// Streams of one wave, at most.
+const MAX_STREAMS: usize = 32_768;
+
+/// Bytes of each lane's tables for each stream of a wave.
+pub const TABLE_PER_STREAM: usize = 168;
+/// Bytes of each lane's tables for each block of zstd frames.
+pub const TABLE_PER_BLOCK: usize = 96;
+/// Bytes of each lane's table of jobs.
+pub const JOB_TABLE: usize = 1 << 20;
+
+/// How device memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceBudget {
+    /// Batches that may be in preparation or waiting; each takes [`Needs::batch`] bytes that the host lends.
+    pub window: usize,
+    /// Those of the window that may be finished without another one being late for it.
+    pub waiting: usize,
+    /// Waves at a time.
+    pub lanes: usize,
+    /// Decoded bytes of chunks in one wave.
+    pub wave_decoded: usize,
+    /// Bytes of each lane's staging buffer. A wave whose chunks are compressed badly holds fewer of them.
+    pub wave_encoded: usize,
+    /// Chunks in one wave, and streams in one round of a lane.
+    pub wave_streams: usize,
+    /// Blocks of zstd frames in one round of a lane.
+    pub wave_blocks: usize,
+    /// Bytes of tables of each lane, on the device and in host memory.
+    pub tables: usize,
+    /// Bytes of workspace of each lane.
+    pub workspace: usize,
+    /// Bytes of the block for decoded chunks.
+    pub slots: usize,
+    /// Bytes of these slots for chunks that are read while all lanes are busy.
+    pub ahead: usize,
+    /// Bytes of the block that files are read to.
+    pub landing: usize,
+}
+
+impl DeviceBudget {
+    /// Bytes of all that is reserved, and lent for outputs.
+    pub fn total(&self, needs: &Needs) -> usize {
+        self.window * needs.batch
+            + self.lanes * (self.wave_encoded + self.workspace + rounded(self.tables))
+            + self.slots
+            + self.landing
+    }
+
+    /// Expected decoded bytes per second, of chunks whose waves take `latency` seconds.
+    pub fn rate(&self, needs: &Needs, latency: f64) -> f64 {
+        let Self { window, waiting, lanes, wave_decoded: wave, ahead, .. } = *self;
+        Shape { window: window - waiting, lanes, wave, ahead }.rate(needs, latency)
+    }
+}
+
+/// What a division chooses: the rest follows from it.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    window: usize,
+    lanes: usize,
+    /// Decoded bytes of a wave, and of chunks that are read while all lanes are busy.
+    wave: usize,
+    ahead: usize,
+}
+
+impl Shape {
+    /// Expected decoded bytes per second.
+    fn rate(&self, needs: &Needs, latency: f64) -> f64 {
+        let (wave, ahead) = (self.wave as f64, self.ahead as f64);
+        let late = if self.ahead < needs.decoded { READ_LATENCY } else { 0.0 };
+        let seconds = latency + wave / WAVE_RATE + (wave - ahead).max(0.0) / READ_RATE + late;
+        let lanes = self.lanes as f64 * wave / seconds;
+        // A batch ends a wave's latency after its last chunk began, and holds its memory until then.
+        let window = needs.of_batches(self.window).max(1) as f64 / (latency + late);
+        let slowdown = FULL_RATE * (1.0 / lanes + 1.0 / window);
+        // Far from the full rate it is of no influence, and near it there is no corner.
+        FULL_RATE / (1.0 + slowdown.powi(8)).sqrt().sqrt().sqrt()
+    }
+
+    /// Bytes of each lane: staging, workspace, tables.
+    fn lane(&self, device: &DeviceNeeds) -> [usize; 3] {
+        let staging = match device.staged {
+            0 => ALIGN,
+            staged => rounded(staged).max(rounded((self.wave as f64 * device.staged_ratio) as usize)),
+        };
+        let workspace = device.decoding.map_or(ALIGN, |decoding| rounded(decoding.workspace(self.wave)));
+        [staging, workspace, tables_for(streams_in(device, self.wave), self.wave)]
+    }
+
+    fn bytes(&self, needs: &Needs, device: &DeviceNeeds) -> usize {
+        let [staging, workspace, tables] = self.lane(device);
+        self.bytes_of(needs, staging.saturating_add(workspace).saturating_add(rounded(tables)))
+    }
+
+    /// All bytes, if each lane takes `lane` beside the slots of its wave.
+    fn bytes_of(&self, needs: &Needs, lane: usize) -> usize {
+        let outputs = self.window.saturating_mul(needs.batch);
+        self.lanes.saturating_mul(lane.saturating_add(self.wave)).saturating_add(self.ahead).saturating_add(outputs)
+    }
+}
+
+/// The shapes for some needs.
+struct Shapes<'a> {
+    needs: &'a Needs,
+    device: &'a DeviceNeeds,
+    windows: Vec<usize>,
+    waves: Vec<Wave>,
+}
+
+/// A size of waves.
+#[derive(Clone, Copy)]
+struct Wave {
+    /// Chunks of the largest size in one wave.
+    chunks: usize,
+    /// Bytes of each lane beside the slots of its wave, and those of its tables among them.
+    lane: usize,
+    tables: usize,
+}
+
+/// How a shape compares to others.
+#[derive(Clone, Copy)]
+struct Rated {
+    shape: Shape,
+    rate: f64,
+    bytes: usize,
+}
+
+impl<'a> Shapes<'a> {
+    /// `window` is what the user asked for, if anything.
+    fn new(needs: &'a Needs, device: &'a DeviceNeeds, window: Option<usize>) -> Self {
+        let windows = match window {
+            Some(window) => vec![window.max(1)],
+            None => (1..=6).chain([8, 10, 12, 16, 20, 24, MAX_WINDOW]).collect(),
+        };
+        let streams = MAX_STREAMS.saturating_mul(device.stream);
+        let most = MAX_WAVE.min(streams) / rounded(needs.decoded);
+        let step = |&chunks: &usize| Some((chunks + 1).max(chunks + chunks / 8));
+        let wave = |chunks| {
+            let shape = Shape { window: 1, lanes: 1, wave: chunks * rounded(needs.decoded), ahead: 0 };
+            let [staging, workspace, tables] = shape.lane(device);
+            Wave { chunks, lane: staging.saturating_add(workspace).saturating_add(rounded(tables)), tables }
+        };
+        let sizes = std::iter::successors(Some(1), step).take_while(|&chunks| chunks == 1 || chunks <= most);
+        let waves = sizes.map(wave).collect();
+        Self { needs, device, windows, waves }
+    }
+
+    /// The shape that gives most of all that fit into `total` bytes of device memory and `tables` bytes of host memory. More
+    /// than `enough` bytes per second count for nothing: of shapes that give so much it is the smallest.
+    fn best(&self, total: usize, tables: usize, enough: f64) -> Option<Rated> {
+        let mut best: Option<Rated> = None;
+        for &window in &self.windows {
+            for lanes in LANES {
+                for ahead in 0..3 {
+                    for &Wave { chunks, lane, tables: each } in &self.waves {
+                        let Some(shape) = self.shape(window, lanes, chunks, ahead) else { break };
+                        let bytes = shape.bytes_of(self.needs, lane);
+                        if bytes > total || lanes.saturating_mul(each) > tables {
+                            break;
+                        }
+                        let rate = shape.rate(self.needs, self.device.latency).min(enough);
+                        if best.is_none_or(|b| rate > b.rate || (rate == b.rate && bytes < b.bytes)) {
+                            best = Some(Rated { shape, rate, bytes });
+                        }
+                        if rate >= enough {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    /// Bytes of the smallest shape that gives [`DEFAULT_SHARE`] of the throughput of [`MAX_DEFAULT_DEVICE`].
+    fn enough(&self) -> usize {
+        let best = |enough| self.best(MAX_DEFAULT_DEVICE as usize, usize::MAX, enough);
+        let most = best(ENOUGH * FULL_RATE).map_or(0.0, |best| best.rate);
+        best(DEFAULT_SHARE * most).map_or(0, |best| best.bytes)
+    }
+
+    /// `ahead` halves of a wave are read ahead. `None` if so many batches don't need as many chunks as all waves hold.
+    fn shape(&self, window: usize, lanes: usize, chunks: usize, ahead: usize) -> Option<Shape> {
+        let chunk = rounded(self.needs.decoded);
+        let useful = self.needs.of_batches(window).div_ceil(chunk).max(1);
+        let waves = lanes.saturating_mul(chunks);
+        let ahead = (chunks * ahead).div_ceil(2).min(useful.checked_sub(waves)?);
+        Some(Shape { window, lanes, wave: chunks * chunk, ahead: ahead * chunk })
+    }
+}
+
+/// Streams that a wave of `decoded` bytes may have.
+fn streams_in(device: &DeviceNeeds, decoded: usize) -> usize {
+    (decoded / device.stream.max(1)).clamp(1, MAX_STREAMS)
+}
+
+/// Blocks of zstd frames in a round: twice what encoders make of its bytes, and some for each frame.
+const fn blocks_for(streams: usize, decoded: usize) -> usize {
+    2 * streams + 2 * (decoded >> 17)
+}
+
+/// Bytes of the tables of a lane.
+const fn tables_for(streams: usize, decoded: usize) -> usize {
+    streams * TABLE_PER_STREAM + blocks_for(streams, decoded) * TABLE_PER_BLOCK + JOB_TABLE
+}
+
+/// Bytes of the tables of a lane that takes one chunk at a time.
+pub(super) fn least_tables(needs: &Needs) -> usize {
+    let chunk = rounded(needs.decoded);
+    needs.device.map_or(0, |device| tables_for(streams_in(&device, chunk), chunk))
+}
+
+/// One chunk at a time.
+fn smallest_shape(needs: &Needs, window: Option<usize>) -> Shape {
+    Shape { window: window.unwrap_or(1).max(1), lanes: 1, wave: rounded(needs.decoded), ahead: 0 }
+}
+
+/// The smallest limit on device memory: one chunk, and one batch or what was asked for. 0 without a device.
+pub fn smallest_device(needs: &Needs, window: Option<usize>) -> u64 {
+    let Some(device) = needs.device else { return 0 };
+    let landing = if device.landing > 0 { rounded(needs.encoded) } else { 0 };
+    smallest_shape(needs, window).bytes(needs, &device).saturating_add(landing) as u64
+}
+
+/// The limit if the user sets none, before looking at the device: the smallest one that is expected to give
+/// [`DEFAULT_SHARE`] of the throughput that [`MAX_DEFAULT_DEVICE`] would give, and memory for the chunks that are worth keeping.
+pub(super) fn default_device(needs: &Needs, window: Option<usize>) -> u64 {
+    let Some(device) = needs.device else { return 0 };
+    let enough = Shapes::new(needs, &device, window).enough();
+    // One batch more, which waits finished.
+    let outputs = if window.is_none() { needs.batch } else { 0 };
+    let bytes = enough.saturating_add(outputs).saturating_add(needs.kept()).saturating_add(device.landing) as u64;
+    let smallest = smallest_device(needs, window);
+    bytes.div_ceil(1 << 20).saturating_mul(1 << 20).min(MAX_DEFAULT_DEVICE).max(smallest)
+}
+
+/// Decoded bytes per second that are expected with as much device memory as is of use, of chunks whose waves take `latency`
+/// seconds.
+pub fn rate_at_most(needs: &Needs, window: Option<usize>, latency: f64) -> f64 {
+    let Some(device) = &needs.device else { return 0.0 };
+    let best = Shapes::new(needs, device, window).best(MAX_DEFAULT_DEVICE as usize, usize::MAX, ENOUGH * FULL_RATE);
+    best.map_or(0.0, |best| best.shape.rate(needs, latency))
+}
+
+/// The smallest limit with which `rate` decoded bytes per second are expected; [`u64::MAX`] if none is.
+pub fn limit_for_rate(needs: &Needs, window: Option<usize>, rate: f64) -> u64 {
+    let Some(device) = &needs.device else { return u64::MAX };
+    let best = Shapes::new(needs, device, window).best(usize::MAX, usize::MAX, rate);
+    best.filter(|best| best.rate >= rate).map_or(u64::MAX, |best| best.bytes as u64)
+}
+
+/// Bytes of slots for chunks that later batches need too, of `total` bytes of which the smallest division takes `least`.
+///
+/// Keeping them saves decoding. So the chunks of one batch come before throughput, and the others before the last few percent
+/// of it.
+fn kept(needs: &Needs, shapes: &Shapes<'_>, total: usize, least: usize) -> usize {
+    let first = needs.kept().min(needs.working_set).min((total - least) / 2);
+    let others = needs.kept() - first;
+    if others == 0 {
+        return first;
+    }
+    let beyond = (total - first).saturating_sub(shapes.enough().max(least));
+    first + others.min(beyond)
+}
+
+/// Divides `limit` bytes of device memory. `window` is what the user asked for, if anything. `host_tables` is the most that the
+/// tables of all lanes may take in host memory.
+///
+/// # Errors
+/// If one chunk and one batch don't fit, with the smallest limit that would do.
+pub(super) fn divide(
+    limit: u64,
+    needs: &Needs,
+    device: &DeviceNeeds,
+    window: Option<usize>,
+    host_tables: usize,
+) -> Result<DeviceBudget> {
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    let smallest = smallest_device(needs, window) as usize;
+    if total < smallest {
+        return Err(too_small("device_memory_limit", limit, smallest));
+    }
+    let least_landing = if device.landing > 0 { rounded(needs.encoded) } else { 0 };
+    let landing = match device.landing {
+        0 => 0,
+        wanted => rounded(wanted).min(total / 8).min(total - smallest).max(least_landing),
+    };
+    let total = total - landing;
+    let shapes = Shapes::new(needs, device, window);
+    let kept = kept(needs, &shapes, total, smallest - least_landing);
+    let best = shapes.best(total - kept, host_tables, ENOUGH * FULL_RATE);
+    let shape = best.map_or(smallest_shape(needs, window), |best| best.shape);
+    // One that is finished and waits, while as many are in preparation.
+    let left = total - kept - shape.bytes(needs, device);
+    let waiting = usize::from(window.is_none() && shape.window < MAX_WINDOW && left >= needs.batch);
+    let [wave_encoded, workspace, tables] = shape.lane(device);
+    let streams = streams_in(device, shape.wave);
+    Ok(DeviceBudget {
+        window: shape.window + waiting,
+        waiting,
+        lanes: shape.lanes,
+        wave_decoded: shape.wave,
+        wave_encoded,
+        wave_streams: streams,
+        wave_blocks: blocks_for(streams, shape.wave),
+        tables,
+        workspace,
+        slots: shape.lanes * shape.wave + shape.ahead + kept / ALIGN * ALIGN,
+        ahead: shape.ahead,
+        landing: landing / ALIGN * ALIGN,
+    })
+}

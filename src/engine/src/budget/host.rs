@@ -1,0 +1,290 @@
+//! How host memory is divided.
+
+use super::device::least_tables;
+use super::needs::{MAX_WINDOW, Needs, too_small};
+use crate::error::Result;
+use crate::memory::arena::rounded;
+
+/// How host memory is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostBudget {
+    /// Delivery to the CPU: batches that may be in preparation or waiting. 0 with a GPU, whose memory holds them.
+    pub window: usize,
+    /// Delivery to the CPU: buffers of batches that came back and wait to be used again, at most.
+    pub idle: usize,
+    /// Bytes of the block for encoded chunks (and decoded ones, if batches are delivered to the CPU).
+    pub block: usize,
+    /// Bytes of shard indexes that are kept.
+    pub indexes: usize,
+    /// Decode threads.
+    pub threads: usize,
+    /// Delivery to a GPU: chunks that decode threads may decode at a time although the GPU could. 0: none.
+    pub shared: usize,
+}
+
+/// The limit if the user sets none, before looking at the machine.
+pub const DEFAULT_HOST: u64 = 2 << 30;
+
+/// Buffers that came back and are kept, at most.
+const MAX_IDLE: usize = 4;
+
+/// The limit on host memory on a machine with `total` bytes of it, where that is known: what the user gave, else `default`.
+/// No more than the machine has: of a limit beyond it, seven eighths of its memory, and of a default half. The rest is the
+/// system's and the user's. No less than `smallest` either, unless the user asks for less.
+pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total: Option<u64>) -> u64 {
+    let total = total.unwrap_or(u64::MAX);
+    match given {
+        Some(given) if given <= total => given,
+        Some(_) => (total / 8 * 7).max(smallest),
+        None => default.min(total / 2).max(smallest),
+    }
+}
+
+/// The limit if the user sets none. A dataset with large chunks gets more than [`DEFAULT_HOST`].
+pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
+    let large = match needs.device {
+        None => smallest,
+        Some(_) => (needs.encoded + needs.bounced + needs.fallback_bytes() + needs.per_thread) as u64,
+    };
+    large.saturating_mul(3).max(DEFAULT_HOST)
+}
+
+/// The smallest limit: one chunk, and one batch or what was asked for if batches are delivered to the CPU. With a GPU the tables
+/// of one lane, and room for a chunk that the GPU couldn't decode.
+pub fn smallest_host(needs: &Needs, window: Option<usize>) -> u64 {
+    let smallest = match needs.device {
+        None => {
+            // One batch more than are in preparation: a buffer that came back and waits to be used again.
+            let batches = (window.unwrap_or(1).max(1) + 1) * needs.batch;
+            batches + cpu_chunk(needs) + aside(needs)
+        }
+        Some(_) => gpu_chunk(needs) + aside(needs) + needs.fallback_bytes() + least_tables(needs),
+    };
+    smallest as u64
+}
+
+/// One chunk, encoded and decoded, if batches are delivered to the CPU.
+fn cpu_chunk(needs: &Needs) -> usize {
+    rounded(needs.encoded) + rounded(needs.decoded)
+}
+
+/// One chunk in host memory, if batches are delivered to a GPU.
+fn gpu_chunk(needs: &Needs) -> usize {
+    rounded(needs.encoded) + rounded(needs.bounced)
+}
+
+/// What is set aside for two indexes, one decoder and the threads that read.
+fn aside(needs: &Needs) -> usize {
+    rounded(needs.index * 2) + needs.per_thread + needs.reading
+}
+
+/// What decoders and indexes get of a limit, and what is left beyond the smallest limit.
+struct Spare {
+    threads: usize,
+    indexes: usize,
+    left: usize,
+}
+
+/// Splits what a limit has beyond `smallest` (which holds two indexes and one decoder) into decoders, indexes and the rest.
+fn spare(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Spare> {
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    if total < smallest {
+        return Err(too_small("host_memory_limit", limit, smallest));
+    }
+    let threads = match needs.per_thread {
+        0 => threads,
+        // Half of what is left at most goes to the decoders.
+        each => threads.min(1 + (total - smallest) / 2 / each),
+    };
+    let left = total - smallest + needs.per_thread - threads * needs.per_thread;
+    Ok(Spare { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
+}
+
+/// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
+///
+/// # Errors
+/// If one chunk and one batch don't fit, with the smallest limit that would do.
+pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
+    let chunk = cpu_chunk(needs);
+    let batches = window.unwrap_or(1).max(1);
+    let Spare { threads, indexes, left } = spare(limit, needs, smallest_host(needs, window) as usize, threads)?;
+    // Enough chunks for one batch, every thread and all requests come first, then batches ahead.
+    let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
+    let wanted = set.saturating_add(threads * chunk).saturating_add(needs.requested).min(left / 2);
+    let affordable = (left - wanted) / needs.batch.max(1);
+    // Users give back several at a time. A buffer that isn't kept is mapped anew, and its pages are zeroed once more.
+    let idle = (affordable / 4).min(MAX_IDLE - 1);
+    let ahead = if window.is_some() { 0 } else { (affordable - idle).min(MAX_WINDOW - 1) };
+    let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
+    Ok(HostBudget { window, idle, block, indexes, threads, shared: 0 })
+}
+
+/// Bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and half of what is left.
+///
+/// # Errors
+/// If one chunk doesn't fit, with the smallest limit that would do.
+pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
+    let total = usize::try_from(limit).unwrap_or(usize::MAX);
+    let smallest = smallest_host(needs, None) as usize;
+    if total < smallest {
+        return Err(too_small("host_memory_limit", limit, smallest));
+    }
+    Ok(least_tables(needs) + (total - smallest) / 2)
+}
+
+/// Divides `limit` bytes of host memory for batches delivered to a GPU, whose lanes have `tables` bytes of tables.
+///
+/// # Errors
+/// If one chunk doesn't fit.
+pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: usize) -> Result<HostBudget> {
+    let smallest = gpu_chunk(needs) + aside(needs) + needs.fallback_bytes() + tables;
+    let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
+    let (shared, scratch) = shared(needs, left, threads);
+    Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
+}
+
+/// How many of the decode threads may decode chunks that the GPU could, and the bytes beyond [`Needs::per_thread`] that they take
+/// for it: a quarter of what is `left` at most. As much is left for the chunks that they have decoded.
+fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
+    let Some(scratch) = needs.sharing else { return (0, 0) };
+    let each = scratch.saturating_sub(needs.per_thread);
+    let room = left / 4;
+    let threads = threads.min(room / rounded(needs.decoded)).min(room.checked_div(each).unwrap_or(usize::MAX));
+    (threads, threads * each)
+}
+
+/// Tells which limits on host memory give the block of chunks some size: [`divide_cpu`] and [`divide_for_gpu`], the other way
+/// round.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// The smallest limit, and the bytes that the block has with it.
+    smallest: u64,
+    least: usize,
+    /// Bytes that the block has of what is left, before more batches than must be are prepared; and the bytes of those.
+    first: usize,
+    ahead: usize,
+    gpu: bool,
+}
+
+impl Room {
+    /// For a reader with these needs; `window` is what the user asked for, if anything.
+    pub fn new(needs: &Needs, window: Option<usize>) -> Self {
+        let smallest = smallest_host(needs, window);
+        if needs.device.is_some() {
+            return Self { smallest, least: gpu_chunk(needs), first: usize::MAX, ahead: 0, gpu: true };
+        }
+        let least = cpu_chunk(needs);
+        let first = needs.working_set.saturating_add(least);
+        // Batches beyond those of the smallest limit.
+        let ahead = MAX_IDLE - 1 + if window.is_some() { 0 } else { MAX_WINDOW - 1 };
+        Self { smallest, least, first, ahead: needs.batch.saturating_mul(ahead), gpu: false }
+    }
+
+    /// A limit with which, as with any larger one, the block has at least `bytes` bytes. Where decoders and tables take less
+    /// than they may, a smaller one would do.
+    pub fn limit_for(&self, bytes: usize) -> u64 {
+        let more = bytes.saturating_sub(self.least);
+        // Decoded chunks get half of what is left, as far as a batch needs them. Beyond that, batches ahead come first.
+        let left = if self.gpu {
+            more
+        } else if more <= self.first {
+            more.saturating_mul(2).min(more.saturating_add(self.ahead))
+        } else {
+            more.saturating_add(self.ahead)
+        };
+        // Of what is beyond the smallest limit, half may go to decoders, and an eighth of the rest to indexes. With a GPU, half
+        // may go to tables before, and a quarter of the last rest to decoding beside the GPU.
+        let parts = if self.gpu { 43 } else { 16 };
+        self.smallest.saturating_add((left as u64).saturating_mul(parts).div_ceil(7)).saturating_add(64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::needs::tests::{FIELD, MIB, Numbers, needs, on_gpu};
+    use super::*;
+
+    #[test]
+    fn limits_are_what_the_machine_can_give() {
+        const GIB: u64 = 1 << 30;
+        let limit = |given, total| host_limit(given, 6 * GIB, 2 * GIB, total);
+        assert_eq!(limit(None, None), 6 * GIB);
+        assert_eq!(limit(None, Some(64 * GIB)), 6 * GIB);
+        assert_eq!(limit(None, Some(8 * GIB)), 4 * GIB);
+        assert_eq!(limit(None, Some(3 * GIB)), 2 * GIB, "the smallest that would do");
+        assert_eq!(limit(Some(7 * GIB), Some(8 * GIB)), 7 * GIB);
+        assert_eq!(limit(Some(1), Some(8 * GIB)), 1, "refused later");
+        assert_eq!(limit(Some(1000 * GIB), Some(8 * GIB)), 7 * GIB);
+        assert_eq!(limit(Some(1000 * GIB), None), 1000 * GIB);
+    }
+
+    #[test]
+    fn host_budgets_are_never_exceeded() {
+        for per_thread in [0, FIELD] {
+            let n = Needs { per_thread, index: 1000, ..needs(16 * FIELD, FIELD) };
+            let smallest = smallest_host(&n, None);
+            for limit in [smallest, smallest + 5000, 1 << 28, 1 << 31] {
+                let b = divide_cpu(limit, &n, None, 4).unwrap();
+                let total = (b.window + b.idle) * n.batch + b.block + b.indexes + b.threads * per_thread;
+                assert!(total as u64 <= limit, "{limit}: {total} {b:?}");
+                assert!(b.block >= n.encoded + n.decoded && b.window >= 1 && b.idle >= 1 && b.threads >= 1);
+            }
+            let refused = divide_cpu(smallest - 1, &n, None, 4).unwrap_err();
+            assert!(refused.message().contains(&format!("at least {smallest} bytes")), "{refused}");
+            let b = divide_cpu(1 << 31, &n, Some(3), 4).unwrap();
+            assert_eq!((b.window, b.idle), (3, MAX_IDLE));
+            // Requests that are under way have room, as far as half of the memory goes.
+            let far = Needs { requested: 100 * FIELD, ..n };
+            let (near, far) = (divide_cpu(1 << 31, &n, None, 4).unwrap(), divide_cpu(1 << 31, &far, None, 4).unwrap());
+            assert!(
+                near.block < 100 * FIELD && far.block > 100 * FIELD && far.window < near.window,
+                "{near:?} {far:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn host_budgets_for_a_gpu_are_never_exceeded() {
+        for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
+            let n = Needs {
+                bounced: chunk,
+                per_thread: chunk,
+                sharing: Some(2 * chunk),
+                index: 1000,
+                ..on_gpu(batch, chunk)
+            };
+            let smallest = smallest_host(&n, None);
+            assert!(host_tables(smallest - 1, &n).is_err());
+            for limit in [smallest, smallest + 5000, smallest + (4 << 20), smallest + (4 << 30)] {
+                let tables = host_tables(limit, &n).unwrap();
+                let h = divide_for_gpu(limit, &n, tables, 4).unwrap();
+                let beside = h.shared * (2 * chunk - n.per_thread.min(2 * chunk));
+                let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
+                assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
+                assert!(h.block >= n.encoded + n.bounced && h.threads >= 1, "{limit} {h:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_limit_that_is_named_has_room_with_any_larger_one() {
+        let mut numbers = Numbers(7);
+        for _ in 0..3000 {
+            let (cpu, gpu) = (numbers.needs(false), numbers.needs(true));
+            let window = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
+            let threads = 1 + numbers.below(32);
+            let more = 1 + (numbers.below(300 * MIB) >> numbers.below(12));
+            for more_memory in [0, 1 + numbers.below(MIB), numbers.below(500 * MIB), numbers.below(8 << 30)] {
+                let bytes = cpu_chunk(&cpu) + more;
+                let limit = Room::new(&cpu, window).limit_for(bytes) + more_memory as u64;
+                let block = divide_cpu(limit, &cpu, window, threads).unwrap().block;
+                assert!(block >= bytes, "{block} < {bytes} with {limit}: {cpu:?} {window:?} {threads}");
+                let bytes = gpu_chunk(&gpu) + more;
+                let limit = Room::new(&gpu, window).limit_for(bytes) + more_memory as u64;
+                let tables = host_tables(limit, &gpu).unwrap();
+                let block = divide_for_gpu(limit, &gpu, tables, threads).unwrap().block;
+                assert!(block >= bytes, "{block} < {bytes} with {limit}: {gpu:?} {threads}");
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Who gets which memory: [`divide`] is given what a reader needs, what the user asked for and what the machine has, and says
+//! how much each part of the reader gets. It is called once, before anything is reserved; `explain` calls it too, and prints it.
+//! Pure: nothing is reserved, opened or measured here.
+//!
+//! - [`needs`]: what the dataset, the plan and the codecs need.
+//! - [`host`]: the division of host memory, for batches delivered to the CPU and to a GPU.
+//! - [`device`]: the division of device memory.
+//! - [`rates`]: what is known of codecs, and who decodes.
+
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod host;
+pub mod needs;
+pub mod rates;
+#[cfg(test)]
+mod tests;
+
+pub use device::DeviceBudget;
+pub use host::{HostBudget, Room};
+pub use needs::{Decoding, DeviceNeeds, Needs};
+pub use rates::{Expected, Rates};
+
+use crate::error::{Error, Result};
+use crate::memory::{Machine, shown};
+use crate::spec::{Spec, cores};
+
+/// The limits that a reader keeps to, in bytes: the user's, or what stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Host memory.
+    pub host: u64,
+    /// Device memory; 0 if batches are delivered to the CPU.
+    pub device: u64,
+}
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The limit on host memory.
+    pub host: Option<u64>,
+    /// The limit on device memory.
+    pub device: Option<u64>,
+    /// Batches prepared ahead.
+    pub window: Option<usize>,
+    /// Decode threads.
+    pub threads: usize,
+    /// Samples of a batch, for messages.
+    pub batch_size: usize,
+}
+
+impl Asked {
+    /// By a spec.
+    pub fn of(spec: &Spec) -> Self {
+        Self {
+            host: spec.host_memory_limit,
+            device: spec.device_memory_limit,
+            window: spec.prefetch_queue_depth,
+            threads: spec.decode_threads.unwrap_or_else(cores).max(1),
+            batch_size: spec.batch_size,
+        }
+    }
+}
+
+/// The memory that there is, as far as that is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct There {
+    pub host: Option<Machine>,
+    /// Bytes of device memory: those that are free, and all.
+    pub device: Option<(u64, u64)>,
+}
+
+/// What each part of a reader gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Batches that may be in preparation or waiting.
+    pub window: usize,
+    /// Host memory.
+    pub host: HostBudget,
+    /// Device memory, if batches are delivered to a GPU.
+    pub device: Option<DeviceBudget>,
+}
+
+/// A division, and what it was made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Division {
+    /// The least of each kind of memory with which the reader runs.
+    pub smallest: Limits,
+    /// What was divided. The smallest limits if others are refused.
+    pub limits: Limits,
+    pub budget: Budget,
+    /// Why a reader with the limits that the user asked for isn't built.
+    pub refused: Option<Error>,
+}
+
+impl Division {
+    /// The budget of a reader.
+    ///
+    /// # Errors
+    /// If it isn't built.
+    pub fn accepted(self) -> Result<Budget> {
+        self.refused.map_or(Ok(self.budget), Err)
+    }
+
+    /// Whether a reader is built.
+    pub fn is_accepted(&self) -> bool {
+        self.refused.is_none()
+    }
+}
+
+/// The least of each kind of memory with which a reader runs.
+pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
+    Limits { host: host::smallest_host(needs, window), device: device::smallest_device(needs, window) }
+}
+
+/// Divides the memory of a reader.
+///
+/// # Errors
+/// If not even the smallest limits can be divided, which is an internal error. Limits that are too small, and a machine with
+/// too little memory, are told in [`Division::refused`].
+pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &There) -> Result<Division> {
+    let smallest = smallest(needs, asked.window);
+    let lacking = lacking(needs, asked, there, smallest);
+    let limits = if lacking.is_some() { smallest } else { limits(needs, asked, there, smallest) };
+    let (budget, too_small) = match cut(needs, asked, limits) {
+        Ok(budget) => (budget, None),
+        Err(e) => (cut(needs, asked, smallest)?, Some(e)),
+    };
+    Ok(Division { smallest, limits, budget, refused: lacking.or(too_small) })
+}
+
+/// The error of a machine that has less than the smallest limits.
+fn lacking(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Option<Error> {
+    let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
+        Error::memory(format!(
+            "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset (a batch of {} samples \
+             has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
+             window or prefetch_queue_depth, or smaller chunks",
+            shown(smallest),
+            match asked.window {
+                Some(n @ 2..) => format!("{n} batches"),
+                _ => "one batch".into(),
+            },
+            asked.batch_size,
+            needs.batch,
+            needs.decoded,
+            shown(total)
+        ))
+    };
+    if let Some(host) = there.host.as_ref().filter(|host| host.total < smallest.host) {
+        return Some(lacks("host", smallest.host, host.total, &host.says));
+    }
+    let (_, total) = there.device.filter(|&(_, total)| total < smallest.device)?;
+    Some(lacks("device", smallest.device, total, "of the GPU"))
+}
+
+/// The limits where there is so much memory, which is enough for the smallest ones.
+fn limits(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Limits {
+    let total = there.host.as_ref().map(|host| host.total);
+    let default = host::default_host(needs, smallest.host);
+    let host = host::host_limit(asked.host, default, smallest.host, total);
+    let device = match needs.device {
+        None => 0,
+        Some(_) => {
+            let (free, all) = there.device.unwrap_or((u64::MAX, u64::MAX));
+            let default = || device::default_device(needs, asked.window).min(free / 2).max(smallest.device);
+            asked.device.unwrap_or_else(default).min(all)
+        }
+    };
+    Limits { host, device }
+}
+
+/// Divides these limits.
+fn cut(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget> {
+    let Some(on_device) = &needs.device else {
+        let host = host::divide_cpu(limits.host, needs, asked.window, asked.threads)?;
+        return Ok(Budget { window: host.window, host, device: None });
+    };
+    let tables = host::host_tables(limits.host, needs)?;
+    let device = device::divide(limits.device, needs, on_device, asked.window, tables)?;
+    let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, asked.threads)?;
+    Ok(Budget { window: device.window, host, device: Some(device) })
+}

@@ -1,0 +1,205 @@
+//! What a reader must hold at a time: the dataset's, the plan's and the codecs' side of the division. Plain values.
+
+use crate::error::Error;
+
+/// Batches in preparation, at most, if the user doesn't say how many.
+pub(super) const MAX_WINDOW: usize = 32;
+
+/// The error of a limit on which one chunk and one batch don't fit.
+pub(super) fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
+    Error::value(format!(
+        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset, found {limit}"
+    ))
+}
+
+/// What one reader must hold. Bytes, unless said otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// All outputs of one batch.
+    pub batch: usize,
+    /// The most encoded bytes of a chunk that writers in use make, 0 if no chunk is staged in host memory.
+    pub encoded: usize,
+    /// The largest decoded chunk.
+    pub decoded: usize,
+    /// The largest decoded chunk that the CPU decodes for a GPU, 0 if there is none.
+    pub bounced: usize,
+    /// What a decoder takes for itself on each thread (decoders that don't decode in place).
+    pub per_thread: usize,
+    /// What the CPU's decoder takes for itself when it decodes a chunk that the GPU couldn't.
+    pub fallback: usize,
+    /// What a decode thread takes for itself when it decodes chunks that the GPU could, to spare a model's time on the GPU. `None` if it
+    /// never does.
+    pub sharing: Option<usize>,
+    /// The largest index of a shard.
+    pub index: usize,
+    /// What all threads that read take for themselves.
+    pub reading: usize,
+    /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local. A disk answers soon.
+    /// From a server nothing comes that wasn't asked for long before.
+    pub requested: usize,
+    /// All decoded chunks that a typical batch needs, as they lie in memory.
+    pub working_set: usize,
+    /// What each further batch in a row adds to these: chunks that the batches before it don't need.
+    pub fresh: usize,
+    /// Decoded chunks that are needed by a batch and, later, by another one of those planned ahead.
+    pub shared: usize,
+    /// With chunk-aware shuffling: the decoded chunks among whose samples those of a batch are drawn. These are worth
+    /// keeping, if memory allows.
+    pub shuffled: Option<usize>,
+    /// Jobs of a typical batch.
+    pub jobs: usize,
+    /// If batches are delivered to a GPU.
+    pub device: Option<DeviceNeeds>,
+}
+
+/// What delivery to a GPU needs beside [`Needs`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceNeeds {
+    /// What the GPU decodes, if anything.
+    pub decoding: Option<Decoding>,
+    /// The largest piece of a chunk that travels through a lane's staging buffer, 0 if none does. Large decoded chunks are
+    /// copied straight to their slots.
+    pub staged: usize,
+    /// Staged bytes for each decoded byte in flight, in a typical wave.
+    pub staged_ratio: f64,
+    /// Decoded bytes of the smallest chunk, or of the typical stream inside a chunk: how many a wave may have to hold.
+    pub stream: usize,
+    /// Device memory that files are best read to before the GPU decodes them, 0 if they aren't.
+    pub landing: usize,
+    /// Seconds from the launch of a small wave to its end.
+    pub latency: f64,
+}
+
+/// What the GPU's decoders need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoding {
+    /// Workspace with which a lane can decode any one chunk.
+    pub least_workspace: usize,
+    /// Workspace for each MiB of decoded bytes in a wave. With less, a wave is decoded in rounds.
+    pub workspace_per_mib: usize,
+}
+
+impl Decoding {
+    /// Bytes of workspace for a wave of `decoded` bytes.
+    pub fn workspace(&self, decoded: usize) -> usize {
+        let share = (decoded as u128 * self.workspace_per_mib as u128) >> 20;
+        usize::try_from(share).unwrap_or(usize::MAX).max(self.least_workspace)
+    }
+}
+
+impl Needs {
+    /// Decoded bytes of the chunks that `window` batches in a row need.
+    pub fn of_batches(&self, window: usize) -> usize {
+        self.working_set.saturating_add(self.fresh.saturating_mul(window.saturating_sub(1)))
+    }
+
+    /// Decoded chunks that are worth keeping for later batches.
+    pub fn kept(&self) -> usize {
+        self.shuffled.unwrap_or(0).max(self.shared)
+    }
+
+    /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU couldn't decode.
+    pub fn fallback_bytes(&self) -> usize {
+        if self.on_gpu() { self.decoded + self.fallback } else { 0 }
+    }
+
+    /// Whether the GPU decodes anything.
+    pub fn on_gpu(&self) -> bool {
+        self.device.is_some_and(|device| device.decoding.is_some())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A field of 721 x 1440 float32.
+    pub const FIELD: usize = 721 * 1440 * 4;
+    pub const MIB: usize = 1 << 20;
+
+    /// Batches of `batch` bytes, one use of each chunk, delivered to the CPU.
+    pub fn needs(batch: usize, chunk: usize) -> Needs {
+        Needs {
+            batch,
+            encoded: chunk + chunk / 8,
+            decoded: chunk,
+            bounced: 0,
+            per_thread: 0,
+            fallback: 0,
+            sharing: None,
+            index: 0,
+            reading: 0,
+            requested: 0,
+            working_set: batch,
+            fresh: batch,
+            shared: 0,
+            shuffled: None,
+            jobs: 0,
+            device: None,
+        }
+    }
+
+    /// The same, decoded on a GPU: as zstd frames.
+    pub fn on_gpu(batch: usize, chunk: usize) -> Needs {
+        let decoding = Decoding { least_workspace: 3 * chunk + (64 << 10), workspace_per_mib: MIB };
+        let device = DeviceNeeds {
+            decoding: Some(decoding),
+            staged: chunk + chunk / 8,
+            staged_ratio: 0.625,
+            stream: chunk,
+            landing: 0,
+            latency: 5e-3,
+        };
+        Needs { device: Some(device), ..needs(batch, chunk) }
+    }
+
+    /// Numbers from a seed.
+    pub struct Numbers(pub u64);
+
+    impl Numbers {
+        pub fn below(&mut self, n: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 20) as usize % n.max(1)
+        }
+
+        /// Any needs, of any order of magnitude.
+        pub fn needs(&mut self, gpu: bool) -> Needs {
+            let decoded = (self.below(64 * MIB) >> self.below(20)) + 1;
+            let working_set = decoded + (self.below(100 * MIB) >> self.below(20));
+            let device = gpu.then(|| self.device(decoded));
+            Needs {
+                batch: 1 + (self.below(200 * MIB) >> self.below(16)),
+                encoded: decoded + decoded / 8,
+                decoded,
+                bounced: self.below(2) * decoded,
+                per_thread: self.below(2) * self.below(3 * decoded),
+                fallback: self.below(2) * self.below(3 * decoded),
+                sharing: (gpu && self.below(2) == 1).then(|| self.below(3 * decoded)),
+                index: self.below(MIB),
+                reading: self.below(2) * self.below(MIB),
+                requested: self.below(2) * self.below(300 * MIB),
+                working_set,
+                fresh: self.below(working_set + 1),
+                shared: self.below(2) * self.below(working_set),
+                shuffled: (self.below(2) == 1).then_some(self.below(500 * MIB)),
+                jobs: 0,
+                device,
+            }
+        }
+
+        fn device(&mut self, decoded: usize) -> DeviceNeeds {
+            let decoding = Decoding {
+                least_workspace: self.below(2) * (3 * decoded + (64 << 10)),
+                workspace_per_mib: self.below(2) * self.below(2 * MIB),
+            };
+            DeviceNeeds {
+                decoding: (self.below(4) > 0).then_some(decoding),
+                staged: self.below(2) * (decoded + decoded / 8),
+                staged_ratio: self.below(200) as f64 / 100.0,
+                stream: 1 + self.below(decoded),
+                landing: self.below(2) * self.below(50 * MIB),
+                latency: 1e-4 * (1 + self.below(300)) as f64,
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is known of codecs before a chunk is read: how long the GPU's decoders take, how fast a core is, how well data are
+//! compressed. Measured on one NVIDIA H200 with 16 Xeon cores, float32 fields of 721 x 1440.
+//!
+//! These numbers decide how memory is divided and who decodes. They never decide what a reader delivers.
+
+use crate::codec::{BloscCodec, Compression};
+
+/// What is known of a codec.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Seconds from the launch of a small wave to its end: for any chunk, and for each MiB of the largest one.
+    wave: f64,
+    wave_per_mib: f64,
+    /// MiB of a chunk beyond which its waves take no longer: it has more streams then, not longer ones.
+    longest_mib: f64,
+    /// Decoded bytes per second of one core.
+    core: f64,
+    /// Encoded bytes for each decoded byte.
+    ratio: f64,
+}
+
+/// Decoded bytes per second of one core for all else that the CPU does with a chunk that it decodes for a GPU: page by page it
+/// is read, written, and read again by the copy.
+const CORE_OVERHEAD: f64 = 0.7e9;
+
+impl Rates {
+    /// Of chunks with this compression; `None`: uncompressed.
+    pub const fn of(compression: Option<Compression>) -> Self {
+        const fn one(wave: f64, wave_per_mib: f64, core: f64) -> Rates {
+            Rates { wave, wave_per_mib, longest_mib: f64::MAX, core, ratio: 0.625 }
+        }
+        const fn blosc(wave: f64, wave_per_mib: f64, core: f64) -> Rates {
+            Rates { longest_mib: 4.0, ..one(wave, wave_per_mib, core) }
+        }
+        match compression {
+            None => Self { ratio: 1.0, ..one(2.5e-3, 0.0, 10e9) },
+            Some(Compression::Zstd) => one(2.0e-3, 0.7e-3, 0.9e9),
+            Some(Compression::Lz4) => one(1.0e-3, 6.5e-3, 4e9),
+            Some(Compression::Gzip | Compression::Zlib) => one(1.0e-3, 10.0e-3, 0.26e9),
+            Some(Compression::Blosc(BloscCodec::Zstd, _)) => blosc(2.5e-3, 0.25e-3, 1.4e9),
+            Some(Compression::Blosc(BloscCodec::Zlib, _)) => blosc(2.0e-3, 1.5e-3, 0.4e9),
+            Some(Compression::Blosc(..)) => blosc(2.5e-3, 1.0e-3, 6.4e9),
+        }
+    }
+
+    /// Seconds from the launch of a small wave to its end, with chunks of `decoded` bytes.
+    pub fn latency(&self, decoded: usize) -> f64 {
+        self.wave + self.wave_per_mib * (decoded as f64 / f64::from(1 << 20)).min(self.longest_mib)
+    }
+
+    /// Decoded bytes per second of so many threads of the CPU, for batches on a GPU.
+    pub fn on_cpu(&self, threads: usize) -> f64 {
+        threads as f64 / (1.0 / self.core + 1.0 / CORE_OVERHEAD)
+    }
+
+    /// Typical encoded bytes for each decoded byte.
+    pub const fn ratio(&self) -> f64 {
+        self.ratio
+    }
+}
+
+/// Decoded bytes per second that are expected of the GPU and of the CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// The GPU with the memory that there is.
+    pub gpu: f64,
+    /// The GPU with as much memory as it can use.
+    pub gpu_at_most: f64,
+    /// The CPU's threads.
+    pub cpu: f64,
+}
+
+impl Expected {
+    /// Whether the CPU should decode chunks that the GPU could, for want of device memory. Where the CPU is faster than a GPU
+    /// with any memory, memory isn't the reason, and this isn't the place to decide.
+    pub fn cpu_is_faster(&self) -> bool {
+        self.cpu > self.gpu && self.gpu_at_most > self.cpu
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_decode_as_fast_as_measured() {
+        const BLOSC_LZ4: Compression = Compression::Blosc(BloscCodec::Lz4, 0);
+        for (compression, measured) in [(Compression::Zstd, 5.7e9), (BLOSC_LZ4, 10.6e9)] {
+            let expected = Rates::of(Some(compression)).on_cpu(16);
+            assert!((0.85..1.15).contains(&(expected / measured)), "{compression:?}: {expected:.2e}");
+        }
+    }
+
+    #[test]
+    fn waves_take_as_long_as_measured() {
+        let ms = |compression, bytes: usize| 1e3 * Rates::of(Some(compression)).latency(bytes);
+        assert!((4.5..5.5).contains(&ms(Compression::Zstd, 4_152_960)));
+        assert!((2.0..2.8).contains(&ms(Compression::Zstd, 64 << 10)));
+        assert!((25.0..28.0).contains(&ms(Compression::Lz4, 4_152_960)));
+        let blosc = Compression::Blosc(BloscCodec::Lz4, 0);
+        assert!((6.0..7.0).contains(&ms(blosc, 4_152_960)));
+        assert!((6.0..7.0).contains(&ms(blosc, 154 << 20)), "a large chunk has more streams");
+    }
+
+    #[test]
+    fn the_cpu_decodes_for_want_of_device_memory_only() {
+        let is = |gpu, gpu_at_most, cpu| Expected { gpu, gpu_at_most, cpu }.cpu_is_faster();
+        assert!(is(1e9, 40e9, 5e9));
+        assert!(!is(6e9, 40e9, 5e9));
+        assert!(!is(1e9, 1e9, 5e9), "more memory would not help");
+    }
+}

@@ -1,0 +1,237 @@
+//! What limits give.
+
+use super::device::{self, MAX_DEFAULT_DEVICE, rate_at_most, smallest_device};
+use super::needs::tests::{FIELD, MIB, Numbers, on_gpu};
+use super::*;
+use crate::codec::{BloscCodec, Compression};
+use crate::memory::arena::rounded;
+
+const GIB: u64 = 1 << 30;
+
+/// What is asked for with these limits.
+fn asked(host: Option<u64>, device: Option<u64>, window: Option<usize>) -> Asked {
+    Asked { host, device, window, threads: 16, batch_size: 16 }
+}
+
+fn cut(needs: &Needs, asked: &Asked) -> Budget {
+    divide(needs, asked, &There::default()).unwrap().accepted().unwrap()
+}
+
+/// The device's part with this limit and plenty of host memory.
+fn device(needs: &Needs, limit: u64, window: Option<usize>) -> DeviceBudget {
+    cut(needs, &asked(Some(64 * GIB), Some(limit), window)).device.unwrap()
+}
+
+/// Chunks of `chunk` bytes with this compression, so many fields of 4.15 MB in a batch.
+fn fields(fields: usize, chunk: usize, compression: Option<Compression>) -> Needs {
+    let rates = Rates::of(compression);
+    let zstd = compression == Some(Compression::Zstd);
+    let decoding = Decoding {
+        least_workspace: if zstd { 3 * chunk + (64 << 10) } else { 0 },
+        workspace_per_mib: if zstd { MIB } else { 0 },
+    };
+    let n = on_gpu(fields * FIELD, chunk);
+    let d = n.device.unwrap();
+    Needs {
+        device: Some(DeviceNeeds {
+            decoding: compression.map(|_| decoding),
+            staged: if compression.is_some() { d.staged } else { 0 },
+            staged_ratio: rates.ratio(),
+            stream: compression.map_or(chunk, |c| c.typical_stream(chunk)),
+            latency: rates.latency(chunk),
+            ..d
+        }),
+        ..n
+    }
+}
+
+const BLOSC: Option<Compression> = Some(Compression::Blosc(BloscCodec::Lz4, 0));
+const ZSTD: Option<Compression> = Some(Compression::Zstd);
+
+/// The stores that are measured, by their names.
+fn stores(batch: usize) -> [(&'static str, Needs); 4] {
+    [
+        ("zstd", fields(batch, FIELD, ZSTD)),
+        ("Blosc lz4", fields(batch, FIELD, BLOSC)),
+        ("zstd, shards of 64 KiB", fields(batch, 64 << 10, ZSTD)),
+        ("uncompressed", fields(batch, FIELD, None)),
+    ]
+}
+
+/// Prints for each store and limit: lanes, waves, window, slots, all that is used, and the expected throughput. To see what a
+/// constant does: `cargo test -p dali-zarr-engine --lib what_a_limit_gives -- --nocapture`.
+#[test]
+fn what_a_limit_gives() {
+    // Limits, and the least share of the throughput of the largest one that each is expected to give, in percent.
+    let small =
+        [(GIB / 4, 5), (3 * GIB / 8, 12), (5 * GIB / 8, 30), (GIB, 55), (2 * GIB, 93), (4 * GIB, 99), (8 * GIB, 99)];
+    let large = [(1_000_000_000, 45), (2_000_000_000, 80), (4_000_000_000, 97), (8_000_000_000, 99)];
+    let mut wrong = Vec::new();
+    for (batch, limits) in [(16, &small[..]), (128, &large[..])] {
+        for (name, needs) in stores(batch) {
+            let latency = needs.device.unwrap().latency;
+            let rate = |limit| device(&needs, limit, None).rate(&needs, latency);
+            let most = rate(limits[limits.len() - 1].0);
+            println!("{name}, batches of {} MB: default {} MiB", needs.batch / 1_000_000, default(&needs) / MIB as u64);
+            for &(limit, least) in limits {
+                let d = device(&needs, limit, None);
+                let share = 100.0 * rate(limit) / most;
+                let mb = |bytes: usize| bytes as f64 / 1e6;
+                let told = format!(
+                    "{:6} MiB: {} lanes x {:5.1} MB, {:4.1} read ahead, window {:2}, slots {:5.1} MB, in all {:5.0} MB: {:4.1} GB/s, \
+                     {share:3.0} %",
+                    limit / MIB as u64,
+                    d.lanes,
+                    mb(d.wave_decoded),
+                    mb(d.ahead),
+                    d.window,
+                    mb(d.slots),
+                    mb(d.total(&needs)),
+                    rate(limit) / 1e9
+                );
+                println!("{told}");
+                let several = d.wave_decoded >= 2 * needs.decoded || d.lanes >= 2;
+                if share < f64::from(least) || !several {
+                    wrong.push(format!("{name}, batches of {}: {told}, expected {least} %", needs.batch));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The limit if the user sets none.
+fn default(needs: &Needs) -> u64 {
+    divide(needs, &asked(None, None, None), &There::default()).unwrap().limits.device
+}
+
+#[test]
+fn the_default_is_small_and_gives_nearly_all() {
+    for batch in [16, 128] {
+        for (name, needs) in stores(batch) {
+            let limit = default(&needs);
+            if batch == 16 {
+                assert!(limit <= 9 * GIB / 4, "{name}: {limit}");
+            }
+            let latency = needs.device.unwrap().latency;
+            let share = device(&needs, limit, None).rate(&needs, latency) / rate_at_most(&needs, None, latency);
+            assert!(share > 0.949, "{name}: {share}");
+        }
+    }
+    // Half of what is free at most, but never less than what is accepted.
+    let needs = fields(16, FIELD, ZSTD);
+    let on = |free| {
+        let there = There { host: None, device: Some((free, 80 * GIB)) };
+        divide(&needs, &asked(None, None, None), &there).unwrap().limits.device
+    };
+    assert_eq!(on(70 * GIB), default(&needs));
+    assert_eq!(on(GIB), GIB / 2);
+    assert_eq!(on(1000), smallest_device(&needs, None));
+    // Chunks that are worth keeping are kept by default.
+    let shuffled = Needs { shuffled: Some(GIB as usize), ..needs };
+    assert!(default(&shuffled) >= default(&needs) + GIB);
+    let kept = device(&shuffled, default(&shuffled), None).slots - device(&needs, default(&needs), None).slots;
+    assert!(kept as f64 > 0.99 * GIB as f64, "{kept}");
+}
+
+/// More memory never means fewer bytes in flight, and no part of it is counted twice: over needs of all kinds.
+#[test]
+fn throughput_grows_with_the_limit_and_limits_are_kept() {
+    let mut numbers = Numbers(3);
+    for _ in 0..2000 {
+        let needs = numbers.needs(true);
+        let window = (numbers.below(3) == 0).then_some(1 + numbers.below(5));
+        let of = needs.device.unwrap();
+        let smallest = smallest_device(&needs, window);
+        let host = smallest_host(&needs) + (numbers.below(4 << 30) >> numbers.below(16)) as u64;
+        let mut limits: Vec<u64> =
+            (0..12).map(|_| smallest + (numbers.below(16 << 30) >> numbers.below(30)) as u64).collect();
+        limits.push(smallest);
+        limits.sort_unstable();
+        let mut before = 0.0;
+        for limit in limits {
+            let budget = cut(&needs, &asked(Some(host), Some(limit), window));
+            let (d, h) = (budget.device.unwrap(), budget.host);
+            let told = || format!("{limit} {window:?}: {d:?} of {needs:?}");
+            assert!(d.total(&needs) as u64 <= limit, "{}: {}", d.total(&needs), told());
+            let beside = h.shared * needs.sharing.unwrap_or(0).saturating_sub(needs.per_thread);
+            let decoders = h.threads * needs.per_thread + beside;
+            let on_host = needs.fallback_bytes() + d.lanes * d.tables + h.block + h.indexes + decoders;
+            assert!((on_host + needs.reading) as u64 <= host, "{on_host} of {host}: {}", told());
+            let in_flight = d.rate(&needs, of.latency) * of.latency;
+            assert!(in_flight >= before, "{in_flight} < {before}: {}", told());
+            before = in_flight;
+            // Any one chunk can be read, staged and decoded.
+            assert!(d.slots >= needs.decoded && d.wave_decoded >= needs.decoded, "{}", told());
+            assert!(d.wave_encoded >= of.staged && (of.landing == 0 || d.landing >= needs.encoded), "{}", told());
+            assert!(of.decoding.is_none_or(|decoding| d.workspace >= decoding.least_workspace), "{}", told());
+            assert!(d.window >= window.unwrap_or(1) && window.is_none_or(|asked| d.window == asked), "{}", told());
+            // No slots that no wave can fill, and no waves that no batch can fill.
+            let useful = needs.of_batches(d.window) + 2 * rounded(needs.decoded) + needs.kept();
+            assert!(d.slots <= useful, "{useful}: {}", told());
+        }
+        let less = divide(&needs, &asked(Some(host), Some(smallest - 1), window), &There::default()).unwrap();
+        let refused = less.accepted().unwrap_err();
+        assert!(refused.message().contains(&format!("device_memory_limit: expected at least {smallest} bytes")));
+    }
+}
+
+fn smallest_host(needs: &Needs) -> u64 {
+    smallest(needs, None).host
+}
+
+/// A curve without cliffs: a tenth more memory is never much more throughput, once several chunks fit.
+#[test]
+fn the_curve_over_the_limit_is_smooth() {
+    for batch in [16, 128] {
+        for (name, needs) in stores(batch) {
+            let latency = needs.device.unwrap().latency;
+            let rate = |limit: f64| device(&needs, limit as u64, None).rate(&needs, latency);
+            let mut limit = (2 * needs.batch + 40 * FIELD) as f64;
+            while limit < 8e9 {
+                let (here, more) = (rate(limit), rate(1.1 * limit));
+                assert!(
+                    more < 1.35 * here,
+                    "{name}, batches of {}: {here:.2e} at {limit:.2e}, then {more:.2e}",
+                    needs.batch
+                );
+                limit *= 1.02;
+            }
+        }
+    }
+}
+
+/// What a machine or a GPU lacks is an error with both numbers, whatever the user asked for.
+#[test]
+fn what_the_machine_lacks_is_refused() {
+    let needs = fields(16, FIELD, ZSTD);
+    let there = There { host: None, device: Some((GIB, 64 << 20)) };
+    for limit in [None, Some(1), Some(64 * GIB)] {
+        let refused = divide(&needs, &asked(None, limit, None), &there).unwrap().accepted().unwrap_err();
+        assert!(refused.message().starts_with("device memory: expected at least "), "{refused}");
+    }
+    let there = There { host: None, device: Some((GIB, 2 * GIB)) };
+    let limits = divide(&needs, &asked(None, Some(64 * GIB), None), &there).unwrap().limits;
+    assert_eq!(limits.device, 2 * GIB, "no more than there is");
+}
+
+/// With little memory the CPU is expected to be faster; the limit that is named turns that around.
+#[test]
+fn the_cpu_decodes_where_device_memory_is_short() {
+    for (name, compression) in [("zstd", Compression::Zstd), ("Blosc lz4", Compression::Blosc(BloscCodec::Lz4, 0))] {
+        let needs = fields(16, FIELD, Some(compression));
+        let rates = Rates::of(Some(compression));
+        let latency = rates.latency(FIELD);
+        let expected = |limit| Expected {
+            gpu: device(&needs, limit, None).rate(&needs, latency),
+            gpu_at_most: rate_at_most(&needs, None, latency),
+            cpu: rates.on_cpu(16),
+        };
+        assert!(expected(smallest_device(&needs, None)).cpu_is_faster(), "{name}");
+        assert!(!expected(2 * GIB).cpu_is_faster(), "{name}");
+        let limit = device::limit_for_rate(&needs, None, rates.on_cpu(16));
+        assert!(expected(limit - (32 << 20)).cpu_is_faster() && !expected(limit).cpu_is_faster(), "{name}: {limit}");
+    }
+    assert_eq!(device::limit_for_rate(&on_gpu(FIELD, FIELD), Some(1), 1e12), u64::MAX);
+    assert!(default(&fields(16, FIELD, Some(Compression::Gzip))) <= MAX_DEFAULT_DEVICE);
+}

@@ -1,0 +1,139 @@
+"""dali_zarr.jax.Loader: its batches, types, shardings over devices, epochs and states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, types
+from support.pipelines import run_script
+from support.stores import Layout, write_array
+
+jax = pytest.importorskip("jax", reason="the Loader for JAX needs it")
+
+from dali_zarr.jax import Batch, Loader  # noqa: E402
+
+STEPS = 23
+FIELDS = np.random.default_rng(1).standard_normal((STEPS, 3, 5)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    base = tmp_path_factory.mktemp("jax")
+    write_array(base, "n", np.arange(STEPS, dtype=np.int32), layout=Layout((4,)), dims=("time",))
+    write_array(base, "wide", np.arange(STEPS, dtype=np.int64) << 40, layout=Layout((4,)), dims=("time",))
+    write_array(base, "field", FIELDS, layout=Layout((2, 3, 4)), dims=("time", "lat", "lon"))
+    write_array(
+        base, "time", np.arange(STEPS, dtype=np.int64), dims=("time",),
+        attributes={"units": "hours since 2020-01-01", "calendar": "standard"},
+    )
+    return base
+
+
+@pytest.fixture
+def make(path, device):
+    if device == "gpu" and jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})
+    return lambda **args: Loader(path, device=device, **({"arrays": ["n"], "batch_size": 4} | limits | args))
+
+
+def numbers(batches) -> list[list[int]]:
+    return [batch["n"].tolist() for batch in batches]
+
+
+def test_arrays_by_name(make):
+    loader = make(arrays=["field", "n"])
+    batches = list(loader)
+    assert len(loader) == 6 and [len(b["n"]) for b in batches] == [4, 4, 4, 4, 4, 3]
+    for i, batch in enumerate(batches):
+        assert all(isinstance(array, jax.Array) for array in batch.values())
+        np.testing.assert_array_equal(np.asarray(batch["field"]), FIELDS[4 * i : 4 * i + 4])
+        assert batch.index.tolist() == [[n] for n in range(STEPS)[4 * i : 4 * i + 4]]
+    np.testing.assert_array_equal(np.asarray(batches[0]["field"]), FIELDS[:4])
+
+
+def test_nested_offsets_and_coordinates(make):
+    (batch, *_) = make(offsets={"input": 0, "target": 6})
+    assert batch["target"]["n"].tolist() == [6, 7, 8, 9]
+    assert batch["target"].coords["time"][0] == np.datetime64("2020-01-01T06")
+    with pytest.raises(AttributeError, match="doesn't come from a loader"):
+        print(jax.tree.map(lambda x: x + 1, batch).coords)
+
+
+def test_batches_are_pytrees(make):
+    (batch, *_) = make(offsets={"input": 0, "target": 6})
+    found = jax.jit(lambda b: jax.tree.map(lambda x: x * 2, b))(batch)
+    assert isinstance(found, Batch) and found["target"]["n"].tolist() == [12, 14, 16, 18]
+
+
+def test_integers_of_64_bits(make):
+    with jax.enable_x64(False):
+        with pytest.raises(TypeError, match="output 'wide' has int64, which JAX would cut to 32 bits.*jax_enable_x64.*dtype="):
+            make(arrays=["n", "wide"])
+        (batch, *_) = make(arrays=["wide"], dtype="float32")
+        assert batch["wide"].tolist() == [n << 40 for n in range(4)]
+        loader = make(arrays=["n"], transform=lambda x: {"n": fn.cast(x["n"], dtype=types.INT64)})
+        with pytest.raises(TypeError, match="an output of the transform has int64"):
+            next(iter(loader))
+    with jax.enable_x64(True):
+        (batch, *_) = make(arrays=["wide"])
+        assert batch["wide"].tolist() == [n << 40 for n in range(4)]
+
+
+def test_epochs_and_states(make):
+    straight = make(random_shuffle=True)
+    epochs = [numbers(straight) for _ in range(3)]
+    loader = make(random_shuffle=True)
+    batches = iter(loader)
+    assert numbers([next(batches), next(batches)]) == epochs[0][:2]
+    other = make(random_shuffle=True)
+    other.load_state_dict(loader.state_dict())
+    assert [numbers(other), numbers(other), other.epoch] == [epochs[0][2:], epochs[1], 1]
+    other.set_epoch(2)
+    assert numbers(other) == epochs[2]
+    with pytest.raises(ValueError, match="expected the state of a loader"):
+        other.load_state_dict({})
+
+
+SHARDED = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from dali_zarr.jax import Loader
+
+def make(count, **args):
+    mesh = Mesh(np.array(jax.devices()[:count]), ("batch",))
+    return Loader(sys.argv[1], arrays=["n", "field"], batch_size=8, device="cpu", sharding=NamedSharding(mesh, P("batch")),
+                  host_memory_limit="128MiB", random_shuffle=True, **args)
+
+loader = make(4, pad_last_batch=True)
+first = next(iter(loader))
+assert first["field"].shape == (8, 3, 5) and len(first["field"].sharding.device_set) == 4
+assert sorted(s.device.id for s in first["n"].addressable_shards) == [0, 1, 2, 3]
+assert first.index.ravel().tolist() == first["n"].tolist()
+state, seen = loader.state_dict(), first["n"].tolist()
+loader = make(2, drop_last=True)
+loader.load_state_dict(state)
+rest = [n for batch in loader for n in batch["n"].tolist()]
+assert len(set(seen + rest)) == len(seen + rest) == 8 + 8, (seen, rest)
+for wrong, words in (({}, "drop_last=True or pad_last_batch=True"),):
+    try:
+        make(4, **wrong)
+    except ValueError as error:
+        assert words in str(error)
+    else:
+        raise AssertionError(words)
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("batch", "model"))
+try:
+    Loader(sys.argv[1], arrays=["n"], batch_size=8, device="cpu", sharding=NamedSharding(mesh, P("batch")), drop_last=True)
+except ValueError as error:
+    assert "devices with the same samples" in str(error)
+else:
+    raise AssertionError("replicated")
+print("done")
+"""
+
+
+def test_sharding_over_devices(path):
+    out = run_script(SHARDED, str(path), env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})
+    assert out.split() == ["done"]
