@@ -23,7 +23,7 @@ STORES = {
     "zstd-shards": {"codec": "zstd", "layout": Layout((1, 151, 302), shards=(4, 302, 302))},
     "blosc": {"codec": "blosc-lz4-shuffle", "layout": Layout((3, 301, 302)), "zarr_format": 2},
     "bz2": {"codec": "bz2", "layout": Layout((1, 301, 302)), "zarr_format": 2},
-    "tiny": {"codec": "zstd", "layout": Layout((1, 10, 16))},
+    "tiny": {"codec": "zstd", "layout": Layout((1, 31, 51))},
 }
 
 
