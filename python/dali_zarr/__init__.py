@@ -27,7 +27,8 @@ from ._selection.splits import splits
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "splits", "statistics", "stats", "zarr_reader",
+    "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "splits", "statistics", "stats",
+    "zarr_reader",
 ]
 __version__ = VERSION
 

@@ -137,10 +137,10 @@ def main() -> int:
     computing = commands.add_parser(
         "statistics", allow_abbrev=False, help="compute mean, stddev, min, max and share of NaN",
         usage="python -m dali_zarr statistics STORE [STORE ...] --output FILE [--json] [--quiet] [--ARGUMENT VALUE ...] ...",
-        description="Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, and "
-        "writes them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
-        epilog="The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude --batch_size 8 "
-        "--device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
+        description="Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, "
+        "and writes them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
+        epilog="The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude "
+        "--batch_size 8 --device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
     )
     computing.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
     computing.add_argument("--output", help="the file to write; default: only print")

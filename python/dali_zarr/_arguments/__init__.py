@@ -1,5 +1,6 @@
 """What Python takes beyond the operator's own arguments, turned into these: paths as objects, NumPy's arrays, dictionaries,
-sizes such as ``"10GB"``, types by any name, files of statistics, and numbers with double precision, which DALI's floating-point arguments lack."""
+sizes such as ``"10GB"``, types by any name, files of statistics, and numbers with
+double precision, which DALI's floating-point arguments lack."""
 
 from collections.abc import Mapping
 from typing import Any

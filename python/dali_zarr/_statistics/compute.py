@@ -265,8 +265,8 @@ def _cosines(selected: Selected, i: int, dims: Sequence[str]) -> Doubles | None:
         return None
     if dim not in dims:
         raise ValueError(
-            f"dali_zarr: statistics: weights: array '{array.name}': expected latitudes that samples have, but {dim!r} is among dims or "
-            "channels; leave it out there"
+            f"dali_zarr: statistics: weights: array '{array.name}': expected latitudes that samples have, but {dim!r} is among "
+            "dims or channels; leave it out there"
         )
     latitudes = selected.coordinates(dim)
     if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():

@@ -101,8 +101,8 @@ def is_file(value: Any) -> bool:
 
 
 def values(name: str, value: Any, arguments: Mapping[str, Any]) -> list[float]:
-    """The numbers that ``mean`` or ``stddev`` (``name``) are for a reader with these arguments, in the operator's form: one for each
-    array, or for each channel of a stack.
+    """The numbers that ``mean`` or ``stddev`` (``name``) are for a reader with these arguments, in the operator's form: one
+    for each array, or for each channel of a stack.
 
     Raises:
         ValueError: The file has none for an array or a channel, or can't be read.
@@ -112,7 +112,9 @@ def values(name: str, value: Any, arguments: Mapping[str, Any]) -> list[float]:
     try:
         file = _File.opened(path)
     except OSError as error:
-        raise ValueError(f"zarr_reader: {name}: expected numbers or a file of statistics, but {path!r} can't be read: {error}") from error
+        raise ValueError(
+            f"zarr_reader: {name}: expected numbers or a file of statistics, but {path!r} can't be read: {error}"
+        ) from error
     except ValueError as error:
         raise ValueError(f"zarr_reader: {name}: file {path}: {error}") from error
     selected = Selected(arguments)
@@ -143,7 +145,9 @@ class _File:
         with open(path, encoding="utf-8") as file:
             found: Any = json.load(file)
         if not isinstance(found, dict) or cast(dict[str, Any], found).get("format") != FORMAT:
-            raise ValueError(f"expected JSON that dali_zarr.statistics wrote (or a file that ends in .npy or .nc), but found other JSON")
+            raise ValueError(
+                "expected JSON that dali_zarr.statistics wrote, or a file whose name ends in .npy or .nc, but found other JSON"
+            )
         content = cast(dict[str, Any], found)
         if content.get("version") != VERSION:
             raise ValueError(f"expected version {VERSION} of the format, but found {content.get('version')!r}")
@@ -193,7 +197,8 @@ class _Json(_File):
         # Those that become channels first, the others last: they are pooled.
         order = sorted(range(len(axes)), key=lambda n: axes[n].dim not in dims)
         index = np.arange(len(by["mean"])).reshape(shape)[np.ix_(*places)] if axes else np.zeros((), np.int64)
-        rows = index.transpose(order).reshape(int(np.prod([len(p) for p, a in zip(places, axes, strict=True) if a.dim in dims])), -1)
+        count = int(np.prod([len(p) for p, axis in zip(places, axes, strict=True) if axis.dim in dims], dtype=np.int64))
+        rows = index.transpose(order).reshape(count, -1)
         numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
         return [_of_channels(name, row, numbers) for row in rows]
 
@@ -222,7 +227,8 @@ def _entry(arrays: Mapping[str, Any], name: str) -> Any:
 def _places(selected: Selected, array: Array, axis: Axis) -> list[int]:
     """Where along an axis of the file the reader's elements are: by label where both have them, else by position."""
     if axis.dim not in array.dims:
-        raise ValueError(f"array '{array.name}': expected a dimension {axis.dim!r}, as the file has it, but found {', '.join(array.dims)}")
+        found = ", ".join(array.dims)
+        raise ValueError(f"array '{array.name}': expected a dimension {axis.dim!r}, as the file has it, but found {found}")
     own = selected.axis(axis.dim)
     by_label = own.labels is not None and axis.labels is not None
     there: list[Any] = list(axis.labels or []) if by_label else list(axis.positions)
@@ -285,8 +291,8 @@ class _NetCdf(_File):
             places = _places(selected, array, Axis(dim, list(range(numbers.shape[n])), labels))
             if dim not in dims and len(places) > 1:
                 raise ValueError(
-                    f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {dim!r}; select one "
-                    "of them, or make channels of them, with stack_arrays=True and an array that lacks the dimension"
+                    f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {dim!r}; "
+                    "select one of them, or make channels of them, with stack_arrays=True and an array that lacks the dimension"
                 )
             numbers = numbers.take(places, axis=n)
         return [float(number) for number in numbers.transpose(order).reshape(-1)]

@@ -40,7 +40,8 @@ def _by_store(mine: Any, rank: int, world: int) -> list[Any]:
         import torch.distributed as distributed
     except ImportError as error:
         raise ImportError(
-            f"dali_zarr: statistics: RANK and WORLD_SIZE ({os.environ['WORLD_SIZE']}) are set, which needs torch, which isn't installed"
+            f"dali_zarr: statistics: RANK and WORLD_SIZE ({os.environ['WORLD_SIZE']}) are set; several processes need torch, which "
+            "isn't installed: pip install torch"
         ) from error
     module: Any = distributed
     store, _, _ = next(module.rendezvous("env://", rank=rank, world_size=world))
