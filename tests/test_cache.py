@@ -89,7 +89,7 @@ def test_ranges_of_local_archives_are_kept_as_pieces(tmp_path, device, values):
     expected = build(device, 4, path=tmp_path / "s", **TIGHT | args | {"cache_size": 0})
     for number in range(60):
         same(to_numpy(pipe.run()[0]), to_numpy(expected.run()[0]), f"batch {number}")
-    counters = dali_zarr.stats(pipe)["reader"]
+    counters = dali_zarr.counters(pipe)["reader"]
     assert counters["bytes_read"] < 2 * sum(f.stat().st_size for f in chunk_files(tmp_path / "s", "a")), counters
 
 
@@ -193,7 +193,7 @@ def test_an_old_index_never_meets_a_new_shard(tmp_path, values):
         pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
         with pytest.raises(RuntimeError, match="it was replaced since its index was read"):
             pipe.run()
-        at_rest(dali_zarr.stats)
+        at_rest(dali_zarr.counters)
         del pipe
         pipe = build("cpu", 4, path=server.url, roi_start=[4], roi_end=[8], **how)
         same(to_numpy(pipe.run()[0]), values[4:8] + 1, "the index is read again")
@@ -225,7 +225,7 @@ def test_a_damaged_object_is_not_kept(tmp_path, values, device, codec):
         pipe = build(device, 48, **args)
         with pytest.raises(RuntimeError, match="/c/"):
             pipe.run()
-        at_rest(dali_zarr.stats)
+        at_rest(dali_zarr.counters)
         del pipe
         assert len(pieces(tmp_path / "cache")) < 48
         # The same length and date: the server can't tell them apart.
@@ -280,7 +280,7 @@ for _ in range(epochs * len(values) // 8):
     out, index = pipe.run()
     assert to_numpy(out).tobytes() == values[to_numpy(index)[:, 0]].tobytes()
 import dali_zarr
-print(json.dumps(dali_zarr.stats(pipe)["reader"]))
+print(json.dumps(dali_zarr.counters(pipe)["reader"]))
 """
 
 

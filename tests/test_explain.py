@@ -157,7 +157,7 @@ class Reader:
 
     def chunks_read(self) -> int:
         """Once nothing is going on any more: the batch ahead is ready, and the queue is full."""
-        (counters,) = at_rest(dali_zarr.stats)
+        (counters,) = at_rest(dali_zarr.counters)
         return counters["chunks_read"]
 
     def next(self) -> None:

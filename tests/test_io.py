@@ -109,10 +109,10 @@ def test_gpudirect_storage(tmp_path, gpu, values, kind):
     except ValueError as e:
         skip_without_cufile(e)
         raise
-    counters = next(iter(dali_zarr.stats(pipe).values()))
+    counters = next(iter(dali_zarr.counters(pipe).values()))
     reads = counters["reads"]
     assert counters["reads_gds"] == (0 if kind == "tiny" else reads), counters
-    assert next(iter(dali_zarr.stats(compare(gpu, tmp_path, expected, io="posix")).values()))["reads_gds"] == 0
+    assert next(iter(dali_zarr.counters(compare(gpu, tmp_path, expected, io="posix")).values()))["reads_gds"] == 0
 
 
 def test_gpudirect_storage_with_little_memory_and_missing_chunks(tmp_path, gpu, values):

@@ -527,7 +527,7 @@ def test_near_virtual_chunks_of_icechunk_are_one_read(files):
     options = {"virtual_chunks": f"file://{files}/data"}
     pipe = build("cpu", 24, path=files / "virtualizarr.icechunk", arrays=["chunked"], storage_options=options)
     same(to_numpy(pipe.run()[0]), by_xarray(files / "virtualizarr.json")["chunked"], "values")
-    counters = dali_zarr.stats(pipe)["reader"]
+    counters = dali_zarr.counters(pipe)["reader"]
     assert (counters["chunks_read"], counters["reads"]) == (12, 1), counters
 
 

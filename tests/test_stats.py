@@ -90,7 +90,7 @@ def test_missing_and_damaged_chunks(tmp_path, device, values):
             failed += 1
             break
     assert failed == 1
-    (counters,) = at_rest(lambda: [c for c in dali_zarr.stats() if c["path"] == [str(tmp_path / "s")]])
+    (counters,) = at_rest(lambda: [c for c in dali_zarr.counters() if c["path"] == [str(tmp_path / "s")]])
     assert counters["chunks_failed"] == 1, counters
     assert ends(counters) == counters["chunks_read"] <= 8, counters
     assert counters["cpu_fallbacks"] == 0, counters
@@ -106,26 +106,26 @@ def test_readers_of_one_name_are_told_apart(tmp_path, values):
     copy.build()
     for _ in range(20):
         second.run()
-    assert dali_zarr.stats(first)["reader"]["path"] == [str(tmp_path / "s")]
-    assert dali_zarr.stats(second)["reader"]["path"] == [str(tmp_path / "t")]
-    numbers = {dali_zarr.stats(pipe)["reader"]["reader"] for pipe in (first, second, copy)}
+    assert dali_zarr.counters(first)["reader"]["path"] == [str(tmp_path / "s")]
+    assert dali_zarr.counters(second)["reader"]["path"] == [str(tmp_path / "t")]
+    numbers = {dali_zarr.counters(pipe)["reader"]["reader"] for pipe in (first, second, copy)}
     assert len(numbers) == 3
-    assert dali_zarr.stats(copy)["reader"]["path"] == [str(tmp_path / "s")]
-    assert dali_zarr.stats(second)["reader"]["batches"] >= 20 > settled(copy)["batches"]
+    assert dali_zarr.counters(copy)["reader"]["path"] == [str(tmp_path / "s")]
+    assert dali_zarr.counters(second)["reader"]["batches"] >= 20 > settled(copy)["batches"]
     both = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with both:
         limit = 16 << 20
         x = fn.zarr_reader(path=str(tmp_path / "s"), arrays="a", name="x", host_memory_limit=limit)
         y = fn.zarr_reader(path=str(tmp_path / "t"), arrays="a", name="y", host_memory_limit=limit)
         both.set_outputs(x, y)
-    found = dali_zarr.stats(both)
+    found = dali_zarr.counters(both)
     assert {name: counters["path"] for name, counters in found.items()} == {
         "x": [str(tmp_path / "s")], "y": [str(tmp_path / "t")],
     }
-    assert numbers | {c["reader"] for c in found.values()} <= {c["reader"] for c in dali_zarr.stats()}
+    assert numbers | {c["reader"] for c in found.values()} <= {c["reader"] for c in dali_zarr.counters()}
     del first, second, copy, both, x, y
     gc.collect()
-    assert not numbers & {c["reader"] for c in dali_zarr.stats()}, "a reader that is gone has no counters"
+    assert not numbers & {c["reader"] for c in dali_zarr.counters()}, "a reader that is gone has no counters"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_every_executor_lets_the_operator_be_asked(tmp_path, values, executor):
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None, **executor)
     with pipe:
         pipe.set_outputs(fn.zarr_reader(path=str(tmp_path / "s"), arrays="a", host_memory_limit=16 << 20))
-    (counters,) = dali_zarr.stats(pipe).values()
+    (counters,) = dali_zarr.counters(pipe).values()
     assert counters["path"] == [str(tmp_path / "s")]
     pipe.run()
-    (counters,) = dali_zarr.stats(pipe).values()
+    (counters,) = dali_zarr.counters(pipe).values()
     assert counters["batches"] >= 1
 
 
@@ -149,9 +149,9 @@ def test_other_pipelines_and_other_things(tmp_path):
     pipe = Pipeline(batch_size=1, num_threads=1, device_id=None)
     with pipe:
         pipe.set_outputs(*fn.readers.file(files=[str(tmp_path / "f")], name="reader"))
-    assert dali_zarr.stats(pipe) == {}
+    assert dali_zarr.counters(pipe) == {}
     with pytest.raises(TypeError, match="expected a pipeline"):
-        dali_zarr.stats("reader")
+        dali_zarr.counters("reader")
 
 
 def test_the_dynamic_mode(tmp_path, values):
@@ -163,12 +163,12 @@ def test_the_dynamic_mode(tmp_path, values):
         "import nvidia.dali.experimental.dynamic as ndd\n"
         "reader = ndd.readers.Zarr(path=sys.argv[1], arrays='a', device='cpu', host_memory_limit=1 << 24)\n"
         "try:\n"
-        "    dali_zarr.stats(reader)\n"
+        "    dali_zarr.counters(reader)\n"
         "except RuntimeError as error:\n"
         "    assert 'delivered' in str(error)\n"
         "for batch in reader.next_epoch(batch_size=4):\n"
         "    pass\n"
-        "one, (every,) = dali_zarr.stats(reader), dali_zarr.stats()\n"
+        "one, (every,) = dali_zarr.counters(reader), dali_zarr.counters()\n"
         "assert one['reader'] == every['reader'] and one['batches'] >= 12, one\n"
     )
     run_script(script, str(tmp_path / "s"))

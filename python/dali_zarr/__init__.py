@@ -11,7 +11,8 @@ Importing this package makes the operator known to DALI::
 
 :func:`zarr_reader` is the operator as a typed function; ``fn.zarr_reader``, ``fn.readers.zarr`` and ``ops.readers.Zarr`` are the
 same operator. :class:`dali_zarr.torch.Loader` gives batches without a pipeline.
-:func:`explain` says what a reader would do, :func:`stats` what one has done.
+:func:`explain` says what a reader would do, :func:`counters` what one has done. :func:`statistics` finds what ``mean`` and
+``stddev`` take.
 """
 
 import importlib
@@ -19,12 +20,16 @@ from types import ModuleType
 
 from . import _load
 from ._build import DALI_VERSION, VERSION
-from ._inspect import Explanation, explain, stats
+from ._inspect import Explanation, counters, explain, stats
 from ._reader import zarr_reader
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
+from ._statistics.compute import statistics
 
-__all__ = ["DALI_VERSION", "Explanation", "__version__", "explain", "from_xarray", "splits", "stats", "zarr_reader"]
+__all__ = [
+    "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "splits", "statistics", "stats",
+    "zarr_reader",
+]
 __version__ = VERSION
 
 _load.load()

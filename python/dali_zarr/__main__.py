@@ -1,8 +1,9 @@
-"""``python -m dali_zarr``: says what is installed, and what a reader would do."""
+"""``python -m dali_zarr``: says what is installed, what a reader would do, and what statistics a store's values have."""
 
 import argparse
 import itertools
 import json
+import os
 import sys
 from typing import Any
 
@@ -10,11 +11,13 @@ from . import DALI_VERSION, __version__, _dali
 from ._arguments.names import SELECTION
 from ._hints import did_you_mean
 from ._inspect import explained
+from ._statistics.compute import statistics
 
 # Their values are text, whatever they look like.
 _TEXT = (
     *("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy", "sel", "isel", "method"),
     *("device_memory_limit", "host_memory_limit", "cache_size", "cache_dir_size", "cache_dir"),
+    *("output", "weights", "channels"),
 )
 
 
@@ -32,6 +35,10 @@ def _value(name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+# What statistics take beside the reader's arguments, and whether it is true or false.
+_OF_STATISTICS = {"output": False, "weights": False, "channels": False, "device_id": False}
 
 
 def _arguments() -> dict[str, bool]:
@@ -79,9 +86,18 @@ def _label(text: str) -> Any:
     return value if isinstance(value, int | float) else text
 
 
-def _options(words: list[str]) -> dict[str, Any]:
-    """``--name value ...`` as arguments: several values are a list, and none stands for true."""
-    arguments = _arguments()
+def _computed(path: Any, options: dict[str, Any], as_json: bool, progress: bool) -> Any:
+    """Statistics as text; None in processes other than that of rank 0."""
+    found = statistics(path, progress=progress, **options)
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    return json.dumps(found, indent=1) if as_json else found
+
+
+def _options(words: list[str], others: dict[str, bool]) -> dict[str, Any]:
+    """``--name value ...`` as arguments: several values are a list, and none stands for true. ``others`` are arguments
+    beside the reader's."""
+    arguments = _arguments() | others
     options: dict[str, list[Any]] = {}
     name = ""
     for word in words:
@@ -118,6 +134,18 @@ def main() -> int:
     )
     explaining.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
     explaining.add_argument("--json", action="store_true", help="print JSON")
+    computing = commands.add_parser(
+        "statistics", allow_abbrev=False, help="compute mean, stddev, min, max and share of NaN",
+        usage="python -m dali_zarr statistics STORE [STORE ...] --output FILE [--json] [--quiet] [--ARGUMENT VALUE ...] ...",
+        description="Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, "
+        "and writes them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
+        epilog="The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude "
+        "--batch_size 8 --device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
+    )
+    computing.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
+    computing.add_argument("--output", help="the file to write; default: only print")
+    computing.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    computing.add_argument("--quiet", action="store_true", help="show no progress")
     # Arguments of the reader are more than are listed here, so what follows the command is read by hand.
     known, rest = parser.parse_known_args(sys.argv[1:])
     if known.command is None:
@@ -125,20 +153,26 @@ def main() -> int:
             parser.error(f"unknown arguments: {' '.join(rest)}")
         parser.print_help()
         return 0
-    words = [word for word in sys.argv[sys.argv.index("explain") + 1 :] if word != "--json"]
+    command = explaining if known.command == "explain" else computing
+    words = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in ("--json", "--quiet")]
     stores = list(itertools.takewhile(lambda word: not word.startswith("--"), words))
     if not stores:
-        explaining.error("expected a store before the options")
+        command.error("expected a store before the options")
+    path = stores if len(stores) > 1 else stores[0]
     try:
-        options = _options(words[len(stores) :])
+        options = _options(words[len(stores) :], _OF_STATISTICS if command is computing else {})
     except ValueError as error:
-        explaining.error(str(error))
+        command.error(str(error))
     try:
-        found = explained(path=stores if len(stores) > 1 else stores[0], json=known.json, **options)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        print(f"python -m dali_zarr explain: {error}", file=sys.stderr)
+        if command is explaining:
+            found = explained(path=path, json=known.json, **options)
+        else:
+            found = _computed(path, options, known.json, not known.quiet)
+    except (ValueError, TypeError, IndexError, RuntimeError, OSError) as error:
+        print(f"python -m dali_zarr {known.command}: {error}", file=sys.stderr)
         return 1
-    print(found)
+    if found is not None:
+        print(found)
     return 0
 
 

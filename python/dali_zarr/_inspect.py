@@ -1,6 +1,7 @@
-"""What a reader would do (:func:`explain`), and what readers have done (:func:`stats`)."""
+"""What a reader would do (:func:`explain`), and what readers have done (:func:`counters`)."""
 
 import json as _json
+import warnings
 from typing import Any, Literal, Unpack, overload
 
 from . import _arguments, _native
@@ -85,6 +86,12 @@ def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, *
 
 
 def stats(pipe: Any = None) -> Any:
+    """The former name of :func:`counters`."""
+    warnings.warn("dali_zarr.stats is called dali_zarr.counters now", DeprecationWarning, stacklevel=2)
+    return counters(pipe)
+
+
+def counters(pipe: Any = None) -> Any:
     """Counters of readers, at any time while they run.
 
     Args:
@@ -121,16 +128,16 @@ def stats(pipe: Any = None) -> Any:
         return _native.all_stats()
     if hasattr(pipe, "reader_meta"):
         numbers = {name: _described(lambda name=name: pipe.reader_meta(name)) for name in pipe.reader_meta()}
-        counters = _by_number()
-        return {name: counters[number] for name, number in numbers.items() if number in counters}
+        found = _by_number()
+        return {name: found[number] for name, number in numbers.items() if number in found}
     if hasattr(pipe, "get_metadata"):
         backend = getattr(pipe, "_op_backend", None)
         number = _described(backend.GetReaderMeta) if backend is not None else 0
-        counters = _by_number()
-        if number not in counters:
-            raise RuntimeError("dali_zarr: stats: expected a reader for Zarr that has delivered a batch")
-        return counters[number]
-    raise TypeError(f"dali_zarr: stats: expected a pipeline, or a reader of the dynamic mode, found {pipe!r}")
+        found = _by_number()
+        if number not in found:
+            raise RuntimeError("dali_zarr: counters: expected a reader for Zarr that has delivered a batch")
+        return found[number]
+    raise TypeError(f"dali_zarr: counters: expected a pipeline, or a reader of the dynamic mode, found {pipe!r}")
 
 
 def _described(ask: Any) -> int:
@@ -141,4 +148,4 @@ def _described(ask: Any) -> int:
 
 
 def _by_number() -> dict[int, dict[str, Any]]:
-    return {counters["reader"]: counters for counters in _native.all_stats()}
+    return {one["reader"]: one for one in _native.all_stats()}

@@ -16,12 +16,12 @@ from ._arguments.types import (
     Io,
     Method,
     Names,
-    Numbers,
     OutOfBounds,
     Path,
     Paths,
     Pick,
     Selection,
+    Statistics,
     StorageOptions,
 )
 
@@ -57,8 +57,8 @@ def zarr_reader(
     return_index: bool = False,
     # Values
     mask_and_scale: bool = False,
-    mean: Numbers | None = None,
-    stddev: Numbers | None = None,
+    mean: Statistics | None = None,
+    stddev: Statistics | None = None,
     dtype: DType | None = None,
     # Order
     random_shuffle: bool = False,
@@ -122,7 +122,8 @@ def zarr_reader(
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
-        mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack.
+        mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
+            or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level.
         dtype: Type of the outputs: NumPy's, DALI's or PyTorch's, or a name. Default: the stored or decoded type, float32 with
             `mean` or `stddev`.
 

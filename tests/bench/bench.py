@@ -104,7 +104,7 @@ def measure(store: Store, reader: str, args: argparse.Namespace) -> dict[str, An
     if reader == "dali_zarr":
         import dali_zarr
 
-        (counters,) = dali_zarr.stats()
+        (counters,) = dali_zarr.counters()
         result["stats"] = {name: value for name, value in counters.items() if isinstance(value, int | float)}
     return result
 

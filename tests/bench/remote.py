@@ -62,7 +62,7 @@ def ours(url: str, args: argparse.Namespace) -> tuple[Iterator[Any], Any]:
         while True:
             yield pipe.run()[0]
 
-    return batches(), lambda: dali_zarr.stats(pipe).popitem()[1]
+    return batches(), lambda: dali_zarr.counters(pipe).popitem()[1]
 
 
 def by_index(args: argparse.Namespace, read, ahead: int) -> Iterator[Any]:
@@ -202,7 +202,7 @@ def cached(name: str, url: str, args: argparse.Namespace) -> dict[str, Any]:
                 spent[way].append((time.perf_counter() - begin, time.process_time() - cpu))
 
         def counted(way: str, what: str) -> int:
-            return dali_zarr.stats(readers[way]).popitem()[1][what]
+            return dali_zarr.counters(readers[way]).popitem()[1][what]
 
         for way in ways:
             # What the disk is too slow for at first comes to be kept in later epochs.

@@ -98,7 +98,7 @@ class Source:
 
     def counters(self) -> dict[str, float]:
         """The reader's counters that the benchmark tells."""
-        counters = dali_zarr.stats(self.pipe)["reader"]
+        counters = dali_zarr.counters(self.pipe)["reader"]
         return {name: counters[name] for name in COUNTERS}
 
     def settle(self, longest: float = 5.0) -> bool:

@@ -153,7 +153,7 @@ def settled(pipe: Any) -> dict[str, Any]:
     be written to a cache is."""
     import dali_zarr
 
-    return at_rest(lambda: dali_zarr.stats(pipe)["reader"])
+    return at_rest(lambda: dali_zarr.counters(pipe)["reader"])
 
 
 def at_rest(counters: Callable[[], T]) -> T:

@@ -1,11 +1,13 @@
 """What Python takes beyond the operator's own arguments, turned into these: paths as objects, NumPy's arrays, dictionaries,
-sizes such as ``"10GB"``, types by any name, and numbers with double precision, which DALI's floating-point arguments lack."""
+sizes such as ``"10GB"``, types by any name, files of statistics, and numbers with
+double precision, which DALI's floating-point arguments lack."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from .. import _native
 from .._selection import select
+from .._statistics import files as statistics_files
 from . import dtypes, names, options, pick, values
 
 __all__ = ["array_names", "of_operator", "of_places", "of_spec"]
@@ -69,6 +71,9 @@ def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
+    for name in ("mean", "stddev"):
+        if statistics_files.is_file(found.get(name)):
+            found[name] = statistics_files.values(name, found[name], found)
     return found
 
 

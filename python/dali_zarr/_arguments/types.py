@@ -19,6 +19,8 @@ Names: TypeAlias = str | Sequence[str]
 # For each of dims, or along the first of them.
 Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
+# Numbers, or a file of statistics.
+Statistics: TypeAlias = Numbers | Path
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
@@ -57,8 +59,8 @@ class SampleArguments(TypedDict, total=False):
     fill_value: float
     stack_arrays: bool
     mask_and_scale: bool
-    mean: Numbers | None
-    stddev: Numbers | None
+    mean: Statistics | None
+    stddev: Statistics | None
     dtype: DType | None
 
 

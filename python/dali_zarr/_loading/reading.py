@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _dali
-from .._inspect import stats
+from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
 from .epochs import Course
@@ -104,7 +104,7 @@ class Reading:
 
     def dtypes(self) -> list[str]:
         """Those of the reader's outputs."""
-        return stats(self._pipe)[NAME]["dtypes"]
+        return counters(self._pipe)[NAME]["dtypes"]
 
     def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
         """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count."""

@@ -1,0 +1,298 @@
+"""Files of statistics: written as JSON, and found there by ``mean`` and ``stddev``, as in makani's and GraphCast's files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from .._arguments.values import expanded
+from .._hints import did_you_mean
+from .._selection.axes import Array
+from .._selection.stores import needed
+from .moments import Doubles, Moments, pooled
+from .selected import Axis, Selected
+
+FORMAT, VERSION = "dali_zarr statistics", 1
+_KEYS = ("mean", "stddev", "min", "max", "nan_share", "count")
+
+
+class Statistics(dict[str, Any]):
+    """What :func:`dali_zarr.statistics` found: a dictionary whose ``str()`` is a table."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it as JSON. Numbers keep all their bits."""
+        target = Path(expanded(path))
+        # Whoever reads meanwhile finds the whole file, or none.
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        partial.write_text(json.dumps(self, indent=1, allow_nan=False) + "\n")
+        partial.replace(target)
+
+    def __str__(self) -> str:
+        rows = [("", *_KEYS)]
+        for name, entry in cast(dict[str, Any], self["arrays"]).items():
+            for suffix, part in [("", entry), *((f" {int(o):+d}", part) for o, part in entry["tendencies"].items())]:
+                rows.append((name + suffix, *(_shown(part[key]) for key in _KEYS)))
+                by = part["by_channel"]
+                shown = _channel_names(entry["channels"]) if entry["channels"] else []
+                rows += [(f"  {name}{suffix} {which}", *(_shown(by[key][i]) for key in _KEYS)) for i, which in enumerate(shown)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = (
+            row[0].ljust(widths[0]) + "".join("  " + text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
+            for row in rows
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _channel_names(axes: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels = [[f"{axis['dim']}={_label(one)}" for one in axis["labels"] or axis["positions"]] for axis in axes]
+    return [",".join(names) for names in itertools.product(*labels)]
+
+
+def _label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def described(channels: Sequence[Axis], moments: Sequence[Moments], offsets: Sequence[int]) -> dict[str, Any]:
+    """The entry of an array, given the moments of its values and of its differences to each of the offsets after the first."""
+    first, *others = ({**_scalars(pooled(one)), "by_channel": _lists(one)} for one in moments)
+    return {
+        "channels": [{"dim": axis.dim, "positions": axis.positions, "labels": axis.labels} for axis in channels],
+        **first,
+        "tendencies": {str(offset): part for offset, part in zip(offsets[1:], others, strict=True)},
+    }
+
+
+def _scalars(moments: Moments) -> dict[str, Any]:
+    return {key: values[0] for key, values in _lists(moments).items()}
+
+
+def _lists(moments: Moments) -> dict[str, list[Any]]:
+    share = np.divide(moments.nans, moments.count, out=np.zeros_like(moments.nans), where=moments.count > 0)
+    return {
+        **{
+            key: [value if np.isfinite(value) else None for value in values.tolist()]
+            for key, values in (("mean", moments.mean), ("stddev", moments.stddev()), ("min", moments.min), ("max", moments.max))
+        },
+        "nan_share": share.tolist(), "count": [int(value) for value in moments.count], "weight": moments.weight.tolist(),
+    }
+
+
+def is_file(value: Any) -> bool:
+    """Whether a value of ``mean`` or ``stddev`` is a file's name, not numbers (which may be text)."""
+    if isinstance(value, os.PathLike):
+        return True
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
+
+
+def values(name: str, value: Any, arguments: Mapping[str, Any]) -> list[float]:
+    """The numbers that ``mean`` or ``stddev`` (``name``) are for a reader with these arguments, in the operator's form: one
+    for each array, or for each channel of a stack.
+
+    Raises:
+        ValueError: The file has none for an array or a channel, or can't be read.
+        ImportError: A package that NetCDF needs isn't installed.
+    """
+    path = expanded(value)
+    try:
+        file = _File.opened(path)
+    except OSError as error:
+        raise ValueError(
+            f"zarr_reader: {name}: expected numbers or a file of statistics, but {path!r} can't be read: {error}"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"zarr_reader: {name}: file {path}: {error}") from error
+    selected = Selected(arguments)
+    stacked = bool(arguments.get("stack_arrays", False))
+    try:
+        found = file.numbers(name, selected, stacked)
+    except ValueError as error:
+        raise ValueError(f"zarr_reader: {name}: file {path}: {error}") from error
+    return found
+
+
+class _File:
+    """A file of statistics."""
+
+    @staticmethod
+    def opened(path: str) -> _File:
+        """Opens it, as the end of its name says.
+
+        Raises:
+            OSError, ValueError: It can't be read.
+        """
+        if path.endswith(".npy"):
+            return _Npy(np.load(path, allow_pickle=False))
+        if path.endswith((".nc", ".nc4", ".netcdf")):
+            xarray = needed("xarray", "reading NetCDF files of statistics")
+            with xarray.open_dataset(path) as dataset:
+                return _NetCdf(dataset.load())
+        with open(path, encoding="utf-8") as file:
+            found: Any = json.load(file)
+        if not isinstance(found, dict) or cast(dict[str, Any], found).get("format") != FORMAT:
+            raise ValueError(
+                "expected JSON that dali_zarr.statistics wrote, or a file whose name ends in .npy or .nc, but found other JSON"
+            )
+        content = cast(dict[str, Any], found)
+        if content.get("version") != VERSION:
+            raise ValueError(f"expected version {VERSION} of the format, but found {content.get('version')!r}")
+        return _Json(content)
+
+    def numbers(self, name: str, selected: Selected, stacked: bool) -> list[float]:
+        """For each array, or for each channel of the stack.
+
+        Raises:
+            ValueError: Some are missing.
+        """
+        found: list[float] = []
+        for array in selected.arrays:
+            dims = selected.stacked_dims(array) if stacked else []
+            part = self.of_array(name, selected, array, dims)
+            for i, number in enumerate(part):
+                where = f"array '{array.name}'" + (f", channel {i} of {len(part)}" if len(part) > 1 else "")
+                if not np.isfinite(number):
+                    raise ValueError(f"{where}: expected a finite number, but there is none (are all elements NaN?)")
+                if name == "stddev" and number == 0:
+                    raise ValueError(f"{where}: expected a stddev other than 0, but all elements are equal; give numbers")
+            found += part
+        return found
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        """Of an array, for each element along ``dims``, which become channels.
+
+        Raises:
+            ValueError: Some are missing.
+        """
+        raise NotImplementedError
+
+
+class _Json(_File):
+    def __init__(self, content: Mapping[str, Any]):
+        self._arrays: Mapping[str, Any] = content["arrays"]
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        entry = _entry(self._arrays, array.name)
+        axes = [Axis(**axis) for axis in entry["channels"]]
+        places = [_places(selected, array, axis) for axis in axes]
+        for dim in dims:
+            if dim not in [axis.dim for axis in axes]:
+                raise ValueError(f"array '{array.name}': expected statistics for each element of {dim!r}, but found none")
+        by: Mapping[str, Sequence[float | None]] = entry["by_channel"]
+        shape = [len(axis.positions) for axis in axes]
+        # Those that become channels first, the others last: they are pooled.
+        order = sorted(range(len(axes)), key=lambda n: axes[n].dim not in dims)
+        index = np.arange(len(by["mean"])).reshape(shape)[np.ix_(*places)] if axes else np.zeros((), np.int64)
+        count = int(np.prod([len(p) for p, axis in zip(places, axes, strict=True) if axis.dim in dims], dtype=np.int64))
+        rows = index.transpose(order).reshape(count, -1)
+        numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
+        return [_of_channels(name, row, numbers) for row in rows]
+
+
+def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
+    """The mean or stddev of all elements of some channels."""
+    if len(row) == 1:
+        return float(numbers[name][row[0]])
+    weight = numbers["weight"][row]
+    zero = np.zeros(len(row))
+    m2 = np.where(weight > 0, numbers["stddev"][row] ** 2 * weight, 0.0)
+    together = pooled(Moments(zero, zero, weight, np.where(weight > 0, numbers["mean"][row], 0.0), zero, m2, zero, zero))
+    return float(together.mean[0] if name == "mean" else together.stddev()[0])
+
+
+def _entry(arrays: Mapping[str, Any], name: str) -> Any:
+    if name not in arrays:
+        known = ", ".join(repr(str(one)) for one in arrays)
+        raise ValueError(
+            f"expected statistics of array '{name}', but found the arrays {known}; "
+            + did_you_mean(name, map(str, arrays), "make them with dali_zarr.statistics")
+        )
+    return arrays[name]
+
+
+def _places(selected: Selected, array: Array, axis: Axis) -> list[int]:
+    """Where along an axis of the file the reader's elements are: by label where both have them, else by position."""
+    if axis.dim not in array.dims:
+        found = ", ".join(array.dims)
+        raise ValueError(f"array '{array.name}': expected a dimension {axis.dim!r}, as the file has it, but found {found}")
+    own = selected.axis(axis.dim)
+    by_label = own.labels is not None and axis.labels is not None
+    there: list[Any] = list(axis.labels or []) if by_label else list(axis.positions)
+    at = {label: i for i, label in enumerate(there)}
+    wanted: list[Any] = list(own.labels or []) if by_label else list(own.positions)
+    missing = [label for label in wanted if label not in at]
+    if missing:
+        kind = "" if by_label else " at positions"
+        raise ValueError(
+            f"array '{array.name}': expected statistics of {axis.dim}{kind} {', '.join(map(_label, missing))}, but found those of "
+            f"{', '.join(map(_label, there))}"
+        )
+    return [at[label] for label in wanted]
+
+
+class _Npy(_File):
+    """makani's: ``global_means.npy`` and ``global_stds.npy``, of shape (1, channel, 1, 1), in the order of the channels."""
+
+    def __init__(self, content: Any):
+        if content.dtype.kind not in "iuf" or max(content.shape, default=1) != content.size:
+            raise ValueError(f"expected numbers of shape (1, channel, 1, 1), but found {content.dtype} of shape {content.shape}")
+        self._numbers: list[float] = [float(number) for number in content.reshape(-1)]
+        self._at = 0
+
+    def numbers(self, name: str, selected: Selected, stacked: bool) -> list[float]:
+        count = 0
+        for array in selected.arrays:
+            dims = selected.stacked_dims(array) if stacked else []
+            count += int(np.prod([len(selected.positions(dim)) for dim in dims], dtype=np.int64))
+        if len(self._numbers) != count:
+            what = "channels of the stack" if stacked else "arrays; makani's files are for channels: give stack_arrays=True"
+            raise ValueError(f"expected {count} numbers, one for each of the {what}, but found {len(self._numbers)}")
+        self._at = 0
+        return super().numbers(name, selected, stacked)
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        count = int(np.prod([len(selected.positions(dim)) for dim in dims], dtype=np.int64))
+        self._at += count
+        return self._numbers[self._at - count : self._at]
+
+
+class _NetCdf(_File):
+    """GraphCast's and WeatherBench's: a file of means, or of deviations, with a variable for each array, by level."""
+
+    def __init__(self, dataset: Any):
+        self._dataset = dataset
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        variable = _entry(self._dataset.data_vars, array.name)
+        variable = variable.squeeze([dim for dim in variable.dims if dim not in array.dims and variable.sizes[dim] == 1])
+        for dim in dims:
+            if dim not in variable.dims:
+                raise ValueError(f"array '{array.name}': expected a number for each element of {dim!r}, but found {variable.dims}")
+        numbers = np.asarray(variable.values, np.float64)
+        # Those that become channels first.
+        there: list[str] = [str(dim) for dim in variable.dims]
+        order = sorted(range(len(there)), key=lambda n: dims.index(there[n]) if there[n] in dims else len(dims))
+        for n, dim in enumerate(there):
+            labels = [float(v) for v in variable[dim].values] if dim in variable.coords else None
+            places = _places(selected, array, Axis(dim, list(range(numbers.shape[n])), labels))
+            if dim not in dims and len(places) > 1:
+                raise ValueError(
+                    f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {dim!r}; "
+                    "select one of them, or make channels of them, with stack_arrays=True and an array that lacks the dimension"
+                )
+            numbers = numbers.take(places, axis=n)
+        return [float(number) for number in numbers.transpose(order).reshape(-1)]

@@ -1,0 +1,117 @@
+"""Which elements of each array a reader selects, and which dimensions are channels: the same when statistics are made and read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arguments import values
+from .._selection.axes import Array, Axes
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension, and the elements that are selected along it."""
+
+    dim: str
+    # In the store, of several stores in the first.
+    positions: list[int]
+    # Their coordinates, or None where there are none (or no package that reads them).
+    labels: list[float | str] | None
+
+
+class Selected:
+    """What a reader with these arguments, in the operator's form, selects."""
+
+    def __init__(self, arguments: Mapping[str, Any]):
+        """Reads metadata.
+
+        Raises:
+            ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
+        """
+        self.axes = Axes.of_reader(arguments)
+        self._arguments = arguments
+        self._windows = self.axes.listed("window", arguments, 0)
+        self._picks = self._read_picks(arguments.get("pick"))
+        self._labels: dict[str, list[float | str] | None] = {}
+
+    @property
+    def arrays(self) -> list[Array]:
+        """In the reader's order."""
+        return self.axes.arrays
+
+    def sample_dims(self, array: Array) -> list[str]:
+        """The dimensions that the array has in a sample."""
+        cut = {dim for dim, window in zip(self.axes.dims, self._windows, strict=True) if window == 0}
+        return [dim for dim in array.dims if dim not in cut]
+
+    def stacked_dims(self, array: Array) -> list[str]:
+        """The dimensions of which ``stack_arrays`` makes channels: those that not every array of two dimensions or more has."""
+        large = [set(other.dims) for other in self.arrays if len(other.dims) > 1]
+        common: set[str] = set[str].intersection(*large) if large else set()
+        return [dim for dim in self.sample_dims(array) if dim not in common]
+
+    def default_channels(self, array: Array) -> list[str]:
+        """Those that get statistics of their own: what a stack makes channels of, and all but the last two of a sample. Dimensions
+        of which a single element is selected are among them, to be told apart by their labels."""
+        dims = self.sample_dims(array)
+        found = {*self.stacked_dims(array), *dims[:-2], *self._single(array)}
+        return [dim for dim in array.dims if dim in found]
+
+    def _single(self, array: Array) -> list[str]:
+        return [dim for dim in self.axes.dims[1:] if dim in array.dims and len(self.positions(dim)) == 1]
+
+    def positions(self, dim: str) -> list[int]:
+        """The selected elements; along the joined axis those of all stores."""
+        found = self._picks.get(dim)
+        if dim not in self.axes.dims:
+            return list(range(self.axes.lengths(dim)[0])) if found is None else found
+        i = self.axes.dims.index(dim)
+        length = self.axes.axis_length(i)
+        start, end = self.axes.listed("roi_start", self._arguments, 0)[i], self.axes.listed("roi_end", self._arguments, length)[i]
+        return (list(range(length)) if found is None else found)[slice(start, end)]
+
+    def axis(self, dim: str) -> Axis:
+        """A dimension with its selected elements."""
+        positions = self.positions(dim)
+        if dim not in self._labels:
+            self._labels[dim] = self._read_labels(dim)
+        labels = self._labels[dim]
+        return Axis(dim, positions, None if labels is None else [labels[i] for i in positions])
+
+    def coordinates(self, dim: str) -> Any:
+        """The coordinates of the selected elements, as NumPy's array, or None where there are none.
+
+        Raises:
+            ValueError, RuntimeError, ImportError: They can't be read.
+        """
+        variable = self.axes.variable(dim, 0)
+        return None if variable is None else np.asarray(variable.values)[self.positions(dim)]
+
+    def _read_labels(self, dim: str) -> list[float | str] | None:
+        try:
+            variable = self.axes.variable(dim, 0)
+        except (ImportError, RuntimeError, ValueError):
+            return None
+        if variable is None:
+            return None
+        found = np.asarray(variable.values)
+        if found.dtype.kind in "biuf":
+            return [float(value) for value in found]
+        return [str(value) for value in found]
+
+    def _read_picks(self, given: Any) -> dict[str, list[int]]:
+        names = self.axes.names()
+        largest = max(self.arrays, key=lambda array: len(array.dims))
+        found: dict[str, list[int]] = {}
+        for entry in [] if given is None else values.items(given):
+            dim, _, text = str(entry).partition("=")
+            if dim not in names and dim.lstrip("-").isdigit():
+                dim = largest.dims[int(dim)]
+            length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
+            indices = [int(index) for index in text.split("|")[0].split(",")]
+            found[dim] = [index + length if index < 0 else index for index in indices]
+        return found

@@ -1,0 +1,353 @@
+"""Statistics are those of NumPy in longdouble, in any number of processes, and readers find them again in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import numpy as np
+import pytest
+import xarray as xr
+from support.pipelines import build, to_numpy
+from support.stores import Layout, write_array
+
+LEVELS = [1000.0, 850.0, 500.0]
+LATITUDES = np.linspace(90, -60, 6)
+HOURS = 23
+DIMS = ("time", "level", "latitude", "longitude")
+
+
+def written(path: Path, seed: int = 0, hours: int = HOURS) -> dict[str, np.ndarray]:
+    """A store with a field (NaNs in it), a field on levels of very different sizes, packed data, a mask and times."""
+    rng = np.random.default_rng(seed)
+    t2m = (280 + rng.standard_normal((hours, 6, 7))).astype("float32")
+    t2m[rng.random(t2m.shape) < 0.1] = np.nan
+    z = (rng.standard_normal((hours, 3, 6, 7)) * [[[[1]], [[1e3]], [[1e-3]]]] + [[[[5e4]], [[1e4]], [[-3]]]]).astype("float32")
+    packed = rng.integers(0, 1000, (hours, 6, 7)).astype("int16")
+    for name, values, dims, attributes in (
+        ("t2m", t2m, (DIMS[0], *DIMS[2:]), {}), ("z", z, DIMS, {}),
+        ("packed", packed, (DIMS[0], *DIMS[2:]), {"scale_factor": 0.01, "add_offset": 250.0, "missing_value": 7}),
+        ("lsm", rng.random((6, 7)).astype("float32"), DIMS[2:], {}),
+        ("level", np.array(LEVELS), ("level",), {}), ("latitude", LATITUDES, ("latitude",), {}),
+    ):
+        layout = Layout((5, *values.shape[1:]) if len(dims) > 2 else values.shape)
+        write_array(path, name, values, layout=layout, dims=dims, attributes=attributes)
+    return {"t2m": t2m, "z": z, "packed": packed}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    path = tmp_path_factory.mktemp("statistics") / "s"
+    return path, written(path)
+
+
+@pytest.fixture(scope="module")
+def stats_file(store: Any) -> Path:
+    found = store[0].parent / "stats.json"
+    dali_zarr.statistics(store[0], arrays=["t2m", "z", "lsm"], output=found)
+    return found
+
+
+def reference(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+    """By NumPy, in longdouble."""
+    x = values.astype(np.longdouble)
+    w = np.broadcast_to(np.ones((), np.longdouble) if weights is None else weights.astype(np.longdouble), x.shape)
+    there = ~np.isnan(x)
+    w = w[there] / w[there].sum()
+    mean = (x[there] * w).sum()
+    return {
+        "mean": mean, "stddev": np.sqrt((w * (x[there] - mean) ** 2).sum()), "min": x[there].min(), "max": x[there].max(),
+        "nan_share": 1 - there.mean(), "count": x.size,
+    }
+
+
+def agrees(found: dict[str, Any], expected: dict[str, float], i: int | None = None) -> None:
+    """Within 1e-12 of the reference."""
+    for key, value in expected.items():
+        number = found[key] if i is None else found[key][i]
+        assert abs(np.longdouble(number) - value) <= 1e-12 * max(abs(value), 1e-300), (key, number, value)
+
+
+def test_arrays_channels_and_nans(store, device):
+    path, values = store
+    found = dali_zarr.statistics(path, arrays=["t2m", "z"], batch_size=4, device=device)
+    assert found["samples"] == HOURS and found["weights"] is None
+    t2m, z = found["arrays"]["t2m"], found["arrays"]["z"]
+    assert np.isnan(values["t2m"]).any()
+    agrees(t2m, reference(values["t2m"]))
+    assert t2m["channels"] == []
+    assert z["channels"] == [{"dim": "level", "positions": [0, 1, 2], "labels": LEVELS}]
+    for i in range(3):
+        agrees(z["by_channel"], reference(values["z"][:, i]), i)
+    agrees(z, reference(values["z"]))
+
+
+def test_many_blocks_and_hard_numbers(tmp_path):
+    """A small deviation beside a large mean, in more elements than are reduced at a time."""
+    values = (1e6 + np.random.default_rng(1).standard_normal((6, 300, 900)) * 1e-3).astype("float64")
+    write_array(tmp_path, "a", values, layout=Layout((1, 300, 900)), dims=("time", "y", "x"), codec="none")
+    entry = dali_zarr.statistics(tmp_path, batch_size=4)["arrays"]["a"]
+    expected = reference(values)
+    assert abs(entry["mean"] - expected["mean"]) <= 1e-12 * expected["mean"]
+    assert abs(entry["stddev"] - expected["stddev"]) <= 1e-12 * expected["stddev"]
+
+
+@pytest.mark.parametrize("offset", [1, 6, -2, 30])
+def test_tendencies(store, offset):
+    """Differences where both are there; the values themselves are all counted."""
+    path, values = store
+    found = dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, offset], batch_size=4)
+    for name, x in (("t2m", values["t2m"].astype("f8")), ("z", values["z"].astype("f8"))):
+        entry = found["arrays"][name]
+        agrees(entry, reference(x))
+        shift = abs(offset)
+        differences = (x[shift:] - x[:-shift]) * np.sign(offset)
+        tendency = entry["tendencies"][str(offset)]
+        if offset == 30:
+            assert tendency["count"] == 0 and tendency["mean"] is None
+        elif name == "z":
+            for i in range(3):
+                agrees(tendency["by_channel"], reference(differences[:, i]), i)
+        else:
+            agrees(tendency, reference(differences))
+
+
+def test_tendencies_stop_at_breaks_and_regions(store):
+    path, values = store
+    x = values["z"].astype("f8")[:, 0]
+    found = dali_zarr.statistics(path, arrays=["z"], offsets=2, breaks=[10], roi_start=3, roi_end=20)
+    entry = found["arrays"]["z"]
+    parts = [x[5:10] - x[3:8], x[12:20] - x[10:18]]
+    agrees(entry["by_channel"], reference(x[3:20]), 0)
+    agrees(entry["tendencies"]["2"]["by_channel"], reference(np.concatenate(parts)), 0)
+
+
+def test_selections_with_gaps(store):
+    """Offsets count selected elements."""
+    path, values = store
+    x = values["z"].astype("f8")[::4, [2, 0]]
+    found = dali_zarr.statistics(path, arrays=["z"], isel={"time": slice(None, None, 4), "level": [2, 0]}, offsets=1)
+    entry = found["arrays"]["z"]
+    assert entry["channels"][0]["labels"] == [500.0, 1000.0] and found["samples"] == len(x)
+    for i in range(2):
+        agrees(entry["by_channel"], reference(x[:, i]), i)
+        agrees(entry["tendencies"]["1"]["by_channel"], reference(x[1:, i] - x[:-1, i]), i)
+
+
+def test_packed_data(store):
+    path, _ = store
+    decoded = xr.open_zarr(path, consolidated=False)["packed"].values
+    assert np.isnan(decoded).any()
+    found = dali_zarr.statistics(path, arrays=["packed"], mask_and_scale=True)
+    agrees(found["arrays"]["packed"], reference(decoded))
+    assert found["mask_and_scale"] is True
+
+
+def test_area_weights(store):
+    path, values = store
+    found = dali_zarr.statistics(path, arrays=["t2m", "z", "level"], weights="cos_latitude", sel={"latitude": slice(60, -30)})
+    cosines = np.cos(np.radians(LATITUDES[1:5]))[:, None]
+    agrees(found["arrays"]["t2m"], reference(values["t2m"][:, 1:5], cosines))
+    for i in range(3):
+        agrees(found["arrays"]["z"]["by_channel"], reference(values["z"][:, i, 1:5], cosines), i)
+    # Normalised: as much as there are elements.
+    assert np.isclose(found["arrays"]["z"]["by_channel"]["weight"][0], HOURS * 4 * 7)
+    agrees(found["arrays"]["level"], reference(np.array(LEVELS)) | {"count": HOURS * 3})
+
+
+def test_several_stores(tmp_path):
+    parts = [written(tmp_path / name, seed, hours)["z"] for name, seed, hours in (("a", 1, 9), ("b", 2, 14))]
+    x = np.concatenate(parts).astype("f8")[:, 1]
+    for crosses in (True, False):
+        found = dali_zarr.statistics([tmp_path / "a", tmp_path / "b"], arrays=["z"], offsets=[3], cross_stores=crosses)
+        entry = found["arrays"]["z"]
+        agrees(entry["by_channel"], reference(x), 1)
+        pieces = [x] if crosses else [x[:9], x[9:]]
+        agrees(entry["tendencies"]["3"]["by_channel"], reference(np.concatenate([p[3:] - p[:-3] for p in pieces])), 1)
+
+
+def test_nothing_but_nans(tmp_path):
+    write_array(tmp_path, "a", np.full((4, 3, 2), np.nan, "f4"), dims=("time", "y", "x"))
+    file = tmp_path / "stats.json"
+    entry = dali_zarr.statistics(tmp_path, output=file)["arrays"]["a"]
+    assert (entry["mean"], entry["stddev"], entry["min"], entry["max"], entry["nan_share"]) == (None, None, None, None, 1.0)
+    with pytest.raises(ValueError, match="array 'a': expected a finite number, but there is none"):
+        dali_zarr.explain(path=tmp_path, mean=file)
+
+
+def two_processes(script: str, *argv: str) -> None:
+    """Runs a script as torchrun would on two ranks."""
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *(["-c", script] if script else ["-m", "dali_zarr"]), *argv],
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+
+
+def test_two_processes(store, tmp_path):
+    """By torchrun's environment alone, twice in one process, and with torch.distributed; all ranks return the same."""
+    path, values = store
+    script = """
+import json, os, sys
+import dali_zarr, torch.distributed as dist
+path, out = sys.argv[1:]
+found = [dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4) for _ in range(2)]
+dist.init_process_group("gloo", init_method=f"file://{out}/init", rank=int(os.environ["RANK"]), world_size=2)
+found.append(dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4, output=f"{out}/stats.json"))
+dist.barrier()
+dist.destroy_process_group()
+json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
+"""
+    two_processes(script, str(path), str(tmp_path))
+    first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
+    assert first == second and first[0] == first[1] == first[2] == json.loads((tmp_path / "stats.json").read_text())
+    agrees(first[0]["arrays"]["t2m"], reference(values["t2m"]))
+    differences = values["z"].astype("f8")[6:] - values["z"].astype("f8")[:-6]
+    for i in range(3):
+        agrees(first[0]["arrays"]["z"]["tendencies"]["6"]["by_channel"], reference(differences[:, i]), i)
+
+
+def test_command_line(store, tmp_path, capfd):
+    path, _ = store
+    file = tmp_path / "stats.json"
+    two_processes("", "statistics", str(path), "--arrays", "t2m", "z", "--offsets", "0", "6", "--output", str(file), "--quiet")
+    expected = dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6])
+    found = json.loads(file.read_text())
+    assert found["arrays"].keys() == expected["arrays"].keys()
+    by_file, by_function = (one["arrays"]["z"]["tendencies"]["6"]["stddev"] for one in (found, expected))
+    assert np.isclose(by_file, by_function, rtol=1e-12)
+    out, err = capfd.readouterr()
+    assert "level=850" in out and out.count("t2m") == 2 and not err
+
+
+def normalised(path: Path, **arguments: Any) -> np.ndarray:
+    """The first sample of a reader, stacked."""
+    return to_numpy(build(path=path, stack_arrays=True, **arguments).run()[0])[0]
+
+
+def test_a_file_is_what_its_numbers_are(store, stats_file):
+    """In the order of the reader's channels, whichever levels it selects."""
+    path, values = store
+    entries = json.loads(stats_file.read_text())["arrays"]
+    by = entries["z"]["by_channel"]
+    numbers = {
+        key: [by[key][2], by[key][0], entries["lsm"][key], entries["t2m"][key]] for key in ("mean", "stddev")
+    }
+    chosen: dict[str, Any] = {"arrays": ["z", "lsm", "t2m"], "pick": {"level": [2, 0]}}
+    by_file = normalised(path, mean=str(stats_file), stddev=stats_file, **chosen)
+    assert by_file.tobytes() == normalised(path, **numbers, **chosen).tobytes()
+    by_label = normalised(path, mean=str(stats_file), stddev=stats_file, arrays=chosen["arrays"], sel={"level": [500, 1000]})
+    assert by_label.tobytes() == by_file.tobytes()
+
+
+def test_levels_are_found_by_label(store, stats_file, tmp_path):
+    """Also in a store that has them in another order."""
+    path, _ = store
+    other = tmp_path / "other"
+    for name, values, dims in (
+        ("z", np.ones((4, 2, 6, 7), "f4"), DIMS), ("t2m", np.ones((4, 6, 7), "f4"), (DIMS[0], *DIMS[2:])),
+        ("level", np.array([500, 1000], "i4"), ("level",)),
+    ):
+        write_array(other, name, values, dims=dims)
+    by = json.loads(stats_file.read_text())["arrays"]["z"]["by_channel"]["mean"]
+    found = normalised(other, arrays=["z", "t2m"], mean=stats_file)[:2, 0, 0]
+    assert np.array_equal(found, np.float32([1 - by[2], 1 - by[0]]))
+
+
+def test_arrays_that_are_not_stacked_have_one_number(store, stats_file):
+    """Of the selected elements together: here of two levels, or of one."""
+    path, values = store
+    selections: list[tuple[dict[str, Any], list[int]]] = [({"level": [1000, 500]}, [0, 2]), ({"level": 500}, [2])]
+    for sel, levels in selections:
+        sample = to_numpy(build(path=path, arrays=["z"], sel=sel, mean=stats_file, stddev=stats_file, dtype="float64").run()[0])[0]
+        expected = reference(values["z"][:, levels])
+        wanted = (values["z"][0, levels].astype("f8").reshape(sample.shape) - float(expected["mean"])) / float(expected["stddev"])
+        np.testing.assert_allclose(sample, wanted, rtol=1e-9)
+
+
+def test_missing_numbers(store, stats_file, tmp_path):
+    path, _ = store
+    (tmp_path / "other.json").write_text("[1, 2]")
+    few = tmp_path / "few.json"
+    dali_zarr.statistics(path, arrays=["z"], sel={"level": [1000, 850]}, output=few)
+    pooled = tmp_path / "pooled.json"
+    dali_zarr.statistics(path, arrays=["z", "t2m"], channels=[], output=pooled)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"arrays": ["packed"], "mean": stats_file}, "mean: file .*expected statistics of array 'packed', but found the arrays"),
+        ({"arrays": ["z"], "mean": few}, "array 'z': expected statistics of level 500, but found those of 1000, 850"),
+        ({"arrays": ["z"], "stddev": tmp_path / "none.json"}, "stddev: expected numbers or a file of statistics, but .*none.json"),
+        ({"arrays": ["z"], "stddev": tmp_path / "other.json"}, "expected JSON that dali_zarr.statistics wrote"),
+        ({"arrays": ["z", "t2m"], "stack_arrays": True, "mean": pooled}, "'z': expected statistics for each element of 'level'"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            dali_zarr.explain(path=path, **arguments)
+
+
+def test_refused_arguments(store):
+    path, _ = store
+    with pytest.raises(TypeError, match="random_shuffle: expected an argument that selects elements"):
+        dali_zarr.statistics(path, arrays=["z"], random_shuffle=True)
+    with pytest.raises(ValueError, match="weights: expected 'cos_latitude' or None, but found 'area'"):
+        dali_zarr.statistics(path, arrays=["z"], weights="area")
+    with pytest.raises(ValueError, match="channels: expected dimensions of .*, but found 'levels'"):
+        dali_zarr.statistics(path, arrays=["z"], channels="levels")
+
+
+def test_makani(store, stats_file, tmp_path):
+    """global_means.npy and global_stds.npy, of shape (1, channel, 1, 1)."""
+    path, _ = store
+    means, stds = (np.random.default_rng(i).random((1, 4, 1, 1)) + 1 for i in range(2))
+    np.save(tmp_path / "global_means.npy", means)
+    np.save(tmp_path / "global_stds.npy", stds)
+    files = {"mean": tmp_path / "global_means.npy", "stddev": tmp_path / "global_stds.npy"}
+    found = normalised(path, arrays=["t2m", "z"], **files)
+    assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=means.ravel(), stddev=stds.ravel()).tobytes()
+    with pytest.raises(ValueError, match="expected 3 numbers, one for each of the channels of the stack, but found 4"):
+        dali_zarr.explain(path=path, arrays=["t2m", "z"], pick={"level": [0, 1]}, stack_arrays=True, **files)
+
+
+def test_netcdf_by_level(store, tmp_path):
+    """GraphCast's files, whose levels may come in another order."""
+    path, _ = store
+    dataset = xr.Dataset(
+        {"z": ("level", [5.0, 8.5, 10.0, 9.0]), "t2m": ((), 280.0)}, coords={"level": np.array([500, 850, 1000, 925], "i4")},
+    )
+    file = tmp_path / "mean_by_level.nc"
+    dataset.to_netcdf(file)
+    found = normalised(path, arrays=["t2m", "z"], mean=file)
+    assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=[280, 10, 8.5, 5]).tobytes()
+    with pytest.raises(ValueError, match="expected one number, but found one for each of 3 elements of 'level'"):
+        dali_zarr.explain(path=path, arrays=["z"], mean=file)
+
+
+def test_progress(store, capsys):
+    dali_zarr.statistics(store[0], arrays=["z"])
+    assert capsys.readouterr().err == ""
+    dali_zarr.statistics(store[0], arrays=["z"], progress=True, batch_size=8)
+    assert "3 batches" in capsys.readouterr().err or "3/3" in capsys.readouterr().err
+
+
+def test_the_former_name_of_counters():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert dali_zarr.stats() == dali_zarr.counters()
+    assert [(w.category, str(w.message)) for w in caught] == [
+        (DeprecationWarning, "dali_zarr.stats is called dali_zarr.counters now")
+    ]
