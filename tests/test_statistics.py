@@ -308,6 +308,17 @@ def test_refused_arguments(store):
         dali_zarr.statistics(path, arrays=["z"], weights="area")
     with pytest.raises(ValueError, match="channels: expected dimensions of .*, but found 'levels'"):
         dali_zarr.statistics(path, arrays=["z"], channels="levels")
+    with pytest.raises(FileNotFoundError, match="output: expected an existing folder, but found none at"):
+        dali_zarr.statistics(path, arrays=["z"], output=path / "none" / "stats.json")
+
+
+def test_infinite_values(tmp_path):
+    """They have no finite mean: null, which readers refuse."""
+    values = np.random.default_rng(0).random((4, 3, 2)).astype("f4")
+    values[2, 1, 1] = np.inf
+    write_array(tmp_path, "a", values, dims=("time", "y", "x"))
+    entry = dali_zarr.statistics(tmp_path, output=tmp_path / "stats.json")["arrays"]["a"]
+    assert (entry["mean"], entry["stddev"], entry["max"]) == (None, None, None) and entry["min"] == values.min()
 
 
 def test_makani(store, stats_file, tmp_path):
@@ -341,7 +352,8 @@ def test_progress(store, capsys):
     dali_zarr.statistics(store[0], arrays=["z"])
     assert capsys.readouterr().err == ""
     dali_zarr.statistics(store[0], arrays=["z"], progress=True, batch_size=8)
-    assert "3 batches" in capsys.readouterr().err or "3/3" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "3 of 3 batches" in shown or "3/3" in shown
 
 
 def test_the_former_name_of_counters():
