@@ -14,6 +14,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import xarray as xr
+from dali_zarr.__main__ import main
 from support.pipelines import build, to_numpy
 from support.stores import Layout, write_array
 
@@ -192,7 +193,7 @@ def two_processes(script: str, *argv: str) -> None:
     place["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     ranks = [
         subprocess.Popen(
-            [sys.executable, *(["-c", script] if script else ["-m", "dali_zarr"]), *argv],
+            [sys.executable, "-c", script, *argv],
             env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
@@ -200,16 +201,19 @@ def two_processes(script: str, *argv: str) -> None:
     assert [rank.wait(60) for rank in ranks] == [0, 0]
 
 
-def test_two_processes(store, tmp_path):
-    """By torchrun's environment alone, twice in one process, and with torch.distributed; all ranks return the same."""
+def test_two_processes(store, tmp_path, capfd):
+    """By torchrun's environment alone, twice in one process, and with torch.distributed; all ranks return the same. The command
+    prints once."""
     path, values = store
     script = """
 import json, os, sys
-import dali_zarr, torch.distributed as dist
+import dali_zarr, dali_zarr.__main__, torch.distributed as dist
 path, out = sys.argv[1:]
 found = [dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4) for _ in range(2)]
 dist.init_process_group("gloo", init_method=f"file://{out}/init", rank=int(os.environ["RANK"]), world_size=2)
 found.append(dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4, output=f"{out}/stats.json"))
+sys.argv[1:] = ["statistics", path, "--arrays", "t2m", "z", "--output", f"{out}/by_command.json", "--quiet"]
+assert dali_zarr.__main__.main() == 0
 dist.barrier()
 dist.destroy_process_group()
 json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
@@ -217,23 +221,28 @@ json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
     two_processes(script, str(path), str(tmp_path))
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == second and first[0] == first[1] == first[2] == json.loads((tmp_path / "stats.json").read_text())
+    assert json.loads((tmp_path / "by_command.json").read_text())["arrays"].keys() == {"t2m", "z"}
+    out = capfd.readouterr().out
+    assert out.count("t2m") == 1 and out.count("level=850") == 1
     agrees(first[0]["arrays"]["t2m"], reference(values["t2m"]))
     differences = values["z"].astype("f8")[6:] - values["z"].astype("f8")[:-6]
     for i in range(3):
         agrees(first[0]["arrays"]["z"]["tendencies"]["6"]["by_channel"], reference(differences[:, i]), i)
 
 
-def test_command_line(store, tmp_path, capfd):
+def test_command_line(store, tmp_path, capsys, monkeypatch):
     path, _ = store
     file = tmp_path / "stats.json"
-    two_processes("", "statistics", str(path), "--arrays", "t2m", "z", "--offsets", "0", "6", "--output", str(file), "--quiet")
+    words = ["statistics", str(path), "--arrays", "t2m", "z", "--offsets", "0", "6", "--channels", "level", "--output", str(file)]
+    monkeypatch.setattr(sys, "argv", ["dali_zarr", *words, "--json"])
+    assert main() == 0
+    out, err = capsys.readouterr()
+    assert "3 of 3 batches" in err or "3/3" in err
     expected = dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6])
-    found = json.loads(file.read_text())
-    assert found["arrays"].keys() == expected["arrays"].keys()
-    by_file, by_function = (one["arrays"]["z"]["tendencies"]["6"]["stddev"] for one in (found, expected))
-    assert np.isclose(by_file, by_function, rtol=1e-12)
-    out, err = capfd.readouterr()
-    assert "level=850" in out and out.count("t2m") == 2 and not err
+    assert json.loads(out) == json.loads(file.read_text()) == expected
+    monkeypatch.setattr(sys, "argv", ["dali_zarr", *words, "--window", "3", "--quiet"])
+    assert main() == 1
+    assert "statistics: window: expected an argument that selects elements" in capsys.readouterr().err
 
 
 def normalised(path: Path, **arguments: Any) -> np.ndarray:
@@ -308,6 +317,17 @@ def test_refused_arguments(store):
         dali_zarr.statistics(path, arrays=["z"], weights="area")
     with pytest.raises(ValueError, match="channels: expected dimensions of .*, but found 'levels'"):
         dali_zarr.statistics(path, arrays=["z"], channels="levels")
+    with pytest.raises(FileNotFoundError, match="output: expected an existing folder, but found none at"):
+        dali_zarr.statistics(path, arrays=["z"], output=path / "none" / "stats.json")
+
+
+def test_infinite_values(tmp_path):
+    """They have no finite mean: null, which readers refuse."""
+    values = np.random.default_rng(0).random((4, 3, 2)).astype("f4")
+    values[2, 1, 1] = np.inf
+    write_array(tmp_path, "a", values, dims=("time", "y", "x"))
+    entry = dali_zarr.statistics(tmp_path, output=tmp_path / "stats.json")["arrays"]["a"]
+    assert (entry["mean"], entry["stddev"], entry["max"]) == (None, None, None) and entry["min"] == values.min()
 
 
 def test_makani(store, stats_file, tmp_path):
@@ -341,7 +361,8 @@ def test_progress(store, capsys):
     dali_zarr.statistics(store[0], arrays=["z"])
     assert capsys.readouterr().err == ""
     dali_zarr.statistics(store[0], arrays=["z"], progress=True, batch_size=8)
-    assert "3 batches" in capsys.readouterr().err or "3/3" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "3 of 3 batches" in shown or "3/3" in shown
 
 
 def test_the_former_name_of_counters():

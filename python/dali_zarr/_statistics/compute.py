@@ -103,8 +103,13 @@ def statistics(
     Raises:
         TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused.
         RuntimeError: Chunks can't be read.
+        OSError: The file can't be written.
     """
     _check(arguments, weights, device, batch_size)
+    if output is not None and not files.folder(output).is_dir():
+        # Known now rather than after the pass.
+        folder = files.folder(output)
+        raise FileNotFoundError(f"dali_zarr: statistics: output: expected an existing folder, but found none at {folder}")
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **arguments, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.of_operator({name: value for name, value in spec.items() if value is not None})

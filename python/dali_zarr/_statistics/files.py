@@ -49,6 +49,11 @@ class Statistics(dict[str, Any]):
         return "\n".join(line.rstrip() for line in lines)
 
 
+def folder(path: str | os.PathLike[str]) -> Path:
+    """Where a file of that name lies."""
+    return Path(expanded(path)).parent
+
+
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
