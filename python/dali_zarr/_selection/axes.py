@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,10 +31,14 @@ class Axes:
     """See the module. Coordinates are read when they are first asked for, once."""
 
     def __init__(
-        self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str], picks: Mapping[str, list[int]],
+        self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str],
+        picks: Mapping[str, list[int] | None],
     ):
         self.paths, self.arrays, self.dims = paths, arrays, dims
-        self._options, self._picks = options, picks
+        # Dimensions with a pick, also one for each store.
+        self.picked = frozenset(picks)
+        self._options = options
+        self._picks = {dim: indices for dim, indices in picks.items() if indices is not None}
         self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
@@ -52,8 +56,8 @@ class Axes:
         ]
         path = arguments["path"]
         options = dict(option.split("=", 1) for option in _listed(arguments.get("storage_options")))
-        picks = _picks(arguments.get("pick"))
         largest = max(arrays, key=lambda array: len(array.dims))
+        picks = {_named(dim, largest): indices for dim, indices in _picks(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in _listed(arguments.get("dims"))]
         return cls([path] if isinstance(path, str) else list(path), options, arrays, given or list(largest.dims[:1]), picks)
 
@@ -135,12 +139,12 @@ def _named(dim: Any, array: Array) -> str:
     return array.dims[int(text)]
 
 
-def _picks(given: Any) -> dict[str, list[int]]:
-    """The indices that are the same in all stores, by dimension."""
-    found: dict[str, list[int]] = {}
+def _picks(given: Any) -> dict[str, list[int] | None]:
+    """The indices by dimension; None where they aren't the same in all stores, or aren't indices."""
+    found: dict[str, list[int] | None] = {}
     entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
     for dim, indices in entries:
-        listed: list[Any] = indices.split(",") if isinstance(indices, str) else _listed(indices)
-        if all(str(i).strip().lstrip("-").isdigit() for i in listed):
-            found[str(dim)] = [int(i) for i in listed]
+        listed: list[Any] = indices.split(",") if isinstance(indices, str) else list(indices) if isinstance(indices, Iterable) else [indices]
+        are_indices = all(str(i).strip().lstrip("-").isdigit() for i in listed)
+        found[str(dim).strip()] = [int(i) for i in listed] if are_indices else None
     return found
