@@ -85,11 +85,22 @@ class Axes:
             ValueError, RuntimeError, ImportError: They can't be read.
         """
         if (dim, store) not in self._variables:
-            if store not in self._stores:
-                self._stores[store] = stores.Store(self.paths[store], self._options)
             array, length = self._array(dim), self.lengths(dim)[store]
-            self._variables[dim, store] = coordinates.read(self._stores[store], array.name, dim, length)
+            self._variables[dim, store] = coordinates.read(self._store(store), array.name, dim, length)
         return self._variables[dim, store]
+
+    def _store(self, store: int) -> stores.Store:
+        if store not in self._stores:
+            self._stores[store] = stores.Store(self.paths[store], self._options)
+        return self._stores[store]
+
+    def elements(self, name: str, store: int, at: list[npt.NDArray[np.int64]], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Elements of an array at positions, one list for each axis. Of what decodes them only what ``encoding`` has is applied.
+
+        Raises:
+            RuntimeError: They can't be read.
+        """
+        return coordinates.elements(self._store(store), name, at, encoding)
 
     def joined(self) -> Any:
         """xarray's variable with the coordinates of all stores along the axis that joins them, or None where one lacks them."""
@@ -144,7 +155,9 @@ def _picks(given: Any) -> dict[str, list[int] | None]:
     found: dict[str, list[int] | None] = {}
     entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
     for dim, indices in entries:
-        listed: list[Any] = indices.split(",") if isinstance(indices, str) else list(indices) if isinstance(indices, Iterable) else [indices]
+        if isinstance(indices, str):
+            indices = indices.split(",")
+        listed: list[Any] = list(cast(Iterable[Any], indices)) if isinstance(indices, Iterable) else [indices]
         are_indices = all(str(i).strip().lstrip("-").isdigit() for i in listed)
         found[str(dim).strip()] = [int(i) for i in listed] if are_indices else None
     return found
