@@ -189,7 +189,11 @@ def test_the_command_line(era5, capsys, monkeypatch):
         ({"isel": {"time": 3}, "window": [2]}, ValueError, "a single element has no windows"),
         ({"sel": {"time": slice("1999", "2000")}}, ValueError, "the selection is empty"),
         ({"sel": {"level": 500}, "isel": {"level": 1}}, ValueError, "one of both for each dimension, but found two for 'level'"),
-        ({"sel": {"level": 500}, "pick": {"level": [1]}}, ValueError, "expected pick or a selection, but found both|level"),
+        ({"sel": {"level": 500}, "pick": {"level": [1]}}, ValueError, "'level': expected pick or a selection, but found sel too"),
+        ({"isel": {"level": slice(None)}, "pick": "level=4,3,2,1,0"}, ValueError, "'level': expected pick or a selection"),
+        ({"sel": {"level": [500]}, "pick": ["1=4,3,2,1,0"]}, ValueError, "'level': expected pick or a selection"),
+        ({"sel": {"level": 500}, "pick": {1: np.arange(5)}}, ValueError, "'level': expected pick or a selection"),
+        ({"sel": {"time": slice("2020-02-28", None)}, "pick": {"time": range(39, -1, -1)}}, ValueError, "'time': expected pick"),
         ({"sel": {"time": slice(None)}, "roi_start": [2]}, ValueError, "expected roi_start or a selection"),
         ({"isel": {"level": 9}}, IndexError, "index 9 is out of bounds"),
         ({"isel": {"level": 1.5}}, TypeError, "expected integers, a slice or bools, but found 1.5"),
@@ -264,6 +268,40 @@ def test_what_from_xarray_refuses(era5):
         dali_zarr.from_xarray(xr.Dataset({"z": ds.z.variable}))
     with pytest.raises(ValueError, match="isn't a coordinate of 'level' in the store"):
         dali_zarr.from_xarray(ds.assign_coords(level=[1, 2, 3, 4, 5]))
+
+
+CHANGES = {
+    "permuted": lambda ds: ds.isel(longitude=[*range(1, 20), 0]),
+    "reversed": lambda ds: ds.isel(longitude=slice(None, None, -1)),
+    "rolled": lambda ds: ds.roll(longitude=3),
+    "rolled beside its coordinates": lambda ds: ds.roll(time=3),
+    "shifted": lambda ds: ds.shift(level=1, fill_value=0),
+    "exchanged": lambda ds: ds.rename(z="t2m", t2m="z")[["z"]],
+    "without coordinates": lambda ds: ds.drop_vars("latitude").isel(latitude=slice(None, None, -1)),
+    "relabelled": lambda ds: ds.assign_coords(level=ds.level.values[::-1]),
+    "transposed": lambda ds: ds.transpose("level", ...),
+    "expanded": lambda ds: ds.expand_dims("member"),
+    "one by one": lambda ds: ds.isel(level=xr.DataArray([0, 1], dims="p"), latitude=xr.DataArray([0, 1], dims="p")),
+    "filled": lambda ds: ds.where(ds.z > ds.z.mean(), 1.0),
+}
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_datasets_are_refused(era5, change, chunks):
+    if chunks is not None:
+        pytest.importorskip("dask")
+    ds = xr.open_zarr(era5, consolidated=False, chunks=chunks)
+    ds = CHANGES[change](ds if change == "exchanged" else ds[["z"]])
+    with pytest.raises(ValueError, match="^dali_zarr: from_xarray: "):
+        dali_zarr.from_xarray(ds, path=era5)
+
+
+@pytest.mark.parametrize("sel", [{}, {"time": slice("2020-02-28", None, 3), "level": [500, 850]}, {"level": 300}], ids=str)
+def test_from_xarray_without_dask(era5, sel):
+    ds = xr.open_zarr(era5, consolidated=False, chunks=None)[["z"]].isel(time=slice(1, None)).sel(sel)
+    (found,) = read(**dali_zarr.from_xarray(ds))
+    assert (found == ds.z.values).all()
 
 
 def test_from_xarray_decodes(tmp_path):

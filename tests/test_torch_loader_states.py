@@ -63,6 +63,38 @@ def test_set_epoch_of_the_epoch_that_goes_on(path):
     assert numbers(other) == epochs[2]
 
 
+@pytest.mark.parametrize("batch_size", [STEPS, 12, 8], ids="batch_size={}".format)
+@pytest.mark.parametrize("drop_last", [False, True], ids=["", "drop_last"])
+def test_any_epoch_of_few_batches(path, batch_size, drop_last):
+    """set_epoch gives the epoch asked for, however few batches epochs have, and a state keeps it."""
+    how = {"random_shuffle": True, "batch_size": batch_size, "drop_last": drop_last}
+    straight = make(path, **how)
+    epochs = [numbers(straight) for _ in range(6)]
+    for start in (None, 0, 1):
+        for wanted in range(6):
+            loader = make(path, **how)
+            if start is not None:
+                loader.set_epoch(start)
+                assert numbers(loader) == epochs[start] and loader.epoch == start
+            loader.set_epoch(wanted)
+            other = make(path, **how)
+            other.load_state_dict(loader.state_dict())
+            assert other.epoch == wanted
+            for one in (loader, other):
+                assert numbers(one) == epochs[wanted] and one.epoch == wanted, (start, wanted)
+
+
+def test_an_epoch_of_which_nothing_is_left(path):
+    """A rest that is too small for drop_last is passed over, not repeated."""
+    loader = make(path, batch_size=4)
+    for step, _ in enumerate(loader, 1):
+        if step == 5:
+            break
+    other = make(path, batch_size=8, drop_last=True)
+    other.load_state_dict(loader.state_dict())
+    assert [len(numbers(other)) for _ in range(3)] == [0, 2, 2]
+
+
 def test_random_operators_go_on(path):
     """On the same rank a transform's random numbers are those of the straight run."""
     from nvidia.dali import fn

@@ -71,6 +71,8 @@ class BaseLoader(Generic[B]):
         """The number of the epoch that the last batch came from; before the first one, of the epoch that comes."""
         if self._last_epoch is not None:
             return self._last_epoch
+        if self._next_epoch is not None:
+            return self._next_epoch
         part = self._reading.course.part()
         return part.epoch + (part.done >= self._batches(part))
 
@@ -110,7 +112,7 @@ class BaseLoader(Generic[B]):
             self._last_epoch = part.epoch
             yield batch
         if turn == self._turn:
-            self._finish()
+            self._finish(part.epoch)
 
     def _begin(self) -> None:
         """Goes to the beginning of the epoch that is to be iterated over."""
@@ -123,14 +125,13 @@ class BaseLoader(Generic[B]):
         if wanted == part.epoch and goes_on:
             return
         if wanted == part.epoch + 1 and part.batches - part.done <= _FEW:
-            self._finish()
+            self._finish(part.epoch)
         else:
             self._go_to(wanted)
 
-    def _finish(self) -> None:
-        """Leaves out what padding and ``drop_last`` leave of an epoch."""
-        part = self._reading.course.part()
-        for _ in range(part.batches - part.done if part.done else 0):
+    def _finish(self, epoch: int) -> None:
+        """Leaves out what iterations, padding and ``drop_last`` leave of an epoch."""
+        while self._reading.course.part().epoch == epoch:
             self._reading.next(_nothing, 0)
 
     def _go_to(self, epoch: int) -> None:

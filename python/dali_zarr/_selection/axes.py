@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,10 +31,14 @@ class Axes:
     """See the module. Coordinates are read when they are first asked for, once."""
 
     def __init__(
-        self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str], picks: Mapping[str, list[int]],
+        self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str],
+        picks: Mapping[str, list[int] | None],
     ):
         self.paths, self.arrays, self.dims = paths, arrays, dims
-        self._options, self._picks = options, picks
+        # Dimensions with a pick, also one for each store.
+        self.picked = frozenset(picks)
+        self._options = options
+        self._picks = {dim: indices for dim, indices in picks.items() if indices is not None}
         self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
@@ -52,8 +56,8 @@ class Axes:
         ]
         path = arguments["path"]
         options = dict(option.split("=", 1) for option in _listed(arguments.get("storage_options")))
-        picks = _picks(arguments.get("pick"))
         largest = max(arrays, key=lambda array: len(array.dims))
+        picks = {_named(dim, largest): indices for dim, indices in _picks(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in _listed(arguments.get("dims"))]
         return cls([path] if isinstance(path, str) else list(path), options, arrays, given or list(largest.dims[:1]), picks)
 
@@ -81,11 +85,22 @@ class Axes:
             ValueError, RuntimeError, ImportError: They can't be read.
         """
         if (dim, store) not in self._variables:
-            if store not in self._stores:
-                self._stores[store] = stores.Store(self.paths[store], self._options)
             array, length = self._array(dim), self.lengths(dim)[store]
-            self._variables[dim, store] = coordinates.read(self._stores[store], array.name, dim, length)
+            self._variables[dim, store] = coordinates.read(self._store(store), array.name, dim, length)
         return self._variables[dim, store]
+
+    def _store(self, store: int) -> stores.Store:
+        if store not in self._stores:
+            self._stores[store] = stores.Store(self.paths[store], self._options)
+        return self._stores[store]
+
+    def elements(self, name: str, store: int, at: list[npt.NDArray[np.int64]], encoding: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Elements of an array at positions, one list for each axis. Of what decodes them only what ``encoding`` has is applied.
+
+        Raises:
+            RuntimeError: They can't be read.
+        """
+        return coordinates.elements(self._store(store), name, at, encoding)
 
     def joined(self) -> Any:
         """xarray's variable with the coordinates of all stores along the axis that joins them, or None where one lacks them."""
@@ -135,12 +150,14 @@ def _named(dim: Any, array: Array) -> str:
     return array.dims[int(text)]
 
 
-def _picks(given: Any) -> dict[str, list[int]]:
-    """The indices that are the same in all stores, by dimension."""
-    found: dict[str, list[int]] = {}
+def _picks(given: Any) -> dict[str, list[int] | None]:
+    """The indices by dimension; None where they aren't the same in all stores, or aren't indices."""
+    found: dict[str, list[int] | None] = {}
     entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
     for dim, indices in entries:
-        listed: list[Any] = indices.split(",") if isinstance(indices, str) else _listed(indices)
-        if all(str(i).strip().lstrip("-").isdigit() for i in listed):
-            found[str(dim)] = [int(i) for i in listed]
+        if isinstance(indices, str):
+            indices = indices.split(",")
+        listed: list[Any] = list(cast(Iterable[Any], indices)) if isinstance(indices, Iterable) else [indices]
+        are_indices = all(str(i).strip().lstrip("-").isdigit() for i in listed)
+        found[str(dim).strip()] = [int(i) for i in listed] if are_indices else None
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,21 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
             f"{found.shape[0]}"
         )
     return decoded(dim, np.asarray(found[:]), _attributes(found))
+
+
+def elements(store: Store, name: str, at: list[Any], encoding: Mapping[str, Any]) -> Any:
+    """Elements of an array at positions, one list for each axis, decoded by those attributes that are in ``encoding``.
+
+    Raises:
+        RuntimeError: They can't be read.
+    """
+    found = store.array(name)
+    if found is None:
+        store.check(name)
+        found = store.array("")
+    values = np.atleast_1d(found.vindex[tuple(at)] if at else found[()])
+    attributes = {key: value for key, value in _attributes(found).items() if key in encoding}
+    return np.asarray(decoded("_point", values, attributes).values)
 
 
 def _attributes(array: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import _arguments
 from .._arguments.types import Paths, StorageOptions
+from . import origins
 from .axes import Axes
 from .lookup import Positions
 
@@ -23,7 +24,8 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
         ds = xr.open_zarr("era5.zarr").sel(level=[500, 850], time=slice("2015", "2017"))[["z", "t2m"]]
         loader = Loader(**dali_zarr.from_xarray(ds), batch_size=16)
 
-    The dataset's coordinates are matched against those of its store; its values aren't looked at.
+    The dataset's coordinates are matched against those of its store. Its variables must still be parts of the store's arrays of
+    the same name at these positions; of dask's arrays some elements are read and compared.
 
     Args:
         dataset: Opened by ``xarray.open_zarr`` and selected; nothing must have been computed with it.
@@ -50,6 +52,8 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
         found["storage_options"] = storage_options
     axes = Axes.of_reader(_arguments.of_places(found))
     isel = {dim: indexer for dim in axes.names() if (indexer := _selected(dataset, dim, axes)) is not None}
+    for array in axes.arrays:
+        origins.check(axes, array, dataset[array.name].variable, isel, path is None)
     if isel:
         found["isel"] = isel
     if any(name in dataset[array].encoding for array in names for name in _PACKED):

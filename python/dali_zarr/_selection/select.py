@@ -46,6 +46,11 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, selection in selections.items():
         for dim, indexer in selection.items():
             _check_dim(name, dim, axes)
+            if dim in axes.picked:
+                raise ValueError(
+                    f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
+                    "all elements, not among those picked: give the positions of all that is wanted in pick, or all in sel or isel"
+                )
             if dim in axes.dims and not isinstance(indexer, slice) and np.ndim(indexer):
                 raise ValueError(
                     f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
@@ -184,9 +189,6 @@ def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
     picks: dict[str, Any] = dict(cast(Mapping[str, Any], given)) if isinstance(given, Mapping) else {}
     if given and not isinstance(given, Mapping):
         raise TypeError("zarr_reader: pick: expected a dictionary where sel or isel is given too")
-    for dim in new:
-        if dim in picks:
-            raise ValueError(f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found both")
     return picks | new
 
 
