@@ -53,14 +53,18 @@ def _bars(plt: Any, rows: list[dict[str, Any]], machine: str) -> Any:
         for x, row in enumerate(mine):
             axis.text(x - 0.27, row["delivered_gbps"], f"{row['ratio']:.3f}", ha="center", va="bottom", fontsize=8)
         asked = max(row["asked_gbps"] for row in mine)
-        # Loading alone may be many times as fast; what matters is near what training asks for.
+        # Loading alone may be many times as fast; what matters is near what training asks for. A bar that is cut has its number.
         axis.set_ylim(0, 2.2 * asked)
+        for x, row in enumerate(mine):
+            if (alone := row.get(keys["loading only"], 0.0)) > 2.2 * asked:
+                axis.text(x, 2.15 * asked, f"{alone:.0f}", ha="center", va="top", fontsize=8, color="white")
         axis.set_xticks(range(len(mine)), [_label(row) for row in mine], fontsize=8)
         axis.set_ylabel("GB/s delivered")
         axis.set_title(f"{demand}: the model asks for {mine[0]['asked_gbps']:.1f} GB/s", fontsize=10)
-    axes[0, 0].legend(ncols=3, fontsize=8, loc="upper right")
     figure.suptitle(f"Training; the number is real / synthetic\n{machine}", fontsize=10)
-    figure.tight_layout()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=3, fontsize=8, loc="lower center")
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
     return figure
 
 
