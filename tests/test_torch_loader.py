@@ -314,3 +314,41 @@ def test_wrong_arguments(path):
     with pytest.raises(ValueError, match="expected an array 'x'"):
         make(path, arrays=["x"])
     assert Path(dali_zarr.__file__).exists()
+
+
+@pytest.fixture(scope="module")
+def years(tmp_path_factory):
+    """Two stores with the same levels in another order."""
+    found = []
+    for year, levels in ((0, [1000, 500, 850]), (1, [500, 850, 1000])):
+        path = tmp_path_factory.mktemp("years") / f"y{year}.zarr"
+        values = np.array(levels)[None] + year * 10000 + np.arange(3)[:, None]
+        write_array(path, "z", values.astype("float32"), dims=("time", "level"))
+        write_array(path, "level", np.array(levels), dims=("level",))
+        write_array(path, "time", np.arange(3) + 3 * year, dims=("time",))
+        found.append(path)
+    return found
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"sel": {"level": 500}}, {"pick": {"level": [[1, 2], [0, 1]]}, "dims": ["time", "level"]}],
+    ids=str,
+)
+def test_labels_of_stores_in_another_order(years, args):
+    pytest.importorskip("xarray")
+    levels = []
+    for batch in make(years, arrays=["z"], batch_size=5, **args):
+        found = batch["z"].numpy().reshape(-1)
+        assert (batch.coords["level"] == (found % 10000 - batch.coords["time"] % 3)).all()
+        levels += batch.coords["level"].tolist()
+    assert set(levels) == ({500} if len(levels) == 6 else {500, 850})
+
+
+def test_no_labels_across_stores_in_another_order(years):
+    pick = {"level": [[0, 1], [0, 1]]}
+    how = {"arrays": ["z"], "pick": pick, "window": [2, -1], "dims": ["time", "level"], "batch_size": 1}
+    first, across, last = make(years, **how)
+    assert first.coords["level"].tolist() == [[1000, 500]] and last.coords["level"].tolist() == [[500, 850]]
+    with pytest.raises(AttributeError, match="other coordinates along 'level'"):
+        _ = across.coords

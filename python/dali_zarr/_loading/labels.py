@@ -17,13 +17,17 @@ class Labels:
     def __init__(self, arguments: Mapping[str, Any]):
         self._arguments = arguments
         self._axes: Axes | None = None
-        self._values: dict[str, npt.NDArray[Any] | None] = {}
+        # One array for all stores, or one for each.
+        self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
 
     def of(self, index: npt.NDArray[np.int64], offset: int) -> dict[str, npt.NDArray[Any]]:
         """Labels by dimension, of samples that start at ``index`` (sample, dimension), plus ``offset`` along the first one.
 
         Their shape is (sample,), or (sample, window) along dimensions that have windows. Elements that the store doesn't have
         are NaT or NaN. Dimensions without coordinates have positions.
+
+        Raises:
+            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
         """
         if self._axes is None:
             self._axes = Axes.of_reader(self._arguments)
@@ -36,11 +40,48 @@ class Labels:
             if window[i]:
                 length = window[i] if window[i] > 0 else axes.region_length(i, self._arguments)
                 place = place[:, None] + np.arange(length) * stride[i]
-            if dim not in self._values:
-                self._values[dim] = axes.coordinates(dim)
-            values = self._values[dim]
-            found[dim] = place if values is None else _taken(values, place)
+            values = self._coordinates(axes, i)
+            if values is None:
+                found[dim] = place
+            elif len(values) == 1:
+                found[dim] = _taken(values[0], place)
+            else:
+                stores = self._stores_of(axes, dim, index, offset)
+                found[dim] = _of_stores(values, stores, place)
         return found
+
+    def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
+        dim = axes.dims[i]
+        if dim not in self._values:
+            if i == 0:
+                joined = axes.coordinates(dim)
+                self._values[dim] = None if joined is None else [joined]
+            else:
+                values = axes.coordinates_by_store(dim)
+                same = values is not None and all(np.array_equal(one, values[0]) for one in values)
+                self._values[dim] = values[:1] if values is not None and same else values
+        return self._values[dim]
+
+    def _stores_of(self, axes: Axes, dim: str, index: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
+        """Which store each sample is in."""
+        window, stride = axes.listed("window", self._arguments, 0)[0], axes.listed("stride", self._arguments, 1)[0]
+        if window < 0:
+            window = axes.region_length(0, self._arguments)
+        first = index[:, 0] + offset
+        stores = axes.store_of(first[:, None] + np.arange(max(window, 1)) * stride)
+        if (stores != stores[:, :1]).any():
+            raise AttributeError(
+                f"dali_zarr: coords: the stores have other coordinates along {dim!r}, and a sample reaches from one store into the "
+                "next, so it has no labels along it; use cross_stores=False, or look labels up by batch.index"
+            )
+        return stores[:, 0]
+
+
+def _of_stores(
+    values: list[npt.NDArray[Any]], stores: npt.NDArray[np.int64], place: npt.NDArray[np.int64],
+) -> npt.NDArray[Any]:
+    parts = [_taken(values[store], place[at : at + 1]) for at, store in enumerate(stores)]
+    return np.concatenate(parts) if parts else _taken(values[0], place)
 
 
 def _taken(values: npt.NDArray[Any], place: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -32,13 +32,12 @@ class Axes:
 
     def __init__(
         self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str],
-        picks: Mapping[str, list[int] | None],
+        picks: Mapping[str, list[list[int]]],
     ):
         self.paths, self.arrays, self.dims = paths, arrays, dims
-        # Dimensions with a pick, also one for each store.
-        self.picked = frozenset(picks)
-        self._options = options
-        self._picks = {dim: indices for dim, indices in picks.items() if indices is not None}
+        # One list for all stores, or one for each; those that are one for all.
+        self.picks, self._options = picks, options
+        self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
         self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
 
@@ -110,13 +109,36 @@ class Axes:
         return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
 
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
-        """The coordinates as NumPy has them, along the joined axis those of all stores; None where there are none."""
-        count = len(self.paths) if self.is_joined and dim == self.dims[0] else 1
-        found = [self.variable(dim, store) for store in range(count)]
-        if any(variable is None for variable in found):
+        """The coordinates along the first of ``dims`` as NumPy has them, those of all stores; None where one has none."""
+        found = [self._coordinates(dim, store) for store in range(len(self.paths))]
+        if any(one is None for one in found) or (dim in self.picks and dim not in self._picks):
             return None
-        joined = np.concatenate([np.asarray(variable.values) for variable in found])
+        joined = np.concatenate([one for one in found if one is not None])
         return joined[self._picks[dim]] if dim in self._picks else joined
+
+    def coordinates_by_store(self, dim: str) -> list[npt.NDArray[Any]] | None:
+        """The coordinates along another dimension that samples have in each store, after ``pick``; None where one has none."""
+        found: list[npt.NDArray[Any]] = []
+        for store in range(len(self.paths)):
+            one = self._coordinates(dim, store)
+            if one is None:
+                return None
+            found.append(one[self.picks[dim][store % len(self.picks[dim])]] if dim in self.picks else one)
+        return found
+
+    def _coordinates(self, dim: str, store: int) -> npt.NDArray[Any] | None:
+        variable = self.variable(dim, store)
+        return None if variable is None else np.asarray(variable.values)
+
+    def store_of(self, place: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """In which store elements along the first of ``dims`` are; for those outside, the nearest one."""
+        dim = self.dims[0]
+        if dim in self._picks:
+            chosen = np.asarray(self._picks[dim])
+            place = chosen[np.clip(place, 0, len(chosen) - 1)]
+            place = np.where(place < 0, place + sum(self.lengths(dim)), place)
+        ends = np.cumsum(self.lengths(dim))
+        return np.minimum(np.searchsorted(ends, place, side="right"), len(ends) - 1)
 
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:
         """An argument "for each of dims"."""
@@ -126,8 +148,8 @@ class Axes:
     def axis_length(self, i: int) -> int:
         """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
         dim = self.dims[i]
-        if dim in self._picks:
-            return len(self._picks[dim])
+        if self.picks.get(dim):
+            return len(self.picks[dim][0])
         lengths = self.lengths(dim)
         return sum(lengths) if self.is_joined and i == 0 else lengths[0]
 
@@ -150,14 +172,18 @@ def _named(dim: Any, array: Array) -> str:
     return array.dims[int(text)]
 
 
-def _picks(given: Any) -> dict[str, list[int] | None]:
-    """The indices by dimension; None where they aren't the same in all stores, or aren't indices."""
-    found: dict[str, list[int] | None] = {}
+def _picks(given: Any) -> dict[str, list[list[int]]]:
+    """The indices by dimension: one list for all stores, or one for each; none where they aren't indices."""
     entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
-    for dim, indices in entries:
-        if isinstance(indices, str):
-            indices = indices.split(",")
-        listed: list[Any] = list(cast(Iterable[Any], indices)) if isinstance(indices, Iterable) else [indices]
-        are_indices = all(str(i).strip().lstrip("-").isdigit() for i in listed)
-        found[str(dim).strip()] = [int(i) for i in listed] if are_indices else None
-    return found
+    return {str(dim).strip(): _lists(indices) for dim, indices in entries}
+
+
+def _lists(indices: Any) -> list[list[int]]:
+    if isinstance(indices, str):
+        indices = [part.split(",") for part in indices.split("|")]
+    items = list(cast(Iterable[Any], indices)) if isinstance(indices, Iterable) else [indices]
+    nested = all(isinstance(item, Iterable) and not isinstance(item, str) for item in items)
+    lists = [list(cast(Iterable[Any], item)) for item in items] if nested else [items]
+    if not all(str(i).strip().lstrip("-").isdigit() for one in lists for i in one):
+        return []
+    return [[int(i) for i in one] for one in lists]

@@ -46,7 +46,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, selection in selections.items():
         for dim, indexer in selection.items():
             _check_dim(name, dim, axes)
-            if dim in axes.picked:
+            if dim in axes.picks:
                 raise ValueError(
                     f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
                     "all elements, not among those picked: give the positions of all that is wanted in pick, or all in sel or isel"
