@@ -352,3 +352,11 @@ def test_no_labels_across_stores_in_another_order(years):
     assert first.coords["level"].tolist() == [[1000, 500]] and last.coords["level"].tolist() == [[500, 850]]
     with pytest.raises(AttributeError, match="other coordinates along 'level'"):
         _ = across.coords
+
+
+@pytest.mark.parametrize("args", [{}, {"window": [2]}, {"dims": ["time", "level"]}, {"sel": {"time": slice(1, 4)}}], ids=str)
+def test_stores_with_other_coordinates_are_refused(years, args):
+    pytest.importorskip("xarray")
+    with pytest.raises(ValueError, match=r"along 'level', but element 0 is 1000 in .*y0.zarr and 500 in .*y1.zarr; choose labels"):
+        make(years, arrays=["z"], **args)
+    assert len(make(years, arrays=["z"], isel={"level": slice(None)}, batch_size=6)) == 1, "as it was asked for"

@@ -200,3 +200,16 @@ def check_schedule(path, rng, number):
             else:
                 assert len(set(seen)) == len(seen) < STEPS, (number, log)
                 break
+
+
+def test_values_of_other_types(path):
+    """The message names the argument."""
+    for size, kind in (("16", TypeError), (2.5, TypeError), (True, TypeError), (0, ValueError)):
+        with pytest.raises(kind, match="dali_zarr: batch_size: expected"):
+            make(path, batch_size=size)
+    loader = make(path)
+    for epoch in ("1", 1.0, None, True):
+        with pytest.raises(TypeError, match="set_epoch: expected an integer"):
+            loader.set_epoch(epoch)
+    with pytest.raises(TypeError, match="load_state_dict: expected the state of a loader, but found NoneType"):
+        loader.load_state_dict(None)

@@ -154,6 +154,7 @@ class Loader:
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
         self._labels = Labels(given)
+        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
         names = _arguments.array_names(given)
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):

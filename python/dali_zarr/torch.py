@@ -139,6 +139,7 @@ class Loader(BaseLoader[Batch]):
         told = tuple(given.pop("offsets", ()))
         self._return_index = return_index
         self._labels = Labels(given)
+        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
         plan = Plan(
             arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
             device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,28 @@ class Labels:
         self._axes: Axes | None = None
         # One array for all stores, or one for each.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
+
+    def check_stores(self, selected: Collection[str]) -> None:
+        """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
+        position would mean another thing in each. Coordinates that can't be read aren't compared."""
+        if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
+            return
+        axes = self._axes = Axes.of_reader(self._arguments)
+        for dim in axes.names():
+            if dim == axes.dims[0] or dim in selected or dim in axes.picks:
+                continue
+            try:
+                values = axes.coordinates_by_store(dim) or []
+            except (ImportError, RuntimeError, ValueError):
+                continue
+            for store, one in enumerate(values):
+                if one.shape == values[0].shape and not _equal(one, values[0]):
+                    at = next(i for i in range(len(one)) if not _equal(one[i : i + 1], values[0][i : i + 1]))
+                    raise ValueError(
+                        f"dali_zarr: path: expected stores with the same coordinates along {dim!r}, but element {at} is "
+                        f"{values[0][at]!s} in {axes.paths[0]} and {one[at]!s} in {axes.paths[store]}; choose labels with "
+                        f"sel={{{dim!r}: ...}}, which are looked up in each store, or positions with isel"
+                    )
 
     def of(self, index: npt.NDArray[np.int64], offset: int) -> dict[str, npt.NDArray[Any]]:
         """Labels by dimension, of samples that start at ``index`` (sample, dimension), plus ``offset`` along the first one.
@@ -75,6 +97,12 @@ class Labels:
                 "next, so it has no labels along it; use cross_stores=False, or look labels up by batch.index"
             )
         return stores[:, 0]
+
+
+def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return np.array_equal(one, other) or (
+        one.dtype.kind in "fmM" and other.dtype.kind in "fmM" and np.array_equal(one, other, equal_nan=True)
+    )
 
 
 def _of_stores(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import operator
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from . import checkpoint as checkpoints
 from .epochs import Part
@@ -31,6 +32,11 @@ class BaseLoader(Generic[B]):
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
         """
+        size: Any = plan.batch_size
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+            raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
+        if operator.index(size) < 1:
+            raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
         if drop_last and pad_last_batch:
             raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
         self._plan = plan
@@ -78,6 +84,10 @@ class BaseLoader(Generic[B]):
 
     def set_epoch(self, epoch: int) -> None:
         """Has the next iteration be this epoch, whose order depends on seed and number alone."""
+        given: Any = epoch
+        if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+            raise TypeError(f"dali_zarr: set_epoch: expected an integer, but found {given!r}")
+        epoch = operator.index(given)
         if epoch < 0:
             raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
         self._next_epoch = epoch
@@ -168,6 +178,9 @@ class BaseLoader(Generic[B]):
         Raises:
             ValueError: It isn't a loader's state, or one of a loader of other samples; the message says what differs.
         """
+        given: Any = state
+        if not isinstance(given, Mapping):
+            raise TypeError(f"dali_zarr: load_state_dict: expected the state of a loader, but found {type(given).__name__}")
         if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
         template = self._reading.checkpoint()

@@ -109,8 +109,8 @@ class Axes:
         return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
 
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
-        """The coordinates along the first of ``dims`` as NumPy has them, those of all stores; None where one has none."""
-        found = [self._coordinates(dim, store) for store in range(len(self.paths))]
+        """The coordinates as NumPy has them, along the first of ``dims`` of all stores, else of the first; None where one has none."""
+        found = [self._coordinates(dim, store) for store in range(len(self.paths) if dim == self.dims[0] else 1)]
         if any(one is None for one in found) or (dim in self.picks and dim not in self._picks):
             return None
         joined = np.concatenate([one for one in found if one is not None])

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .axes import Array, Axes
+from .stores import needed
 
 Indices = npt.NDArray[np.int64]
 
@@ -106,10 +107,9 @@ def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> 
         for axis, one in enumerate(spread)
     ]
     places = np.concatenate(rows) if rows else np.zeros((1, 0), np.int64)
-    points = {dim: ("_point", places[:, at]) for at, dim in enumerate(variable.dims)}
-    import xarray
-
-    found = np.atleast_1d(variable.isel({dim: xarray.Variable(*value) for dim, value in points.items()}).values)
+    # One by one: vectorised indices fail over chunks of different lengths.
+    dask = needed("dask", "from_xarray of arrays of dask's")
+    found = np.array(dask.compute(*(variable.data[tuple(place)] for place in places.tolist())))
     columns = iter(places.T)
     at = [one[next(columns)] if one.ndim else np.full(len(places), int(one)) for one in wanted]
     stored = _stored(axes, array, at, variable.encoding)
