@@ -109,8 +109,8 @@ class Axes:
         return stores.needed("xarray", "selecting by label").Variable.concat(found, self.dims[0])
 
     def coordinates(self, dim: str) -> npt.NDArray[Any] | None:
-        """The coordinates as NumPy has them: along the first of ``dims`` those of all stores, else those of the first one. None where
-        one has none."""
+        """The coordinates as NumPy has them: along the first of ``dims`` those of all stores, else those of the first one. None
+        where one has none."""
         found = [self._coordinates(dim, store) for store in range(len(self.paths) if dim == self.dims[0] else 1)]
         if any(one is None for one in found) or (dim in self.picks and dim not in self._picks):
             return None
