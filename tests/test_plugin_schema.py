@@ -198,5 +198,5 @@ def test_numbers_have_double_precision(store, mean, api):
 
 
 def test_wrong_numbers_are_refused(store):
-    with pytest.raises(TypeError, match="mean: expected numbers"):
+    with pytest.raises(ValueError, match="mean: expected numbers or a file of statistics, but 'much' can't be read"):
         build(path=store, arrays=["a"], mean="much")

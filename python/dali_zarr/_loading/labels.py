@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
 def _of_stores(
     values: list[npt.NDArray[Any]], stores: npt.NDArray[np.int64], place: npt.NDArray[np.int64],
 ) -> npt.NDArray[Any]:
-    parts = [_taken(values[store], place[at : at + 1]) for at, store in enumerate(stores)]
+    parts = [_taken(values[store], place[at : at + 1]) for at, store in enumerate(cast("list[int]", stores.tolist()))]
     return np.concatenate(parts) if parts else _taken(values[0], place)
 
 

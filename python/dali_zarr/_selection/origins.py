@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -96,11 +96,13 @@ def _of_keys(keys: list[Any], lengths: list[int]) -> list[Indices]:
 
 def _compare(axes: Axes, array: Array, variable: Any, wanted: list[Indices]) -> None:
     """Raises ValueError where sampled elements aren't the store's."""
-    shape = variable.shape
+    shape = cast("tuple[int, ...]", variable.shape)
     if 0 in shape or shape != tuple(len(one) for one in wanted if one.ndim):
         raise ValueError(f"dali_zarr: from_xarray: {array.name!r}: its shape {shape} isn't that of the selection")
     rng = np.random.default_rng(0)
-    spread = [np.unique(np.linspace(0, length - 1, min(length, _SAMPLED)).astype(np.int64)) for length in shape]
+    spread: list[npt.NDArray[np.int64]] = [
+        np.unique(np.linspace(0, length - 1, min(length, _SAMPLED)).astype(np.int64)) for length in shape
+    ]
     # Along each axis a spread of elements, at random places along the others.
     rows = [
         np.stack([one if at == axis else rng.integers(0, length, len(one)) for at, length in enumerate(shape)], 1)

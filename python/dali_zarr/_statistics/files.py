@@ -34,7 +34,7 @@ class Statistics(dict[str, Any]):
         partial.replace(target)
 
     def __str__(self) -> str:
-        rows = [("", *_KEYS)]
+        rows: list[tuple[str, ...]] = [("", *_KEYS)]
         for name, entry in cast(dict[str, Any], self["arrays"]).items():
             for suffix, part in [("", entry), *((f" {int(o):+d}", part) for o, part in entry["tendencies"].items())]:
                 rows.append((name + suffix, *(_shown(part[key]) for key in _KEYS)))
@@ -292,7 +292,7 @@ class _NetCdf(_File):
         there: list[str] = [str(dim) for dim in variable.dims]
         order = sorted(range(len(there)), key=lambda n: dims.index(there[n]) if there[n] in dims else len(dims))
         for n, dim in enumerate(there):
-            labels = [float(v) for v in variable[dim].values] if dim in variable.coords else None
+            labels: list[float | str] | None = [float(v) for v in variable[dim].values] if dim in variable.coords else None
             places = _places(selected, array, Axis(dim, list(range(numbers.shape[n])), labels))
             if dim not in dims and len(places) > 1:
                 raise ValueError(
