@@ -127,10 +127,17 @@ def _decoded(path: Path) -> dict[str, np.ndarray | None]:
     return found
 
 
+def _is_beyond(value, dtype):
+    """Whether a float is no integer that the type has."""
+    if dtype.kind not in "iu" or not isinstance(value, float):
+        return False
+    return not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+
+
 @given(data=st.data())
 def test_random_attributes(device, data):
     version = data.draw(st.sampled_from([2, 3]))
-    told = {}
+    told, beyond = {}, []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         group = {"zarr_format": version} | ({"node_type": "group", "attributes": {}} if version == 3 else {})
@@ -144,7 +151,10 @@ def test_random_attributes(device, data):
             values = values.astype(values.dtype.newbyteorder(">" if big else "<"))
             _write(path, version, f"a{i}", dtype, fill, attributes, values)
             told[f"a{i}"] = f"v{version} {values.dtype.str} fill {fill} {attributes}"
-        expected = _decoded(path)
+            if version == 3 and _is_beyond(attributes.get("_FillValue"), values.dtype):
+                beyond.append(f"a{i}")
+        # NumPy casts such a fill value to any integer, by chance.
+        expected = _decoded(path) | dict.fromkeys(beyond)
         for name in (name for name, values in expected.items() if values is None):
             with pytest.raises((ValueError, TypeError), match="zarr_reader|mask_and_scale"):
                 build(device, 1, path=path, arrays=[name], mask_and_scale=True)
