@@ -153,8 +153,8 @@ def test_random_attributes(device, data):
             told[f"a{i}"] = f"v{version} {values.dtype.str} fill {fill} {attributes}"
             if version == 3 and _is_beyond(attributes.get("_FillValue"), values.dtype):
                 beyond.append(f"a{i}")
-        # NumPy casts such a fill value to any integer, by chance.
-        expected = _decoded(path) | dict.fromkeys(beyond)
+        # NumPy casts such a fill value to any integer, by chance. What the reader does isn't compared with that.
+        expected = {name: values for name, values in _decoded(path).items() if name not in beyond}
         for name in (name for name, values in expected.items() if values is None):
             with pytest.raises((ValueError, TypeError), match="zarr_reader|mask_and_scale"):
                 build(device, 1, path=path, arrays=[name], mask_and_scale=True)
