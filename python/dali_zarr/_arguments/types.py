@@ -36,29 +36,34 @@ DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["auto", "posix", "gds"]
 
 
-class SampleArguments(TypedDict, total=False):
-    """Those that say what is read, and how samples are cut."""
+class ElementArguments(TypedDict, total=False):
+    """Those that say which elements of the arrays there are, and what values they have."""
 
     storage_options: StorageOptions | None
-    arrays: Names | None
     sel: Selection | None
     isel: Selection | None
     method: Method | None
     tolerance: Any
     pick: Pick | None
     dims: Names | None
-    window: Integers | None
-    step: Integers | None
-    random_crop: Names | None
-    stride: Integers | None
     roi_start: Integers | None
     roi_end: Integers | None
     breaks: Integers | None
     cross_stores: bool
+    mask_and_scale: bool
+
+
+class SampleArguments(ElementArguments, total=False):
+    """Those that say what is read, and how samples are cut."""
+
+    arrays: Names | None
+    window: Integers | None
+    step: Integers | None
+    random_crop: Names | None
+    stride: Integers | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float
     stack_arrays: bool
-    mask_and_scale: bool
     mean: Statistics | None
     stddev: Statistics | None
     dtype: DType | None

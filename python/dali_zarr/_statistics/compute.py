@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments
-from .._arguments.types import Bytes, DecodeDevice, Integers, Io, Method, Names, Path, Paths, Pick, Selection, StorageOptions
+from .._arguments.types import ElementArguments, Integers, Names, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
@@ -26,34 +26,8 @@ _LATITUDES = ("latitude", "lat", "rlat", "nav_lat")
 _BLOCK = 1 << 21
 
 
-class StatisticsArguments(TypedDict, total=False):
+class StatisticsArguments(ElementArguments, ResourceArguments, total=False):
     """Those of the reader's arguments that say which elements there are, and how chunks are read."""
-
-    storage_options: StorageOptions | None
-    sel: Selection | None
-    isel: Selection | None
-    method: Method | None
-    tolerance: Any
-    pick: Pick | None
-    dims: Names | None
-    roi_start: Integers | None
-    roi_end: Integers | None
-    breaks: Integers | None
-    cross_stores: bool
-    mask_and_scale: bool
-    decode_device: DecodeDevice
-    prefetch_queue_depth: int | None
-    device_memory_limit: Bytes | None
-    host_memory_limit: Bytes | None
-    cache_size: Bytes
-    cache_dir: Path
-    cache_dir_size: Bytes | None
-    cache_validate: bool
-    io: Io
-    use_o_direct: bool
-    io_threads: int | None
-    io_concurrency: int | None
-    decode_threads: int | None
 
 
 def statistics(

@@ -25,8 +25,8 @@ class Moments:
     # Elements, and NaNs among them.
     count: Doubles
     nans: Doubles
-    # The sum of weights of those that aren't NaN, their weighted mean, as the sum of two numbers (the difference of two means may
-    # be much smaller than either), and the weighted sum of squared distances from it.
+    # Of those that aren't NaN: the sum of weights, the weighted mean and the weighted sum of squared distances from it. The mean
+    # is the sum of two numbers, because the difference of two means may be much smaller than either.
     weight: Doubles
     high: Doubles
     low: Doubles
