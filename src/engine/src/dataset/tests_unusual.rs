@@ -95,12 +95,21 @@ fn damaged_documents_of_groups() {
         json!({"metadata": {}}),
         json!({"metadata": {"a": 5}}),
         json!({"metadata": {"a": {}}}),
+        json!({"kind": "other", "metadata": {"a": {"zarr_format": 3}}}),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let root = json!({"zarr_format": 3, "node_type": "group", "consolidated_metadata": consolidated});
         write(dir.path(), "zarr.json", &root);
         write(dir.path(), "a/zarr.json", &a_v3());
         assert_eq!(keys(dir.path(), &["a"]), ["a/c/0"], "{consolidated}");
+    }
+    for root in ["", "{", "[]", "<html>"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("zarr.json"), root).unwrap();
+        assert!(message(open(&[dir.path()], &["a"])).contains("zarr.json: expected"), "{root:?}");
+        write(dir.path(), "a/zarr.json", &a_v3());
+        assert_eq!(keys(dir.path(), &["a"]), ["a/c/0"], "{root:?}");
+        assert_eq!(keys(dir.path(), &[]), ["a/c/0"], "{root:?}");
     }
     // A group below that is damaged hides nothing else.
     let dir = tempfile::tempdir().unwrap();
