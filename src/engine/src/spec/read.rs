@@ -31,7 +31,7 @@ pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>> {
 /// # Errors
 /// If an argument has a value that it can't have.
 pub(super) fn group<T: DeserializeOwned>(arguments: &mut Map<String, Value>) -> Result<T> {
-    T::deserialize(Group(arguments)).map_err(|wrong| wrong.0)
+    T::deserialize(Group(arguments))
 }
 
 /// A count of at least one, for `deserialize_with`.
@@ -57,11 +57,6 @@ pub(super) fn wrong_value<E: de::Error>(expected: &str, found: impl Display) -> 
     E::custom(format_args!("expected {expected}, but found {found}"))
 }
 
-/// A value of the wrong type. It isn't repeated, since it may be a secret.
-fn wrong_type(expected: impl Display, found: &str) -> Wrong {
-    Wrong(Error::dtype(format!("expected {expected}, but found {found}")))
-}
-
 /// What a value is, in words of JSON.
 fn kind(value: &Value) -> &'static str {
     match value {
@@ -75,23 +70,12 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// An error while a value is read.
-#[derive(Debug)]
-struct Wrong(Error);
-
-impl Display for Wrong {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Wrong {}
-
-impl de::Error for Wrong {
+impl de::Error for Error {
     fn custom<T: Display>(message: T) -> Self {
-        Self(Error::value(message.to_string()))
+        Self::value(message.to_string())
     }
 
+    // The value isn't repeated, since it may be a secret.
     fn invalid_type(found: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let found = match found {
             Unexpected::Unit => "null",
@@ -104,7 +88,7 @@ impl de::Error for Wrong {
             Unexpected::Other(text) => text,
             _ => "something else",
         };
-        wrong_type(expected, found)
+        Self::dtype(format!("expected {expected}, but found {found}"))
     }
 }
 
@@ -112,19 +96,18 @@ impl de::Error for Wrong {
 struct Group<'a>(&'a mut Map<String, Value>);
 
 impl<'de> de::Deserializer<'de> for Group<'_> {
-    type Error = Wrong;
+    type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
-        let mut fields = fields.iter();
-        visitor.visit_map(Taken { arguments: self.0, fields: &mut fields, next: None })
+    ) -> Result<V::Value> {
+        visitor.visit_map(Taken { arguments: self.0, fields: fields.iter(), next: None })
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value> {
         Err(de::Error::custom("internal error: a group of arguments isn't a struct"))
     }
 
@@ -135,27 +118,27 @@ impl<'de> de::Deserializer<'de> for Group<'_> {
 }
 
 /// The arguments that are fields of a struct, one after the other.
-struct Taken<'a, 'f> {
+struct Taken<'a> {
     arguments: &'a mut Map<String, Value>,
-    fields: &'f mut std::slice::Iter<'static, &'static str>,
+    fields: std::slice::Iter<'static, &'static str>,
     next: Option<(&'static str, Value)>,
 }
 
-impl<'de> de::MapAccess<'de> for Taken<'_, '_> {
-    type Error = Wrong;
+impl<'de> de::MapAccess<'de> for Taken<'_> {
+    type Error = Error;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Wrong> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>> {
         let arguments = &mut *self.arguments;
         let given = |name: &&'static str| arguments.remove(*name).filter(|value| !value.is_null()).map(|v| (*name, v));
         self.next = self.fields.find_map(given);
         self.next.as_ref().map(|(name, _)| seed.deserialize((*name).into_deserializer())).transpose()
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value> {
         let Some((name, value)) = self.next.take() else {
             return Err(de::Error::custom("internal error: a value was asked for before its name"));
         };
-        seed.deserialize(Argument(value)).map_err(|wrong| Wrong(wrong.0.within(name)))
+        seed.deserialize(Argument(value)).map_err(|wrong| wrong.within(name))
     }
 }
 
@@ -163,12 +146,12 @@ impl<'de> de::MapAccess<'de> for Taken<'_, '_> {
 struct Argument(Value);
 
 impl Argument {
-    fn wrong(&self, expected: &str) -> Wrong {
-        wrong_type(expected, kind(&self.0))
+    fn wrong(&self, expected: &str) -> Error {
+        Error::dtype(format!("expected {expected}, but found {}", kind(&self.0)))
     }
 }
 
-impl<'de> IntoDeserializer<'de, Wrong> for Argument {
+impl<'de> IntoDeserializer<'de, Error> for Argument {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -177,9 +160,9 @@ impl<'de> IntoDeserializer<'de, Wrong> for Argument {
 }
 
 impl<'de> de::Deserializer<'de> for Argument {
-    type Error = Wrong;
+    type Error = Error;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(value),
@@ -195,35 +178,35 @@ impl<'de> de::Deserializer<'de> for Argument {
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         visitor.visit_bool(self.0.as_bool().ok_or_else(|| self.wrong("true or false"))?)
     }
 
-    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         visitor.visit_i64(self.0.as_i64().ok_or_else(|| self.wrong("a whole number"))?)
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let number = self.0.as_f64().or_else(|| self.0.as_str()?.trim().parse().ok());
         visitor.visit_f64(number.ok_or_else(|| self.wrong("a number, \"nan\", \"inf\" or \"-inf\""))?)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         match self.0 {
             Value::String(text) => visitor.visit_string(text),
             _ => Err(self.wrong("a string")),
         }
     }
 
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         self.deserialize_str(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let list = match self.0 {
             Value::Array(list) => list,
             single => vec![single],
@@ -236,7 +219,7 @@ impl<'de> de::Deserializer<'de> for Argument {
         _name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
+    ) -> Result<V::Value> {
         let text = self.0.as_str().ok_or_else(|| self.wrong("a string"))?;
         if variants.contains(&text) {
             return visitor.visit_enum(text.into_deserializer());
