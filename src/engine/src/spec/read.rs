@@ -1,6 +1,7 @@
 //! Reads arguments from JSON. Types say by serde's derive what they are read from; the rules and the words of errors are here:
 //!
-//! - A group takes the arguments that it has fields for, so each key of the object belongs to one group or is unknown.
+//! - A group takes the arguments that it has fields for, so each key of the object belongs to one group or is unknown. (serde's
+//!   `flatten` excludes `deny_unknown_fields`.)
 //! - `null` stands for the default, and a single value for a list of one.
 //! - A floating-point number may be text, which JSON needs for `nan` and the infinities. It keeps all its bits.
 //! - An error says "NAME: expected A, but found B". It is of kind `Type` if JSON's type is wrong, and else of kind `Value`.
