@@ -39,11 +39,10 @@ pub(super) fn group(root: &Path) {
 }
 
 pub(super) fn open(paths: &[&Path], arrays: &[&str]) -> Result<Dataset> {
-    Dataset::open(&Spec {
-        paths: paths.iter().map(|p| p.to_str().unwrap().to_owned()).collect(),
-        arrays: arrays.iter().map(|a| (*a).to_owned()).collect(),
-        ..Spec::default()
-    })
+    Dataset::open(&Spec::default().with(|s| {
+        s.source.paths = paths.iter().map(|p| p.to_str().unwrap().to_owned()).collect();
+        s.source.arrays = arrays.iter().map(|a| (*a).to_owned()).collect();
+    }))
 }
 
 fn message(result: Result<Dataset>, kind: ErrorKind) -> String {
@@ -211,7 +210,11 @@ fn decoding_attributes_count_only_when_asked_for() {
     write(dir.path(), "zarr.json", &v3(&[4], json!(["x"])));
     assert!(open(&[dir.path()], &[]).unwrap().arrays[0].cf.is_identity());
     let paths = vec![dir.path().to_str().unwrap().to_owned()];
-    let dataset = Dataset::open(&Spec { paths, mask_and_scale: true, ..Spec::default() }).unwrap();
+    let dataset = Dataset::open(&Spec::default().with(|s| {
+        s.source.paths = paths;
+        s.values.mask_and_scale = true;
+    }))
+    .unwrap();
     assert_eq!((dataset.arrays[0].cf.scale, dataset.arrays[0].cf.decoded), (Some(0.5), DType::F64));
 }
 

@@ -132,7 +132,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 chunks_of,
                 bytes_per_sample: elements(geometry, &geometry.views[a])
                     * array.dtype.size() as u64
-                    * spec.offsets.len().max(1) as u64,
+                    * spec.samples.offsets.len().max(1) as u64,
                 chunks_per_sample: average(touched[chunks_of].0),
                 chunk_bytes_per_sample: average(touched[chunks_of].1),
             }
@@ -161,7 +161,9 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
         Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
         Route::Raw => "uncompressed: its chunks are read as they are".into(),
         Route::Gpu => "the GPU has a decoder for it".into(),
-        Route::Cpu if to_gpu && spec.decode_device == DecodeDevice::Cpu => "decode_device=\"cpu\" asks for it".into(),
+        Route::Cpu if to_gpu && spec.resources.decode_device == DecodeDevice::Cpu => {
+            "decode_device=\"cpu\" asks for it".into()
+        }
         Route::Cpu => "batches are delivered to the CPU and decoded there".into(),
     }
 }

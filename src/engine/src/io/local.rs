@@ -363,7 +363,7 @@ mod tests {
         // Whether the first chunk is copied before the thread begins with the second one, which hangs.
         for before in [true, false] {
             let (allow, allowed) = unbounded();
-            let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
+            let mut opened = Opened::new(&Spec::default().with(|s| s.source.paths = vec![path.to_owned()])).unwrap();
             Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
                 Arc::new(Hanging(LocalStore::open(path, ReadFiles::default()).unwrap(), allowed));
             let (sender, events) = unbounded();
