@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::reads::MAX_USES;
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::streams::{ZstdDecoder, max_decoded};
+use crate::codec::streams::max_decoded;
 use crate::codec::{Compression, Packed};
 use crate::dataset::Part;
 use crate::geometry::{Geometry, Role, View};
@@ -121,7 +121,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 chunk_bytes: part.largest_bytes as u64,
                 route: chunk_index.routes[a][p],
                 compression: part.format.packed().and_then(Packed::compression),
-                gpu_limit: part.format.packed().map(|packed| max_decoded(packed, ZstdDecoder::Kernels) as u64),
+                gpu_limit: part.format.packed().map(|packed| max_decoded(packed) as u64),
                 why: why(spec, opened, a, p),
             };
             ArrayFacts {

@@ -110,7 +110,7 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
 /// What to install, or why it can't.
 pub(crate) fn available(packed: &Packed, decoded: usize) -> Result<()> {
     let zstd = zstd_decoder()?;
-    let most = max_decoded(packed, zstd);
+    let most = max_decoded(packed);
     if decoded > most {
         return Err(Error::value(format!(
             "expected chunks of at most {most} decoded bytes, which is what the GPU's decoder takes, but found {decoded}"

@@ -12,9 +12,9 @@ use crate::codec::{Compression, Packed};
 const MAX_CHUNK: usize = i32::MAX as usize;
 
 /// The most decoded bytes of a chunk that [`split`] accepts.
-pub fn max_decoded(packed: &Packed, zstd: ZstdDecoder) -> usize {
-    match (packed.compression(), zstd) {
-        (Some(Compression::Zstd), ZstdDecoder::Kernels) => MAX_FRAME,
+pub fn max_decoded(packed: &Packed) -> usize {
+    match packed.compression() {
+        Some(Compression::Zstd) => MAX_FRAME,
         _ => MAX_CHUNK,
     }
 }
