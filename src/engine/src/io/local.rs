@@ -13,7 +13,7 @@ use super::fetch::{fetch, fits, index, look, place};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::{Lease, Span};
-use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers, work_in_background};
+use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -46,14 +46,9 @@ impl Threads {
             let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
             copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            Ok(move |work| {
-                if background {
-                    work_in_background();
-                }
-                Thread { work, shared, copies, storage }.run();
-            })
+            Ok(move |work| Thread { work, shared, copies, storage }.run())
         };
-        let workers = Workers::new("fetch", threads, shared, body)?;
+        let workers = Workers::new("fetch", threads, background, shared, body)?;
         Ok(Self { workers, copy_streams })
     }
 
