@@ -19,7 +19,7 @@ use crossbeam_channel::{Sender, bounded};
 use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
-use crate::codec::{BloscCodec, Compression, Packed};
+use crate::codec::{BloscCodec, Chain, Compression};
 use crate::error::{Error, Result};
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
 use decoding::{needs_no_workspace, temp_bytes};
@@ -108,15 +108,15 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
 ///
 /// # Errors
 /// What to install, or why it can't.
-pub(crate) fn available(packed: &Packed, decoded: usize) -> Result<()> {
+pub(crate) fn available(chain: &Chain, decoded: usize) -> Result<()> {
     let zstd = zstd_decoder()?;
-    let most = max_decoded(packed);
+    let most = max_decoded(chain);
     if decoded > most {
         return Err(Error::value(format!(
             "expected chunks of at most {most} decoded bytes, which is what the GPU's decoder takes, but found {decoded}"
         )));
     }
-    let Some(compression) = packed.compression() else { return Ok(()) };
+    let Some(compression) = chain.compression() else { return Ok(()) };
     let codec = codec(compression).map_err(Error::value)?;
     if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Nvcomp { nvcomp::available() } else { Ok(()) }
 }
@@ -215,7 +215,7 @@ fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let compression = part.format.packed().and_then(Packed::compression);
+            let compression = part.format.packed().and_then(Chain::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
             let bytes = part.largest_bytes;
@@ -269,16 +269,16 @@ mod tests {
 
     #[test]
     fn chunks_beyond_a_decoders_limit_are_refused() {
-        let zstd = Packed::from(Compression::Zstd);
+        let zstd = Chain::from(Compression::Zstd);
         available(&zstd, 128 << 20).unwrap();
         let error = available(&zstd, (128 << 20) + 1).unwrap_err();
         assert!(
             error.message().contains("at most 134217728 decoded bytes") && error.message().contains("134217729"),
             "{error}"
         );
-        let gzip = Packed::from(Compression::Gzip);
+        let gzip = Chain::from(Compression::Gzip);
         available(&gzip, (1 << 31) - 1).unwrap();
         assert!(available(&gzip, 1 << 31).is_err());
-        assert!(available(&Packed::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
+        assert!(available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
     }
 }
