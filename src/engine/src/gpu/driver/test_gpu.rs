@@ -34,7 +34,7 @@ pub(crate) fn nvcomp() -> bool {
         let dir = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         nvcomp_sys::set_search_dirs(vec![dir.into()]);
     }
-    match crate::gpu::nvcomp::available() {
+    match crate::gpu::decoding::nvcomp::available() {
         Ok(()) => true,
         Err(error) => {
             println!("skipped: {error}");
