@@ -43,7 +43,9 @@ pub(super) trait Step: Debug + Send + Sync {
     }
 
     /// See [`super::ChunkFormat::usual_encoded_bytes`].
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize;
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        decoded
+    }
 
     /// See [`super::ChunkFormat::max_encoded_bytes`].
     fn max_encoded_bytes(&self, decoded: usize) -> usize {
@@ -244,7 +246,11 @@ impl Chain {
     /// If `encoded` is damaged, or decodes to another size.
     pub(super) fn decode(&self, encoded: &[u8], stored: &[u64], dtype: DType, out: &mut [u8]) -> Result<()> {
         match self.steps.as_slice() {
-            [] if encoded.len() != out.len() => {
+            [] if encoded.len() == out.len() => {
+                out.copy_from_slice(encoded);
+                return Ok(());
+            }
+            [] => {
                 return Err(Error::runtime(format!(
                     "expected {} uncompressed bytes, but found {}; the chunk is {}",
                     out.len(),

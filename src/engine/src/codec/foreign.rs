@@ -13,6 +13,7 @@ use zarrs::plugin::{PluginCreateError, ZarrVersion};
 
 use super::chain::{Side, Size, Step};
 use super::metadata::{CodecList, unknown};
+use super::registry::Format;
 use super::{damaged, wrong_size};
 use crate::dtype::DType;
 use crate::error::{Result, panic_text};
@@ -39,14 +40,17 @@ impl Foreign {
     /// If zarrs doesn't have it either, or not with this configuration.
     pub(super) fn new(
         name: &str,
+        format: Format,
         configuration: &Map<String, Value>,
         side: &Side,
         fill: Option<&FillValue>,
     ) -> Result<Self> {
-        let metadata = normalised(name, configuration);
+        // As zarrs names codecs of v2.
+        let prefix = if format == Format::V2 { "numcodecs." } else { "" };
+        let metadata = normalised(&format!("{prefix}{name}"), configuration);
         let codec = match caught(|| Ok(Codec::from_metadata(&metadata))) {
             Ok(Ok(codec @ (Codec::ArrayToArray(_) | Codec::ArrayToBytes(_)))) => codec,
-            _ => return Err(unknown(name, refused(&metadata).unwrap_or_else(|| no_decoder(name)))),
+            _ => return Err(unknown(name, refused(name, &metadata).unwrap_or_else(|| no_decoder(name)))),
         };
         let dtype = side.dtype;
         let data_type = DataType::from_metadata(&MetadataV3::new(dtype.name())).map_err(|e| unknown(name, e))?;
@@ -179,22 +183,20 @@ fn no_decoder(name: &str) -> String {
 }
 
 /// Why zarrs doesn't take a codec, or one inside it; what zarrs says of it shows its own types.
-fn refused(codec: &MetadataV3) -> Option<String> {
+fn refused(name: &str, codec: &MetadataV3) -> Option<String> {
     let inner = |key: &str| {
         let list: Vec<MetadataV3> = serde_json::from_value(codec.configuration()?.get(key)?.clone()).ok()?;
-        list.iter().find_map(refused)
+        list.iter().find_map(|codec| refused(codec.name(), codec))
     };
     if let Some(reason) = inner("codecs").or_else(|| inner("index_codecs")) {
         return Some(reason);
     }
     match catch_unwind(AssertUnwindSafe(|| Codec::from_metadata(codec))) {
         Ok(Ok(_)) => None,
-        Ok(Err(PluginCreateError::Unsupported(_) | PluginCreateError::NameInvalid { .. })) => {
-            Some(no_decoder(codec.name()))
-        }
+        Ok(Err(PluginCreateError::Unsupported(_) | PluginCreateError::NameInvalid { .. })) => Some(no_decoder(name)),
         _ => {
             let given = codec.configuration().map_or(json!({}), |given| json!(given));
-            Some(format!("{} has no such configuration as {}", codec.name(), shown(&given)))
+            Some(format!("{name} has no such configuration as {}", shown(&given)))
         }
     }
 }

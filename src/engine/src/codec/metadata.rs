@@ -212,9 +212,7 @@ impl Building {
     }
 
     fn add_foreign(&mut self, name: &str, configuration: &Map<String, Value>) -> Result<()> {
-        // As zarrs names codecs of v2.
-        let v3_name = if self.format == Format::V2 { format!("numcodecs.{name}") } else { name.to_owned() };
-        let step = Foreign::new(&v3_name, configuration, &self.side, self.fill.as_ref())?;
+        let step = Foreign::new(name, self.format, configuration, &self.side, self.fill.as_ref())?;
         self.check_place(name, false)?;
         self.native |= self.steps.is_empty();
         self.serialized |= step.is_serializer();

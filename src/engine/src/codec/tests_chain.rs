@@ -301,19 +301,20 @@ fn codecs_that_only_zarrs_has_are_steps_like_others() {
         let metadata: MetadataV3 = serde_json::from_value(codec).unwrap();
         let chain = CodecChain::from_metadata(&[metadata]).unwrap();
         let shape = [std::num::NonZeroU64::new(30).unwrap()];
-        let (dtype, fill) = (DataType::from_metadata(&MetadataV3::new("uint8")).unwrap(), FillValue::new(vec![7]));
+        let (dtype, fill) = (DataType::from_metadata(&MetadataV3::new("uint16")).unwrap(), FillValue::new(vec![7, 0]));
         let bytes = ArrayBytes::new_flen(data.to_vec());
         chain.encode(bytes, &shape, &dtype, &fill, &CodecOptions::default()).unwrap().into_owned()
     };
     // The second inner chunk has the fill value only, and isn't stored.
-    let data: Vec<u8> = (0..30).map(|i| if (10..20).contains(&i) { 7 } else { i * 3 }).collect();
+    let value = |i| if (10..20).contains(&i) { 7 } else { i * 300 };
+    let data: Vec<u8> = (0..30u16).flat_map(|i| value(i).to_le_bytes()).collect();
     for serializer in [json!({"name": "packbits"}), json!({"name": "numcodecs.pcodec"}), shards.clone()] {
         let inner = by_zarrs(&serializer, &data);
         let codecs = json!([serializer, "numcodecs.zstd", "crc32c"]);
-        let format = CodecList::parse(&codecs).unwrap().format(DType::U8, 7, &[30]).unwrap();
+        let format = CodecList::parse(&codecs).unwrap().format(DType::U16, 7, &[30]).unwrap();
         let sealed = |stream: &[u8]| [stream, &crc32c::crc32c(stream).to_le_bytes()].concat();
         let encoded = sealed(&zstd(&inner));
-        assert!(format.packed().is_none() && encoded.len() <= format.usual_encoded_bytes(30), "{codecs}");
+        assert!(format.packed().is_none() && encoded.len() <= format.usual_encoded_bytes(60), "{codecs}");
         assert_eq!(decode(&format, &encoded, &[30]).unwrap(), data, "{codecs}");
         for cut in 0..encoded.len() {
             assert!(decode(&format, &encoded[..cut], &[30]).is_err(), "{codecs} cut at {cut}");

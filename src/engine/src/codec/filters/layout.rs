@@ -90,10 +90,6 @@ impl Step for Shuffle {
     fn on_gpu(&self) -> OnGpu {
         OnGpu::Shuffle(self.0)
     }
-
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        decoded
-    }
 }
 
 /// v3's `transpose`: axis `k` of what is encoded is axis `order[k]` of what is decoded.
@@ -138,10 +134,6 @@ impl Step for Transpose {
         }
         Ok(())
     }
-
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        decoded
-    }
 }
 
 /// v3's `bytes` in the other byte order than this machine's, behind filters of elements: elements of so many bytes.
@@ -157,10 +149,6 @@ impl Step for SwapBytes {
         out.copy_from_slice(input);
         swap_bytes(out, self.0);
         Ok(())
-    }
-
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        decoded
     }
 }
 

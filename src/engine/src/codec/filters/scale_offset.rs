@@ -45,10 +45,6 @@ impl Step for ScaleOffset {
         side.converted(self.dtype, self.dtype)
     }
 
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        decoded
-    }
-
     fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         let (scale, offset) = (bits(self.scale, self.dtype), bits(self.offset, self.dtype));
         match self.dtype {

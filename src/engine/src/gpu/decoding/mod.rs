@@ -7,7 +7,7 @@
 
 mod decoder;
 mod kernels;
-pub(in crate::gpu) mod nvcomp;
+mod nvcomp;
 #[cfg(test)]
 mod tests_codec;
 #[cfg(test)]

@@ -22,20 +22,12 @@ fn library() -> Result<&'static nvcomp_sys::Library> {
     nvcomp_sys::load().map_err(|e| Error::runtime(e.to_string()))
 }
 
-/// Whether nvCOMP can be loaded.
-///
-/// # Errors
-/// What was tried, and what to install.
-pub(in crate::gpu) fn available() -> Result<()> {
-    library().map(|_| ())
-}
-
 /// nvCOMP's decoder of zstd frames.
 pub(super) struct Nvcomp;
 
 impl StreamDecoder for Nvcomp {
     fn available(&self) -> Result<()> {
-        available()
+        library().map(|_| ())
     }
 
     fn needs(&self, largest: usize) -> Result<Decoding> {
