@@ -3,7 +3,7 @@
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, Needs, Rates, Room};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
-use crate::codec::Packed;
+use crate::codec::Chain;
 use crate::dataset::{Dataset, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -133,7 +133,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let packed = part.format.packed().filter(|_| route == Route::Gpu);
-        let rates = Rates::of(packed.and_then(Packed::compression));
+        let rates = Rates::of(packed.and_then(Chain::compression));
         let (stream, staged) = match packed {
             Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Larger decoded chunks are copied straight to their slots. Where chunks differ, some may be smaller.

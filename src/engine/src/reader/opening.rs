@@ -7,7 +7,6 @@ use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, Geometry};
@@ -217,10 +216,10 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
         for (p, part) in array.parts.iter().enumerate() {
             let mut note = |text| notes.push(Note { array: a, part: p, text });
             let store = dataset.stores[part.store].location();
-            parts.push(match &part.format.codec {
-                Codec::Raw => Route::Raw,
+            parts.push(match part.format.packed() {
+                _ if part.format.chain.is_empty() => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Codec::Gpu(packed) => match gpu::available(packed, part.largest_bytes) {
+                Some(packed) => match gpu::available(packed, part.largest_bytes) {
                     Ok(()) => Route::Gpu,
                     Err(e) if spec.resources.decode_device == DecodeDevice::Gpu => {
                         let e = e.within(format!("store {store}, array '{}'", array.name));
@@ -231,12 +230,12 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
                         Route::Cpu
                     }
                 },
-                Codec::Other(_) => {
+                None => {
                     let why = format!(
                         "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
                          uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind",
                         array.name,
-                        part.format.describe()
+                        part.format.chain.names()
                     );
                     if spec.resources.decode_device == DecodeDevice::Gpu {
                         return Err(Error::value(format!("{why}; use decode_device=\"auto\" or \"cpu\"")));

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use async_trait::async_trait;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 
@@ -15,8 +14,9 @@ use super::opening::Opened;
 use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
 use crate::error::Result;
 use crate::spec::Spec;
+use crate::store::Found;
 use crate::store::object::fake::{Server, publish};
-use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
+use crate::store::tests_hooked::Hooked;
 
 /// Bytes of a decoded chunk.
 const LEN: usize = 5000;
@@ -244,39 +244,16 @@ fn lengths_that_no_encoder_can_reach_are_damage() {
     }
 }
 
-/// A store whose values have one byte more whenever they are asked for.
-struct Growing(LocalStore, AtomicU64);
-
-#[async_trait]
-impl Store for Growing {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
-    fn latency(&self) -> Latency {
-        self.0.latency()
-    }
-    async fn read(&self, _: &str, _: ByteRange, _: Option<&Arc<str>>, _: Phase, _: &mut [u8]) -> Result<Option<Found>> {
-        Ok(Some(Found { size: self.1.fetch_add(1, Relaxed), version: None }))
-    }
-    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
-        self.0.get(key, max, phase).await
-    }
-    async fn head(&self, key: &str) -> Result<Option<Found>> {
-        self.0.head(key).await
-    }
-    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.0.children(prefix).await
-    }
-}
-
 #[test]
 fn a_value_that_grows_while_it_is_read_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
     let mut opened = Opened::new(&spec).unwrap();
-    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
-        Arc::new(Growing(LocalStore::open(&spec.source.paths[0], ReadFiles::default()).unwrap(), AtomicU64::new(9000)));
+    // It has one byte more whenever it is asked for.
+    let size = AtomicU64::new(9000);
+    let grown = move |_: &str| Some(Found { size: size.fetch_add(1, Relaxed), version: None });
+    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] = Arc::new(Hooked::open(&spec.source.paths[0], grown));
     let error = Reader::start(&spec, opened).unwrap().next_batch().unwrap_err();
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
 }
