@@ -8,7 +8,7 @@ Along others a selection is a ``pick``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -45,7 +45,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     chosen = _Chosen(found, axes)
     for name, selection in selections.items():
         for dim, indexer in selection.items():
-            _check_dim(name, dim, axes)
+            check_dim(name, dim, axes.names())
             if dim in axes.picks:
                 raise ValueError(
                     f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
@@ -56,7 +56,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                     f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
                     f"slice, or positions with pick={{{dim!r}: [...]}}"
                 )
-            chosen.add(name, dim, _positions(name, dim, indexer, axes, method, tolerance))
+            chosen.add(name, dim, positions(name, dim, indexer, axes, method, tolerance))
     return chosen.arguments()
 
 
@@ -66,7 +66,7 @@ def positions_along(axes: Axes, label: Any) -> Any:
     Raises:
         ValueError: There are none.
     """
-    (found, *_) = _positions("sel", axes.dims[0], label, axes, None, None)
+    (found, *_) = positions("sel", axes.dims[0], label, axes, None, None)
     return found.indices
 
 
@@ -78,17 +78,21 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     return {str(dim): indexer for dim, indexer in cast(Mapping[Any, Any], value).items()}
 
 
-def _check_dim(name: str, dim: str, axes: Axes) -> None:
-    if dim not in axes.names():
-        like = difflib.get_close_matches(dim, axes.names(), 1)
+def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
+    """Raises ValueError for a dimension that no array has."""
+    names = list(dict.fromkeys(known))
+    if dim not in names:
+        like = difflib.get_close_matches(dim, names, 1)
         hint = f"; did you mean {like[0]}?" if like else ""
-        raise ValueError(
-            f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(axes.names())}{hint}'
-        )
+        raise ValueError(f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(names)}{hint}')
 
 
-def _positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
-    """The selected elements in each store; along the joined axis, of all stores together."""
+def positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
+    """The selected elements in each store; along the joined axis, of all stores together. ``name`` is ``sel`` or ``isel``.
+
+    Raises:
+        ValueError, TypeError, IndexError: A label or an index isn't there.
+    """
     lengths = axes.lengths(dim)
     joined = axes.is_joined and dim == axes.dims[0]
     if name == "isel":
