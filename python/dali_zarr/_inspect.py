@@ -2,11 +2,13 @@
 
 import json as _json
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, Unpack, overload
 
 from . import _arguments, _native
 from ._arguments import values
 from ._arguments.types import Device, Paths, ReaderArguments
+from ._loading import labels, outputs
 from ._text import explanation_text
 
 
@@ -34,15 +36,15 @@ def explain(
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
-    Only metadata are read (and coordinates, for labels in ``pick``), and no GPU is needed: for ``device="gpu"`` without a limit
-    the default of 8 GiB is assumed.
+    Only metadata are read, and coordinates: for labels, and to compare those of several stores. No GPU is needed: for
+    ``device="gpu"`` without a limit the default of 8 GiB is assumed.
 
     Args:
         path: One store or several.
         batch_size: The pipeline's batch size.
-        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
         json: Whether to return the dictionary as JSON text.
-        arguments: The others of :func:`dali_zarr.zarr_reader`.
+        arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
@@ -77,7 +79,11 @@ def explain(
 def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
     """The same for arguments of any kind."""
     values.check_text("device", device)
+    if isinstance(arguments.get("offsets"), Mapping):
+        arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
     spec = _arguments.of_spec(arguments)
+    labels.check_stores(spec, arguments)
+    device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)
     found = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
     if name is not None:

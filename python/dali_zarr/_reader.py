@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from . import _dali
+from . import _arguments, _dali
 from ._arguments.types import (
     Bytes,
     DecodeDevice,
@@ -24,6 +24,7 @@ from ._arguments.types import (
     Statistics,
     StorageOptions,
 )
+from ._loading import labels
 
 if TYPE_CHECKING:
     from nvidia.dali.data_node import DataNode
@@ -160,8 +161,11 @@ def zarr_reader(
     Raises:
         TypeError, ValueError, IndexError: Here and when the pipeline is built, for arguments and metadata.
     """
-    given = locals()
-    return _dali.module("fn").zarr_reader(**{key: value for key, value in given.items() if _is_given(key, value)})
+    given = {key: value for key, value in locals().items() if _is_given(key, value)}
+    if isinstance(path, list | tuple):
+        asked, given = given, _arguments.of_operator(given)
+        labels.check_stores(given, asked)
+    return _dali.module("fn").zarr_reader(**given)
 
 
 @functools.cache

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from . import _arguments, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, ranks
-from ._loading.labels import Labels
-from ._loading.loader import BaseLoader
+from ._loading.labels import Labels, check_stores
+from ._loading.loader import BaseLoader, check_batch_size
 from ._loading.reading import Plan, Transform
 
 __all__ = ["Batch", "Loader"]
@@ -140,6 +140,7 @@ class Loader:
         """
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
+        check_batch_size(batch_size)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         flat = outputs.offsets_of(offsets)
         given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
@@ -153,8 +154,7 @@ class Loader:
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
-        self._labels = Labels(given)
-        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
+        self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):

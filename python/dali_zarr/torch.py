@@ -22,7 +22,7 @@ import torch
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, ranks
-from ._loading.labels import Labels
+from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Transform
 
@@ -138,8 +138,7 @@ class Loader(BaseLoader[Batch]):
         # A selection with gaps spreads them.
         told = tuple(given.pop("offsets", ()))
         self._return_index = return_index
-        self._labels = Labels(given)
-        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
+        self._labels = check_stores(given, arguments)
         plan = Plan(
             arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
             device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,

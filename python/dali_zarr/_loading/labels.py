@@ -20,7 +20,7 @@ class Labels:
         # One array for all stores, or one for each.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
 
-    def check_stores(self, selected: Collection[str]) -> None:
+    def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
         if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
@@ -97,6 +97,17 @@ class Labels:
                 "next, so it has no labels along it; use cross_stores=False, or look labels up by batch.index"
             )
         return stores[:, 0]
+
+
+def check_stores(arguments: Mapping[str, Any], asked: Mapping[str, Any]) -> Labels:
+    """The labels of a reader with these arguments, in the operator's form. ``asked`` has ``sel`` and ``isel`` as users gave them.
+
+    Raises:
+        ValueError: Joined stores have other coordinates along a dimension without a selection.
+    """
+    labels = Labels(arguments)
+    labels.check({str(dim) for name in ("sel", "isel") for dim in asked.get(name) or ()})
+    return labels
 
 
 def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:

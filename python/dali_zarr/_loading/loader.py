@@ -23,6 +23,14 @@ def _nothing(_found: list[Any], _valid: int) -> None:
     """What is taken of a batch that is left out."""
 
 
+def check_batch_size(size: Any) -> None:
+    """Raises TypeError or ValueError unless it is a whole number of at least 1."""
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
+    if operator.index(size) < 1:
+        raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
+
+
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
@@ -32,11 +40,7 @@ class BaseLoader(Generic[B]):
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
         """
-        size: Any = plan.batch_size
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-            raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
-        if operator.index(size) < 1:
-            raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
+        check_batch_size(plan.batch_size)
         if drop_last and pad_last_batch:
             raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
         self._plan = plan

@@ -56,7 +56,10 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                     f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
                     f"slice, or positions with pick={{{dim!r}: [...]}}"
                 )
-            chosen.add(name, dim, positions(name, dim, indexer, axes, method, tolerance))
+            stores = positions(name, dim, indexer, axes, method, tolerance)
+            if not all(len(one.indices) for one in stores):
+                raise ValueError(_empty(name, dim, indexer, axes))
+            chosen.add(name, dim, stores)
     return chosen.arguments()
 
 
@@ -76,6 +79,22 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"zarr_reader: {name}: expected a dictionary from dimensions to labels, found {value!r}")
     return {str(dim): indexer for dim, indexer in cast(Mapping[Any, Any], value).items()}
+
+
+def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
+    """The message for a selection without elements: what there is, and the slice that was probably meant."""
+    there = f"there are {sum(axes.lengths(dim)) if axes.is_joined and dim == axes.dims[0] else axes.lengths(dim)[0]}"
+    if name == "sel":
+        values = axes.coordinates(dim)
+        there = there if values is None or not len(values) else f"the coordinates go from {values[0]} to {values[-1]}"
+    hint = ""
+    if isinstance(indexer, slice):
+        given = cast("slice[Any, Any, Any]", indexer)
+        if given.start is not None and given.stop is not None and (given.step or 1) > 0:
+            turned = slice(given.stop, given.start, given.step)
+            if all(len(one.indices) for one in positions(name, dim, turned, axes, None, None)):
+                hint = f"; write slice({given.stop!r}, {given.start!r})"
+    return f"zarr_reader: {name}: {dim!r}: expected at least one element, but {indexer!r} selects none: {there}{hint}"
 
 
 def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
@@ -149,8 +168,6 @@ class _Chosen:
 
     def add(self, name: str, dim: str, stores: list[Positions]) -> None:
         first = stores[0]
-        if not all(len(one.indices) for one in stores):
-            raise ValueError(f"zarr_reader: {name}: {dim!r}: expected at least one element, but the selection is empty")
         if dim in self._axes.dims:
             if any(not np.array_equal(one.indices, first.indices) for one in stores):
                 raise ValueError(
@@ -219,6 +236,11 @@ class _Cut:
                 f"zarr_reader: {name}: {dim!r}: a single element has no windows: give a slice, or window 0 along it"
             )
         spacing = positions.spacing()
+        if spacing is None and bool((np.diff(indices) < 0).all()):
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: the selection goes backwards along a dimension that samples are cut along; select "
+                f"it in the order of the store, with a step above 0, or give positions with pick={{{dim!r}: [...]}}"
+            )
         if spacing is None:
             raise ValueError(
                 f"zarr_reader: {name}: {dim!r}: only evenly spaced ascending elements can be selected along a dimension that "
