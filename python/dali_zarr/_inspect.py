@@ -101,10 +101,12 @@ def counters(pipe: Any = None) -> Any:
     """Counters of readers, at any time while they run.
 
     Args:
-        pipe: A pipeline, which is built if it wasn't, or a reader of DALI's dynamic mode.
+        pipe: A loader; a pipeline, which is built if it wasn't; or a reader of DALI's dynamic mode.
 
     Returns:
-        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a reader its counters. Without
+        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a loader or a reader its counters,
+        and for a loader for JAX with several devices a list, one for each. Those of a loader are since it was made, or since it
+        last loaded a state or left an epoch before its end. Without
         an argument a list of the counters of all Zarr readers that are alive in this process, the oldest first, whoever
         opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
         processes can't be reached.
@@ -132,6 +134,8 @@ def counters(pipe: Any = None) -> Any:
     """
     if pipe is None:
         return _native.all_stats()
+    if hasattr(pipe, "load_state_dict") and hasattr(pipe, "counters"):
+        return pipe.counters()
     if hasattr(pipe, "reader_meta"):
         numbers = {name: _described(lambda name=name: pipe.reader_meta(name)) for name in pipe.reader_meta()}
         found = _by_number()
@@ -143,7 +147,7 @@ def counters(pipe: Any = None) -> Any:
         if number not in found:
             raise RuntimeError("dali_zarr: counters: expected a reader for Zarr that has delivered a batch")
         return found[number]
-    raise TypeError(f"dali_zarr: counters: expected a pipeline, or a reader of the dynamic mode, found {pipe!r}")
+    raise TypeError(f"dali_zarr: counters: expected a loader, a pipeline, or a reader of the dynamic mode, found {pipe!r}")
 
 
 def _described(ask: Any) -> int:

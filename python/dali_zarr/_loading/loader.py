@@ -71,6 +71,20 @@ class BaseLoader(Generic[B]):
                 "processes: iterate over it itself, without a DataLoader around it"
             )
 
+    def __repr__(self) -> str:
+        plan, part = self._plan, self._reading.course.part()
+        stores = plan.arguments["path"]
+        store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
+        ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
+        return (
+            f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {len(self)} batches of "
+            f"{plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
+        )
+
+    def counters(self) -> dict[str, Any]:
+        """Those of the reader, as :func:`dali_zarr.counters` tells them, since the store was opened last."""
+        return self._reading.counters()
+
     @property
     def batch_size(self) -> int:
         """Samples in each batch of this rank, but perhaps the last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar, cast
 
 T = TypeVar("T")
@@ -64,6 +65,23 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Plac
     if twice:
         raise ValueError(f"dali_zarr: arrays, offsets: expected each output once, but found {'/'.join(twice[0])!r} twice")
     return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an output of the reader is of."""
+
+    # None: a stack of all arrays.
+    array: str | None
+    # In elements of the store, along the first of dims.
+    offset: int
+
+
+def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Sequence[int]) -> dict[Place, Source]:
+    """What the outputs are of, by place. ``told`` are the offsets that the operator is given."""
+    names: list[str | None] = [None] if stack_arrays else list(arrays)
+    found = [Source(name, offset) for offset in told or [0] for name in names]
+    return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
 
 
 def _with_offset(name: str, offset: int) -> str:
