@@ -92,8 +92,12 @@ def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
         given = cast("slice[Any, Any, Any]", indexer)
         if given.start is not None and given.stop is not None and (given.step or 1) > 0:
             turned = slice(given.stop, given.start, given.step)
-            if all(len(one.indices) for one in positions(name, dim, turned, axes, None, None)):
-                hint = f"; write slice({given.stop!r}, {given.start!r})"
+            try:
+                if all(len(one.indices) for one in positions(name, dim, turned, axes, None, None)):
+                    hint = f"; write slice({given.stop!r}, {given.start!r})"
+            except (ValueError, TypeError):
+                # Bounds that can't be looked up that way round.
+                pass
     return f"zarr_reader: {name}: {dim!r}: expected at least one element, but {indexer!r} selects none: {there}{hint}"
 
 
