@@ -146,6 +146,18 @@ def test_check_of_damaged_metadata(tmp_path, values, run):
     assert status == 1 and err.startswith("python -m dali_zarr check: zarr_reader: store ")
 
 
+def test_check_stays_within_its_memory(tmp_path, run):
+    """A store of 256 MB is checked with 16 MB, which hold a chunk or two at each stage."""
+    group = zarr.create_group(tmp_path / "s")
+    for name in ("a", "b"):
+        array = group.create_array(name, shape=(64, 512, 1024), chunks=(1, 512, 1024), dtype="float32")
+        array[:] = 1
+    for limit, status in (("16MB", 0), ("2MB", 1)):
+        found, out, err = run("check", tmp_path / "s", "--json", "--quiet", "--host_memory_limit", limit)
+        assert found == status, err
+    assert "host_memory_limit: expected at least" in err or "host memory: expected at least" in err
+
+
 def test_many_arrays(tmp_path, run):
     """More than the engine's message lists."""
     group = zarr.create_group(tmp_path / "s")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from .._log import log
 from .._selection.axes import Axes
 
 
@@ -41,7 +42,8 @@ class Labels:
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
-            except (ImportError, RuntimeError, ValueError):
+            except (ImportError, RuntimeError, ValueError) as error:
+                log.info("coordinates along %r of joined stores aren't compared: %s", dim, error)
                 continue
             for store, one in enumerate(values):
                 if one.shape == values[0].shape and not _equal(one, values[0]):

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, SupportsIndex, TypeVar
 
+from .._log import log
 from . import checkpoint as checkpoints
 from .epochs import Part
 from .reading import NAME, Plan, Reading
@@ -52,6 +53,7 @@ class BaseLoader(Generic[B]):
         self._is_restored = False
         self._last_epoch: int | None = None
         self._reading = Reading(plan)
+        log.info("opened %r", self)
         part = self._reading.course.part()
         if drop_last and self._batches(part) == 0:
             raise ValueError(
@@ -163,6 +165,7 @@ class BaseLoader(Generic[B]):
             self._reading.next(_nothing, 0)
 
     def _go_to(self, epoch: int) -> None:
+        log.info("the store is opened anew, to go to epoch %d", epoch)
         template = self._reading.checkpoint()
         state = self._reading.course.at(epoch).written(self._reading.state())
         self._reopen({NAME: state.encode()}, template)
@@ -208,6 +211,7 @@ class BaseLoader(Generic[B]):
             if whole.keys() == checkpoints.states(template).keys():
                 states = whole | states
         self._reopen(states, template)
+        log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)
         self._turn += 1
         self._next_epoch = state.get("next_epoch")
         self._last_epoch = None

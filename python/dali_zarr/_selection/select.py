@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from .._arguments import values
+from .._log import log
 from .axes import Axes
 from .lookup import Positions, of_index, of_label
 
@@ -60,7 +61,9 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
             if not all(len(one.indices) for one in stores):
                 raise ValueError(_empty(name, dim, indexer, axes))
             chosen.add(name, dim, stores)
-    return chosen.arguments()
+    told = chosen.arguments()
+    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value != found.get(name)})
+    return told
 
 
 def positions_along(axes: Axes, label: Any) -> Any:
