@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import zarr
+from support import remote
 from support.stores import write_array, write_era5
 
 USERS = Path(__file__).parent / "users"
@@ -49,6 +53,17 @@ def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
     return sorted(hour for line in lines if line[:2] == [kind, str(epoch)] for hour in line[2:])
 
 
+def script(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a program prints, and how it ends."""
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run([sys.executable, *map(str, words)], env=known, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_scripts_are_short():
+    for file in USERS.glob("*.py"):
+        assert len([line for line in file.read_text().splitlines() if line.strip()]) < 40, file
+
+
 @pytest.mark.timeout_s(300)
 @pytest.mark.filterwarnings("ignore")
 def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
@@ -65,3 +80,98 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     assert hours(second, "train", 1) == train
     validation = [str(np.datetime64("2020-01-02T12", "h") + n) for n in range(6)]
     assert hours(second, "validation", 1) == validation
+
+
+def test_the_switch_from_xbatcher(reanalysis):
+    """Each patch is xbatcher's, with its times."""
+    pytest.importorskip("xbatcher")
+    done = script(USERS / "xbatcher_switch.py", reanalysis)
+    assert done.returncode == 0, done.stderr
+    *patches, last = done.stdout.splitlines()
+    # 24 hours in patches of 4 that overlap by 2, with 2 x 2 on the grid.
+    assert [line.split()[1] for line in patches] == ["same"] * 11 * 4 and last == "0 left"
+    assert patches[0].split()[0] == "2020-01-01T06" and patches[-1].split()[0] == "2020-01-02T02"
+
+
+@pytest.mark.timeout_s(400)
+def test_lightning_after_a_stop(reanalysis, tmp_path):
+    """Stopped in the first epoch and started again, training sees each hour once in each epoch, and validation all of its own."""
+    pytest.importorskip("lightning")
+    lines: list[list[str]] = []
+    for steps in (3, 100):
+        done = script(USERS / "lightning_fit.py", reanalysis, tmp_path, steps)
+        assert done.returncode == 0, done.stderr
+        lines += [line.split() for line in done.stdout.splitlines()]
+    train = [hour for line in lines if line[:1] == ["train"] for hour in line[1:]]
+    every = [str(np.datetime64("2020-01-01T00", "h") + n) for n in range(24)]
+    assert sorted(train[:24]) == every and sorted(train[24:]) == every and train[:24] != train[24:]
+    validation = [hour for line in lines if line[:1] == ["validation"] for hour in line[1:]]
+    assert validation[-12:] == [str(np.datetime64("2020-01-02T06", "h") + n) for n in range(12)]
+
+
+@pytest.mark.timeout_s(300)
+def test_a_notebook(reanalysis, monkeypatch):
+    """The cells run, and show what they are for: what explain says, the loader, the batch, a picture, a number."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("STORE", str(reanalysis))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    notebook = nbformat.read(USERS / "first_look.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert "samples: 48; 12 batches of 4 per epoch" in shown[0][-1].text
+    texts = [outputs[-1].data["text/plain"] for outputs in shown[1:]]
+    assert texts[0].startswith("<Loader of t2m, z from ") and ": 24 samples, 6 batches of 4" in texts[0]
+    assert texts[1] == "Batch({'t2m': float32 (4, 12, 20), 'z': float32 (4, 2, 12, 20)})"
+    assert len(shown[3][-1].data["image/png"]) > 10_000
+    assert int(texts[3]) > 0
+
+
+@pytest.fixture(scope="module")
+def guarded(reanalysis, tmp_path_factory):
+    """moto's S3 with the store in the bucket ``era5``, which checks keys and permissions; its URL, and users' keys by name."""
+    boto3 = pytest.importorskip("boto3")
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with remote.s3_server(log, {"INITIAL_NO_AUTH_ACTION_COUNT": "100000"}) as url:
+        session = boto3.Session("any", "any", region_name="us-east-1")
+        s3, iam = (session.client(name, endpoint_url=url) for name in ("s3", "iam"))
+        s3.create_bucket(Bucket="era5")
+        for file in reanalysis.rglob("*"):
+            if file.is_file():
+                s3.put_object(Bucket="era5", Key=f"store/{file.relative_to(reanalysis)}", Body=file.read_bytes())
+        keys: dict[str, dict[str, str]] = {}
+        for name, actions in (("reader", ["s3:GetObject", "s3:ListBucket"]), ("nobody", [])):
+            iam.create_user(UserName=name)
+            if actions:
+                policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": actions, "Resource": "*"}]}
+                iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=json.dumps(policy))
+            key = iam.create_access_key(UserName=name)["AccessKey"]
+            keys[name] = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+        headers = {"Content-Type": "text/plain"}
+        reset = urllib.request.Request(f"{url}/moto-api/reset-auth", data=b"0", headers=headers, method="POST")
+        urllib.request.urlopen(reset, timeout=30).close()
+        yield url, keys
+
+
+@pytest.mark.timeout_s(300)
+def test_a_bucket(guarded):
+    """The right key reads; with a wrong one, no permission or another bucket the first line says why, within seconds."""
+    url, keys = guarded
+    done = script(USERS / "bucket.py", "s3://era5/store", url, **keys["reader"])
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 12, done.stderr
+    wrong = keys["reader"] | {"AWS_SECRET_ACCESS_KEY": "wrong"}
+    unknown = {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "wrong"}
+    for place, key, messages in (
+        ("s3://era6/store", keys["reader"], ["store s3://era6/store: ", "check the path"]),
+        ("s3://era5/stores", keys["reader"], ["store s3://era5/stores: expected a Zarr group or array", "check the path"]),
+        ("s3://era5/store", wrong, ["SignatureDoesNotMatch", "credentials come from the environment"]),
+        ("s3://era5/store", unknown, ["InvalidAccessKeyId", "credentials come from the environment"]),
+        ("s3://era5/store", keys["nobody"], ["AccessDenied", "credentials come from the environment"]),
+    ):
+        began = time.monotonic()
+        done = script(USERS / "bucket.py", place, url, **key)
+        assert done.returncode == 1 and time.monotonic() - began < 60
+        assert done.stderr.startswith("zarr_reader: store s3://"), done.stderr
+        assert all(message in done.stderr for message in messages), done.stderr
+        assert key["AWS_SECRET_ACCESS_KEY"] == "wrong" or key["AWS_SECRET_ACCESS_KEY"] not in done.stderr

@@ -1,151 +1,124 @@
-"""``python -m dali_zarr``: says what is installed, what a reader would do, and what statistics a store's values have."""
+"""``dali-zarr``, or ``python -m dali_zarr``: what is in a store, whether it is sound, what a reader would do and how fast it is,
+and what statistics the values have."""
 
 import argparse
 import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from . import DALI_VERSION, __version__, _dali
-from ._arguments import names, values
-from ._hints import did_you_mean
+from . import DALI_VERSION, __version__
+from ._arguments.names import SELECTION
+from ._commands import bench, check, info, words
 from ._inspect import explained
 from ._statistics.compute import statistics
 
-
-def _is_text(name: str) -> bool:
-    """Whether an argument's values are text, whatever they look like."""
-    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels") or name in values.BYTES:
-        return True
-    return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
-
-
-def _value(name: str, text: str) -> Any:
-    """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
-    if name == "dtype" and text.startswith("types."):
-        types = _dali.module("types")
-        found = getattr(types, text.removeprefix("types."), None)
-        if not isinstance(found, types.DALIDataType):
-            raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
-        return found
-    if _is_text(name):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
+_FLAGS = ("--json", "--quiet")
 # What statistics take beside the reader's arguments, and whether it is true or false.
 _OF_STATISTICS = {"output": False, "weights": False, "channels": False, "device_id": False}
 
 
-def _arguments() -> dict[str, bool]:
-    """What may be given beside the store, and whether it is true or false."""
-    types, schema = _dali.module("types"), _dali.schema()
-    # The first has no place here, and two are for all of DALI's operators.
-    given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
-    others = dict.fromkeys((*names.SELECTION, "batch_size", "device"), False)
-    return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
+def _computed(path: Any, options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
+    """Prints statistics, in the process of rank 0."""
+    found = statistics(path, progress=not quiet, **options)
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(found, indent=1) if as_json else found)
+    return 0
 
 
-def _name(word: str, arguments: dict[str, bool]) -> str:
-    """The argument that is meant by ``--word``."""
-    name = word.replace("-", "_")
-    if name == "path":
-        raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
-    if name not in arguments:
-        hint = did_you_mean(name, arguments, "see help(fn.zarr_reader) for the arguments that there are", prefix="--")
-        raise ValueError(f"--{word}: there is no such argument; {hint}")
-    return name
+def _known(command: str) -> dict[str, bool]:
+    """The arguments that a command takes beside the store, and whether each is true or false."""
+    known = words.of_reader()
+    match command:
+        case "info":
+            return {name: known[name] for name in ("arrays", *SELECTION, *info.ARGUMENTS)}
+        case "check":
+            return {name: known[name] for name in ("arrays", *SELECTION, *check.RESOURCES)}
+        case "bench":
+            return known | bench.ARGUMENTS
+        case "statistics":
+            return known | _OF_STATISTICS
+        case _:
+            return known
 
 
-def _selection(name: str, words: list[str]) -> dict[str, Any]:
-    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary."""
-    found: dict[str, Any] = {}
-    for word in words:
-        dim, equals, text = word.partition("=")
-        if not equals or not text:
-            raise ValueError(f"--{name}: expected DIM=LABEL, DIM=LABEL,LABEL or DIM=FIRST..LAST, found {word!r}")
-        if ".." in text:
-            bounds = [_label(part) if part else None for part in text.split("..")]
-            found[dim] = slice(*bounds)
-        else:
-            labels = [_label(part) for part in text.split(",")]
-            found[dim] = labels[0] if len(labels) == 1 else labels
-    return found
+def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool, quiet: bool) -> int:
+    """Runs a command; returns the exit status."""
+    path = stores if len(stores) > 1 else stores[0]
+    match command:
+        case "info":
+            return info.run(stores, options, as_json)
+        case "check":
+            return check.run(stores, options, as_json, quiet)
+        case "bench":
+            return bench.run(path, options, as_json, quiet)
+        case "statistics":
+            return _computed(path, options, as_json, quiet)
+        case _:
+            print(explained(path=path, json=as_json, **options))
+            return 0
 
 
-def _label(text: str) -> Any:
-    """A number, or text: a year is text, a date."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, int | float) else text
+def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = argparse.ArgumentParser(prog=prog, description="NVIDIA DALI operator for Zarr arrays")
+    version = f"dali_zarr {__version__}, for NVIDIA DALI {DALI_VERSION}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(dest="command")
 
+    def command(name: str, summary: str, options: str, description: str, epilog: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, allow_abbrev=False, help=summary, description=description, epilog=epilog,
+            usage=f"{prog} {name} STORE [STORE ...] {options}[--json] [--ARGUMENT VALUE ...] ...",
+        )
+        made.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
+        made.add_argument("--json", action="store_true", help="print JSON")
+        return made
 
-def _computed(path: Any, options: dict[str, Any], as_json: bool, progress: bool) -> Any:
-    """Statistics as text; None in processes other than that of rank 0."""
-    found = statistics(path, progress=progress, **options)
-    if os.environ.get("RANK", "0") != "0":
-        return None
-    return json.dumps(found, indent=1) if as_json else found
-
-
-def _options(words: list[str], others: dict[str, bool]) -> dict[str, Any]:
-    """``--name value ...`` as arguments: several values are a list, and none stands for true. ``others`` are arguments
-    beside the reader's."""
-    arguments = _arguments() | others
-    options: dict[str, list[Any]] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            given, equals, value = word[2:].partition("=")
-            name = _name(given, arguments)
-            if name in options:
-                raise ValueError(f"--{name}: given twice; give all its values at once, as --{name} A B")
-            options[name] = [_value(name, value)] if equals else []
-        else:
-            options[name].append(_value(name, word))
-    for name in ("sel", "isel"):
-        if options.get(name):
-            options[name] = [_selection(name, options[name])]
-    for name, given in options.items():
-        if not given and not arguments[name]:
-            raise ValueError(f"--{name}: expected a value after it")
-    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in options.items()}
+    informing = command(
+        "info", "say what is in a store", "",
+        "Tells the arrays of a store: dimensions, chunks, codecs, packing, sizes, what a GPU decodes, and a call that reads them. "
+        "Several stores are told each. Reads metadata only.",
+        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *SELECTION, *info.ARGUMENTS))}.",
+    )
+    explaining = command(
+        "explain", "say what a reader would do, without reading data", "",
+        "Says what fn.zarr_reader would do: samples, outputs, how often chunks are read, where they are decoded, what memory "
+        "allows, what would make it faster. Reads metadata only.",
+        "All arguments of fn.zarr_reader may be given, as --batch_size 16 --device gpu --arrays t2m z --random_shuffle "
+        "--pick level=0,5 --sel time=2015-01..2016 level=500,850; see help(fn.zarr_reader).",
+    )
+    checking = command(
+        "check", "decode every chunk, and name those that are damaged", "[--quiet] ",
+        "Decodes every chunk on the CPU, one after the other, and names those that can't be read. Several stores are checked "
+        "each. The exit status is 1 if there are any, 2 for wrong arguments.",
+        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *SELECTION, *check.RESOURCES))}. With sel or "
+        "isel the chunks from the first selected element to the last along that dimension are checked.",
+    )
+    measuring = command(
+        "bench", "measure what a store gives on this machine", "[--seconds 10] [--quiet] ",
+        "Reads batches and drops them, for --seconds 10: how fast they come, what bounds that, and which chunks would be faster. "
+        "What the operating system has in its page cache comes faster than the first time.",
+        "All arguments of fn.zarr_reader may be given, as of explain, with --device gpu and --device_id too.",
+    )
+    computing = command(
+        "statistics", "compute mean, stddev, min, max and share of NaN", "--output FILE [--quiet] ",
+        "Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, and writes "
+        "them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
+        "The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude --batch_size 8 "
+        "--device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
+    )
+    computing.add_argument("--output", help="the file to write; default: only print")
+    for made in (checking, measuring, computing):
+        made.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser, {"info": informing, "explain": explaining, "check": checking, "bench": measuring, "statistics": computing}
 
 
 def main() -> int:
     """Parses the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m dali_zarr", description="NVIDIA DALI operator for Zarr arrays")
-    version = f"dali_zarr {__version__}, for NVIDIA DALI {DALI_VERSION}"
-    parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command")
-    explaining = commands.add_parser(
-        "explain", allow_abbrev=False, help="say what a reader would do, without reading data",
-        usage="python -m dali_zarr explain STORE [STORE ...] [--json] [--ARGUMENT VALUE ...] ...",
-        description="Says what fn.zarr_reader would do: samples, outputs, how often chunks are read, where they are decoded, "
-        "what memory allows, what would make it faster. Reads metadata only.",
-        epilog="All arguments of fn.zarr_reader may be given, as --batch_size 16 --device gpu --arrays t2m z --random_shuffle "
-        "--pick level=0,5 --sel time=2015-01..2016 level=500,850; see help(fn.zarr_reader).",
-    )
-    explaining.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
-    explaining.add_argument("--json", action="store_true", help="print JSON")
-    computing = commands.add_parser(
-        "statistics", allow_abbrev=False, help="compute mean, stddev, min, max and share of NaN",
-        usage="python -m dali_zarr statistics STORE [STORE ...] --output FILE [--json] [--quiet] [--ARGUMENT VALUE ...] ...",
-        description="Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, "
-        "and writes them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
-        epilog="The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude "
-        "--batch_size 8 --device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
-    )
-    computing.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
-    computing.add_argument("--output", help="the file to write; default: only print")
-    computing.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    computing.add_argument("--quiet", action="store_true", help="show no progress")
+    prog = "dali-zarr" if os.path.basename(sys.argv[0]) == "dali-zarr" else "python -m dali_zarr"
+    parser, commands = _parser(prog)
     # Arguments of the reader are more than are listed here, so what follows the command is read by hand.
     known, rest = parser.parse_known_args(sys.argv[1:])
     if known.command is None:
@@ -153,27 +126,20 @@ def main() -> int:
             parser.error(f"unknown arguments: {' '.join(rest)}")
         parser.print_help()
         return 0
-    command = explaining if known.command == "explain" else computing
-    words = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in ("--json", "--quiet")]
-    stores = list(itertools.takewhile(lambda word: not word.startswith("--"), words))
+    command = commands[known.command]
+    given = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in _FLAGS]
+    stores = list(itertools.takewhile(lambda word: not word.startswith("--"), given))
     if not stores:
         command.error("expected a store before the options")
-    path = stores if len(stores) > 1 else stores[0]
     try:
-        options = _options(words[len(stores) :], _OF_STATISTICS if command is computing else {})
+        options = words.options(given[len(stores) :], _known(known.command))
     except ValueError as error:
         command.error(str(error))
     try:
-        if command is explaining:
-            found = explained(path=path, json=known.json, **options)
-        else:
-            found = _computed(path, options, known.json, not known.quiet)
-    except (ValueError, TypeError, IndexError, RuntimeError, OSError) as error:
-        print(f"python -m dali_zarr {known.command}: {error}", file=sys.stderr)
+        return _run(known.command, stores, options, known.json, getattr(known, "quiet", True))
+    except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
+        print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1
-    if found is not None:
-        print(found)
-    return 0
 
 
 if __name__ == "__main__":

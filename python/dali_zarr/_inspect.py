@@ -2,11 +2,13 @@
 
 import json as _json
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, Unpack, overload
 
 from . import _arguments, _native
 from ._arguments import values
 from ._arguments.types import Device, Paths, ReaderArguments
+from ._loading import labels, outputs
 from ._text import explanation_text
 
 
@@ -34,15 +36,15 @@ def explain(
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
-    Only metadata are read (and coordinates, for labels in ``pick``), and no GPU is needed: for ``device="gpu"`` without a limit
-    the default of 8 GiB is assumed.
+    Only metadata are read, and coordinates: for labels, and to compare those of several stores. No GPU is needed: for
+    ``device="gpu"`` without a limit the default of 8 GiB is assumed.
 
     Args:
         path: One store or several.
         batch_size: The pipeline's batch size.
-        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
         json: Whether to return the dictionary as JSON text.
-        arguments: The others of :func:`dali_zarr.zarr_reader`.
+        arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
@@ -77,7 +79,11 @@ def explain(
 def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
     """The same for arguments of any kind."""
     values.check_text("device", device)
+    if isinstance(arguments.get("offsets"), Mapping):
+        arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
     spec = _arguments.of_spec(arguments)
+    labels.check_stores(spec, arguments)
+    device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)
     found = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
     if name is not None:
@@ -95,10 +101,12 @@ def counters(pipe: Any = None) -> Any:
     """Counters of readers, at any time while they run.
 
     Args:
-        pipe: A pipeline, which is built if it wasn't, or a reader of DALI's dynamic mode.
+        pipe: A loader; a pipeline, which is built if it wasn't; or a reader of DALI's dynamic mode.
 
     Returns:
-        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a reader its counters. Without
+        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a loader or a reader its counters,
+        and for a loader for JAX with several devices a list, one for each. Those of a loader are since it was made, or since it
+        last loaded a state or left an epoch before its end. Without
         an argument a list of the counters of all Zarr readers that are alive in this process, the oldest first, whoever
         opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
         processes can't be reached.
@@ -126,6 +134,8 @@ def counters(pipe: Any = None) -> Any:
     """
     if pipe is None:
         return _native.all_stats()
+    if hasattr(pipe, "load_state_dict") and hasattr(pipe, "counters"):
+        return pipe.counters()
     if hasattr(pipe, "reader_meta"):
         numbers = {name: _described(lambda name=name: pipe.reader_meta(name)) for name in pipe.reader_meta()}
         found = _by_number()
@@ -137,7 +147,7 @@ def counters(pipe: Any = None) -> Any:
         if number not in found:
             raise RuntimeError("dali_zarr: counters: expected a reader for Zarr that has delivered a batch")
         return found[number]
-    raise TypeError(f"dali_zarr: counters: expected a pipeline, or a reader of the dynamic mode, found {pipe!r}")
+    raise TypeError(f"dali_zarr: counters: expected a loader, a pipeline, or a reader of the dynamic mode, found {pipe!r}")
 
 
 def _described(ask: Any) -> int:

@@ -9,7 +9,18 @@ from ._hints import hinted
 
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
+_POINTER = ctypes.c_void_p
+
 _library: ctypes.CDLL | None = None
+
+
+class _Epoch(ctypes.Structure):
+    """``dali_zarr_meta``."""
+
+    _fields_ = [
+        ("epoch_size", ctypes.c_int64), ("epoch_size_padded", ctypes.c_int64), ("number_of_shards", ctypes.c_int64),
+        ("shard_id", ctypes.c_int64), ("pad_last_batch", ctypes.c_int32), ("stick_to_shard", ctypes.c_int32),
+    ]
 
 
 def bind(path: Path) -> None:
@@ -22,6 +33,14 @@ def bind(path: Path) -> None:
     library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]
     library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_open.argtypes = [text, ctypes.POINTER(_POINTER)]
+    library.dali_zarr_close.argtypes = [_POINTER]
+    library.dali_zarr_close.restype = None
+    library.dali_zarr_describe_epoch.argtypes = [_POINTER, ctypes.POINTER(_Epoch)]
+    library.dali_zarr_next_batch.argtypes = [_POINTER, ctypes.POINTER(_POINTER)]
+    library.dali_zarr_batch_release.argtypes = [_POINTER]
+    library.dali_zarr_batch_release.restype = None
+    library.dali_zarr_stats.argtypes = [_POINTER, ctypes.POINTER(text)]
     library.dali_zarr_take_described.argtypes = []
     library.dali_zarr_take_described.restype = ctypes.c_uint64
     _library = library
@@ -73,6 +92,48 @@ def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
     array = (ctypes.c_double * len(labels))(*labels)
     _check(_loaded().dali_zarr_pick_labels(json.dumps(spec).encode(), dim.encode(), array, len(labels), ctypes.byref(text)))
     return (text.value or b"").decode()
+
+
+class Reader:
+    """A reader without DALI, on the CPU, of which only errors and counters matter: each batch is given back at once."""
+
+    def __init__(self, spec: dict[str, Any]):
+        """Opens it.
+
+        Raises:
+            ValueError, TypeError, IndexError, MemoryError: As building a pipeline with the reader does.
+        """
+        self._reader = _POINTER()
+        _check(_loaded().dali_zarr_open(_json(spec), ctypes.byref(self._reader)))
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _loaded().dali_zarr_close(self._reader)
+        self._reader = _POINTER()
+
+    def samples(self) -> int:
+        """Those of an epoch, over all shards."""
+        epoch = _Epoch()
+        _check(_loaded().dali_zarr_describe_epoch(self._reader, ctypes.byref(epoch)))
+        return epoch.epoch_size
+
+    def skip(self) -> None:
+        """Waits for the next batch. After an error the next call waits for the batch that follows.
+
+        Raises:
+            RuntimeError: A chunk of it can't be read or decoded.
+        """
+        batch = _POINTER()
+        _check(_loaded().dali_zarr_next_batch(self._reader, ctypes.byref(batch)))
+        _loaded().dali_zarr_batch_release(batch)
+
+    def counters(self) -> dict[str, Any]:
+        """Those of this reader up to now."""
+        text = ctypes.c_char_p()
+        _check(_loaded().dali_zarr_stats(self._reader, ctypes.byref(text)))
+        return json.loads(text.value or b"{}")
 
 
 def all_stats() -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ import ast
 import inspect
 from typing import TYPE_CHECKING, Any, Unpack
 
-from . import _dali
+from . import _arguments, _dali
 from ._arguments.types import Device, Paths, ReaderArguments
+from ._loading import labels
 
 if TYPE_CHECKING:
     from nvidia.dali.data_node import DataNode
@@ -95,7 +96,11 @@ def zarr_reader(
     others = {"device": device, "preserve": preserve, "bytes_per_sample_hint": bytes_per_sample_hint}
     defaults = {name: parameter.default for name, parameter in inspect.signature(zarr_reader).parameters.items()}
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
-    return _dali.module("fn").zarr_reader(path=path, **given)
+    given["path"] = path
+    if isinstance(path, list | tuple):
+        asked, given = given, _arguments.of_operator(given)
+        labels.check_stores(given, asked)
+    return _dali.module("fn").zarr_reader(**given)
 
 
 def _is(value: Any, default: Any) -> bool:

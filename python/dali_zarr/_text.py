@@ -1,18 +1,26 @@
-"""An explanation as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
+"""Numbers and explanations as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
 
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 
-def _bytes(n: float) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+def size(n: float) -> str:
+    """Bytes."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if n >= unit:
             return f"{n / unit:.1f} {name}"
     return f"{n:.0f} bytes"
 
 
-def _shape(extents: list[int]) -> str:
+def shape(extents: Iterable[int]) -> str:
+    """Lengths of dimensions."""
     return "x".join(map(str, extents)) or "scalar"
+
+
+def number_of(count: int, what: str) -> str:
+    """A count with its noun."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _number(n: float) -> str:
@@ -30,17 +38,17 @@ def _array(a: dict[str, Any]) -> list[str]:
     lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}"]
     seen: list[tuple[str, str]] = []
     for part in a["stores"]:
-        stored = f"chunks of {_shape(part['chunks'])} ({_bytes(part['chunk_bytes'])})"
+        stored = f"chunks of {shape(part['chunks'])} ({size(part['chunk_bytes'])})"
         if part["shards"]:
-            stored += f" in shards of {_shape(part['shards'])}"
+            stored += f" in shards of {shape(part['shards'])}"
         how = (f"{stored}, {part['codecs']}", f"decoded: {part['decoded_on']}; {part['why']}")
         if how not in seen:
             seen.append(how)
-            lines += [f"  {_shape(part['shape'])} in {how[0]}", f"  {how[1]}"]
+            lines += [f"  {shape(part['shape'])} in {how[0]}", f"  {how[1]}"]
     lines.append(
-        f"  a sample takes {_bytes(a['bytes_per_sample'])} of {_number(a['chunks_per_sample'])} chunks with "
-        f"{_bytes(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])} times as many); "
-        f"{_bytes(a['chunk_bytes_read_per_sample'])} are read for it"
+        f"  a sample takes {size(a['bytes_per_sample'])} of {_number(a['chunks_per_sample'])} chunks with "
+        f"{size(a['chunk_bytes_per_sample'])} ({_number(a['read_amplification'])} times as many); "
+        f"{size(a['chunk_bytes_read_per_sample'])} are read for it"
     )
     reads = a["reads_per_chunk"]
     lines.append(f"  reads of a chunk per epoch: {_number(reads['in_order'])} in order, {_number(reads['shuffled'])} shuffled")
@@ -51,7 +59,7 @@ def _reads(e: dict[str, Any]) -> str:
     reads = e["reads"][e["order"]]
     text = (
         f"reads per epoch ({e['order'].replace('_', ' ')}): {_number(reads['reads'])} of {_number(reads['chunks'])} chunks, "
-        f"{_bytes(reads['chunk_bytes_read'])} decoded"
+        f"{size(reads['chunk_bytes_read'])} decoded"
     )
     unhurried = e["reads"]["unhurried"]
     if unhurried["reads"] > reads["reads"]:
@@ -67,14 +75,14 @@ def _memory(m: dict[str, Any]) -> list[str]:
             given = "given" if m[f"{which}_memory_limit_given"] else "default"
             smallest = m[f"smallest_{which}_memory_limit"]
             used = m.get(f"{which}_memory_used")
-            used = "" if used is None else f", of which {_bytes(used)} are used"
-            lines.append(f"{which} memory: {_bytes(limit)} ({given}){used}, at least {smallest} bytes")
+            used = "" if used is None else f", of which {size(used)} are used"
+            lines.append(f"{which} memory: {size(limit)} ({given}){used}, at least {smallest} bytes")
     if m["refused"]:
         lines.append("refused; with the smallest limits:")
-    lanes = f", {m['lanes']} lanes of {_bytes(m['wave_bytes'])}" if m["lanes"] else ""
+    lanes = f", {m['lanes']} lanes of {size(m['wave_bytes'])}" if m["lanes"] else ""
     lines.append(
         f"which allows: {m['batches_in_preparation']} batches in preparation and plans for {m['batches_planned_ahead']} more, "
-        f"{m['chunks_in_flight']} chunks in flight, {_bytes(m['decoded_bytes_kept'])} for chunks; {m['io_threads']} threads "
+        f"{m['chunks_in_flight']} chunks in flight, {size(m['decoded_bytes_kept'])} for chunks; {m['io_threads']} threads "
         f"read, {m['decode_threads']} decode{lanes}"
     )
     return lines
@@ -88,7 +96,7 @@ def _cache(c: dict[str, Any]) -> list[str]:
         # Some percent go to what is remembered of each.
         needed = c[ratio] / 0.95
         fits = "they fit" if needed <= 1 else f"they fit if encoded they are {_number(needed)} times smaller"
-        lines.append(f"cache: {_bytes(c[limit])} in {where}; an epoch's chunks are {_bytes(c['epoch_bytes'])} decoded: {fits}")
+        lines.append(f"cache: {size(c[limit])} in {where}; an epoch's chunks are {size(c['epoch_bytes'])} decoded: {fits}")
     return lines
 
 
@@ -97,7 +105,7 @@ def explanation_text(e: dict[str, Any]) -> str:
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
     for o in e["outputs"]:
         layout = f", layout {o['layout']}" if o["layout"] else ""
-        lines.append(f"output {o['name']}: {_shape(o['shape'])} {o['dtype']}{layout}, {_bytes(o['sample_bytes'])} a sample")
+        lines.append(f"output {o['name']}: {shape(o['shape'])} {o['dtype']}{layout}, {size(o['sample_bytes'])} a sample")
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from . import _arguments, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
-from ._loading import outputs, ranks
-from ._loading.labels import Labels
-from ._loading.loader import BaseLoader
+from ._loading import outputs, pictures, ranks
+from ._loading.labels import Labels, check_stores
+from ._loading.loader import BaseLoader, check_batch_size
 from ._loading.reading import Plan, Transform
 
 __all__ = ["Batch", "Loader"]
@@ -56,6 +56,28 @@ class Batch(dict[str, Any]):
         return self._origin.labels.of(self._origin.index(), self._origin.offset)
 
 
+    def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
+        """Matplotlib's figure of samples; see :meth:`dali_zarr.torch.Batch.plot`."""
+        samples = [sample] if isinstance(sample, int) else list(sample)
+        return pictures.plot(list(self._outputs("")), samples, **how)
+
+    def _outputs(self, group: str) -> Iterator[pictures.Output]:
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        for name, value in self.items():
+            if isinstance(value, Batch):
+                yield from value._outputs(name)
+            else:
+                place = (group, name) if group else (name,)
+                source = self._origin.sources.get(place)
+                yield pictures.Output(
+                    "/".join(place), source, np.asarray(value), self._origin.labels, self._origin.index(),
+                )
+
+    def __repr__(self) -> str:
+        return pictures.described(self)
+
+
 def _children(batch: Batch) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
     return [(jax.tree_util.DictKey(name), value) for name, value in batch.items()], tuple(batch)
 
@@ -70,8 +92,10 @@ jax.tree_util.register_pytree_with_keys(Batch, _children, _of_children)
 class _Origin:
     """Where the samples of a batch come from: the reader's index, for each device, still as DALI has it."""
 
-    def __init__(self, labels: Labels, parts: list[tuple[Any, int]], offset: int):
-        self.labels, self.offset, self._parts = labels, offset, parts
+    def __init__(
+        self, labels: Labels, parts: list[tuple[Any, int]], offset: int, sources: Mapping[outputs.Place, outputs.Source],
+    ):
+        self.labels, self.offset, self.sources, self._parts = labels, offset, sources, parts
 
     def index(self) -> npt.NDArray[np.int64]:
         found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in self._parts]
@@ -140,6 +164,7 @@ class Loader:
         """
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
+        check_batch_size(batch_size)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         flat = outputs.offsets_of(offsets)
         given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
@@ -153,8 +178,7 @@ class Loader:
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
-        self._labels = Labels(given)
-        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
+        self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):
@@ -164,6 +188,7 @@ class Loader:
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
             self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
+            self._sources = plan.sources()
         if transform is None:
             for place, dtype in zip(self._loaders[0].places(), self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
@@ -198,7 +223,7 @@ class Loader:
 
         def made(values: dict[str, Any], group: str) -> Batch:
             offset = outputs.offset_of_group(self._offsets, self._told, group)
-            return Batch(values, _origin=_Origin(self._labels, index, offset))
+            return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
 
         return cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
 
@@ -207,6 +232,15 @@ class Loader:
             return arrays[0]
         shape = (self._world * sum(len(array) for array in arrays), *arrays[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
+
+    def __repr__(self) -> str:
+        shown = repr(self._loaders[0]).replace("_OnDevice", "Loader")
+        return shown if len(self._loaders) == 1 else f"{shown[:-1]}, on the first of {len(self._loaders)} devices>"
+
+    def counters(self) -> Any:
+        """Those of the reader, as :func:`dali_zarr.counters` tells them; a list where several devices have one each."""
+        found = [loader.counters() for loader in self._loaders]
+        return found[0] if len(found) == 1 else found
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is after the batch handed out last: numbers and text. One process's state serves all."""

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -21,8 +21,8 @@ import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
-from ._loading import outputs, ranks
-from ._loading.labels import Labels
+from ._loading import outputs, pictures, ranks
+from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Transform
 
@@ -59,6 +59,39 @@ class Batch(dict[str, Any]):
 
         return self._with(moved)
 
+    def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
+        """Matplotlib's figure of samples: a panel for each field, with its coordinates, drawn by xarray; for outputs of three
+        dimensions or more a panel for each element of the first ones, 16 at most.
+
+        Args:
+            sample: Its place in the batch, or several.
+            how: Of xarray's plotting, such as ``cmap`` or ``robust=True``.
+
+        Raises:
+            ImportError: xarray or Matplotlib isn't installed.
+            AttributeError: The batch doesn't come from a loader.
+            IndexError: The batch lacks a sample.
+            ValueError: It has only scalars.
+        """
+        samples = [sample] if isinstance(sample, int) else list(sample)
+        return pictures.plot(list(self._outputs("")), samples, **how)
+
+    def _outputs(self, group: str) -> Iterator[pictures.Output]:
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        index: npt.NDArray[np.int64] = self._origin.index.cpu().numpy()
+        for name, value in self.items():
+            if isinstance(value, Batch):
+                yield from value._outputs(name)
+            elif isinstance(value, torch.Tensor) and name != "index":
+                host = value.float() if value.dtype == torch.bfloat16 else value
+                values: npt.NDArray[Any] = host.detach().cpu().numpy()
+                place = (group, name) if group else (name,)
+                yield pictures.Output("/".join(place), self._origin.sources.get(place), values, self._origin.labels, index)
+
+    def __repr__(self) -> str:
+        return pictures.described(self)
+
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory."""
         return self._with(torch.Tensor.pin_memory)
@@ -74,8 +107,10 @@ class Batch(dict[str, Any]):
 class _Origin:
     """Where the samples of a batch come from."""
 
-    def __init__(self, labels: Labels, index: torch.Tensor, offset: int):
-        self.labels, self.index, self.offset = labels, index, offset
+    def __init__(
+        self, labels: Labels, index: torch.Tensor, offset: int, sources: Mapping[outputs.Place, outputs.Source],
+    ):
+        self.labels, self.index, self.offset, self.sources = labels, index, offset, sources
 
     def coords(self) -> dict[str, npt.NDArray[Any]]:
         index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
@@ -138,14 +173,14 @@ class Loader(BaseLoader[Batch]):
         # A selection with gaps spreads them.
         told = tuple(given.pop("offsets", ()))
         self._return_index = return_index
-        self._labels = Labels(given)
-        self._labels.check_stores({str(dim) for name in ("sel", "isel") for dim in arguments.get(name) or ()})
+        self._labels = check_stores(given, arguments)
         plan = Plan(
             arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
             device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,
             shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
         )
         super().__init__(plan, drop_last, pad_last_batch)
+        self._sources = plan.sources()
 
     def _check_process(self) -> None:
         _check_worker()
@@ -157,7 +192,7 @@ class Loader(BaseLoader[Batch]):
 
         def made(values: dict[str, Any], group: str) -> Batch:
             offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)
-            return Batch(values, _origin=_Origin(self._labels, index, offset))
+            return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
 
         batch = outputs.nested(self._reading.places, tensors, made)
         if self._return_index:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -64,15 +65,15 @@ def present(store):
 
 
 @contextmanager
-def s3_server(log: Path) -> Iterator[str]:
-    """moto's S3, in a process of its own, with one bucket; gives its URL."""
+def s3_server(log: Path, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """moto's S3, in a process of its own, with one bucket; gives its URL. ``environment`` has settings of moto's."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as out:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | (environment or {}))
     try:
         for _ in range(300):
             try:

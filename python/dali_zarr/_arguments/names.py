@@ -10,6 +10,7 @@ from .._hints import did_you_mean
 _COMMON = frozenset({"name", "device"})
 # What Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
+_OF_LOADERS = frozenset({"drop_last", "process_group", "transform", "num_threads", "sharding"})
 
 
 @functools.cache
@@ -30,5 +31,7 @@ def check(names: Iterable[str]) -> None:
     known = operators() | _COMMON | SELECTION
     for name in names:
         if name not in known and not name.startswith("_"):
+            if name in _OF_LOADERS:
+                raise TypeError(f"zarr_reader: {name}: it is an argument of the loaders, and not of the reader; leave it out here")
             hint = did_you_mean(name, known, "see help(dali_zarr.zarr_reader) for the arguments that there are")
             raise TypeError(f"zarr_reader: {name}: there is no such argument; {hint}")

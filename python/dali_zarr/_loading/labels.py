@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from .._log import log
 from .._selection.axes import Axes
 
 
@@ -20,18 +21,29 @@ class Labels:
         # One array for all stores, or one for each.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
 
-    def check_stores(self, selected: Collection[str]) -> None:
+    def axes(self) -> Axes:
+        """The dimensions of what is read."""
+        if self._axes is None:
+            self._axes = Axes.of_reader(self._arguments)
+        return self._axes
+
+    def listed(self, name: str, default: int) -> list[int]:
+        """An argument of the reader "for each of dims"."""
+        return self.axes().listed(name, self._arguments, default)
+
+    def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
         if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
             return
-        axes = self._axes = Axes.of_reader(self._arguments)
+        axes = self.axes()
         for dim in axes.names():
             if dim == axes.dims[0] or dim in selected or dim in axes.picks:
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
-            except (ImportError, RuntimeError, ValueError):
+            except (ImportError, RuntimeError, ValueError) as error:
+                log.info("coordinates along %r of joined stores aren't compared: %s", dim, error)
                 continue
             for store, one in enumerate(values):
                 if one.shape == values[0].shape and not _equal(one, values[0]):
@@ -51,11 +63,8 @@ class Labels:
         Raises:
             AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
         """
-        if self._axes is None:
-            self._axes = Axes.of_reader(self._arguments)
-        axes = self._axes
-        window = axes.listed("window", self._arguments, 0)
-        stride = axes.listed("stride", self._arguments, 1)
+        axes = self.axes()
+        window, stride = self.listed("window", 0), self.listed("stride", 1)
         found: dict[str, npt.NDArray[Any]] = {}
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
@@ -86,7 +95,7 @@ class Labels:
 
     def _stores_of(self, axes: Axes, dim: str, index: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
         """Which store each sample is in."""
-        window, stride = axes.listed("window", self._arguments, 0)[0], axes.listed("stride", self._arguments, 1)[0]
+        window, stride = self.listed("window", 0)[0], self.listed("stride", 1)[0]
         if window < 0:
             window = axes.region_length(0, self._arguments)
         first = index[:, 0] + offset
@@ -97,6 +106,17 @@ class Labels:
                 "next, so it has no labels along it; use cross_stores=False, or look labels up by batch.index"
             )
         return stores[:, 0]
+
+
+def check_stores(arguments: Mapping[str, Any], asked: Mapping[str, Any]) -> Labels:
+    """The labels of a reader with these arguments, in the operator's form. ``asked`` has ``sel`` and ``isel`` as users gave them.
+
+    Raises:
+        ValueError: Joined stores have other coordinates along a dimension without a selection.
+    """
+    labels = Labels(arguments)
+    labels.check({str(dim) for name in ("sel", "isel") for dim in asked.get(name) or ()})
+    return labels
 
 
 def _equal(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:

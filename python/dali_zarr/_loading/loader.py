@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, SupportsIndex, TypeVar
 
+from .._log import log
 from . import checkpoint as checkpoints
 from .epochs import Part
 from .reading import NAME, Plan, Reading
@@ -23,6 +24,14 @@ def _nothing(_found: list[Any], _valid: int) -> None:
     """What is taken of a batch that is left out."""
 
 
+def check_batch_size(size: Any) -> None:
+    """Raises TypeError or ValueError unless it is a whole number of at least 1."""
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
+    if operator.index(size) < 1:
+        raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
+
+
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
@@ -32,11 +41,7 @@ class BaseLoader(Generic[B]):
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
         """
-        size: Any = plan.batch_size
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-            raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
-        if operator.index(size) < 1:
-            raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
+        check_batch_size(plan.batch_size)
         if drop_last and pad_last_batch:
             raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
         self._plan = plan
@@ -48,6 +53,7 @@ class BaseLoader(Generic[B]):
         self._is_restored = False
         self._last_epoch: int | None = None
         self._reading = Reading(plan)
+        log.info("opened %r", self)
         part = self._reading.course.part()
         if drop_last and self._batches(part) == 0:
             raise ValueError(
@@ -66,6 +72,20 @@ class BaseLoader(Generic[B]):
                 "dali_zarr: this loader was made in another process. It reads ahead with threads of its own and needs no worker "
                 "processes: iterate over it itself, without a DataLoader around it"
             )
+
+    def __repr__(self) -> str:
+        plan, part = self._plan, self._reading.course.part()
+        stores = plan.arguments["path"]
+        store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
+        ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
+        return (
+            f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {len(self)} batches of "
+            f"{plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
+        )
+
+    def counters(self) -> dict[str, Any]:
+        """Those of the reader, as :func:`dali_zarr.counters` tells them, since the store was opened last."""
+        return self._reading.counters()
 
     @property
     def batch_size(self) -> int:
@@ -145,6 +165,7 @@ class BaseLoader(Generic[B]):
             self._reading.next(_nothing, 0)
 
     def _go_to(self, epoch: int) -> None:
+        log.info("the store is opened anew, to go to epoch %d", epoch)
         template = self._reading.checkpoint()
         state = self._reading.course.at(epoch).written(self._reading.state())
         self._reopen({NAME: state.encode()}, template)
@@ -190,6 +211,7 @@ class BaseLoader(Generic[B]):
             if whole.keys() == checkpoints.states(template).keys():
                 states = whole | states
         self._reopen(states, template)
+        log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)
         self._turn += 1
         self._next_epoch = state.get("next_epoch")
         self._last_epoch = None

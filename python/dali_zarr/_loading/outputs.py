@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, SupportsIndex, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -12,10 +13,22 @@ Place = tuple[str, ...]
 
 
 def offsets_of(offsets: Any) -> list[int]:
-    """The operator's ``offsets``; empty where none are given."""
-    if isinstance(offsets, Mapping):
-        return [int(o) for group in cast(Mapping[str, Any], offsets).values() for o in _listed(group)]
-    return [] if offsets is None else [int(o) for o in _listed(offsets)]
+    """The operator's ``offsets``; empty where none are given.
+
+    Raises:
+        ValueError: There is a list or a dictionary without any.
+        TypeError: One isn't a whole number.
+    """
+    if offsets is None:
+        return []
+    groups = list(cast(Mapping[str, Any], offsets).values()) if isinstance(offsets, Mapping) else [offsets]
+    found = [item for group in groups for item in _listed(group)]
+    if not found or not all(_listed(group) for group in groups):
+        raise ValueError(f"dali_zarr: offsets: expected at least one, but found {offsets!r}; leave it out for the sample itself")
+    for item in found:
+        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+            raise TypeError(f"dali_zarr: offsets: expected integers, or a dictionary of them by name, but found {item!r}")
+    return [int(item) for item in found]
 
 
 def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
@@ -52,6 +65,23 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Plac
     if twice:
         raise ValueError(f"dali_zarr: arrays, offsets: expected each output once, but found {'/'.join(twice[0])!r} twice")
     return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an output of the reader is of."""
+
+    # None: a stack of all arrays.
+    array: str | None
+    # In elements of the store, along the first of dims.
+    offset: int
+
+
+def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Sequence[int]) -> dict[Place, Source]:
+    """What the outputs are of, by place. ``told`` are the offsets that the operator is given."""
+    names: list[str | None] = [None] if stack_arrays else list(arrays)
+    found = [Source(name, offset) for offset in told or [0] for name in names]
+    return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
 
 
 def _with_offset(name: str, offset: int) -> str:

@@ -39,6 +39,10 @@ class Plan:
     num_threads: int
     transform: Transform | None
 
+    def sources(self) -> dict[outputs.Place, outputs.Source]:
+        """What the reader's outputs are of, by place."""
+        return outputs.sources(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)), self.told_offsets)
+
     def pipeline_seed(self) -> int:
         """Of the transform's random operators: the same in each run, another one on each rank."""
         seed = int(self.arguments.get("seed", -1))
@@ -104,7 +108,11 @@ class Reading:
 
     def dtypes(self) -> list[str]:
         """Those of the reader's outputs."""
-        return counters(self._pipe)[NAME]["dtypes"]
+        return self.counters()["dtypes"]
+
+    def counters(self) -> dict[str, Any]:
+        """The reader's."""
+        return counters(self._pipe)[NAME]
 
     def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
         """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count."""

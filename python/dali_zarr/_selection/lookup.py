@@ -59,7 +59,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     try:
         found = numbers.sel({dim: label}, **options)
     except KeyError as error:
-        raise KeyError(f"zarr_reader: sel: {dim!r}: {label!r} isn't among the coordinates{_shown(variable)}") from error
+        there = _shown(variable) + _hint(label, variable)
+        raise KeyError(f"zarr_reader: sel: {dim!r}: {label!r} isn't among the coordinates{there}") from error
     except (ValueError, TypeError, IndexError, NotImplementedError) as error:
         raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} can't be looked up: {error}") from error
     except Exception as error:
@@ -82,6 +83,16 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
     if found.ndim > 1:
         raise ValueError(f"zarr_reader: {name}: {dim!r}: expected a list, but found an array of {found.ndim} dimensions")
     return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0)
+
+
+def _hint(label: Any, variable: Any) -> str:
+    """For text where coordinates are numbers."""
+    if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
+        return ""
+    try:
+        return f"; they are numbers: write {int(label) if label.strip('+-').isdigit() else float(label)} instead of {label!r}"
+    except ValueError:
+        return "; they are numbers, and the label is text"
 
 
 def _shown(variable: Any) -> str:

@@ -8,12 +8,13 @@ Along others a selection is a ``pick``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
 
 from .._arguments import values
+from .._log import log
 from .axes import Axes
 from .lookup import Positions, of_index, of_label
 
@@ -45,7 +46,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     chosen = _Chosen(found, axes)
     for name, selection in selections.items():
         for dim, indexer in selection.items():
-            _check_dim(name, dim, axes)
+            check_dim(name, dim, axes.names())
             if dim in axes.picks:
                 raise ValueError(
                     f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
@@ -56,8 +57,13 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                     f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
                     f"slice, or positions with pick={{{dim!r}: [...]}}"
                 )
-            chosen.add(name, dim, _positions(name, dim, indexer, axes, method, tolerance))
-    return chosen.arguments()
+            stores = positions(name, dim, indexer, axes, method, tolerance)
+            if not all(len(one.indices) for one in stores):
+                raise ValueError(_empty(name, dim, indexer, axes))
+            chosen.add(name, dim, stores)
+    told = chosen.arguments()
+    log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value != found.get(name)})
+    return told
 
 
 def positions_along(axes: Axes, label: Any) -> Any:
@@ -66,7 +72,7 @@ def positions_along(axes: Axes, label: Any) -> Any:
     Raises:
         ValueError: There are none.
     """
-    (found, *_) = _positions("sel", axes.dims[0], label, axes, None, None)
+    (found, *_) = positions("sel", axes.dims[0], label, axes, None, None)
     return found.indices
 
 
@@ -78,17 +84,41 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     return {str(dim): indexer for dim, indexer in cast(Mapping[Any, Any], value).items()}
 
 
-def _check_dim(name: str, dim: str, axes: Axes) -> None:
-    if dim not in axes.names():
-        like = difflib.get_close_matches(dim, axes.names(), 1)
+def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
+    """The message for a selection without elements: what there is, and the slice that was probably meant."""
+    there = f"there are {sum(axes.lengths(dim)) if axes.is_joined and dim == axes.dims[0] else axes.lengths(dim)[0]}"
+    if name == "sel":
+        values = axes.coordinates(dim)
+        there = there if values is None or not len(values) else f"the coordinates go from {values[0]} to {values[-1]}"
+    hint = ""
+    if isinstance(indexer, slice):
+        given = cast("slice[Any, Any, Any]", indexer)
+        if given.start is not None and given.stop is not None and (given.step or 1) > 0:
+            turned = slice(given.stop, given.start, given.step)
+            try:
+                if all(len(one.indices) for one in positions(name, dim, turned, axes, None, None)):
+                    hint = f"; write slice({given.stop!r}, {given.start!r})"
+            except (ValueError, TypeError):
+                # Bounds that can't be looked up that way round.
+                pass
+    return f"zarr_reader: {name}: {dim!r}: expected at least one element, but {indexer!r} selects none: {there}{hint}"
+
+
+def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
+    """Raises ValueError for a dimension that no array has."""
+    names = list(dict.fromkeys(known))
+    if dim not in names:
+        like = difflib.get_close_matches(dim, names, 1)
         hint = f"; did you mean {like[0]}?" if like else ""
-        raise ValueError(
-            f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(axes.names())}{hint}'
-        )
+        raise ValueError(f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(names)}{hint}')
 
 
-def _positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
-    """The selected elements in each store; along the joined axis, of all stores together."""
+def positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
+    """The selected elements in each store; along the joined axis, of all stores together. ``name`` is ``sel`` or ``isel``.
+
+    Raises:
+        ValueError, TypeError, IndexError: A label or an index isn't there.
+    """
     lengths = axes.lengths(dim)
     joined = axes.is_joined and dim == axes.dims[0]
     if name == "isel":
@@ -145,8 +175,6 @@ class _Chosen:
 
     def add(self, name: str, dim: str, stores: list[Positions]) -> None:
         first = stores[0]
-        if not all(len(one.indices) for one in stores):
-            raise ValueError(f"zarr_reader: {name}: {dim!r}: expected at least one element, but the selection is empty")
         if dim in self._axes.dims:
             if any(not np.array_equal(one.indices, first.indices) for one in stores):
                 raise ValueError(
@@ -215,6 +243,11 @@ class _Cut:
                 f"zarr_reader: {name}: {dim!r}: a single element has no windows: give a slice, or window 0 along it"
             )
         spacing = positions.spacing()
+        if spacing is None and bool((np.diff(indices) < 0).all()):
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: the selection goes backwards along a dimension that samples are cut along; select "
+                f"it in the order of the store, with a step above 0, or give positions with pick={{{dim!r}: [...]}}"
+            )
         if spacing is None:
             raise ValueError(
                 f"zarr_reader: {name}: {dim!r}: only evenly spaced ascending elements can be selected along a dimension that "

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments
+from .. import _arguments, _progress
 from .._arguments.types import ElementArguments, Integers, Names, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
-from . import files, gather, progress
+from . import files, gather
 from .moments import Doubles, Moments, Tree, combined
 from .selected import Axis, Selected
 
@@ -154,7 +154,7 @@ def _read(plan: Plan, sums: Sequence[_Sum], borders: _Borders, show: bool) -> in
     """Adds the samples of this process to the sums. Returns how many all processes have."""
     reader = _Pass(plan, sums, borders)
     batches: Iterator[None] = iter(reader)
-    for _ in progress.shown(batches, len(reader), "statistics") if show else batches:
+    for _ in _progress.shown(batches, len(reader), "statistics") if show else batches:
         pass
     return reader.samples
 

@@ -253,7 +253,8 @@ fn a_value_that_grows_while_it_is_read_is_not_followed() {
     // It has one byte more whenever it is asked for.
     let size = AtomicU64::new(9000);
     let grown = move |_: &str| Some(Found { size: size.fetch_add(1, Relaxed), version: None });
-    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] = Arc::new(Hooked::open(&spec.source.paths[0], grown));
+    Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
+        Arc::new(Hooked::open(&spec.source.paths[0], grown));
     let error = Reader::start(&spec, opened).unwrap().next_batch().unwrap_err();
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
 }

@@ -13,16 +13,16 @@ T = TypeVar("T")
 _SECONDS = 5.0
 
 
-def shown(items: Iterator[T], count: int, what: str) -> Iterator[T]:
+def shown(items: Iterator[T], count: int, what: str, unit: str = "batch", plural: str = "batches") -> Iterator[T]:
     """The items, as they come, of which there are ``count``."""
     try:
         tqdm: Any = importlib.import_module("tqdm")
     except ImportError:
-        return _lines(items, count, what)
-    return iter(tqdm.tqdm(items, total=count, desc=what, unit="batch"))
+        return _lines(items, count, what, plural)
+    return iter(tqdm.tqdm(items, total=count, desc=what, unit=unit))
 
 
-def _lines(items: Iterator[T], count: int, what: str) -> Iterator[T]:
+def _lines(items: Iterator[T], count: int, what: str, plural: str) -> Iterator[T]:
     began = last = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item
@@ -30,4 +30,4 @@ def _lines(items: Iterator[T], count: int, what: str) -> Iterator[T]:
         if now - last >= _SECONDS or done == count:
             last = now
             left = (now - began) / done * (count - done)
-            print(f"{what}: {done} of {count} batches, {now - began:.0f} s, about {left:.0f} s left", file=sys.stderr, flush=True)
+            print(f"{what}: {done} of {count} {plural}, {now - began:.0f} s, about {left:.0f} s left", file=sys.stderr, flush=True)

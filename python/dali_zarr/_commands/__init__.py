@@ -1,0 +1,1 @@
+"""The commands of ``python -m dali_zarr`` that have no function of the package: ``info``, ``check`` and ``bench``."""

@@ -1,0 +1,134 @@
+"""All arrays of a store, as its metadata describe them: those that readers take, and why the others are refused."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import _arguments, _native
+from .._arguments.types import Names, StorageOptions
+from .._selection.stores import Store
+
+_ERRORS = (ValueError, TypeError, IndexError, RuntimeError, MemoryError)
+# Of the message in which the engine lists the arrays of a store that has several.
+_LISTED = re.compile(r"but found the arrays (?P<names>'.*?')(?P<more> and \d+ more)?(?:;|$)", re.DOTALL)
+# Of arrays that hold nothing for a reader.
+_SOUND = re.compile(r"codecs for arrays of numbers|has length 0|is empty, so the store holds no sample")
+_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """An array that readers take."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    # What is decoded at a time: inner chunks, where there are shards.
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    codecs: str
+    chunk_bytes: int
+    # Whether a GPU decodes it, and why it does or doesn't.
+    decoded_on: str
+    why: str
+    # The only one of its store, which is read without a name: the store may be the array itself.
+    is_only: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """The reader's, that choose it."""
+        return {} if self.is_only else {"arrays": [self.name]}
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Those of all elements."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def grid(self) -> tuple[int, ...]:
+        """How many chunks there are along each dimension, whether or not they are stored."""
+        return tuple(-(-length // chunk) for length, chunk in zip(self.shape, self.chunks, strict=True))
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An array that readers don't take, and their message. Nothing is wrong with one that is empty or not of numbers."""
+
+    name: str
+    message: str
+    is_sound: bool
+
+
+def described(path: str, names: Names | None, storage_options: StorageOptions | None) -> list[Found | Refused]:
+    """The arrays of one store, in the order of their names or as ``names`` has them. Reads metadata only.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: The store can't be opened or listed.
+    """
+    place = _arguments.of_spec({"path": path, "storage_options": storage_options})
+    if names is None:
+        try:
+            # The only array, which may be the store itself.
+            return [_found(array, is_only=True) for array in _explained(place, None)]
+        except (ValueError, TypeError) as error:
+            found = _listed(place, str(error))
+            if not found:
+                raise
+    else:
+        found = [names] if isinstance(names, str) else list(names)
+    try:
+        # One reader has one look at the metadata of remote stores.
+        return [_found(array) for array in _explained(place, found)]
+    except _ERRORS:
+        with ThreadPoolExecutor(_ONCE) as pool:
+            return list(pool.map(functools.partial(_one, place), found))
+
+
+def _listed(place: Mapping[str, Any], message: str) -> list[str]:
+    """The arrays of a store that hasn't exactly one, of which the engine says so; none if it says something else."""
+    if about := re.search(r", array '(.*?)': ", message):
+        return [about[1]]
+    listed = _LISTED.search(message)
+    if listed is None:
+        return []
+    if listed["more"]:
+        # zarr-python lists any number.
+        options = place.get("storage_options") or ()
+        given: list[str] = [options] if isinstance(options, str) else list(options)
+        return sorted(Store(place["path"], dict(option.split("=", 1) for option in given)).names())
+    return [name.strip("'") for name in listed["names"].split("', '")]
+
+
+def _explained(place: Mapping[str, Any], names: list[str] | None) -> list[dict[str, Any]]:
+    """What the engine says of arrays that are read by one reader. The epoch that it rehearses is one sample."""
+    given = {**place, "device": "gpu", **({} if names is None else {"arrays": names})}
+    try:
+        return _native.explain({**given, "roi_start": [0], "roi_end": [1]})["arrays"]
+    except ValueError as error:
+        if "roi_" not in str(error):
+            raise
+        # Without dimensions, or without elements along the first one.
+        return _native.explain(given)["arrays"]
+
+
+def _one(place: Mapping[str, Any], name: str) -> Found | Refused:
+    try:
+        return _found(_explained(place, [name])[0])
+    except _ERRORS as error:
+        return Refused(name, str(error), isinstance(error, TypeError) or _SOUND.search(str(error)) is not None)
+
+
+def _found(array: Mapping[str, Any], is_only: bool = False) -> Found:
+    (stored,) = array["stores"]
+    return Found(
+        array["name"], tuple(array["dims"]), tuple(stored["shape"]), array["dtype"], tuple(stored["chunks"]),
+        None if stored["shards"] is None else tuple(stored["shards"]), stored["codecs"], stored["chunk_bytes"],
+        stored["decoded_on"], stored["why"], is_only,
+    )

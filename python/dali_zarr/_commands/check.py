@@ -1,0 +1,168 @@
+"""``check``: decodes every chunk of a store by the reader itself, one chunk a batch, and names those that can't be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import _arguments, _native, _progress
+from .._selection import select
+from .._selection.axes import Axes
+from .._text import number_of
+from .arrays import Found, Refused, described
+
+# Beside those that select arrays and elements.
+RESOURCES = (
+    *("storage_options", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency", "decode_threads"),
+)
+_CHUNK = re.compile(r", chunk (.*?): ")
+# Places of one message that are told.
+_TOLD = 100
+
+
+def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str, Any]:
+    """What was found, of each store and array. ``options`` are the reader's, with ``sel`` or ``isel``.
+
+    Raises:
+        ValueError, TypeError, IndexError, RuntimeError, ImportError: A store can't be opened, or an argument is wrong.
+    """
+    given = dict(options)
+    chosen = {name: given.pop(name) for name in (*select.NAMES, "arrays") if name in given}
+    stores = [_Store(path, given, chosen) for path in paths]
+    steps = (step for store in stores for step in store.checked())
+    total = sum(store.chunks for store in stores)
+    for _ in _progress.shown(steps, total, "check", "chunk", "chunks") if show and total else steps:
+        pass
+    found = [store.report for store in stores]
+    return {"sound": all(array["sound"] for store in found for array in store["arrays"]), "stores": found}
+
+
+class _Store:
+    """One store, and what was found in it so far."""
+
+    def __init__(self, path: str, options: Mapping[str, Any], chosen: Mapping[str, Any]):
+        """Reads metadata."""
+        self._options = {**options, "path": path}
+        arrays = described(path, chosen.get("arrays"), options.get("storage_options"))
+        self._regions = _regions(arrays, self._options, chosen)
+        self._entries = [(array, _entry(array)) for array in arrays]
+        self.chunks = sum(_count(*self._regions[one.name], one.chunks) for one in arrays if isinstance(one, Found))
+        self.report: dict[str, Any] = {"path": path, "arrays": [entry for _, entry in self._entries]}
+
+    def checked(self) -> Iterator[None]:
+        """One step for each chunk."""
+        for array, entry in self._entries:
+            if isinstance(array, Found):
+                start, end = self._regions[array.name]
+                if _count(start, end, array.chunks):
+                    yield from self._check(array, start, end, entry)
+                entry["sound"] = not entry["damaged"]
+
+    def _check(self, array: Found, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
+        spec: dict[str, Any] = {**self._options, **array.arguments()}
+        if array.dims:
+            # A sample is a chunk. Dimensions are given by position, since names may be missing.
+            spec |= {
+                "dims": [str(i) for i in range(len(array.dims))],
+                "window": [min(chunk, length) for chunk, length in zip(array.chunks, array.shape, strict=True)],
+                "step": list(array.chunks), "roi_start": start, "roi_end": end, "out_of_bounds_policy": "pad",
+            }
+        first = [at // chunk for at, chunk in zip(start, array.chunks, strict=True)]
+        grid = _grid(start, end, array.chunks)
+        with _native.Reader(_arguments.of_spec(spec)) as reader:
+            for number in range(reader.samples()):
+                try:
+                    reader.skip()
+                except RuntimeError as error:
+                    at = [int(i) + low for i, low in zip(np.unravel_index(number, grid), first, strict=True)] if grid else []
+                    _note(entry["damaged"], at, str(error))
+                entry["chunks"] += 1
+                yield
+
+
+def _note(damaged: list[dict[str, Any]], at: list[int], message: str) -> None:
+    """Adds a chunk. Inner chunks of a shard whose index is damaged have one message."""
+    entry: dict[str, Any] | None = next((one for one in damaged[-_TOLD:] if one["message"] == message), None)
+    if entry is None:
+        named = _CHUNK.search(message)
+        entry = {"chunk": named[1] if named else None, "count": 0, "at": [], "message": message}
+        damaged.append(entry)
+    entry["count"] += 1
+    if len(entry["at"]) < _TOLD:
+        entry["at"].append(at)
+
+
+def _grid(start: list[int], end: list[int], chunks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(-(-(last - first) // chunk) for first, last, chunk in zip(start, end, chunks, strict=True))
+
+
+def _count(start: list[int], end: list[int], chunks: tuple[int, ...]) -> int:
+    return int(np.prod(_grid(start, end, chunks), dtype=np.int64))
+
+
+def _regions(
+    arrays: list[Found | Refused], options: Mapping[str, Any], chosen: Mapping[str, Any],
+) -> dict[str, tuple[list[int], list[int]]]:
+    """For each array the elements of the chunks from the first selected one to the last, along each dimension."""
+    found = [array for array in arrays if isinstance(array, Found)]
+    regions = {array.name: ([0] * len(array.shape), list(array.shape)) for array in found}
+    selections: dict[str, dict[str, Any]] = {name: chosen.get(name) or {} for name in ("sel", "isel")}
+    known = [dim for array in found for dim in array.dims]
+    for name, selection in selections.items():
+        for dim, indexer in selection.items():
+            select.check_dim(name, dim, known)
+            for array in found:
+                if dim not in array.dims:
+                    continue
+                axes = Axes.of_reader(_arguments.of_places({**options, **array.arguments()}))
+                (positions,) = select.positions(name, dim, indexer, axes, chosen.get("method"), chosen.get("tolerance"))
+                if not len(positions.indices):
+                    raise ValueError(f"dali_zarr: check: {name}: {dim!r}: expected at least one element, but found none")
+                i = array.dims.index(dim)
+                chunk, (start, end) = array.chunks[i], regions[array.name]
+                start[i] = int(positions.indices.min()) // chunk * chunk
+                end[i] = min((int(positions.indices.max()) // chunk + 1) * chunk, array.shape[i])
+    return regions
+
+
+def _entry(array: Found | Refused) -> dict[str, Any]:
+    """Of an array, before its chunks are read."""
+    entry: dict[str, Any] = {"name": array.name, "chunks": 0, "damaged": []}
+    return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, Refused) else entry
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """For people."""
+    lines: list[str] = []
+    for store in found["stores"]:
+        lines.append(f"store {store['path']}")
+        for array in store["arrays"]:
+            if "refused" in array:
+                lines.append(f"  {array['name']}: {'not checked' if array['sound'] else 'refused'}: {_short(array['refused'])}")
+                continue
+            count = sum(one["count"] for one in array["damaged"])
+            chunks = number_of(array["chunks"], "chunk")
+            state = f"{count} of {chunks} can't be read" if count else f"{chunks}, sound"
+            lines.append(f"  {array['name']}: {state}")
+            for one in array["damaged"]:
+                places = "; ".join(", ".join(map(str, at)) for at in one["at"][:4]) + ("; ..." if one["count"] > 4 else "")
+                lines.append(f"    {_short(one['message'])}" + (f" (in the grid of chunks: {places})" if places else ""))
+    if found["sound"]:
+        lines.append("all chunks can be decoded; damage that no checksum covers isn't found")
+    return "\n".join(lines)
+
+
+def _short(message: str) -> str:
+    """A message without the store and the array, which stand before it."""
+    return re.sub(r"^zarr_reader: (?:store .*?, array '.*?'[,:] )?", "", message)
+
+
+def run(paths: list[str], options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
+    """Prints what was found. Returns the exit status: 1 where something can't be read."""
+    found = check(paths, options, not quiet)
+    print(json.dumps(found, indent=2) if as_json else text(found))
+    return 0 if found["sound"] else 1

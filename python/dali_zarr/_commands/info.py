@@ -1,0 +1,182 @@
+"""``info``: what is in a store, how it is stored, what a GPU decodes of it, and a call that reads it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import _arguments, _native
+from .._selection.stores import Store
+from .._text import number_of, shape, size
+from .arrays import Found, Refused, described
+
+# Beside those that select arrays and elements.
+ARGUMENTS = ("storage_options", "dims", "window", "offsets")
+_PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+# A suggested batch has about as many bytes, and no more samples and arrays.
+_BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
+
+
+def info(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of one store. ``options`` are the reader's.
+
+    Raises:
+        ValueError, TypeError, IndexError, RuntimeError, ImportError: The store can't be opened, or an argument is wrong.
+    """
+    given = dict(options)
+    arrays = described(path, given.pop("arrays", None), given.get("storage_options"))
+    store = _attributes_of(path, given.get("storage_options"))
+    entries = [_entry(array, path, store) for array in arrays]
+    return {"path": path, "arrays": entries, **_suggested(path, given, arrays, entries)}
+
+
+def _attributes_of(path: str, options: Any) -> Store | None:
+    """By zarr-python; None where it isn't installed or can't open the store."""
+    try:
+        given: list[str] = _arguments.of_spec({"path": path, "storage_options": options}).get("storage_options") or []
+        return Store(path, dict(option.split("=", 1) for option in ([given] if isinstance(given, str) else given)))
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _entry(array: Found | Refused, path: str, store: Store | None) -> dict[str, Any]:
+    if isinstance(array, Refused):
+        return {"name": array.name, "refused": array.message}
+    files = _files(path, array)
+    return {
+        "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
+        "chunks": list(array.chunks), "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
+        "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
+        # Of local folders: the files of chunks or shards, their bytes, and how many there are if none is missing.
+        "stored_bytes": None if files is None else files[1], "files": None if files is None else files[0],
+        "files_if_complete": math.prod(
+            -(-length // part) for length, part in zip(array.shape, array.shards or array.chunks, strict=True)
+        ),
+        # None where zarr-python can't tell.
+        "packing": None if store is None else _packing(store, array),
+        "gpu": array.decoded_on == "gpu", "why": array.why,
+    }
+
+
+def _packing(store: Store, array: Found) -> dict[str, Any] | None:
+    try:
+        found = store.array(array.name) or store.array("")
+    except RuntimeError:
+        return None
+    if found is None:
+        return None
+    attributes = dict(found.attrs)
+    return {name: attributes[name] for name in _PACKED if name in attributes}
+
+
+def _files(path: str, array: Found) -> tuple[int, int] | None:
+    """How many files with chunks or shards a local array has, and their bytes; None for other stores."""
+    root = Path(os.path.expanduser(path.removeprefix("file://")))
+    folder = root / array.name
+    if "://" in str(root) or not root.is_dir() or (root / "refs").is_dir():
+        return None
+    if not folder.is_dir():
+        folder = root
+    if not any((folder / name).is_file() for name in ("zarr.json", ".zarray")):
+        return None
+    count = total = 0
+    for entry in _walked(folder):
+        count += 1
+        total += entry.stat().st_size
+    return count, total
+
+
+def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walked(Path(entry.path))
+            elif entry.name not in _METADATA:
+                yield entry
+
+
+def _suggested(
+    path: str, options: Mapping[str, Any], arrays: list[Found | Refused], entries: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """A call of the loader that reads the largest arrays with common dimensions, and what explain says of it."""
+    found = [array for array in arrays if isinstance(array, Found)]
+    if not found:
+        return {"suggested": None, "explained": None}
+    largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
+    like = [one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)]
+    chosen = like[:_ARRAYS] if largest in like[:_ARRAYS] else [largest]
+    packed = {entry["name"] for entry in entries if any(name in (entry.get("packing") or ()) for name in _PACKED[:2])}
+    call, explained = _explained(path, options, chosen, packed)
+    if explained is None and len(chosen) > 1:
+        call, explained = _explained(path, options, [largest], packed)
+    if explained is None:
+        return {"suggested": None, "explained": None}
+    sample = sum(output["sample_bytes"] for output in explained["outputs"])
+    batch = min(_BATCH, explained["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
+    call |= {"batch_size": 1 << (batch.bit_length() - 1), "random_shuffle": True}
+    shown = [repr(path), *(f"{name}={value!r}" for name, value in call.items())]
+    return {"suggested": f"dali_zarr.torch.Loader({', '.join(shown)})", "explained": explained}
+
+
+def _explained(
+    path: str, options: Mapping[str, Any], arrays: list[Found], packed: Collection[str],
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Arguments beside the path, and what explain says of them; None where one reader can't take these arrays."""
+    call: dict[str, Any] = {**({} if arrays[0].is_only else {"arrays": [array.name for array in arrays]}), **options}
+    if any(array.name in packed for array in arrays):
+        call["mask_and_scale"] = True
+    try:
+        found = _native.explain(_arguments.of_spec({**call, "path": path}) | {"device": "gpu"})
+    except (ValueError, TypeError, IndexError):
+        if len(arrays) == 1 and options:
+            raise
+        return call, None
+    return call, {name: found[name] for name in ("samples", "outputs", "advice")}
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """For people."""
+    taken = [array for array in found["arrays"] if "refused" not in array]
+    decoded = size(sum(array["decoded_bytes"] for array in taken))
+    lines = [f"store {found['path']}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
+    for array in found["arrays"]:
+        lines += _described(array)
+    if found["suggested"]:
+        lines += ["", "To read it:", "", f"    {found['suggested']}", ""]
+        shown = ", ".join(f"{one['name']} {shape(one['shape'])} {one['dtype']}" for one in found["explained"]["outputs"])
+        lines.append(f"{number_of(found['explained']['samples'], 'sample')}: {shown}")
+        lines += [f"advice: {one}" for one in found["explained"]["advice"]]
+    return "\n".join(lines)
+
+
+def _described(array: Mapping[str, Any]) -> list[str]:
+    if "refused" in array:
+        return [f"{array['name']}: readers don't take it", f"  {array['refused']}"]
+    lines = [f"{array['name']} ({', '.join(array['dims'])}), {array['dtype']}"]
+    stored = f"  {shape(array['shape'])} in chunks of {shape(array['chunks'])} ({size(array['chunk_bytes'])})"
+    if array["shards"]:
+        stored += f" in shards of {shape(array['shards'])}"
+    lines.append(f"{stored}, {array['codecs']}")
+    sizes = f"  {size(array['decoded_bytes'])} decoded"
+    if array["files"] is not None:
+        sizes += f", {size(array['stored_bytes'])} stored"
+        kind = "shards" if array["shards"] else "chunks"
+        if array["files"] < array["files_if_complete"]:
+            sizes += f"; {array['files']} of {array['files_if_complete']} {kind} are stored, the others are the fill value"
+    lines.append(sizes)
+    if array["packing"]:
+        lines.append("  packed: " + ", ".join(f"{name} {value}" for name, value in array["packing"].items()))
+    lines.append("  for a GPU: decoded there" if array["gpu"] else f"  for a GPU: decoded by the CPU, since {array['why']}")
+    return lines
+
+
+def run(paths: list[str], options: Mapping[str, Any], as_json: bool) -> int:
+    """Prints what is known of each store. Returns the exit status."""
+    found = [info(path, options) for path in paths]
+    print(json.dumps(found, indent=2) if as_json else "\n\n".join(map(text, found)))
+    return 0

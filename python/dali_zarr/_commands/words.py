@@ -1,0 +1,109 @@
+"""Words of the command line as arguments: ``--name value ...``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _dali
+from .._arguments import names, values
+from .._hints import did_you_mean
+
+
+def _is_text(name: str) -> bool:
+    """Whether an argument's values are text, whatever they look like."""
+    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels") or name in values.BYTES:
+        return True
+    return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
+
+
+def of_reader() -> dict[str, bool]:
+    """The reader's arguments that may be given beside the store, and whether each is true or false."""
+    types, schema = _dali.module("types"), _dali.schema()
+    # The first has no place here, and two are for all of DALI's operators.
+    given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    others = dict.fromkeys((*names.SELECTION, "batch_size", "device"), False)
+    return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
+
+
+def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
+    """``--name value ...`` as arguments: several values are a list, and none stands for true. ``known`` tells the names, and
+    whether each is true or false.
+
+    Raises:
+        ValueError: A name isn't known or is given twice, or a value is missing or can't be read.
+    """
+    found: dict[str, list[Any]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            given, equals, value = word[2:].partition("=")
+            name = _name(given, known)
+            if name in found:
+                raise ValueError(f"--{name}: given twice; give all its values at once, as --{name} A B")
+            found[name] = [_value(name, value)] if equals else []
+        else:
+            found[name].append(_value(name, word))
+    for name in ("sel", "isel"):
+        if found.get(name):
+            found[name] = [_selection(name, found[name])]
+    for name, given in found.items():
+        if not given and not known[name]:
+            raise ValueError(f"--{name}: expected a value after it")
+    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in found.items()}
+
+
+def _name(word: str, known: Mapping[str, bool]) -> str:
+    """The argument that is meant by ``--word``."""
+    name = word.replace("-", "_")
+    if name == "path":
+        raise ValueError("--path: the stores are given already, as STORE before the options; leave --path out")
+    if name not in known:
+        otherwise = "see help(fn.zarr_reader) for the arguments that there are"
+        if name in of_reader():
+            otherwise = f"this command takes {', '.join('--' + other for other in sorted(known))}"
+            raise ValueError(f"--{word}: this command has no such argument; {otherwise}")
+        raise ValueError(f"--{word}: there is no such argument; {did_you_mean(name, known, otherwise, prefix='--')}")
+    return name
+
+
+def _value(name: str, text: str) -> Any:
+    """A number, true, false or anything else that is JSON; one of DALI's types; else the text itself."""
+    if name == "dtype" and text.startswith("types."):
+        types = _dali.module("types")
+        found = getattr(types, text.removeprefix("types."), None)
+        if not isinstance(found, types.DALIDataType):
+            raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
+        return found
+    if _is_text(name):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _selection(name: str, words: list[str]) -> dict[str, Any]:
+    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary."""
+    found: dict[str, Any] = {}
+    for word in words:
+        dim, equals, text = word.partition("=")
+        if not equals or not text:
+            raise ValueError(f"--{name}: expected DIM=LABEL, DIM=LABEL,LABEL or DIM=FIRST..LAST, found {word!r}")
+        if ".." in text:
+            bounds = [_label(part) if part else None for part in text.split("..")]
+            found[dim] = slice(*bounds)
+        else:
+            labels = [_label(part) for part in text.split(",")]
+            found[dim] = labels[0] if len(labels) == 1 else labels
+    return found
+
+
+def _label(text: str) -> Any:
+    """A number, or text: a year is text, a date."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text

@@ -1,0 +1,258 @@
+"""``info``, ``check`` and ``bench`` of the command line: what they tell is so, of local and remote stores, and of damaged ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from dali_zarr.__main__ import main
+from support.stores import Layout, chunk_files, write_array
+
+DIMS = ("time", "lat", "lon")
+SHAPE = (48, 8, 16)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["dali_zarr", *map(str, words)])
+        try:
+            status = main()
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return command
+
+
+def write(path, values):
+    """Every kind of array: shards, packed values, coordinates, scalars, groups, none at all, and some that readers don't take."""
+    write_array(path, "a", values, codec="gzip", layout=Layout((4, 8, 16)), dims=DIMS)
+    write_array(path, "deep/b", values, codec="gzip", layout=Layout((4, 4, 16), shards=(8, 8, 16)), dims=DIMS)
+    packing = {"scale_factor": 0.01, "add_offset": 3.0, "_FillValue": -999}
+    packed = (values * 100).astype("int16")
+    write_array(path, "packed", packed, codec="zstd", layout=Layout((5, 3, 16)), dims=DIMS, attributes=packing)
+    write_array(path, "time", np.arange(48), dims=("time",), attributes={"units": "hours since 2020-01-01"})
+    write_array(path, "scalar", np.float32(3))
+    group = zarr.open_group(path)
+    group.create_array("text", shape=(5,), dtype="str")
+    group.create_array("empty", shape=(0, 3), dtype="f4")
+    return path
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+
+
+def by_name(store):
+    return {array["name"]: array for array in store["arrays"]}
+
+
+def test_check_names_every_damaged_chunk(tmp_path, values, run):
+    """Of all arrays, whole and within a shard, the last ones too; and nothing else."""
+    path = write(tmp_path / "s", values)
+    status, out, err = run("check", path, "--json", "--quiet")
+    assert (status, err) == (0, "")
+    arrays = by_name(json.loads(out)["stores"][0])
+    assert {name: array["chunks"] for name, array in arrays.items()} == {
+        "a": 12, "deep/b": 24, "packed": 30, "time": 1, "scalar": 1, "text": 0, "empty": 0,
+    }
+    assert all(array["sound"] and not array["damaged"] for array in arrays.values())
+    assert "found \"string\"" in arrays["text"]["refused"]
+    for chunk in ("a/c/0/0/0", "a/c/5/0/0", "a/c/11/0/0"):
+        damage(path / chunk)
+    # An index is at the end of its shard: four inner chunks that can't be found.
+    shard = path / "deep/b/c/2/0/0"
+    shard.write_bytes(shard.read_bytes()[:-4] + b"\0\0\0\0")
+    (path / "packed/c/9/2/0").write_bytes(b"")
+    status, out, _ = run("check", path, "--json", "--quiet")
+    found = json.loads(out)
+    assert status == 1 and found["sound"] is False
+    arrays = by_name(found["stores"][0])
+    assert [(one["chunk"], one["count"], one["at"]) for one in arrays["a"]["damaged"]] == [
+        ("a/c/0/0/0", 1, [[0, 0, 0]]), ("a/c/5/0/0", 1, [[5, 0, 0]]), ("a/c/11/0/0", 1, [[11, 0, 0]]),
+    ]
+    (one,) = arrays["deep/b"]["damaged"]
+    assert (one["count"], one["at"]) == (4, [[4, 0, 0], [4, 1, 0], [5, 0, 0], [5, 1, 0]])
+    assert "deep/b/c/2/0/0" in one["message"]
+    assert [one["at"] for one in arrays["packed"]["damaged"]] == [[[9, 2, 0]]]
+    assert all(arrays[name]["sound"] for name in ("time", "scalar", "text", "empty"))
+    status, out, err = run("check", path)
+    assert status == 1 and "a: 3 of 12 chunks can't be read" in out and "chunk a/c/5/0/0: expected gzip data" in out
+    assert "check" in err and "Traceback" not in err
+
+
+def test_check_of_a_part_and_of_several_stores(tmp_path, values, run):
+    """With a selection the chunks between its ends; each store on its own."""
+    first, second = write(tmp_path / "s", values), write(tmp_path / "t", values)
+    damage(first / "a/c/5/0/0")
+    words = ["--arrays", "a", "packed", "--json", "--quiet"]
+    status, out, _ = run("check", first, second, *words, "--sel", "time=2020-01-01T05..2020-01-01T19", "--isel", "lat=0,1")
+    assert status == 0
+    for store in json.loads(out)["stores"]:
+        # Hours 5 to 19 are in chunks of 4 hours, 1 to 4, and of 5 hours, 1 to 3; latitudes 0 and 1 in the first of each.
+        assert {name: array["chunks"] for name, array in by_name(store).items()} == {"a": 4, "packed": 3}
+    status, out, _ = run("check", second, first, *words, "--isel", "time=20..22")
+    assert status == 1
+    sound, damaged = (by_name(store)["a"] for store in json.loads(out)["stores"])
+    assert sound["sound"] and damaged["damaged"][0]["at"] == [[5, 0, 0]]
+    for words, message in (
+        (["--sel", "tim=3"], 'no array has a dimension "tim"; the dimensions are time, lat, lon; did you mean time?'),
+        (["--isel", "time=48..50"], "isel: 'time': expected at least one element"),
+        (["--sel", "time=2021"], "isn't among the coordinates"),
+    ):
+        status, _, err = run("check", first, "--arrays", "a", *words)
+        assert status == 1 and message in err
+    status, _, err = run("check", first, "--dtype", "float32")
+    assert status == 2 and "--dtype: this command has no such argument; this command takes --arrays, " in err
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_check_of_an_array_without_a_group(tmp_path, values, run, zarr_format):
+    """The store is the array itself; a name is a number; there is one chunk more than the shape fills."""
+    zarr.create_array(tmp_path / "x", data=values, chunks=(7, 8, 16), zarr_format=zarr_format)
+    write_array(tmp_path / "y", "a", values, layout=Layout((7, 3, 16)), dims=("1", "0", "x"))
+    status, out, _ = run("check", tmp_path / "x", tmp_path / "y", "--json", "--quiet")
+    x, y = (store["arrays"] for store in json.loads(out)["stores"])
+    assert (status, x[0]["chunks"], y[0]["chunks"]) == (0, 7, 21)
+    for file in chunk_files(tmp_path / "y", "a"):
+        file.write_bytes(b"none")
+    status, out, _ = run("check", tmp_path / "y", "--json", "--quiet")
+    (array,) = json.loads(out)["stores"][0]["arrays"]
+    assert status == 1
+    assert [one["at"][0] for one in array["damaged"]] == [[i, j, 0] for i in range(7) for j in range(3)]
+
+
+def test_check_of_damaged_metadata(tmp_path, values, run):
+    """An array that can't be opened is told as damaged, and the others are checked."""
+    path = write(tmp_path / "s", values)
+    document = path / "packed/zarr.json"
+    document.write_text(document.read_text().replace('"bytes"', '"bites"'))
+    status, out, _ = run("check", path, "--json", "--quiet")
+    arrays = by_name(json.loads(out)["stores"][0])
+    assert status == 1 and "bites" in arrays["packed"]["refused"] and not arrays["packed"]["sound"]
+    assert arrays["a"]["chunks"] == 12
+    shutil.rmtree(path)
+    status, _, err = run("check", path)
+    assert status == 1 and err.startswith("python -m dali_zarr check: zarr_reader: store ")
+
+
+def test_check_stays_within_its_memory(tmp_path, run):
+    """A store of 256 MB is checked with 16 MB, which hold a chunk or two at each stage."""
+    group = zarr.create_group(tmp_path / "s")
+    for name in ("a", "b"):
+        array = group.create_array(name, shape=(64, 512, 1024), chunks=(1, 512, 1024), dtype="float32")
+        array[:] = 1
+    for limit, status in (("16MB", 0), ("2MB", 1)):
+        found, out, err = run("check", tmp_path / "s", "--json", "--quiet", "--host_memory_limit", limit)
+        assert found == status, err
+    assert "host_memory_limit: expected at least" in err or "host memory: expected at least" in err
+
+
+def test_many_arrays(tmp_path, run):
+    """More than the engine's message lists."""
+    group = zarr.create_group(tmp_path / "s")
+    for number in range(40):
+        group.create_array(f"v{number:02}", data=np.arange(number + 1))
+    status, out, _ = run("check", tmp_path / "s", "--json", "--quiet")
+    assert status == 0
+    assert [(a["name"], a["chunks"]) for a in json.loads(out)["stores"][0]["arrays"]] == [(f"v{n:02}", 1) for n in range(40)]
+
+
+def test_info_tells_what_is_stored(tmp_path, values, run):
+    path = write(tmp_path / "s", values)
+    (path / "a/c/3/0/0").unlink()
+    status, out, err = run("info", path, "--json")
+    assert (status, err) == (0, "")
+    (found,) = json.loads(out)
+    arrays = by_name(found)
+    a, b, packed = arrays["a"], arrays["deep/b"], arrays["packed"]
+    assert (a["dims"], a["shape"], a["chunks"], a["shards"]) == (list(DIMS), list(SHAPE), [4, 8, 16], None)
+    assert (a["codecs"], a["gpu"], a["chunk_bytes"], a["decoded_bytes"]) == ("gzip", True, 4 * 512, 48 * 512)
+    assert (a["files"], a["files_if_complete"]) == (11, 12)
+    assert a["stored_bytes"] == sum(file.stat().st_size for file in chunk_files(path, "a"))
+    assert (b["chunks"], b["shards"], b["files"]) == ([4, 4, 16], [8, 8, 16], 6)
+    assert packed["packing"] == {"scale_factor": 0.01, "add_offset": 3.0, "_FillValue": -999}
+    assert "refused" in arrays["text"] and "refused" in arrays["empty"]
+    status, out, _ = run("info", path)
+    for line in ("s: 7 arrays, 60.4 KiB decoded", "48x8x16 in chunks of 4x4x16 (1.0 KiB) in shards of 8x8x16, gzip",
+                 "11 of 12 chunks are stored, the others are the fill value", "packed: scale_factor 0.01, add_offset 3.0"):
+        assert line in out
+
+
+def test_what_info_suggests_can_be_called(tmp_path, values, run):
+    torch = pytest.importorskip("dali_zarr.torch")
+    path = write(tmp_path / "s", values)
+    _, out, _ = run("info", path, "--arrays", "a", "deep/b", "packed", "--isel", "time=0..10", "--json")
+    (found,) = json.loads(out)
+    assert found["explained"]["samples"] == 10
+    import dali_zarr
+
+    assert dali_zarr.torch is torch
+    loader = eval(found["suggested"].replace("random_shuffle", "device='cpu', host_memory_limit='64MB', random_shuffle"))
+    batch = next(iter(loader))
+    assert {name: str(values.dtype) for name, values in batch.items()} == {
+        "a": "torch.float32", "deep/b": "torch.float32", "packed": "torch.float64",
+    }
+    assert [one["dtype"] for one in found["explained"]["outputs"]] == ["float32", "float32", "float64"]
+
+
+def test_remote_stores(tmp_path, values, run, s3, s3_options):
+    """Of a bucket: everything but the sizes of what is stored."""
+    import boto3
+
+    path = write(tmp_path / "s", values)
+    client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1")
+    client.create_bucket(Bucket="commands")
+    damage(path / "a/c/7/0/0")
+    for file in path.rglob("*"):
+        if file.is_file():
+            client.put_object(Bucket="commands", Key=f"s/{file.relative_to(path)}", Body=file.read_bytes())
+    options = [f"{name}={str(value).lower() if value is True else value}" for name, value in s3_options.items()]
+    status, out, err = run("check", "s3://commands/s", "--json", "--quiet", "--storage_options", *options)
+    assert status == 1, err
+    arrays = by_name(json.loads(out)["stores"][0])
+    assert arrays["a"]["damaged"][0]["chunk"] == "a/c/7/0/0" and arrays["deep/b"]["chunks"] == 24
+    status, out, err = run("info", "s3://commands/s", "--json", "--storage_options", *options)
+    arrays = by_name(json.loads(out)[0])
+    assert status == 0 and arrays["a"]["codecs"] == "gzip" and arrays["a"]["stored_bytes"] is None, err
+
+
+def test_bench_measures(tmp_path, run):
+    """Rates are those of the batches that came, and chunks that hold one sample are faster than those that hold twelve."""
+    values = np.random.default_rng(0).standard_normal((144, 128, 256)).astype("float32")
+    write_array(tmp_path, "large", values, layout=Layout((24, 128, 256)), dims=DIMS)
+    write_array(tmp_path, "fields", values, layout=Layout((1, 128, 256)), dims=DIMS)
+    words = ["--seconds", 1, "--batch_size", 4, "--random_shuffle", "--json", "--quiet", "--host_memory_limit", "12MB"]
+    found = {}
+    for name in ("large", "fields"):
+        status, out, err = run("bench", tmp_path, "--arrays", name, *words)
+        assert status == 0, err
+        found[name] = json.loads(out)
+        rate = found[name]["samples_per_second"]
+        assert found[name]["delivered_bytes_per_second"] == pytest.approx(rate * 128 * 256 * 4)
+        assert found[name]["batches"] * 4 == pytest.approx(rate * found[name]["seconds"])
+        assert found[name]["seconds"] >= 1 and found[name]["bound_by"]
+    (better,) = found["large"]["faster_chunks"]
+    assert (better["chunks"], better["better"]) == ([24, 128, 256], [1, 128, 256])
+    assert better["decoded_per_delivered_byte"] > 5 and not found["fields"]["faster_chunks"]
+    assert found["fields"]["samples_per_second"] > 2 * found["large"]["samples_per_second"]
+    part = ["--isel", "lat=0..64", "--seconds", 0.2, "--host_memory_limit", "64MB"]
+    status, out, err = run("bench", tmp_path, "--arrays", "large", *part)
+    assert status == 0 and re.search(r"MiB/s, [\d.]+ samples/s to the CPU in batches of 16", out) and "bound by" in out
+    assert "bench" in err
+    assert run("bench", tmp_path, "--arrays", "large", "--seconds", "soon")[0] == 1
+
+
+def test_the_script_is_the_module():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"dali-zarr": "dali_zarr.__main__:main"}

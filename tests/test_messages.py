@@ -1,0 +1,125 @@
+"""What Python's own messages say: what was found, what there is, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import dali_zarr
+import numpy as np
+import pytest
+import zarr
+from nvidia.dali import fn
+from nvidia.dali.pipeline import Pipeline
+from support.stores import Layout, write_array
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def write(path, latitudes=(40.0, 30.0, 20.0, 10.0), levels=(1000, 850, 500)):
+    values = np.arange(24 * 3 * 4 * 5, dtype="float32").reshape(24, 3, 4, 5)
+    write_array(path, "z", values, layout=Layout((1, 3, 4, 5)), dims=("time", "level", "lat", "lon"))
+    write_array(path, "t2m", values[:, 0], layout=Layout((1, 4, 5)), dims=("time", "lat", "lon"))
+    write_array(path, "level", np.array(levels), dims=("level",))
+    write_array(path, "lat", np.array(latitudes), dims=("lat",))
+    write_array(path, "time", np.arange(24), dims=("time",), attributes={"units": "hours since 2020-01-01"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("messages"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"sel": {"level": "500"}}, ValueError, "'500' isn't among the coordinates: 1000, 850, 500; they are numbers: write 500"),
+        ({"sel": {"level": "low"}}, ValueError, "'low' isn't among the coordinates: 1000, 850, 500; they are numbers, and"),
+        ({"sel": {"lat": slice(10, 30)}}, ValueError,
+         "sel: 'lat': expected at least one element, but slice(10, 30, None) selects none: the coordinates go from 40.0 to 10.0; "
+         "write slice(30, 10)"),
+        ({"sel": {"time": slice("2021", "2022")}}, ValueError, "the coordinates go from 2020-01-01T00:00"),
+        ({"isel": {"time": slice(9, 3)}}, ValueError, "slice(9, 3, None) selects none: there are 24; write slice(3, 9)"),
+        ({"isel": {"level": slice(7, 9)}}, ValueError, "slice(7, 9, None) selects none: there are 3"),
+        ({"sel": {"level": []}}, ValueError, "[] selects none: the coordinates go from 1000 to 500"),
+        ({"isel": {"time": slice(None, None, -1)}}, ValueError,
+         "isel: 'time': the selection goes backwards along a dimension that samples are cut along; select it in the order of the"),
+        ({"batch_size": "16"}, TypeError, "batch_size: expected a"),
+        ({"offsets": {}}, ValueError, "offsets: expected at least one, but found {}"),
+        ({"offsets": {"now": 0, "later": []}}, ValueError, "offsets: expected at least one, but found {'now': 0, 'later': []}"),
+        ({"offsets": {"now": "0"}}, TypeError, "offsets: expected integers, or a dictionary of them by name, but found '0'"),
+    ],
+    ids=str,
+)
+def test_messages(path, arguments, kind, message):
+    """The same by explain and by the loader."""
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    with pytest.raises(kind, match=re.escape(message)):
+        dali_zarr.explain(path=path, arrays=["z"], **arguments)
+    with pytest.raises(kind, match=re.escape(message)):
+        loader(path, arrays=["z"], device="cpu", **arguments)
+
+
+@pytest.mark.parametrize("name", ["drop_last", "process_group", "transform", "num_threads"])
+def test_arguments_of_loaders(path, name):
+    with pytest.raises(TypeError, match=f"{name}: it is an argument of the loaders, and not of the reader; leave it out here"):
+        dali_zarr.explain(path=path, arrays=["z"], **{name: None})
+
+
+def test_explain_takes_what_loaders_take(path):
+    given = {"path": path, "arrays": ["z"], "batch_size": 4}
+    as_reader = dali_zarr.explain(**given, device="gpu", offsets=[0, 6])
+    assert dali_zarr.explain(**given, device="cuda", offsets={"input": 0, "target": 6}) == as_reader
+
+
+def test_the_loader_for_jax_checks_its_batch_size(path):
+    loader = pytest.importorskip("dali_zarr.jax").Loader
+    for size, kind in (("16", TypeError), (0, ValueError)):
+        with pytest.raises(kind, match="dali_zarr: batch_size: expected"):
+            loader(path, arrays=["z"], batch_size=size)
+
+
+def test_stores_that_do_not_agree(path, tmp_path):
+    """One position would mean two latitudes: refused wherever coordinates are read, unless a selection looks them up."""
+    other = write(tmp_path / "other", latitudes=(10.0, 20.0, 30.0, 40.0))
+    given = {"path": [path, other], "arrays": ["t2m"]}
+    message = "expected stores with the same coordinates along 'lat', but element 0 is 40.0 in"
+
+    def typed(**arguments):
+        with Pipeline(batch_size=2, num_threads=1, device_id=None):
+            return dali_zarr.zarr_reader(**arguments)
+
+    for refuses in (dali_zarr.explain, typed):
+        with pytest.raises(ValueError, match=message):
+            refuses(**given)
+        refuses(**given, sel={"lat": [30, 20]})
+        refuses(path=[path, path], arrays=["t2m"])
+    with Pipeline(batch_size=2, num_threads=1, device_id=None):
+        fn.zarr_reader(**given)
+
+
+def test_the_typed_reader_of_several_stores_selects(path, tmp_path):
+    """What it resolves itself is what the operator would."""
+    other = write(tmp_path / "other", levels=(500, 850, 1000))
+    given = {"path": [path, other], "arrays": ["z"], "sel": {"level": [850, 500]}, "mean": 1 / 3, "dtype": "float64"}
+    found = []
+    for reader in (fn.zarr_reader, dali_zarr.zarr_reader):
+        pipe = Pipeline(batch_size=48, num_threads=1, device_id=None)
+        with pipe:
+            pipe.set_outputs(reader(**given, host_memory_limit=64 << 20))
+        pipe.build()
+        found.append(np.array(pipe.run()[0].as_array()))
+    assert np.array_equal(*found)
+    stored = zarr.open_array(path / "z")[:].astype("float64")
+    assert np.array_equal(found[0][:24], stored[:, [1, 2]] - 1 / 3) and np.array_equal(found[0][24:], stored[:, [1, 0]] - 1 / 3)
+
+
+def test_the_transform_of_the_readme(path):
+    torch = pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    (source,) = re.findall(r"`transform=(lambda x: .*?)`", README)
+    loader = Loader(path, arrays=["t2m"], batch_size=24, device="cpu", transform=eval(source, {"fn": fn}), host_memory_limit="64MB")
+    noise = next(iter(loader))["t2m"] - torch.from_numpy(zarr.open_array(path / "t2m")[:])
+    assert 0.05 < noise.std() < 0.2
