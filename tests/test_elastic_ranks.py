@@ -1,4 +1,4 @@
-"""An epoch that four processes begin, two go on with, and one ends: ranks of torch.distributed with a GPU each, where there are so many."""
+"""An epoch that four processes begin, two go on with, and one ends: ranks of torch.distributed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import dali_zarr.torch
 
-path, folder, backend, rank, world, state, batches = sys.argv[1:]
+path, folder, samples, backend, rank, world, state, batches = sys.argv[1:]
 rank, world, batches = int(rank), int(world), int(batches)
 device = "cpu"
 if backend == "nccl":
@@ -34,7 +34,7 @@ dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous-{world
 loader = dali_zarr.torch.Loader(path, arrays=["x"], dims=["n"], batch_size=3, random_shuffle=True, device=device)
 if state != "none":
     loader.load_state_dict(json.load(open(state)))
-counts = torch.zeros(%d, dtype=torch.int64, device=device)
+counts = torch.zeros(int(samples), dtype=torch.int64, device=device)
 for number, batch in enumerate(loader, 1):
     counts.index_add_(0, batch["x"].flatten(), torch.ones_like(batch["x"].flatten()))
     if number == batches:
@@ -44,7 +44,7 @@ if rank == 0:
     json.dump(loader.state_dict(), open(f"{folder}/state-{world}", "w"))
     json.dump(counts.tolist(), open(f"{folder}/counts-{world}", "w"))
 dist.destroy_process_group()
-""" % SAMPLES
+"""
 
 
 def run(path: Path, folder: Path, backend: str, world: int, state: str, batches: int) -> list[int]:
@@ -52,7 +52,7 @@ def run(path: Path, folder: Path, backend: str, world: int, state: str, batches:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, *map(str, (path, folder, backend, rank, world, state, batches))],
+            [sys.executable, "-c", RANK, *map(str, (path, folder, SAMPLES, backend, rank, world, state, batches))],
             env=environment, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(world)

@@ -104,7 +104,7 @@ class Reader:
             ValueError, TypeError, IndexError, MemoryError: As building a pipeline with the reader does.
         """
         self._reader = _POINTER()
-        _check(_loaded().dali_zarr_open(_json(spec), ctypes.byref(self._reader)))
+        _check(_loaded().dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(self._reader)))
 
     def __enter__(self) -> "Reader":
         return self
