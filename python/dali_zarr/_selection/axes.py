@@ -49,11 +49,8 @@ class Axes:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
-        found = _native.explain(spec)["arrays"]
-        arrays = [
-            Array(a["name"], tuple(a["dims"]), tuple(tuple(part["shape"]) for part in a["stores"])) for a in found
-        ]
         path = arguments["path"]
+        arrays = _arrays(spec)
         storage_options = options.by_name(_listed(arguments.get("storage_options")))
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
@@ -159,6 +156,24 @@ class Axes:
         length = self.axis_length(i)
         start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
         return (end + length if end < 0 else end) - (start + length if start < 0 else start)
+
+
+def _arrays(spec: Mapping[str, Any]) -> list[Array]:
+    """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
+    then."""
+    paths = _listed(spec["path"])
+    try:
+        stores = [_native.explain(dict(spec))["arrays"]]
+    except ValueError:
+        if len(paths) < 2:
+            raise
+        stores = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+        if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):
+            raise
+    return [
+        Array(same[0]["name"], tuple(same[0]["dims"]), tuple(tuple(part["shape"]) for a in same for part in a["stores"]))
+        for same in zip(*stores, strict=True)
+    ]
 
 
 def _listed(value: Any) -> list[Any]:
