@@ -144,7 +144,7 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         bounded = whole.start is not None or whole.stop is not None
         if bounded and len({bool(one[0] < one[-1]) for one in _by_store(dim, axes) if len(one) > 1}) > 1:
             raise ValueError(
-                f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice of labels has no "
+                f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
                 "order; select by position, with isel"
             )
     elif method is not None:

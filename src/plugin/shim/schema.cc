@@ -254,7 +254,7 @@ Without it chunks are served as they were kept, for stores that never change: no
       .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read local stores, or drive the requests to remote
 ones.
 
-By default it follows from the number of CPU cores.)",
+By default it follows from the number of CPU cores, of which each process that torchrun starts has its part.)",
                                nullptr)
       .AddOptionalArg<int64_t>("io_concurrency", R"(Number of requests to remote stores under way at a time.
 
@@ -262,7 +262,7 @@ By default ``128``. They take no threads, but memory of `host_memory_limit` each
                                nullptr)
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 
-By default it follows from the number of CPU cores.)",
+By default it follows from the number of CPU cores, of which each process that torchrun starts has its part.)",
                                nullptr);
 }
 

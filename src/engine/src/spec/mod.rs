@@ -101,9 +101,32 @@ impl Default for Spec {
     }
 }
 
-/// Processors that there are for this process.
+/// Processors that there are for this process. Processes that torchrun starts on one machine share it: each takes no more
+/// than its part, unless it is bound to processors of its own.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(4, usize::from)
+    let available = std::thread::available_parallelism().map_or(4, usize::from);
+    let processes = std::env::var("LOCAL_WORLD_SIZE").ok().and_then(|n| n.parse().ok());
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    share(available, listed(allowed), listed(&online), processes.unwrap_or(1))
+}
+
+/// The processors that one of so many processes takes: of those `online` it is `allowed` to run on some, and so much time of them
+/// is `available`.
+fn share(available: usize, allowed: usize, online: usize, processes: usize) -> usize {
+    // A limit on time is one for all processes.
+    let common = if available < allowed { available } else { online.max(available) };
+    available.min(common / processes.max(1)).max(1)
+}
+
+/// How many numbers a list has, as the kernel writes it: `0-3,8`.
+fn listed(list: &str) -> usize {
+    let count = |range: &str| {
+        let (first, last) = range.trim().split_once('-').unwrap_or((range.trim(), range.trim()));
+        last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    };
+    list.split(',').filter_map(count).fold(0, usize::saturating_add)
 }
 
 impl Spec {

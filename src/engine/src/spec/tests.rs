@@ -174,3 +174,26 @@ fn outputs_are_counted_whatever_else_is_wrong() {
     }
     assert!(Spec::num_outputs(br#"{"offsets": "x"}"#).is_err());
 }
+
+#[test]
+fn processes_share_processors() {
+    for (available, allowed, online, processes, share) in [
+        (64, 64, 64, 1, 64),
+        (64, 64, 64, 4, 16),
+        // Bound to processors of its own.
+        (16, 16, 64, 4, 16),
+        (8, 8, 64, 4, 8),
+        // A container's limit on time.
+        (12, 64, 64, 4, 3),
+        (2, 2, 2, 8, 1),
+        (4, 0, 0, 2, 2),
+        (4, 4, 4, 0, 4),
+    ] {
+        assert_eq!(
+            super::share(available, allowed, online, processes),
+            share,
+            "{available} {allowed} {online} {processes}"
+        );
+    }
+    assert_eq!((super::listed("\t0-3,8, 10-11\n"), super::listed(""), super::listed("3-1,x,-")), (7, 0, 0));
+}
