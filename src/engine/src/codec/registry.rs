@@ -12,6 +12,7 @@ use super::{BloscCodec, Compression};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::shown;
+use Place::{Bytes, Elements, Refused};
 
 /// Where a codec may stand in a v3 chain, and how it is made.
 #[derive(Clone, Copy)]
@@ -26,8 +27,6 @@ pub(super) enum Place {
 
 /// Makes the step of a codec; `None` if there is nothing to undo.
 pub(super) type Make = fn(&Given<'_>) -> Result<Option<Box<dyn Step>>>;
-
-use Place::{Bytes, Elements, Refused};
 
 /// By the name in metadata, without the prefix "numcodecs.".
 const CODECS: &[(&str, Place)] = &[

@@ -146,5 +146,5 @@ fn imports_are_found() {
     found.sort();
     assert_eq!(found, ["cache", "gpu", "io", "plan", "spec", "store"]);
     assert_eq!(names_after("use super::head;\nuse crate::order::head::x;", "crate::order::"), ["head"]);
-    assert_eq!(module_of(Path::new("gpu/nvcomp/mod.rs")), ["gpu", "nvcomp"]);
+    assert_eq!(module_of(Path::new("gpu/decoding/mod.rs")), ["gpu", "decoding"]);
 }
