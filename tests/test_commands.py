@@ -189,6 +189,13 @@ def test_info_tells_what_is_stored(tmp_path, values, run):
         assert line in out
 
 
+def test_arrays_that_are_not_there(tmp_path, values, run):
+    path = write(tmp_path / "s", values)
+    for command in ("info", "check"):
+        status, out, err = run(command, path, "--arrays", "a", "bb")
+        assert (status, out) == (1, "") and "expected an array 'bb', but found the arrays 'a', 'deep/b'" in err
+
+
 def test_what_info_suggests_can_be_called(tmp_path, values, run):
     torch = pytest.importorskip("dali_zarr.torch")
     path = write(tmp_path / "s", values)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _arguments, _native, _progress
 from .._selection import select
 from .._selection.axes import Axes
-from .._text import number_of
+from .._text import number_of, wrapped
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -153,7 +153,7 @@ def text(found: Mapping[str, Any]) -> str:
                 lines.append(f"    {_short(one['message'])}" + (f" (in the grid of chunks: {places})" if places else ""))
     if found["sound"]:
         lines.append("all chunks can be decoded; damage that no checksum covers isn't found")
-    return "\n".join(lines)
+    return "\n".join(map(wrapped, lines))
 
 
 def _short(message: str) -> str:

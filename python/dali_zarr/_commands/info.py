@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _arguments, _native
 from .._selection.stores import Store
-from .._text import number_of, shape, size
+from .._text import number_of, shape, size, wrapped
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -146,11 +146,12 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [f"store {found['path']}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
     for array in found["arrays"]:
         lines += _described(array)
+    lines = [wrapped(line) for line in lines]
     if found["suggested"]:
         lines += ["", "To read it:", "", f"    {found['suggested']}", ""]
         shown = ", ".join(f"{one['name']} {shape(one['shape'])} {one['dtype']}" for one in found["explained"]["outputs"])
         lines.append(f"{number_of(found['explained']['samples'], 'sample')}: {shown}")
-        lines += [f"advice: {one}" for one in found["explained"]["advice"]]
+        lines += [wrapped(f"advice: {one}") for one in found["explained"]["advice"]]
     return "\n".join(lines)
 
 
