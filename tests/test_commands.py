@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from dali_zarr.__main__ import main
+from dali_zarr._commands import check
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -130,6 +131,18 @@ def test_check_of_an_array_without_a_group(tmp_path, values, run, zarr_format):
     (array,) = json.loads(out)["stores"][0]["arrays"]
     assert status == 1
     assert [one["at"][0] for one in array["damaged"]] == [[i, j, 0] for i in range(7) for j in range(3)]
+
+
+def test_a_report_has_a_limit(tmp_path, run, monkeypatch):
+    """Of a store that is damaged as a whole all chunks are counted, and not all are named."""
+    monkeypatch.setattr(check, "_MESSAGES", 5)
+    write_array(tmp_path, "a", np.zeros((20, 3)), layout=Layout((1, 3)), codec="gzip")
+    for file in chunk_files(tmp_path, "a"):
+        damage(file)
+    status, out, _ = run("check", tmp_path, "--json", "--quiet")
+    (array,) = json.loads(out)["stores"][0]["arrays"]
+    assert (status, array["unreadable"], len(array["damaged"])) == (1, 20, 5)
+    assert "and 15 chunks more, with other messages" in run("check", tmp_path, "--quiet")[1]
 
 
 def test_check_of_damaged_metadata(tmp_path, values, run):

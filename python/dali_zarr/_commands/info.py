@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from .arrays import Found, Refused, described
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+_ONCE = 8
 # A suggested batch has about as many bytes, and no more samples and arrays.
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 
@@ -31,7 +34,9 @@ def info(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(options)
     arrays = described(path, given.pop("arrays", None), given.get("storage_options"))
     store = _attributes_of(path, given.get("storage_options"))
-    entries = [_entry(array, path, store) for array in arrays]
+    with ThreadPoolExecutor(_ONCE) as pool:
+        # Of remote stores, attributes are a request for each array.
+        entries = list(pool.map(functools.partial(_entry, path, store), arrays))
     return {"path": path, "arrays": entries, **_suggested(path, given, arrays, entries)}
 
 
@@ -44,7 +49,7 @@ def _attributes_of(path: str, options: Any) -> Store | None:
         return None
 
 
-def _entry(array: Found | Refused, path: str, store: Store | None) -> dict[str, Any]:
+def _entry(path: str, store: Store | None, array: Found | Refused) -> dict[str, Any]:
     if isinstance(array, Refused):
         return {"name": array.name, "refused": array.message}
     files = _files(path, array)
