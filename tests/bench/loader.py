@@ -3,8 +3,9 @@
     python tests/bench/loader.py [--device cpu] [--fields 64] [--pairs 31]
 
 Epochs of both alternate, the first of a pair in turns. Beside wall time stands processor time, of the whole process and of the
-thread that takes the batches: on a machine that does other work the last one is the steadiest, and the loader works in no other. The interval holds the median in 95 of 100 such measurements (by the ranks of a binomial
-distribution). ``bare`` runs the operator with the arguments that the loader gives it, and drops its outputs.
+thread that takes the batches: on a machine that does other work the last one is the steadiest, and the loader works in no other.
+The interval holds the median in 95 of 100 such measurements (by the ranks of a binomial distribution). ``bare`` runs the operator
+with the arguments that the loader gives it, and drops its outputs.
 """
 
 from __future__ import annotations
