@@ -49,7 +49,7 @@ class Axes:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
-        found = _native.explain(spec)["arrays"]
+        found = _described(spec)
         arrays = [
             Array(a["name"], tuple(a["dims"]), tuple(tuple(part["shape"]) for part in a["stores"])) for a in found
         ]
@@ -159,6 +159,27 @@ class Axes:
         length = self.axis_length(i)
         start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
         return (end + length if end < 0 else end) - (start + length if start < 0 else start)
+
+
+def _described(spec: Mapping[str, Any]) -> list[Any]:
+    """What explain says of the arrays. Joined stores may have other lengths along dimensions where each has its own selection:
+    they are described one by one then."""
+    try:
+        return _native.explain(dict(spec))["arrays"]
+    except ValueError as error:
+        paths = spec["path"]
+        if isinstance(paths, str) or len(paths) < 2:
+            raise
+        try:
+            each = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+        except (ValueError, TypeError, IndexError, RuntimeError):
+            raise error from None
+        names = [[(array["name"], array["dims"]) for array in arrays] for arrays in each]
+        if any(one != names[0] for one in names):
+            raise
+        return [
+            {**same[0], "stores": [array["stores"][0] for array in same]} for same in zip(*each, strict=True)
+        ]
 
 
 def _listed(value: Any) -> list[Any]:
