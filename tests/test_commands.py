@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from dali_zarr.__main__ import main
+from dali_zarr._commands import check
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -132,6 +133,18 @@ def test_check_of_an_array_without_a_group(tmp_path, values, run, zarr_format):
     assert [one["at"][0] for one in array["damaged"]] == [[i, j, 0] for i in range(7) for j in range(3)]
 
 
+def test_a_report_has_a_limit(tmp_path, run, monkeypatch):
+    """Of a store that is damaged as a whole all chunks are counted, and not all are named."""
+    monkeypatch.setattr(check, "_MESSAGES", 5)
+    write_array(tmp_path, "a", np.zeros((20, 3)), layout=Layout((1, 3)), codec="gzip")
+    for file in chunk_files(tmp_path, "a"):
+        damage(file)
+    status, out, _ = run("check", tmp_path, "--json", "--quiet")
+    (array,) = json.loads(out)["stores"][0]["arrays"]
+    assert (status, array["unreadable"], len(array["damaged"])) == (1, 20, 5)
+    assert "and 15 chunks more, with other messages" in run("check", tmp_path, "--quiet")[1]
+
+
 def test_check_of_damaged_metadata(tmp_path, values, run):
     """An array that can't be opened is told as damaged, and the others are checked."""
     path = write(tmp_path / "s", values)
@@ -187,6 +200,13 @@ def test_info_tells_what_is_stored(tmp_path, values, run):
     for line in ("s: 7 arrays, 60.4 KiB decoded", "48x8x16 in chunks of 4x4x16 (1.0 KiB) in shards of 8x8x16, gzip",
                  "11 of 12 chunks are stored, the others are the fill value", "packed: scale_factor 0.01, add_offset 3.0"):
         assert line in out
+
+
+def test_arrays_that_are_not_there(tmp_path, values, run):
+    path = write(tmp_path / "s", values)
+    for command in ("info", "check"):
+        status, out, err = run(command, path, "--arrays", "a", "bb")
+        assert (status, out) == (1, "") and "expected an array 'bb', but found the arrays 'a', 'deep/b'" in err
 
 
 def test_what_info_suggests_can_be_called(tmp_path, values, run):

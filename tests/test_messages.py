@@ -99,6 +99,23 @@ def test_stores_that_do_not_agree(path, tmp_path):
         fn.zarr_reader(**given)
 
 
+def test_stores_of_other_lengths(path, tmp_path):
+    """Each has other levels, and a selection looks them up: by explain, the loader and the operator."""
+    other = tmp_path / "other"
+    values = np.arange(24 * 2 * 4 * 5, dtype="float32").reshape(24, 2, 4, 5)
+    write_array(other, "z", values, layout=Layout((1, 2, 4, 5)), dims=("time", "level", "lat", "lon"))
+    write_array(other, "level", np.array([500, 1000]), dims=("level",))
+    write_array(other, "lat", np.array([40.0, 30.0, 20.0, 10.0]), dims=("lat",))
+    given = {"path": [path, other], "arrays": ["z"], "sel": {"level": [1000, 500]}}
+    assert dali_zarr.explain(**given)["outputs"][0]["shape"] == [2, 4, 5]
+    loader = pytest.importorskip("dali_zarr.torch").Loader(**given, batch_size=48, device="cpu", host_memory_limit="64MB")
+    (batch,) = loader
+    first = zarr.open_array(path / "z")[:]
+    assert np.array_equal(batch["z"], np.concatenate([first[:, [0, 2]], values[:, [1, 0]]]))
+    with pytest.raises(ValueError, match="array 'z' has length 3 along \"level\" in .* and 2 in"):
+        dali_zarr.explain(path=[path, other], arrays=["z"])
+
+
 def test_the_typed_reader_of_several_stores_selects(path, tmp_path):
     """What it resolves itself is what the operator would."""
     other = write(tmp_path / "other", levels=(500, 850, 1000))

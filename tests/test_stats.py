@@ -150,7 +150,7 @@ def test_other_pipelines_and_other_things(tmp_path):
     with pipe:
         pipe.set_outputs(*fn.readers.file(files=[str(tmp_path / "f")], name="reader"))
     assert dali_zarr.counters(pipe) == {}
-    with pytest.raises(TypeError, match="expected a pipeline"):
+    with pytest.raises(TypeError, match="expected a loader, a pipeline"):
         dali_zarr.counters("reader")
 
 

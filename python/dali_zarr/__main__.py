@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import DALI_VERSION, __version__
-from ._arguments.names import SELECTION
 from ._commands import bench, check, info, words
 from ._inspect import explained
+from ._selection import select
 from ._statistics.compute import statistics
 
 _FLAGS = ("--json", "--quiet")
@@ -33,9 +33,9 @@ def _known(command: str) -> dict[str, bool]:
     known = words.of_reader()
     match command:
         case "info":
-            return {name: known[name] for name in ("arrays", *SELECTION, *info.ARGUMENTS)}
+            return {name: known[name] for name in ("arrays", *select.NAMES, *info.ARGUMENTS)}
         case "check":
-            return {name: known[name] for name in ("arrays", *SELECTION, *check.RESOURCES)}
+            return {name: known[name] for name in ("arrays", *select.NAMES, *check.RESOURCES)}
         case "bench":
             return known | bench.ARGUMENTS
         case "statistics":
@@ -80,7 +80,7 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
         "info", "say what is in a store", "",
         "Tells the arrays of a store: dimensions, chunks, codecs, packing, sizes, what a GPU decodes, and a call that reads them. "
         "Several stores are told each. Reads metadata only.",
-        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *SELECTION, *info.ARGUMENTS))}.",
+        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *select.NAMES, *info.ARGUMENTS))}.",
     )
     explaining = command(
         "explain", "say what a reader would do, without reading data", "",
@@ -93,7 +93,7 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
         "check", "decode every chunk, and name those that are damaged", "[--quiet] ",
         "Decodes every chunk on the CPU, one after the other, and names those that can't be read. Several stores are checked "
         "each. The exit status is 1 if there are any, 2 for wrong arguments.",
-        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *SELECTION, *check.RESOURCES))}. With sel or "
+        f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *select.NAMES, *check.RESOURCES))}. With sel or "
         "isel the chunks from the first selected element to the last along that dimension are checked.",
     )
     measuring = command(
@@ -140,6 +140,9 @@ def main() -> int:
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"{prog} {known.command}: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -110,10 +110,10 @@ def explanation_text(e: dict[str, Any]) -> str:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]
     lines += [f"advice: {text}" for text in e["advice"]] or ["advice: nothing to say"]
-    return "\n".join(_wrapped(line) for line in lines)
+    return "\n".join(wrapped(line) for line in lines)
 
 
-def _wrapped(line: str) -> str:
+def wrapped(line: str) -> str:
     """A line that fits a terminal; names and paths stay whole."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

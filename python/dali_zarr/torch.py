@@ -202,7 +202,10 @@ class Loader(BaseLoader[Batch]):
     def _tensor(self, output: Any, valid: int) -> torch.Tensor:
         # As DALI's own iterator: the tensor keeps DALI's buffer, which isn't used again before the tensor is gone and what was
         # queued for it has run, on the stream that is current for its device now.
-        tensor = torch.from_dlpack(output.as_tensor())
+        shared = output.as_tensor()
+        # On the CPU there is no stream to wait for. A capsule takes PyTorch 1 us; it asks an object for a version of DLPack that
+        # DALI lacks, and then once more, which takes 10.
+        tensor: torch.Tensor = torch.from_dlpack(shared.__dlpack__() if self._plan.device == "cpu" else shared)
         return tensor if valid == self._plan.batch_size else tensor[:valid]
 
 

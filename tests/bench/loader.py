@@ -2,9 +2,10 @@
 
     python tests/bench/loader.py [--device cpu] [--fields 64] [--pairs 31]
 
-Epochs of both alternate, the first of a pair in turns, and processor time is told beside wall time: on a machine that does
-other work too it is the steadier one. The interval holds the median in 95 of 100 such measurements (by the ranks of a binomial
-distribution). ``bare`` runs the operator with the arguments that the loader gives it, and drops its outputs.
+Epochs of both alternate, the first of a pair in turns. Beside wall time stands processor time, of the whole process and of the
+thread that takes the batches: on a machine that does other work the last one is the steadiest, and the loader works in no other.
+The interval holds the median in 95 of 100 such measurements (by the ranks of a binomial distribution). ``bare`` runs the operator
+with the arguments that the loader gives it, and drops its outputs.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def bare(args: dict, device: str, batch_size: int, batches: int) -> Callable[[],
     return epoch
 
 
-def seconds(epoch: Callable[[], None]) -> tuple[float, float]:
-    """Of the wall clock and of this process's threads together."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def seconds(epoch: Callable[[], None]) -> tuple[float, ...]:
+    """Of the wall clock, of this process's threads together, and of this thread."""
+    clocks = (time.perf_counter, time.process_time, time.thread_time)
+    began = [clock() for clock in clocks]
     epoch()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return tuple(clock() - start for clock, start in zip(clocks, began, strict=True))
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -81,13 +83,14 @@ def main() -> None:
         for epoch in epochs.values():
             epoch()
         load = os.getloadavg()[0]
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in epochs}
         for number in range(given.pairs):
             for name in list(epochs)[:: 1 if number % 2 else -1]:
                 found[name].append(seconds(epochs[name]))
     print(f"{given.device}, {given.pairs} pairs of {batches} batches; load {load:.1f} on {os.cpu_count()} cores before")
-    for clock, what in enumerate(("wall time", "processor time")):
-        ratios = [ours[clock] / theirs[clock] - 1 for ours, theirs in zip(found["loader"], found["bare"], strict=True)]
+    clocks = ("wall time", "processor time", "of the thread that takes batches")
+    for clock, what in enumerate(clocks):
+        ratios = [one[clock] / other[clock] - 1 for one, other in zip(found["loader"], found["bare"], strict=True)]
         costs = [(one[clock] - other[clock]) / batches * 1e6 for one, other in zip(found["loader"], found["bare"], strict=True)]
         low, high = interval(ratios)
         medians = {name: statistics.median(one[clock] for one in values) / batches * 1e6 for name, values in found.items()}

@@ -88,7 +88,11 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
         return [_found(array) for array in _explained(place, found)]
     except _ERRORS:
         with ThreadPoolExecutor(_ONCE) as pool:
-            return list(pool.map(functools.partial(_one, place), found))
+            described = list(pool.map(functools.partial(_one, place), found))
+    for array in described:
+        if isinstance(array, Refused) and ": expected an array '" in array.message:
+            raise ValueError(array.message)
+    return described
 
 
 def _listed(place: Mapping[str, Any], message: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from .. import _arguments, _dali, _progress
 from .._inspect import counters, explained
 from .._selection.axes import Axes
-from .._text import shape, size
+from .._text import shape, size, wrapped
 
 # The command's own arguments.
 ARGUMENTS = {"seconds": False, "device_id": False}
@@ -211,7 +211,7 @@ def text(found: Mapping[str, Any]) -> str:
             f"{one['chunks_per_sample']:.0f} chunks a sample"
         )
     lines += [f"advice: {one}" for one in found["advice"]]
-    return "\n".join(lines)
+    return "\n".join(map(wrapped, lines))
 
 
 def run(path: str | list[str], options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:

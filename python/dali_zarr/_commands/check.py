@@ -12,7 +12,7 @@ import numpy as np
 from .. import _arguments, _native, _progress
 from .._selection import select
 from .._selection.axes import Axes
-from .._text import number_of
+from .._text import number_of, wrapped
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -20,8 +20,8 @@ RESOURCES = (
     *("storage_options", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency", "decode_threads"),
 )
 _CHUNK = re.compile(r", chunk (.*?): ")
-# Places of one message that are told.
-_TOLD = 100
+# How many messages of an array are told, and how many places of one: a report has a limit whatever a store is like.
+_MESSAGES, _TOLD = 1000, 100
 
 
 def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str, Any]:
@@ -79,14 +79,18 @@ class _Store:
                     reader.skip()
                 except RuntimeError as error:
                     at = [int(i) + low for i, low in zip(np.unravel_index(number, grid), first, strict=True)] if grid else []
-                    _note(entry["damaged"], at, str(error))
+                    _note(entry, at, str(error))
                 entry["chunks"] += 1
                 yield
 
 
-def _note(damaged: list[dict[str, Any]], at: list[int], message: str) -> None:
+def _note(array: dict[str, Any], at: list[int], message: str) -> None:
     """Adds a chunk. Inner chunks of a shard whose index is damaged have one message."""
+    array["unreadable"] += 1
+    damaged: list[dict[str, Any]] = array["damaged"]
     entry: dict[str, Any] | None = next((one for one in damaged[-_TOLD:] if one["message"] == message), None)
+    if entry is None and len(damaged) == _MESSAGES:
+        return
     if entry is None:
         named = _CHUNK.search(message)
         entry = {"chunk": named[1] if named else None, "count": 0, "at": [], "message": message}
@@ -131,7 +135,7 @@ def _regions(
 
 def _entry(array: Found | Refused) -> dict[str, Any]:
     """Of an array, before its chunks are read."""
-    entry: dict[str, Any] = {"name": array.name, "chunks": 0, "damaged": []}
+    entry: dict[str, Any] = {"name": array.name, "chunks": 0, "unreadable": 0, "damaged": []}
     return entry | {"sound": array.is_sound, "refused": array.message} if isinstance(array, Refused) else entry
 
 
@@ -144,16 +148,19 @@ def text(found: Mapping[str, Any]) -> str:
             if "refused" in array:
                 lines.append(f"  {array['name']}: {'not checked' if array['sound'] else 'refused'}: {_short(array['refused'])}")
                 continue
-            count = sum(one["count"] for one in array["damaged"])
+            count = array["unreadable"]
             chunks = number_of(array["chunks"], "chunk")
             state = f"{count} of {chunks} can't be read" if count else f"{chunks}, sound"
             lines.append(f"  {array['name']}: {state}")
             for one in array["damaged"]:
                 places = "; ".join(", ".join(map(str, at)) for at in one["at"][:4]) + ("; ..." if one["count"] > 4 else "")
                 lines.append(f"    {_short(one['message'])}" + (f" (in the grid of chunks: {places})" if places else ""))
+            told = sum(one["count"] for one in array["damaged"])
+            if told < count:
+                lines.append(f"    and {number_of(count - told, 'chunk')} more, with other messages")
     if found["sound"]:
         lines.append("all chunks can be decoded; damage that no checksum covers isn't found")
-    return "\n".join(lines)
+    return "\n".join(map(wrapped, lines))
 
 
 def _short(message: str) -> str:

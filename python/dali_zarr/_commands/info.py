@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from .. import _arguments, _native
 from .._selection.stores import Store
-from .._text import number_of, shape, size
+from .._text import number_of, shape, size, wrapped
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+_ONCE = 8
 # A suggested batch has about as many bytes, and no more samples and arrays.
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 
@@ -31,7 +34,9 @@ def info(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(options)
     arrays = described(path, given.pop("arrays", None), given.get("storage_options"))
     store = _attributes_of(path, given.get("storage_options"))
-    entries = [_entry(array, path, store) for array in arrays]
+    with ThreadPoolExecutor(_ONCE) as pool:
+        # Of remote stores, attributes are a request for each array.
+        entries = list(pool.map(functools.partial(_entry, path, store), arrays))
     return {"path": path, "arrays": entries, **_suggested(path, given, arrays, entries)}
 
 
@@ -44,7 +49,7 @@ def _attributes_of(path: str, options: Any) -> Store | None:
         return None
 
 
-def _entry(array: Found | Refused, path: str, store: Store | None) -> dict[str, Any]:
+def _entry(path: str, store: Store | None, array: Found | Refused) -> dict[str, Any]:
     if isinstance(array, Refused):
         return {"name": array.name, "refused": array.message}
     files = _files(path, array)
@@ -146,11 +151,12 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [f"store {found['path']}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
     for array in found["arrays"]:
         lines += _described(array)
+    lines = [wrapped(line) for line in lines]
     if found["suggested"]:
         lines += ["", "To read it:", "", f"    {found['suggested']}", ""]
         shown = ", ".join(f"{one['name']} {shape(one['shape'])} {one['dtype']}" for one in found["explained"]["outputs"])
         lines.append(f"{number_of(found['explained']['samples'], 'sample')}: {shown}")
-        lines += [f"advice: {one}" for one in found["explained"]["advice"]]
+        lines += [wrapped(f"advice: {one}") for one in found["explained"]["advice"]]
     return "\n".join(lines)
 
 

@@ -164,10 +164,13 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     paths = _listed(spec["path"])
     try:
         stores = [_native.explain(dict(spec))["arrays"]]
-    except ValueError:
+    except ValueError as error:
         if len(paths) < 2:
             raise
-        stores = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+        try:
+            stores = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+        except (ValueError, TypeError, IndexError, RuntimeError):
+            raise error from None
         if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):
             raise
     return [
