@@ -78,7 +78,7 @@ struct InflateState {
   uint64_t matches[Shape::MATCHES];
   uint32_t written[Shape::WINDOW / 32 + 2];  // a bit for each byte of the batch
   InflateCodes codes;
-  // Of each thread's segment: where it begins and ends, and why; bytes and matches up to its end (sum_of).
+  // Of each thread's segment: where it begins and ends, and why; bytes and matches up to its end (sum_bytes, sum_matches).
   uint32_t begin[Shape::THREADS], end[Shape::THREADS];
   uint64_t sums[Shape::THREADS];
   Stop stop[Shape::THREADS];

@@ -14,13 +14,13 @@ pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatb
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
 pub const TILE: u32 = 8192;
 
-/// Threads in a block of every kernel.
+/// Threads in a block of the kernels that assemble, verify checksums and gather.
 pub const THREADS: u32 = 256;
 
 /// The kernels that decode raw deflate streams, a block of threads for each, with the threads in their blocks.
 pub const INFLATE: [(&str, u32); 2] = [("dz_inflate_512", 512), ("dz_inflate_256", 256)];
 
-/// Bytes that one block of `dz_gather` moves: a [`Copy`] has `ceil(len / GATHER_TILE)` tiles.
+/// Bytes that one block of `dz_gather` moves: a [`CopyJob`] has `ceil(len / GATHER_TILE)` tiles.
 pub const GATHER_TILE: u32 = 64 * 1024;
 
 /// Which of [`INFLATE`] suits so many streams, on a device with so many multiprocessors: the first as long as all streams
@@ -163,8 +163,8 @@ pub struct Job {
     pub source: u32,
     /// Dimensions in use, at least 1.
     pub ndim: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// In a plan, the number of the output that `dst` is counted from. 0 for the kernels.
+    pub output: u32,
     /// Elements along each dimension, innermost last; each at least 1.
     pub extent: [u32; MAX_DIMS],
     /// Distance in elements of the source; may be 0 (broadcast) or negative.
@@ -190,7 +190,7 @@ impl Job {
             op: 0,
             source: Source::Chunk as u32,
             ndim: 0,
-            reserved: 0,
+            output: 0,
             extent: [1; MAX_DIMS],
             src_stride: [0; MAX_DIMS],
             dst_stride: [0; MAX_DIMS],

@@ -65,7 +65,7 @@ pub struct DeviceBudget {
     /// Bytes of these slots for chunks that are read while all lanes are busy.
     pub ahead: usize,
     /// Bytes of the block that files are read to.
-    pub landing: usize,
+    pub gds_buffer: usize,
 }
 
 impl DeviceBudget {
@@ -74,7 +74,7 @@ impl DeviceBudget {
         self.window * needs.batch
             + self.lanes * (self.wave_encoded + self.workspace + rounded(self.tables))
             + self.slots
-            + self.landing
+            + self.gds_buffer
     }
 
     /// Expected decoded bytes per second, of chunks whose waves take `latency` seconds.
@@ -104,7 +104,7 @@ impl Shape {
         // A batch ends a wave's latency after its last chunk began, and holds its memory until then.
         let window = needs.of_batches(self.window).max(1) as f64 / (latency + late);
         let slowdown = FULL_RATE * (1.0 / lanes + 1.0 / window);
-        // Far from the full rate it is of no influence, and near it there is no corner.
+        // The curve is straight far below the full rate, and bends smoothly near it.
         FULL_RATE / (1.0 + slowdown.powi(8)).sqrt().sqrt().sqrt()
     }
 
@@ -249,8 +249,8 @@ fn smallest_shape(needs: &Needs, window: Option<usize>) -> Shape {
 /// The smallest limit on device memory: one chunk, and one batch or what was asked for. 0 without a device.
 pub fn smallest_device(needs: &Needs, window: Option<usize>) -> u64 {
     let Some(device) = needs.device else { return 0 };
-    let landing = if device.landing > 0 { rounded(needs.encoded) } else { 0 };
-    smallest_shape(needs, window).bytes(needs, &device).saturating_add(landing) as u64
+    let gds_buffer = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
+    smallest_shape(needs, window).bytes(needs, &device).saturating_add(gds_buffer) as u64
 }
 
 /// The limit if the user sets none, before looking at the device: the smallest one that is expected to give
@@ -260,7 +260,7 @@ pub(super) fn default_device(needs: &Needs, window: Option<usize>) -> u64 {
     let enough = Shapes::new(needs, &device, window).enough();
     // One batch more, which waits finished.
     let outputs = if window.is_none() { needs.batch } else { 0 };
-    let bytes = enough.saturating_add(outputs).saturating_add(needs.kept()).saturating_add(device.landing) as u64;
+    let bytes = enough.saturating_add(outputs).saturating_add(needs.kept()).saturating_add(device.gds_buffer) as u64;
     let smallest = smallest_device(needs, window);
     bytes.div_ceil(1 << 20).saturating_mul(1 << 20).min(MAX_DEFAULT_DEVICE).max(smallest)
 }
@@ -311,12 +311,12 @@ pub(super) fn divide(
     if total < smallest {
         return Err(too_small("device_memory_limit", limit, smallest));
     }
-    let least_landing = if device.landing > 0 { rounded(needs.encoded) } else { 0 };
-    let landing = match device.landing {
+    let least_landing = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
+    let gds_buffer = match device.gds_buffer {
         0 => 0,
         wanted => rounded(wanted).min(total / 8).min(total - smallest).max(least_landing),
     };
-    let total = total - landing;
+    let total = total - gds_buffer;
     let shapes = Shapes::new(needs, device, window);
     let kept = kept(needs, &shapes, total, smallest - least_landing);
     let best = shapes.best(total - kept, host_tables, ENOUGH * FULL_RATE);
@@ -338,6 +338,6 @@ pub(super) fn divide(
         workspace,
         slots: shape.lanes * shape.wave + shape.ahead + kept / ALIGN * ALIGN,
         ahead: shape.ahead,
-        landing: landing / ALIGN * ALIGN,
+        gds_buffer: gds_buffer / ALIGN * ALIGN,
     })
 }

@@ -44,7 +44,7 @@ pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total:
 pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
     let large = match needs.device {
         None => smallest,
-        Some(_) => (needs.encoded + needs.bounced + needs.fallback_bytes() + needs.per_thread) as u64,
+        Some(_) => (needs.encoded + needs.host_decoded + needs.fallback_bytes() + needs.per_thread) as u64,
     };
     large.saturating_mul(3).max(DEFAULT_HOST)
 }
@@ -56,9 +56,9 @@ pub fn smallest_host(needs: &Needs, window: Option<usize>) -> u64 {
         None => {
             // One batch more than are in preparation: a buffer that came back and waits to be used again.
             let batches = (window.unwrap_or(1).max(1) + 1) * needs.batch;
-            batches + cpu_chunk(needs) + aside(needs)
+            batches + cpu_chunk(needs) + fixed_bytes(needs)
         }
-        Some(_) => gpu_chunk(needs) + aside(needs) + needs.fallback_bytes() + least_tables(needs),
+        Some(_) => gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + least_tables(needs),
     };
     smallest as u64
 }
@@ -70,23 +70,23 @@ fn cpu_chunk(needs: &Needs) -> usize {
 
 /// One chunk in host memory, if batches are delivered to a GPU.
 fn gpu_chunk(needs: &Needs) -> usize {
-    rounded(needs.encoded) + rounded(needs.bounced)
+    rounded(needs.encoded) + rounded(needs.host_decoded)
 }
 
 /// What is set aside for two indexes, one decoder and the threads that read.
-fn aside(needs: &Needs) -> usize {
-    rounded(needs.index * 2) + needs.per_thread + needs.reading
+fn fixed_bytes(needs: &Needs) -> usize {
+    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers
 }
 
 /// What decoders and indexes get of a limit, and what is left beyond the smallest limit.
-struct Spare {
+struct Remainder {
     threads: usize,
     indexes: usize,
     left: usize,
 }
 
 /// Splits what a limit has beyond `smallest` (which holds two indexes and one decoder) into decoders, indexes and the rest.
-fn spare(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Spare> {
+fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Remainder> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     if total < smallest {
         return Err(too_small("host_memory_limit", limit, smallest));
@@ -97,7 +97,7 @@ fn spare(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<S
         each => threads.min(1 + (total - smallest) / 2 / each),
     };
     let left = total - smallest + needs.per_thread - threads * needs.per_thread;
-    Ok(Spare { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
+    Ok(Remainder { threads, indexes: rounded(needs.index * 2) + left / 8, left: left - left / 8 })
 }
 
 /// Divides `limit` bytes for batches delivered to the CPU. `window` is what the user asked for, if anything.
@@ -107,10 +107,10 @@ fn spare(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<S
 pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threads: usize) -> Result<HostBudget> {
     let chunk = cpu_chunk(needs);
     let batches = window.unwrap_or(1).max(1);
-    let Spare { threads, indexes, left } = spare(limit, needs, smallest_host(needs, window) as usize, threads)?;
+    let Remainder { threads, indexes, left } = remainder(limit, needs, smallest_host(needs, window) as usize, threads)?;
     // Enough chunks for one batch, every thread and all requests come first, then batches ahead.
     let set = needs.shuffled.map_or(needs.working_set, |bytes| bytes.saturating_add(needs.working_set));
-    let wanted = set.saturating_add(threads * chunk).saturating_add(needs.requested).min(left / 2);
+    let wanted = set.saturating_add(threads * chunk).saturating_add(needs.request_bytes).min(left / 2);
     let affordable = (left - wanted) / needs.batch.max(1);
     // Users give back several at a time. A buffer that isn't kept is mapped anew, and its pages are zeroed once more.
     let idle = (affordable / 4).min(MAX_IDLE - 1);
@@ -137,8 +137,8 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
 /// # Errors
 /// If one chunk doesn't fit.
 pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: usize) -> Result<HostBudget> {
-    let smallest = gpu_chunk(needs) + aside(needs) + needs.fallback_bytes() + tables;
-    let Spare { threads, indexes, left } = spare(limit, needs, smallest, threads)?;
+    let smallest = gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + tables;
+    let Remainder { threads, indexes, left } = remainder(limit, needs, smallest, threads)?;
     let (shared, scratch) = shared(needs, left, threads);
     Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
 }
@@ -156,28 +156,29 @@ fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
 /// Tells which limits on host memory give the block of chunks some size: [`divide_cpu`] and [`divide_for_gpu`], the other way
 /// round.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// The smallest limit, and the bytes that the block has with it.
+pub struct LimitFinder {
     smallest: u64,
+    /// Bytes that the block has with the smallest limit.
     least: usize,
-    /// Bytes that the block has of what is left, before more batches than must be are prepared; and the bytes of those.
-    first: usize,
-    ahead: usize,
+    /// Bytes that the block gets of a larger limit before batches ahead get any.
+    before_batches: usize,
+    /// Bytes of all batches ahead.
+    batches_ahead: usize,
     gpu: bool,
 }
 
-impl Room {
+impl LimitFinder {
     /// For a reader with these needs; `window` is what the user asked for, if anything.
     pub fn new(needs: &Needs, window: Option<usize>) -> Self {
         let smallest = smallest_host(needs, window);
         if needs.device.is_some() {
-            return Self { smallest, least: gpu_chunk(needs), first: usize::MAX, ahead: 0, gpu: true };
+            return Self { smallest, least: gpu_chunk(needs), before_batches: usize::MAX, batches_ahead: 0, gpu: true };
         }
         let least = cpu_chunk(needs);
-        let first = needs.working_set.saturating_add(least);
+        let before_batches = needs.working_set.saturating_add(least);
         // Batches beyond those of the smallest limit.
         let ahead = MAX_IDLE - 1 + if window.is_some() { 0 } else { MAX_WINDOW - 1 };
-        Self { smallest, least, first, ahead: needs.batch.saturating_mul(ahead), gpu: false }
+        Self { smallest, least, before_batches, batches_ahead: needs.batch.saturating_mul(ahead), gpu: false }
     }
 
     /// A limit with which, as with any larger one, the block has at least `bytes` bytes. Where decoders and tables take less
@@ -187,13 +188,14 @@ impl Room {
         // Decoded chunks get half of what is left, as far as a batch needs them. Beyond that, batches ahead come first.
         let left = if self.gpu {
             more
-        } else if more <= self.first {
-            more.saturating_mul(2).min(more.saturating_add(self.ahead))
+        } else if more <= self.before_batches {
+            more.saturating_mul(2).min(more.saturating_add(self.batches_ahead))
         } else {
-            more.saturating_add(self.ahead)
+            more.saturating_add(self.batches_ahead)
         };
-        // Of what is beyond the smallest limit, half may go to decoders, and an eighth of the rest to indexes. With a GPU, half
-        // may go to tables before, and a quarter of the last rest to decoding beside the GPU.
+        // Of what is beyond the smallest limit, the block gets at least 7/16: half may go to decoders, and an eighth of the rest
+        // to indexes. With a GPU half may go to tables before, and a quarter of the rest to decoding beside the GPU: at least
+        // 1/2 x 7/16 x 3/4 = 21/128, which is more than 7/43.
         let parts = if self.gpu { 43 } else { 16 };
         self.smallest.saturating_add((left as u64).saturating_mul(parts).div_ceil(7)).saturating_add(64)
     }
@@ -234,7 +236,7 @@ mod tests {
             let b = divide_cpu(1 << 31, &n, Some(3), 4).unwrap();
             assert_eq!((b.window, b.idle), (3, MAX_IDLE));
             // Requests that are under way have room, as far as half of the memory goes.
-            let far = Needs { requested: 100 * FIELD, ..n };
+            let far = Needs { request_bytes: 100 * FIELD, ..n };
             let (near, far) = (divide_cpu(1 << 31, &n, None, 4).unwrap(), divide_cpu(1 << 31, &far, None, 4).unwrap());
             assert!(
                 near.block < 100 * FIELD && far.block > 100 * FIELD && far.window < near.window,
@@ -247,7 +249,7 @@ mod tests {
     fn host_budgets_for_a_gpu_are_never_exceeded() {
         for (batch, chunk) in [(16 * FIELD, FIELD), (16 * FIELD, 65_536), (4096, 64), (2 * FIELD, 37 * FIELD)] {
             let n = Needs {
-                bounced: chunk,
+                host_decoded: chunk,
                 per_thread: chunk,
                 sharing: Some(2 * chunk),
                 index: 1000,
@@ -261,7 +263,7 @@ mod tests {
                 let beside = h.shared * (2 * chunk - n.per_thread.min(2 * chunk));
                 let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
                 assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
-                assert!(h.block >= n.encoded + n.bounced && h.threads >= 1, "{limit} {h:?}");
+                assert!(h.block >= n.encoded + n.host_decoded && h.threads >= 1, "{limit} {h:?}");
             }
         }
     }
@@ -276,11 +278,11 @@ mod tests {
             let more = 1 + (numbers.below(300 * MIB) >> numbers.below(12));
             for more_memory in [0, 1 + numbers.below(MIB), numbers.below(500 * MIB), numbers.below(8 << 30)] {
                 let bytes = cpu_chunk(&cpu) + more;
-                let limit = Room::new(&cpu, window).limit_for(bytes) + more_memory as u64;
+                let limit = LimitFinder::new(&cpu, window).limit_for(bytes) + more_memory as u64;
                 let block = divide_cpu(limit, &cpu, window, threads).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {cpu:?} {window:?} {threads}");
                 let bytes = gpu_chunk(&gpu) + more;
-                let limit = Room::new(&gpu, window).limit_for(bytes) + more_memory as u64;
+                let limit = LimitFinder::new(&gpu, window).limit_for(bytes) + more_memory as u64;
                 let tables = host_tables(limit, &gpu).unwrap();
                 let block = divide_for_gpu(limit, &gpu, tables, threads).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {gpu:?} {threads}");

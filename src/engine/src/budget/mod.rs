@@ -17,7 +17,7 @@ pub mod rates;
 mod tests;
 
 pub use device::DeviceBudget;
-pub use host::{HostBudget, Room};
+pub use host::{HostBudget, LimitFinder};
 pub use needs::{Decoding, DeviceNeeds, Needs};
 pub use rates::{Expected, Rates};
 
@@ -64,7 +64,7 @@ impl Asked {
 
 /// The memory that there is, as far as that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct There {
+pub(crate) struct MachineMemory {
     pub host: Option<Machine>,
     /// Bytes of device memory: those that are free, and all.
     pub device: Option<(u64, u64)>,
@@ -118,19 +118,19 @@ pub fn smallest(needs: &Needs, window: Option<usize>) -> Limits {
 /// # Errors
 /// If not even the smallest limits can be divided, which is an internal error. Limits that are too small, and a machine with
 /// too little memory, are told in [`Division::refused`].
-pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &There) -> Result<Division> {
+pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &MachineMemory) -> Result<Division> {
     let smallest = smallest(needs, asked.window);
     let lacking = lacking(needs, asked, there, smallest);
     let limits = if lacking.is_some() { smallest } else { limits(needs, asked, there, smallest) };
-    let (budget, too_small) = match cut(needs, asked, limits) {
+    let (budget, too_small) = match divide_limits(needs, asked, limits) {
         Ok(budget) => (budget, None),
-        Err(e) => (cut(needs, asked, smallest)?, Some(e)),
+        Err(e) => (divide_limits(needs, asked, smallest)?, Some(e)),
     };
     Ok(Division { smallest, limits, budget, refused: lacking.or(too_small) })
 }
 
 /// The error of a machine that has less than the smallest limits.
-fn lacking(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Option<Error> {
+fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Option<Error> {
     let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
         Error::memory(format!(
             "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset (a batch of {} samples \
@@ -154,8 +154,8 @@ fn lacking(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Opt
     Some(lacks("device", smallest.device, total, "of the GPU"))
 }
 
-/// The limits where there is so much memory, which is enough for the smallest ones.
-fn limits(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Limits {
+/// The limits in use on a machine that has enough memory for the smallest ones.
+fn limits(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Limits {
     let total = there.host.as_ref().map(|host| host.total);
     let default = host::default_host(needs, smallest.host);
     let host = host::host_limit(asked.host, default, smallest.host, total);
@@ -171,7 +171,7 @@ fn limits(needs: &Needs, asked: &Asked, there: &There, smallest: Limits) -> Limi
 }
 
 /// Divides these limits.
-fn cut(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget> {
+fn divide_limits(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget> {
     let Some(on_device) = &needs.device else {
         let host = host::divide_cpu(limits.host, needs, asked.window, asked.threads)?;
         return Ok(Budget { window: host.window, host, device: None });

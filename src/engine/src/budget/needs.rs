@@ -22,7 +22,7 @@ pub struct Needs {
     /// The largest decoded chunk.
     pub decoded: usize,
     /// The largest decoded chunk that the CPU decodes for a GPU, 0 if there is none.
-    pub bounced: usize,
+    pub host_decoded: usize,
     /// What a decoder takes for itself on each thread (decoders that don't decode in place).
     pub per_thread: usize,
     /// What the CPU's decoder takes for itself when it decodes a chunk that the GPU couldn't.
@@ -33,16 +33,16 @@ pub struct Needs {
     /// The largest index of a shard.
     pub index: usize,
     /// What all threads that read take for themselves.
-    pub reading: usize,
+    pub read_buffers: usize,
     /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local. A disk answers soon.
     /// From a server nothing comes that wasn't asked for long before.
-    pub requested: usize,
+    pub request_bytes: usize,
     /// All decoded chunks that a typical batch needs, as they lie in memory.
     pub working_set: usize,
     /// What each further batch in a row adds to these: chunks that the batches before it don't need.
-    pub fresh: usize,
+    pub new_per_batch: usize,
     /// Decoded chunks that are needed by a batch and, later, by another one of those planned ahead.
-    pub shared: usize,
+    pub used_again: usize,
     /// With chunk-aware shuffling: the decoded chunks among whose samples those of a batch are drawn. These are worth
     /// keeping, if memory allows.
     pub shuffled: Option<usize>,
@@ -65,7 +65,7 @@ pub struct DeviceNeeds {
     /// Decoded bytes of the smallest chunk, or of the typical stream inside a chunk: how many a wave may have to hold.
     pub stream: usize,
     /// Device memory that files are best read to before the GPU decodes them, 0 if they aren't.
-    pub landing: usize,
+    pub gds_buffer: usize,
     /// Seconds from the launch of a small wave to its end.
     pub latency: f64,
 }
@@ -90,12 +90,12 @@ impl Decoding {
 impl Needs {
     /// Decoded bytes of the chunks that `window` batches in a row need.
     pub fn of_batches(&self, window: usize) -> usize {
-        self.working_set.saturating_add(self.fresh.saturating_mul(window.saturating_sub(1)))
+        self.working_set.saturating_add(self.new_per_batch.saturating_mul(window.saturating_sub(1)))
     }
 
     /// Decoded chunks that are worth keeping for later batches.
     pub fn kept(&self) -> usize {
-        self.shuffled.unwrap_or(0).max(self.shared)
+        self.shuffled.unwrap_or(0).max(self.used_again)
     }
 
     /// Memory in which one lane at a time has a chunk decoded by the CPU that the GPU couldn't decode.
@@ -123,16 +123,16 @@ pub(crate) mod tests {
             batch,
             encoded: chunk + chunk / 8,
             decoded: chunk,
-            bounced: 0,
+            host_decoded: 0,
             per_thread: 0,
             fallback: 0,
             sharing: None,
             index: 0,
-            reading: 0,
-            requested: 0,
+            read_buffers: 0,
+            request_bytes: 0,
             working_set: batch,
-            fresh: batch,
-            shared: 0,
+            new_per_batch: batch,
+            used_again: 0,
             shuffled: None,
             jobs: 0,
             device: None,
@@ -147,7 +147,7 @@ pub(crate) mod tests {
             staged: chunk + chunk / 8,
             staged_ratio: 0.625,
             stream: chunk,
-            landing: 0,
+            gds_buffer: 0,
             latency: 5e-3,
         };
         Needs { device: Some(device), ..needs(batch, chunk) }
@@ -171,16 +171,16 @@ pub(crate) mod tests {
                 batch: 1 + (self.below(200 * MIB) >> self.below(16)),
                 encoded: decoded + decoded / 8,
                 decoded,
-                bounced: self.below(2) * decoded,
+                host_decoded: self.below(2) * decoded,
                 per_thread: self.below(2) * self.below(3 * decoded),
                 fallback: self.below(2) * self.below(3 * decoded),
                 sharing: (gpu && self.below(2) == 1).then(|| self.below(3 * decoded)),
                 index: self.below(MIB),
-                reading: self.below(2) * self.below(MIB),
-                requested: self.below(2) * self.below(300 * MIB),
+                read_buffers: self.below(2) * self.below(MIB),
+                request_bytes: self.below(2) * self.below(300 * MIB),
                 working_set,
-                fresh: self.below(working_set + 1),
-                shared: self.below(2) * self.below(working_set),
+                new_per_batch: self.below(working_set + 1),
+                used_again: self.below(2) * self.below(working_set),
                 shuffled: (self.below(2) == 1).then_some(self.below(500 * MIB)),
                 jobs: 0,
                 device,
@@ -197,7 +197,7 @@ pub(crate) mod tests {
                 staged: self.below(2) * (decoded + decoded / 8),
                 staged_ratio: self.below(200) as f64 / 100.0,
                 stream: 1 + self.below(decoded),
-                landing: self.below(2) * self.below(50 * MIB),
+                gds_buffer: self.below(2) * self.below(50 * MIB),
                 latency: 1e-4 * (1 + self.below(300)) as f64,
             }
         }

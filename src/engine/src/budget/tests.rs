@@ -13,13 +13,13 @@ fn asked(host: Option<u64>, device: Option<u64>, window: Option<usize>) -> Asked
     Asked { host, device, window, threads: 16, batch_size: 16 }
 }
 
-fn cut(needs: &Needs, asked: &Asked) -> Budget {
-    divide(needs, asked, &There::default()).unwrap().accepted().unwrap()
+fn divide_limits(needs: &Needs, asked: &Asked) -> Budget {
+    divide(needs, asked, &MachineMemory::default()).unwrap().accepted().unwrap()
 }
 
 /// The device's part with this limit and plenty of host memory.
 fn device(needs: &Needs, limit: u64, window: Option<usize>) -> DeviceBudget {
-    cut(needs, &asked(Some(64 * GIB), Some(limit), window)).device.unwrap()
+    divide_limits(needs, &asked(Some(64 * GIB), Some(limit), window)).device.unwrap()
 }
 
 /// Chunks of `chunk` bytes with this compression, so many fields of 4.15 MB in a batch.
@@ -102,7 +102,7 @@ fn what_a_limit_gives() {
 
 /// The limit if the user sets none.
 fn default(needs: &Needs) -> u64 {
-    divide(needs, &asked(None, None, None), &There::default()).unwrap().limits.device
+    divide(needs, &asked(None, None, None), &MachineMemory::default()).unwrap().limits.device
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn the_default_is_small_and_gives_nearly_all() {
     // Half of what is free at most, but never less than what is accepted.
     let needs = fields(16, FIELD, ZSTD);
     let on = |free| {
-        let there = There { host: None, device: Some((free, 80 * GIB)) };
+        let there = MachineMemory { host: None, device: Some((free, 80 * GIB)) };
         divide(&needs, &asked(None, None, None), &there).unwrap().limits.device
     };
     assert_eq!(on(70 * GIB), default(&needs));
@@ -150,27 +150,27 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
         limits.sort_unstable();
         let mut before = 0.0;
         for limit in limits {
-            let budget = cut(&needs, &asked(Some(host), Some(limit), window));
+            let budget = divide_limits(&needs, &asked(Some(host), Some(limit), window));
             let (d, h) = (budget.device.unwrap(), budget.host);
             let told = || format!("{limit} {window:?}: {d:?} of {needs:?}");
             assert!(d.total(&needs) as u64 <= limit, "{}: {}", d.total(&needs), told());
             let beside = h.shared * needs.sharing.unwrap_or(0).saturating_sub(needs.per_thread);
             let decoders = h.threads * needs.per_thread + beside;
             let on_host = needs.fallback_bytes() + d.lanes * d.tables + h.block + h.indexes + decoders;
-            assert!((on_host + needs.reading) as u64 <= host, "{on_host} of {host}: {}", told());
+            assert!((on_host + needs.read_buffers) as u64 <= host, "{on_host} of {host}: {}", told());
             let in_flight = d.rate(&needs, of.latency) * of.latency;
             assert!(in_flight >= before, "{in_flight} < {before}: {}", told());
             before = in_flight;
             // Any one chunk can be read, staged and decoded.
             assert!(d.slots >= needs.decoded && d.wave_decoded >= needs.decoded, "{}", told());
-            assert!(d.wave_encoded >= of.staged && (of.landing == 0 || d.landing >= needs.encoded), "{}", told());
+            assert!(d.wave_encoded >= of.staged && (of.gds_buffer == 0 || d.gds_buffer >= needs.encoded), "{}", told());
             assert!(of.decoding.is_none_or(|decoding| d.workspace >= decoding.least_workspace), "{}", told());
             assert!(d.window >= window.unwrap_or(1) && window.is_none_or(|asked| d.window == asked), "{}", told());
             // No slots that no wave can fill, and no waves that no batch can fill.
             let useful = needs.of_batches(d.window) + 2 * rounded(needs.decoded) + needs.kept();
             assert!(d.slots <= useful, "{useful}: {}", told());
         }
-        let less = divide(&needs, &asked(Some(host), Some(smallest - 1), window), &There::default()).unwrap();
+        let less = divide(&needs, &asked(Some(host), Some(smallest - 1), window), &MachineMemory::default()).unwrap();
         let refused = less.accepted().unwrap_err();
         assert!(refused.message().contains(&format!("device_memory_limit: expected at least {smallest} bytes")));
     }
@@ -205,12 +205,12 @@ fn the_curve_over_the_limit_is_smooth() {
 #[test]
 fn what_the_machine_lacks_is_refused() {
     let needs = fields(16, FIELD, ZSTD);
-    let there = There { host: None, device: Some((GIB, 64 << 20)) };
+    let there = MachineMemory { host: None, device: Some((GIB, 64 << 20)) };
     for limit in [None, Some(1), Some(64 * GIB)] {
         let refused = divide(&needs, &asked(None, limit, None), &there).unwrap().accepted().unwrap_err();
         assert!(refused.message().starts_with("device memory: expected at least "), "{refused}");
     }
-    let there = There { host: None, device: Some((GIB, 2 * GIB)) };
+    let there = MachineMemory { host: None, device: Some((GIB, 2 * GIB)) };
     let limits = divide(&needs, &asked(None, Some(64 * GIB), None), &there).unwrap().limits;
     assert_eq!(limits.device, 2 * GIB, "no more than there is");
 }

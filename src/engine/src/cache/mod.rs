@@ -261,7 +261,7 @@ impl Cache {
     }
 
     /// Copies a piece to the front of `to`, if the disk cache has it in the current version. If that version is not
-    /// known, the store is asked, with a permit of `requests`.
+    /// known, the store is asked, with a permit of `permits`.
     ///
     /// # Errors
     /// If the store doesn't answer.
@@ -284,7 +284,7 @@ impl Cache {
         }
     }
 
-    /// Copies a piece to the front of `to` if the store confirms, with a permit of `requests`, that its version is
+    /// Copies a piece to the front of `to` if the store confirms, with a permit of `permits`, that its version is
     /// current.
     ///
     /// # Errors

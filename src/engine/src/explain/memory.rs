@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::budget::{Asked, Budget, Division, Needs, There, divide};
+use crate::budget::{Asked, Budget, Division, MachineMemory, Needs, divide};
 use crate::error::Result;
 use crate::memory::Machine;
 use crate::memory::arena::rounded;
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Tells of a division for a reader of samples in this order.
-    pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &There, division: Division) -> Self {
+    pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory, division: Division) -> Self {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
         let Budget { host: h, device, .. } = &division.budget;
@@ -40,7 +40,7 @@ impl Memory {
                 let wave = (d.wave_decoded / rounded(needs.decoded)).clamp(1, d.wave_streams.max(1));
                 // Waves of all lanes, and what is being read for the next ones.
                 let decoded = (d.slots / rounded(needs.decoded)).min(d.lanes * wave + reads);
-                let host = h.block / (rounded(needs.encoded) + rounded(needs.bounced)).max(1);
+                let host = h.block / (rounded(needs.encoded) + rounded(needs.host_decoded)).max(1);
                 decoded.min(host)
             }
         };
@@ -94,7 +94,7 @@ impl Memory {
 }
 
 /// A simulated reader with the memory that one with these needs would have, for samples in this order.
-pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &There) -> Result<Config> {
+pub(crate) fn simulated(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory) -> Result<Config> {
     let budget = divide(needs, &Asked::of(spec), there)?.budget;
     Ok(Config::new(rules(spec, needs, order, &budget), &budget))
 }

@@ -12,7 +12,7 @@ mod tests;
 
 use serde_json::{Value, json};
 
-use crate::budget::There;
+use crate::budget::MachineMemory;
 use crate::cache;
 use crate::error::Result;
 use crate::memory::Machine;
@@ -53,11 +53,11 @@ pub struct Explanation {
 /// # Errors
 /// Those of opening the reader, apart from limits that are too small, which are explained.
 pub fn explain(spec: &Spec) -> Result<Explanation> {
-    explain_on(spec, &There { host: Machine::find(), device: None })
+    explain_on(spec, &MachineMemory { host: Machine::find(), device: None })
 }
 
 /// [`explain`] on a machine that has so much memory.
-fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
+fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);

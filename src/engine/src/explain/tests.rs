@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::memory::simulated;
 use super::reads::reads_per_chunk;
 use super::{explain, explain_on};
-use crate::budget::There;
+use crate::budget::MachineMemory;
 use crate::memory::Machine;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
@@ -81,7 +81,7 @@ fn reads_are_those_of_a_reader() {
             s.order.random_shuffle = random_shuffle;
         });
         let opened = Opened::new(&spec).unwrap();
-        let config = simulated(&spec, &opened.needs, &opened.order, &There::default()).unwrap();
+        let config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default()).unwrap();
         let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
         assert_eq!(reads.looked_at, reads.samples);
         assert!(reads.samples.is_multiple_of(batch as u64), "the last batch would need chunks of the next epoch");
@@ -402,7 +402,7 @@ fn the_cpu_decodes_where_device_memory_is_short() {
 /// What a machine with so many bytes of memory, and so many available, is told.
 fn told_on(spec: &Spec, total: u64, available: u64) -> serde_json::Value {
     let host = Some(Machine { total, says: "/sys/fs/cgroup/memory.max".into(), available });
-    explain_on(spec, &There { host, device: None }).unwrap().to_json()
+    explain_on(spec, &MachineMemory { host, device: None }).unwrap().to_json()
 }
 
 #[test]

@@ -331,9 +331,9 @@ impl Lane {
 
     /// Reads a chunk again and decodes it on the CPU.
     fn read_again(&self, chunk: &WaveChunk) -> Result<()> {
-        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len)?;
+        let bytes = crate::io::reread(&self.shared.chunk_index, chunk.id, chunk.bytes.len, chunk.version.as_ref())?;
         let span = crate::memory::Span { address: bytes.as_ptr() as u64, len: bytes.len() };
-        let again = WaveChunk { bytes: span, jobs: 0..0, ..*chunk };
+        let again = WaveChunk { bytes: span, jobs: 0..0, version: None, ..*chunk };
         self.decode_on_cpu(&again)
     }
 }

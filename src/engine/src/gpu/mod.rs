@@ -149,7 +149,7 @@ pub(crate) fn open(
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
     };
-    let gds_buffer = (b.landing > 0).then(|| DeviceBuffer::alloc(device, b.landing)).transpose()?;
+    let gds_buffer = (b.gds_buffer > 0).then(|| DeviceBuffer::alloc(device, b.gds_buffer)).transpose()?;
     // The registration comes first, so that it ends before the memory is freed.
     let mut owned: Vec<Box<dyn Send>> = Vec::new();
     if let Some(cufile) = cufile {

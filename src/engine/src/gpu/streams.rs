@@ -60,7 +60,7 @@ pub(super) struct Sorted {
     pub layouts: Vec<Layout>,
 }
 
-/// Decides for each chunk how it is copied to the device, and plans a staging buffer of `room` bytes. `takes` says
+/// Decides for each chunk how it is copied to the device, and plans a staging buffer of `room` bytes. `decodable` says
 /// whether this lane has a decoder, and memory, for a stream.
 pub(super) fn sort(
     wave: &Wave,
@@ -183,6 +183,7 @@ mod tests {
                 source: bytes.as_ptr() as u64,
                 content: Content::Encoded,
                 group: i as u64,
+                version: None,
                 slot: 0,
                 decoded_bytes: LEN,
                 jobs: 0..0,

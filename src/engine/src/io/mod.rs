@@ -9,6 +9,8 @@ mod requests;
 
 pub(crate) use merge::{MERGE_LOCAL, MERGE_REMOTE, Merge};
 
+use std::sync::Arc;
+
 use crate::chunk_index::{ChunkIndex, Location, ShardId};
 use crate::error::{Error, Result};
 use crate::memory::Lease;
@@ -74,11 +76,11 @@ impl Fetch for FetchPool {
     }
 }
 
-/// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were. Blocks.
+/// Reads the encoded bytes of a chunk again, to new memory. `len` is how many there were, and `version` that of its shard. Blocks.
 ///
 /// # Errors
-/// If the chunk can't be read any more.
-pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize) -> Result<Vec<u8>> {
+/// If the chunk can't be read any more, or its shard was replaced.
+pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize, version: Option<&Arc<str>>) -> Result<Vec<u8>> {
     let (key, store) = (chunk_index.key(id), &**chunk_index.store(id.array, id.part));
     let max = chunk_index.part(id).format.usual_encoded_bytes(chunk_index.decoded_bytes(id)).max(len) as u64;
     let gone = || Error::runtime("it vanished while it was read");
@@ -89,7 +91,7 @@ pub(crate) fn reread(chunk_index: &ChunkIndex, id: ChunkId, len: usize) -> Resul
         };
         let mut index = vec![0; sharding.index_bytes];
         let found =
-            store.read(&key, sharding.index_range(), None, Phase::Running, &mut index).await?.ok_or_else(gone)?;
+            store.read(&key, sharding.index_range(), version, Phase::Running, &mut index).await?.ok_or_else(gone)?;
         let (offset, len) = sharding.decode_index(&index, found.size)?.get(slot).copied().flatten().ok_or_else(gone)?;
         if len > max {
             return Err(Error::runtime(format!(

@@ -2,6 +2,7 @@
 //! knows of a GPU, as traits.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use super::{Assembly, GroupId, Handle, Outcome, Served};
 use crate::budget::DeviceBudget;
@@ -29,6 +30,8 @@ pub(crate) struct WaveChunk {
     pub content: Content,
     /// The read whose memory `bytes` lies in.
     pub group: GroupId,
+    /// The version of the object that was read, if the read asked for one.
+    pub version: Option<Arc<str>>,
     /// Device address of its slot.
     pub slot: u64,
     pub decoded_bytes: usize,

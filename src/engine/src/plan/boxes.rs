@@ -55,7 +55,7 @@ impl Boxes {
             let to = (dst + offset(|d| d.dst)) as u64 * target.dst_size;
             let source = if chunk.is_some() { Source::Chunk } else { Source::Pad } as u32;
             let dims = inner.iter().map(|d| (d.n as u32, d.src, d.dst));
-            let job = Job { op, source, reserved: target.output, ..Job::new(from, to, dims) };
+            let job = Job { op, source, output: target.output, ..Job::new(from, to, dims) };
             match chunk {
                 None => self.pads.push(job),
                 Some(id) => {

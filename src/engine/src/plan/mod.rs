@@ -62,7 +62,7 @@ pub struct ChunkUse {
 }
 
 /// The plan of one batch. In its jobs `src` and `dst` are bytes from the start of the decoded chunk and of the output,
-/// and `reserved` is the number of the output. Addresses are added when jobs are handed out.
+/// and `output` is the number of the output. Addresses are added when jobs are handed out.
 #[derive(Debug, Default)]
 pub struct BatchPlan {
     /// Each chunk once, in the order in which samples need them.

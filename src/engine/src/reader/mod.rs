@@ -22,7 +22,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
-use crate::budget::There;
+use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ use crate::order::Sample;
 use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
 use crate::stats::Stats;
-use needs::{landing, rules};
+use needs::{gds_buffer, rules};
 use opening::Opened;
 use progress::{Progress, Start};
 use reserve::Memory;
@@ -104,10 +104,11 @@ impl Reader {
             None => None,
         };
         if let (Some(_), Some(of)) = (cufile, &mut opened.needs.device) {
-            of.landing = landing(spec, opened.needs.encoded);
+            of.gds_buffer = gds_buffer(spec, opened.needs.encoded);
         }
         let free = device.as_ref().map(|d| d.memory_info()).transpose()?;
-        let there = There { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
+        let there =
+            MachineMemory { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
         let budget = opened.divide(spec, &there)?.accepted()?;
         let Opened { chunk_index, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();

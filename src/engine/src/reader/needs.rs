@@ -1,7 +1,7 @@
 //! How much memory a reader needs: from its dataset, its plans and its codecs to [`Needs`].
 
 use super::OutputInfo;
-use crate::budget::{Budget, DeviceNeeds, Needs, Rates, Room};
+use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
 use crate::dataset::{Dataset, Part, Sharding};
@@ -68,16 +68,16 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         batch,
         encoded: 0,
         decoded: 0,
-        bounced: 0,
+        host_decoded: 0,
         per_thread: 0,
         fallback: 0,
         sharing: None,
         index: 0,
-        reading: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
-        requested: 0,
+        read_buffers: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
+        request_bytes: 0,
         working_set: 0,
-        fresh: 0,
-        shared: 0,
+        new_per_batch: 0,
+        used_again: 0,
         shuffled: None,
         jobs: 0,
         device: device_needs(spec, chunk_index)?,
@@ -96,10 +96,10 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
             let alone = if chunk_index.dataset.stores[part.store].has_extents() { usize::MAX } else { 1 };
             let slots = part.sharding.as_ref().map_or(alone, Sharding::entries);
             let request = encoded.saturating_mul(slots).min(encoded.max(MERGE_REMOTE.limit as usize));
-            needs.requested = needs.requested.max(spec.io_concurrency().saturating_mul(rounded(request)));
+            needs.request_bytes = needs.request_bytes.max(spec.io_concurrency().saturating_mul(rounded(request)));
         }
         if gpu && route == Route::Cpu {
-            needs.bounced = needs.bounced.max(decoded);
+            needs.host_decoded = needs.host_decoded.max(decoded);
         }
         let working = part.format.scratch_bytes(decoded);
         // The CPU decodes a chunk in the GPU's place now and then, one at a time.
@@ -129,7 +129,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     }
     let decoding = gpu::decoding(chunk_index)?;
     let mut device =
-        DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, landing: 0, latency: 0.0 };
+        DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, latency: 0.0 };
     for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let packed = part.format.packed().filter(|_| route == Route::Gpu);
@@ -159,8 +159,8 @@ pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order
     let working_set = first.uses.iter().map(|u| slot_bytes(chunk_index, u.chunk)).sum();
     let batches = (LOOK_AT_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
     let later = (1..batches).map(|i| plan(chunk_index, order, i * batch..(i + 1) * batch));
-    let (fresh, shared) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
-    Needs { jobs, working_set, fresh, shared, shuffled, ..needs }
+    let (new_per_batch, used_again) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
+    Needs { jobs, working_set, new_per_batch, used_again, shuffled, ..needs }
 }
 
 fn plan(chunk_index: &ChunkIndex, order: &mut Order, samples: std::ops::Range<u64>) -> BatchPlan {
@@ -173,8 +173,8 @@ fn slot_bytes(chunk_index: &ChunkIndex, chunk: ChunkId) -> usize {
     rounded(chunk_index.decoded_bytes(chunk))
 }
 
-/// Of batches in a row: bytes of decoded chunks that each adds to those before, on average ([`Needs::fresh`]), and the most bytes
-/// of decoded chunks that batches before some moment need as well as batches after it ([`Needs::shared`]).
+/// Of batches in a row: bytes of decoded chunks that each adds to those before, on average ([`Needs::new_per_batch`]), and the most bytes
+/// of decoded chunks that batches before some moment need as well as batches after it ([`Needs::used_again`]).
 fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
     // Of each chunk the last batch that needs it, so far.
     let mut last: ChunkMap<usize> = ChunkMap::default();
@@ -237,7 +237,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         shuffled: needs.shuffled,
         index_output: spec.samples.return_index,
         shared_tasks: budget.host.shared,
-        room: Room::new(needs, spec.resources.prefetch_queue_depth),
+        limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),
     }
 }
 
@@ -261,6 +261,6 @@ pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
 }
 
 /// Bytes of device memory that files are best read to: two reads for each thread.
-pub(super) fn landing(spec: &Spec, encoded: usize) -> usize {
+pub(super) fn gds_buffer(spec: &Spec, encoded: usize) -> usize {
     (2 * spec.io_threads()).saturating_mul(encoded)
 }

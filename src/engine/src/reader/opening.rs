@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
-use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
+use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
@@ -92,10 +92,10 @@ impl Opened {
     ///
     /// # Errors
     /// Those of [`budget::divide`].
-    pub fn divide(&mut self, spec: &Spec, there: &There) -> Result<Division> {
+    pub fn divide(&mut self, spec: &Spec, there: &MachineMemory) -> Result<Division> {
         let asked = Asked::of(spec);
         let division = budget::divide(&self.needs, &asked, there)?;
-        let reads_to_device = self.needs.device.is_some_and(|device| device.landing > 0);
+        let reads_to_device = self.needs.device.is_some_and(|device| device.gds_buffer > 0);
         if spec.resources.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
             return Ok(division);
         }
@@ -108,7 +108,8 @@ impl Opened {
         let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
         let on_cpu = budget::divide(&needs, &asked, there)?;
         // Host memory may hold too little for as many threads.
-        let threads = on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.bounced).max(1));
+        let threads =
+            on_cpu.budget.host.threads.min(on_cpu.budget.host.block / (needs.encoded + needs.host_decoded).max(1));
         let sooner = |s: &Slow| s.rates.on_cpu(threads) > s.expected.gpu;
         if !on_cpu.is_accepted() || !slow.iter().all(sooner) {
             chunk_index.routes = routes;

@@ -306,15 +306,15 @@ impl Batches {
         let batch = self.get(number)?;
         let jobs = &batch.plan.jobs[batch.plan.uses[chunk_use as usize].jobs.clone()];
         is_whole_copy(jobs, ops, decoded)
-            .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
+            .then(|| Span { address: batch.outputs[jobs[0].output as usize] + jobs[0].dst, len: decoded })
     }
 }
 
 /// A planned job with the addresses of the outputs and of the decoded chunk filled in.
 pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
     let mut job = *job;
-    job.dst += outputs[job.reserved as usize];
-    job.reserved = 0;
+    job.dst += outputs[job.output as usize];
+    job.output = 0;
     match from {
         JobSource::Slot(base, layout) => {
             job.src += base;

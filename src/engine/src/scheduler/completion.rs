@@ -149,7 +149,7 @@ impl Scheduler {
         self.batches.served(served);
         for &handle in pinned {
             self.chunks[handle].pins -= 1;
-            self.retire(handle);
+            self.keep_or_drop(handle);
         }
         for Outcome { handle, result } in outcomes {
             let chunk = &mut self.chunks[handle];
@@ -247,7 +247,7 @@ impl Scheduler {
                 }
             }
         }
-        self.retire(handle);
+        self.keep_or_drop(handle);
     }
 
     /// On the CPU, sends the ready jobs to a decode thread. On the GPU they wait for the next wave.
@@ -270,8 +270,8 @@ impl Scheduler {
     /// that memory may hold it until then or that nothing waits for memory. Otherwise it would be evicted at once,
     /// which costs throughput for small chunks. If no planned batch needs it, it is removed, unless the next batch is
     /// still being planned: that batch may need it, and a late planner must not cost reads.
-    fn retire(&mut self, handle: Handle) {
-        let (room, late) = (self.shortage.is_none(), self.batches.planner_is_late());
+    fn keep_or_drop(&mut self, handle: Handle) {
+        let (no_shortage, late) = (self.shortage.is_none(), self.batches.planner_is_late());
         let chunk = &mut self.chunks[handle];
         if chunk.pins > 0 || !chunk.state.is_resolved() {
             return;
@@ -282,7 +282,7 @@ impl Scheduler {
                 // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
                 // window.
                 let ahead = until.saturating_mul(self.rules.working_set).min(self.rules.shuffled.unwrap_or(usize::MAX));
-                if ahead <= self.memory.capacity(MemoryKind::Slots) || room {
+                if ahead <= self.memory.capacity(MemoryKind::Slots) || no_shortage {
                     self.chunks.keep(handle);
                 } else {
                     self.memory.release_slot(chunk);
@@ -291,7 +291,7 @@ impl Scheduler {
             }
             // Missing or failed: it takes no memory.
             (Some(_), None) => {}
-            (None, Some(_)) if late && room => self.chunks.keep(handle),
+            (None, Some(_)) if late && no_shortage => self.chunks.keep(handle),
             (None, _) => {
                 self.memory.release_slot(chunk);
                 self.chunks.remove(handle);

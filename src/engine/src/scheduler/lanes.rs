@@ -23,7 +23,7 @@ impl Scheduler {
 
     /// Gives chunks that the GPU could decode to idle decode threads, if that spares a model's time on the GPU
     /// ([`Sharing`](super::sharing::Sharing)).
-    pub(super) fn share(&mut self) {
+    pub(super) fn decode_on_idle_cores(&mut self) {
         while self.broken.is_none()
             && let Some(Waiting { handle, decoded, .. }) = self.waves.next_shared()
             && let Some(host_decoded) = self.memory.take(MemoryKind::Staging, decoded)
@@ -92,6 +92,7 @@ impl Scheduler {
                 handle,
                 bytes,
                 source: self.reads.source(group, bytes, &self.memory),
+                version: self.reads.get(group).and_then(|read| read.version.clone()),
                 content,
                 group,
                 slot: slot.map_or(0, |slot| self.memory.address(MemoryKind::Slots, slot)),

@@ -8,7 +8,7 @@ use super::admission::Admission;
 use super::chunks::{ChunkState, Wanted};
 use super::memory::{MemoryKind, MemoryShortage};
 use super::reads::Group;
-use super::shard_indexes::{Ask, Known};
+use super::shard_indexes::{Known, NotHeld};
 use crate::chunk_index::{Location, Place, Range, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
@@ -35,11 +35,11 @@ impl Scheduler {
         let handle = head.handle;
         let known = match self.shards.get(shard, handle) {
             Ok(known) => known,
-            Err(Ask::Full) => return Admission::Later,
-            Err(ask) => {
+            Err(NotHeld::NoRoom) => return Admission::Later,
+            Err(not_held) => {
                 let chunk = &mut self.chunks[handle];
                 chunk.state = ChunkState::AwaitsIndex;
-                if ask == Ask::Read {
+                if not_held == NotHeld::MustRead {
                     self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id));
                 }
                 return Admission::Done;
@@ -114,10 +114,10 @@ impl Scheduler {
         }
         match self.shards.get(shard, handle) {
             Ok(_) => self.admit_unmerged(head),
-            Err(Ask::Full) => Admission::Later,
-            Err(ask) => {
+            Err(NotHeld::NoRoom) => Admission::Later,
+            Err(not_held) => {
                 self.chunks[handle].state = ChunkState::AwaitsIndex;
-                if ask == Ask::Read {
+                if not_held == NotHeld::MustRead {
                     self.backends.fetch.index(shard, chunk_index.key(id));
                 }
                 Admission::Done
@@ -258,7 +258,7 @@ impl Scheduler {
         let first = members[0].handle;
         let to = self.memory.span(MemoryKind::Staging, staging, bytes);
         let mut group = Group::new(chunks, to, self.chunks[first].place.remote);
-        (group.staging, group.gds_buffer) = (Some(staging), gds_buffer);
+        (group.staging, group.gds_buffer, group.version) = (Some(staging), gds_buffer, version.clone());
         self.read(group, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id);
         Ok(())
     }

@@ -35,7 +35,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
 use crate::batch::Batch;
-use crate::budget::Room;
+use crate::budget::LimitFinder;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, arena::Arena};
@@ -84,7 +84,7 @@ pub(crate) struct Rules {
     /// Chunks that decode threads may decode at a time although the GPU could, to spare a model's time on the GPU. 0: none.
     pub shared_tasks: usize,
     /// Tells which `host_memory_limit` would hold an oversized chunk.
-    pub room: Room,
+    pub limit_finder: LimitFinder,
 }
 
 /// What the scheduler works with: its rules, its workers and its memory.
@@ -313,7 +313,7 @@ impl Scheduler {
             self.activate();
             self.admit();
             self.flush_ready_jobs();
-            self.share();
+            self.decode_on_idle_cores();
             self.launch();
             if !self.deliver() {
                 return;
@@ -325,7 +325,7 @@ impl Scheduler {
         let Plan { batch: plan, places, shards } = plan;
         // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
-            if self.shards.expect(shard) {
+            if self.shards.begin_read_ahead(shard) {
                 self.backends.fetch.index(shard, self.shared.chunk_index.key(of));
             }
         }
@@ -388,7 +388,7 @@ impl Scheduler {
         while let Some(finished) = self.batches.deliver(self.broken.as_ref()) {
             self.chunks.deliver_batch();
             if self.batches.is_full() {
-                self.waves.sharing.full();
+                self.waves.sharing.queue_is_full();
             }
             Stats::add(&self.shared.stats.batches, finished.is_ok().into());
             let _ = self.finished.send(finished);

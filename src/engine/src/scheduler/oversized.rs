@@ -56,7 +56,7 @@ impl Scheduler {
             "expected at most {} encoded bytes for {decoded} decoded ones, for which there is memory, but found {encoded}; give a \
              host_memory_limit of {} or more, unless the chunk is damaged",
             capacity.saturating_sub(beside),
-            self.rules.room.limit_for(needed)
+            self.rules.limit_finder.limit_for(needed)
         ))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use super::memory::{ChunkMemory, MemoryKind};
 use crate::memory::{Span, arena};
@@ -22,6 +23,8 @@ pub(super) struct Group {
     pub to: Span,
     /// Whether it is a request to a remote store.
     pub remote: bool,
+    /// The version that the object which was read must have. `None`: any.
+    pub version: Option<Arc<str>>,
     /// How many chunks still need the memory.
     remaining: u32,
 }
@@ -29,7 +32,7 @@ pub(super) struct Group {
 impl Group {
     /// A read of these chunks to `to`.
     pub fn new(chunks: Vec<Member>, to: Span, remote: bool) -> Self {
-        Self { staging: None, gds_buffer: None, remaining: chunks.len() as u32, chunks, to, remote }
+        Self { staging: None, gds_buffer: None, remaining: chunks.len() as u32, chunks, to, remote, version: None }
     }
 }
 
@@ -63,7 +66,7 @@ impl Reads {
 
     /// Staging memory that one chunk needs, to which something else than a read writes.
     pub fn hold(&mut self, staging: Option<arena::Range>, to: Span) -> GroupId {
-        self.insert(Group { staging, gds_buffer: None, chunks: Vec::new(), to, remote: false, remaining: 1 })
+        self.insert(Group { staging, remaining: 1, ..Group::new(Vec::new(), to, false) })
     }
 
     fn insert(&mut self, group: Group) -> GroupId {

@@ -28,13 +28,13 @@ enum IndexState {
 
 /// The answer for a chunk whose shard index is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum NotHeld {
     /// The chunk waits, and the caller must read the index.
-    Read,
+    MustRead,
     /// The chunk waits for a read under way.
-    Wait,
+    Waits,
     /// There is no room for another index until a read under way ends. The chunk does not wait here.
-    Full,
+    NoRoom,
 }
 
 /// The shard indexes of one reader. Indexes of stores (manifests, reference files) are tracked here too, though their
@@ -63,15 +63,15 @@ impl Shards {
         self.reading == 0 || (self.reading + 1).saturating_mul(self.largest) <= self.limit
     }
 
-    /// The index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is [`Ask::Full`].
-    pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, Ask> {
+    /// The index of a shard, if it is in memory. Otherwise `chunk` waits for it, unless the answer is [`NotHeld::NoRoom`].
+    pub fn get(&mut self, shard: ShardId, chunk: Handle) -> Result<Arc<Known>, NotHeld> {
         let room = self.room();
         match self.states.entry(shard) {
-            Entry::Vacant(_) if !room => Err(Ask::Full),
+            Entry::Vacant(_) if !room => Err(NotHeld::NoRoom),
             Entry::Vacant(e) => {
                 e.insert(IndexState::Reading(vec![chunk]));
                 self.reading += 1;
-                Err(Ask::Read)
+                Err(NotHeld::MustRead)
             }
             Entry::Occupied(mut e) => match e.get_mut() {
                 IndexState::Known { known, awaited } => {
@@ -80,7 +80,7 @@ impl Shards {
                 }
                 IndexState::Reading(waiting) => {
                     waiting.push(chunk);
-                    Err(Ask::Wait)
+                    Err(NotHeld::Waits)
                 }
             },
         }
@@ -108,7 +108,7 @@ impl Shards {
     }
 
     /// Whether the index of a shard should be read ahead of its chunks. If so, it counts as a read under way.
-    pub fn expect(&mut self, shard: ShardId) -> bool {
+    pub fn begin_read_ahead(&mut self, shard: ShardId) -> bool {
         // Half of the limit is left for indexes in use.
         if self.reading.saturating_mul(self.largest) > self.limit / 2 {
             return false;
@@ -170,19 +170,19 @@ mod tests {
         let known =
             || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(1000, 368);
-        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read));
-        assert_eq!(shards.get(shard(0), 2).err(), Some(Ask::Wait), "the second waits for the same read");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead));
+        assert_eq!(shards.get(shard(0), 2).err(), Some(NotHeld::Waits), "the second waits for the same read");
         assert_eq!(shards.set(shard(0), known()), [1, 2]);
         assert!(shards.get(shard(0), 3).is_ok());
         for i in 1..5 {
-            assert_eq!(shards.get(shard(i), 0).err(), Some(Ask::Read));
+            assert_eq!(shards.get(shard(i), 0).err(), Some(NotHeld::MustRead));
             shards.set(shard(i), known());
             assert!(shards.get(shard(i), 0).is_ok());
         }
         assert!(shards.bytes <= 1000 && shards.states.len() == shards.known.len());
-        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read), "the oldest made room");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead), "the oldest made room");
         assert_eq!(shards.set(shard(0), None), [1]);
-        assert_eq!(shards.get(shard(0), 1).err(), Some(Ask::Read), "a failure isn't remembered");
+        assert_eq!(shards.get(shard(0), 1).err(), Some(NotHeld::MustRead), "a failure isn't remembered");
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         let known =
             || Some(Known::Index(Arc::new(ShardIndex { entries: Entries::Read(vec![None; 10]), version: None })));
         let mut shards = Shards::new(400, 368);
-        assert_eq!(shards.get(shard(0), 0).err(), Some(Ask::Read));
-        assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Full), "one at a time");
-        assert!(!shards.expect(shard(2)));
+        assert_eq!(shards.get(shard(0), 0).err(), Some(NotHeld::MustRead));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(NotHeld::NoRoom), "one at a time");
+        assert!(!shards.begin_read_ahead(shard(2)));
         shards.set(shard(0), known());
-        assert_eq!(shards.get(shard(1), 1).err(), Some(Ask::Read));
+        assert_eq!(shards.get(shard(1), 1).err(), Some(NotHeld::MustRead));
         shards.set(shard(1), known());
         assert!(shards.get(shard(0), 0).is_ok(), "still there for the chunk that waited");
     }

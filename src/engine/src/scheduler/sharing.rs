@@ -73,7 +73,7 @@ impl Sharing {
     }
 
     /// All batches that memory allows are finished and wait.
-    pub fn full(&mut self) {
+    pub fn queue_is_full(&mut self) {
         if !self.on && self.max_tasks > 0 && self.max_waiting >= MIN_WAITING {
             self.on = true;
             (self.reserve, self.taken, self.floor_left) = (self.max_waiting / 2, 0, 0);
@@ -149,7 +149,7 @@ mod tests {
         let mut sharing = Sharing::new(8, max_waiting);
         let (mut waiting, mut wave) = (max_waiting as f64, None);
         let (mut by_gpu, mut bursts, mut empty) = (0.0, 0, 0);
-        sharing.full();
+        sharing.queue_is_full();
         for round in 0..2 * rounds {
             if round == rounds {
                 (by_gpu, bursts, empty) = (0.0, 0, 0);
@@ -180,7 +180,7 @@ mod tests {
                 other => other.map(|left| left - 1),
             };
             if waiting >= max_waiting as f64 {
-                sharing.full();
+                sharing.queue_is_full();
             }
         }
         (by_gpu, bursts, empty)
@@ -211,7 +211,7 @@ mod tests {
         assert!(!sharing.is_on());
         sharing.launched(0, true);
         sharing.ended(0);
-        sharing.full();
+        sharing.queue_is_full();
         assert!(sharing.is_on() && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
         (0..3).for_each(|_| sharing.taken(0));
         assert!(!sharing.is_on() && sharing.gpu_decodes(8) && !sharing.cpu_decodes());
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn one_burst_at_a_time_unless_no_batch_waits() {
         let mut sharing = Sharing::new(8, 8);
-        sharing.full();
+        sharing.queue_is_full();
         assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4) && sharing.gpu_decodes(5), "until all is launched");
         sharing.launched(2, false);
         assert!(sharing.gpu_decodes(4));
@@ -236,7 +236,7 @@ mod tests {
     fn without_tasks_or_batches_it_is_never_on() {
         for (tasks, batches) in [(0, 8), (8, 2)] {
             let mut sharing = Sharing::new(tasks, batches);
-            sharing.full();
+            sharing.queue_is_full();
             assert!(!sharing.is_on() && !sharing.cpu_decodes() && sharing.gpu_decodes(batches));
         }
     }

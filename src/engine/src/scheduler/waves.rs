@@ -131,14 +131,14 @@ impl Waves {
         }
         let more_comes = now.reads + now.tasks > 0;
         let starving = self.all_idle() && now.untaken == 0;
-        let full = starving
+        let launch_now = starving
             || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()))
             || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
             || chunks >= self.limits.chunks
             || self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
             // What the CPU decodes in the GPU's place doesn't fill a wave.
             || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
-        if more_comes && !full {
+        if more_comes && !launch_now {
             return None;
         }
         let wave = self.take(gpu_decodes);

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::budget::There;
+use crate::budget::MachineMemory;
 use crate::error::Result;
 use crate::explain::memory::simulated;
 use crate::random::key;
@@ -47,7 +47,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         s.resources.host_memory_limit = Some(more(reader.smallest.host));
         s.resources.device_memory_limit = (reader.smallest.device > 0).then(|| more(reader.smallest.device));
     });
-    let mut config = simulated(&spec, &opened.needs, &opened.order, &There::default())?;
+    let mut config = simulated(&spec, &opened.needs, &opened.order, &MachineMemory::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     let reader = SimulatedReader {
         chunk_index: Arc::clone(chunk_index),

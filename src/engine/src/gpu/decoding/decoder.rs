@@ -30,7 +30,7 @@ pub(in crate::gpu) trait StreamDecoder {
     }
 
     /// Whether a lane with this room can decode a stream.
-    fn takes(&self, _stream: &ChunkStream, _room: Room) -> bool {
+    fn takes(&self, _stream: &ChunkStream, _room: LaneCapacity) -> bool {
         true
     }
 
@@ -38,7 +38,7 @@ pub(in crate::gpu) trait StreamDecoder {
     ///
     /// # Errors
     /// As for [`StreamDecoder::needs`].
-    fn fits(&self, streams: &[Encoded], _room: Room) -> Result<usize> {
+    fn fits(&self, streams: &[Encoded], _room: LaneCapacity) -> Result<usize> {
         Ok(streams.len())
     }
 
@@ -56,7 +56,7 @@ pub(in crate::gpu) trait StreamDecoder {
 
 /// What a lane has for one round.
 #[derive(Clone, Copy)]
-pub(in crate::gpu) struct Room {
+pub(in crate::gpu) struct LaneCapacity {
     /// Bytes of workspace.
     pub workspace: usize,
     /// Blocks of zstd frames.

@@ -3,7 +3,7 @@
 
 use dali_zarr_kernels::zstd;
 
-use super::decoder::{Launch, Room, StreamDecoder};
+use super::decoder::{LaneCapacity, Launch, StreamDecoder};
 use crate::budget::Decoding;
 use crate::codec::streams::ChunkStream;
 use crate::error::Result;
@@ -37,18 +37,18 @@ pub(super) struct ZstdKernels;
 
 impl StreamDecoder for ZstdKernels {
     fn needs(&self, largest: usize) -> Result<Decoding> {
-        // Any one frame fits. Data as they come need half of their decoded bytes to all of them.
+        // Any one frame fits. Data take half of their decoded bytes to all of them; all are reserved.
         Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 1 << 20 })
     }
 
-    fn takes(&self, stream: &ChunkStream, room: Room) -> bool {
+    fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {
         stream
             .plan
             .as_ref()
             .is_some_and(|plan| plan.workspace as usize <= room.workspace && plan.blocks.len() <= room.blocks)
     }
 
-    fn fits(&self, streams: &[Encoded], room: Room) -> Result<usize> {
+    fn fits(&self, streams: &[Encoded], room: LaneCapacity) -> Result<usize> {
         let (mut space, mut blocks) = (0, 0);
         let fits = |s: &&Encoded| {
             let Some(plan) = &s.plan else { return false };

@@ -25,7 +25,7 @@ use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::Stream as Encoded;
 use crate::gpu::tables::Tables;
 use crate::messages::Wave;
-use decoder::{Launch, Room};
+use decoder::{LaneCapacity, Launch};
 pub(in crate::gpu) use decoder::{choose, zstd_decoder};
 
 /// The kind of a stream, for a decoder that takes several kinds.
@@ -68,8 +68,8 @@ impl Decoder {
     }
 
     /// What the lane has for one round.
-    fn room(&self, tables: &Tables) -> Room {
-        Room { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
+    fn room(&self, tables: &Tables) -> LaneCapacity {
+        LaneCapacity { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
     }
 
     /// Whether this lane can decode a stream.

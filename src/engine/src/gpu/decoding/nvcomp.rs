@@ -10,7 +10,7 @@
 
 use nvcomp_sys::result::Batch;
 
-use super::decoder::{Launch, Room, StreamDecoder};
+use super::decoder::{LaneCapacity, Launch, StreamDecoder};
 use crate::budget::Decoding;
 use crate::codec::streams::ChunkStream;
 use crate::error::{Error, Result};
@@ -41,11 +41,11 @@ impl StreamDecoder for Nvcomp {
         })
     }
 
-    fn takes(&self, stream: &ChunkStream, room: Room) -> bool {
+    fn takes(&self, stream: &ChunkStream, room: LaneCapacity) -> bool {
         temp_bytes(1, stream.decoded, stream.decoded).is_ok_and(|need| need <= room.workspace)
     }
 
-    fn fits(&self, streams: &[Encoded], room: Room) -> Result<usize> {
+    fn fits(&self, streams: &[Encoded], room: LaneCapacity) -> Result<usize> {
         let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
         let mut take = streams.len();
         while take > 1 {

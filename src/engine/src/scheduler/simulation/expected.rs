@@ -34,7 +34,7 @@ impl Batched {
     pub fn plan(&mut self, plan: &BatchPlan) {
         let mut expected = Expected { jobs: Vec::new(), done: Vec::new(), by_place: HashMap::new() };
         let mut add = |job: &Job, chunk| {
-            expected.by_place.insert((job.reserved, job.dst), expected.jobs.len());
+            expected.by_place.insert((job.output, job.dst), expected.jobs.len());
             expected.jobs.push(chunk);
         };
         for chunk_use in &plan.uses {
