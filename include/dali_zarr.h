@@ -102,8 +102,9 @@ int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
  *   "device_id": the CUDA device's number (default 0).
  *
  * "storage_options" is an object of strings, or a list of "NAME=VALUE". "dtype" is a name such as "float32". Where a
- * list is expected, a single value stands for a list of one. null stands for the default. Unknown keys are errors. On
- * success `*reader` is to be closed with dali_zarr_close, else it is NULL. */
+ * list is expected, a single value stands for a list of one. null stands for the default. Whole numbers have 64 bits.
+ * "fill_value", "mean" and "stddev" have double precision; these numbers may be text, as "nan", "inf" and "-inf" must be.
+ * Unknown keys are errors. On success `*reader` is to be closed with dali_zarr_close, else it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 
 /* Opens a reader that goes on where `state` was taken by dali_zarr_state: its first batch is the one after the last that

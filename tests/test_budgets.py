@@ -193,7 +193,7 @@ def test_what_a_gpu_lacks_is_a_memory_error(tmp_path, gpu):
     """With a limit as without one."""
     _claim(tmp_path, "a", (2, 2 << 40), (1, 1 << 28))
     for limit in ({"device_memory_limit": None}, {"device_memory_limit": 1 << 50}, {}):
-        with pytest.raises(MemoryError, match="^(zarr_reader: )?device memory: expected at least .* of the GPU"):
+        with pytest.raises(MemoryError, match="^(zarr_reader: )?device memory: expected at least .*of the GPU"):
             build(gpu, 1, path=tmp_path, arrays=["a"], **limit)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dali_zarr  # noqa: F401  (loads the operator)
+import dali_zarr
 import numpy as np
 import pytest
 import zarr
@@ -148,7 +148,7 @@ def test_a_single_value_stands_for_a_list(store):
         ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth: expected"),
         ({"host_memory_limit": -5}, ValueError, "host_memory_limit: expected"),
         ({"pick": "time"}, ValueError, 'zarr_reader: pick: expected "DIMENSION=INDEX'),
-        ({"dtype": types.STRING}, TypeError, "dtype: expected bool, a type of integers"),
+        ({"dtype": types.STRING}, TypeError, 'float64, but found "string"'),
         ({"storage_options": ["region"]}, ValueError, 'storage_options: expected "NAME=VALUE"'),
         ({"storage_options": {"region": "x"}}, ValueError, "every path is local"),
         ({"storage_options": {"region": None}}, TypeError, "storage_options: 'region': expected a string"),
@@ -195,6 +195,35 @@ def test_numbers_have_double_precision(store, mean, api):
     (out,) = build(api, path=store, arrays=["a"], mean=mean, stddev=0.7, dtype=types.FLOAT64).run()
     expected = (np.arange(8, dtype="float64").reshape(2, 4) - 1 / 3) / 0.7
     np.testing.assert_array_equal(out.as_array(), expected)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e300, float("nan"), float("inf"), float("-inf"), 7, True])
+def test_fill_values_have_double_precision(store, value):
+    arguments = {"path": store, "arrays": ["a"], "offsets": [19], "out_of_bounds_policy": "pad", "dtype": types.FLOAT64}
+    (out,) = build(fill_value=value, **arguments).run()
+    np.testing.assert_array_equal(out.as_array()[1], np.full(4, value, "float64"))
+    assert dali_zarr.explain(**arguments, fill_value=value)["samples"] == 20
+
+
+def test_numbers_that_come_without_python_have_single_precision(store):
+    """As of pipelines that were serialized by other means."""
+
+    def function(**arguments):
+        reader = object.__new__(ops.readers.Zarr)
+        ops.readers.Zarr.__init__.__wrapped__(reader, **arguments)
+        return reader()
+
+    with pytest.raises(ValueError, match="mean: expected finite numbers.* found inf"):
+        build(function, path=[store], arrays=["a"], mean=float("inf"))
+    (out,) = build(function, path=[store], arrays=["a"], mean=0.1, dtype=types.FLOAT64).run()
+    np.testing.assert_array_equal(out.as_array().ravel(), np.arange(8) - np.float64(np.float32(0.1)))
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "a\nb\t\x01\x7f", "é 漢 😀", "{}[],:", "%s"], ids=ascii)
+def test_any_text_reaches_the_engine(store, tmp_path, name):
+    (tmp_path / name).symlink_to(store)
+    pipeline = build(path=str(tmp_path / name), arrays="a", pick=["lon=1"])
+    assert pipeline.run()[0].as_array().tolist() == [[1.0], [5.0]]
 
 
 def test_wrong_numbers_are_refused(store):

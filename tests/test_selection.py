@@ -150,6 +150,38 @@ def test_joined_stores_are_looked_up_each(tmp_path):
     assert (found == np.random.default_rng(2020).random((6, 2)).astype("float32")[5]).all()
 
 
+def test_stores_of_different_lengths(tmp_path):
+    """They differ in their levels, and agree in those that are selected."""
+    paths, stored = [tmp_path / "0", tmp_path / "1"], []
+    for path, levels in zip(paths, ([1000, 850, 500], [500, 1000, 850, 250]), strict=True):
+        stored.append(np.random.default_rng(len(levels)).random((2, len(levels))).astype("float32"))
+        write_array(path, "z", stored[-1], dims=("time", "level"))
+        write_array(path, "level", np.array(levels), dims=("level",))
+    for how, first, second in (
+        ({"sel": {"level": [1000, 500]}}, [0, 2], [1, 0]), ({"sel": {"level": 850}}, 1, 2),
+        ({"sel": {"level": slice(1000, 850)}}, [0, 1], [1, 2]), ({"isel": {"level": [1, 0]}}, [1, 0], [1, 0]),
+    ):
+        (found,) = read(paths, **how)
+        assert (found == np.concatenate([stored[0][:, first], stored[1][:, second]])).all(), how
+    with pytest.raises(ValueError, match="expected as many elements in each store, but found 1, 4"):
+        read(paths, sel={"level": slice(500, None)})
+    with pytest.raises(ValueError, match='has length 3 along "level"'):
+        read(paths, isel={"time": 1})
+
+
+def test_stores_that_go_both_ways_have_no_slices(tmp_path):
+    for name, days in (("0", [1, 2, 3]), ("1", [5, 4]), ("2", [6, 7])):
+        write_array(tmp_path / name, "z", np.array(days, "float32"), dims=("time",))
+        write_array(tmp_path / name, "time", np.array(days), dims=("time",), attributes={"units": "days since 2000-01-01"})
+    paths = [tmp_path / name for name in "012"]
+    with pytest.raises(ValueError, match="ascend in one store and descend in another"):
+        read(paths, sel={"time": slice("2000-01-02", "2000-01-06")})
+    (found,) = read(paths, isel={"time": slice(2, 5)})
+    assert found.tolist() == [3, 5, 4]
+    (found,) = read(paths, sel={"time": "2000-01-05"})
+    assert found.tolist() == [4]
+
+
 def test_explain_and_the_loader_take_them(era5):
     torch_loader = pytest.importorskip("torch") and dali_zarr.torch.Loader
     sel = {"time": slice("2020-02-28", None, 2), "level": [500, 850]}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from dali_zarr._arguments import names, values
 from dali_zarr._arguments.types import ReaderArguments
-from nvidia.dali import backend, fn, types
+from nvidia.dali import backend, fn
 from nvidia.dali.pipeline import Pipeline
 from support.stores import write_era5
 
@@ -54,10 +54,14 @@ def test_the_types_are_the_schemas():
     """A bool is a bool, and whole numbers, sizes and lists are what DALI has them for."""
     hints = {name: hint.__forward_arg__ for name, hint in ReaderArguments.__annotations__.items()}
     assert set(hints) == ARGUMENTS - {"path", "preserve", "bytes_per_sample_hint"} | {"name"} | names.SELECTION
-    of = {name: SCHEMA.GetArgumentType(name) for name in ARGUMENTS}
-    assert {name for name in of if of[name] == types.BOOL} == values.BOOLS | {"preserve"}
-    whole = {name for name in of if of[name].name in ("INT64", "_INT64_VEC")}
-    assert whole == values.INTEGERS | values.BYTES
+    of_hint = {
+        "bool": "BOOL", "int": "INT64", "Bytes": "INT64", "Integers": "_INT64_VEC", "float": "FLOAT", "Statistics": "_FLOAT_VEC",
+        "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING", "OutOfBounds": "STRING",
+        "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE",
+    }
+    for name in set(hints) & ARGUMENTS:
+        assert SCHEMA.GetArgumentType(name).name == of_hint[hints[name].removesuffix(" | None")], name
+    assert values.BYTES == {"cache_size", "cache_dir_size", "device_memory_limit", "host_memory_limit"}
     assert hints == {name: PARAMETERS[name].annotation for name in hints}
 
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from . import _load
 from ._build import DALI_VERSION, VERSION
 from ._inspect import Explanation, counters, explain, stats
-from ._reader import zarr_reader
+from ._reader import describe, zarr_reader
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
 from ._statistics.compute import statistics
@@ -33,6 +33,7 @@ __all__ = [
 __version__ = VERSION
 
 _load.load()
+describe()
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +52,6 @@ def _loaded() -> ctypes.CDLL:
     return _library
 
 
-def _json(spec: dict[str, Any]) -> bytes:
-    """A spec as the library reads it. JSON has no numbers for nan and the infinities: they travel by name."""
-    named = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in spec.items()}
-    return json.dumps(named).encode()
-
-
 def _check(status: int) -> None:
     if status:
         message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
@@ -85,7 +78,7 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
         ValueError, TypeError, IndexError: as opening the reader does.
     """
     text = ctypes.c_char_p()
-    _check(_loaded().dali_zarr_explain(_json(spec), ctypes.byref(text)))
+    _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
     return json.loads(text.value or b"{}")
 
 
@@ -97,7 +90,7 @@ def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
     """
     text = ctypes.c_char_p()
     array = (ctypes.c_double * len(labels))(*labels)
-    _check(_loaded().dali_zarr_pick_labels(_json(spec), dim.encode(), array, len(labels), ctypes.byref(text)))
+    _check(_loaded().dali_zarr_pick_labels(json.dumps(spec).encode(), dim.encode(), array, len(labels), ctypes.byref(text)))
     return (text.value or b"").decode()
 
 
@@ -111,7 +104,7 @@ class Reader:
             ValueError, TypeError, IndexError, MemoryError: As building a pipeline with the reader does.
         """
         self._reader = _POINTER()
-        _check(_loaded().dali_zarr_open(_json(spec), ctypes.byref(self._reader)))
+        _check(_loaded().dali_zarr_open(json.dumps(spec).encode(), ctypes.byref(self._reader)))
 
     def __enter__(self) -> "Reader":
         return self

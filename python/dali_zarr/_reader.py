@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import functools
+import ast
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _arguments, _dali
-from ._arguments.types import (
-    Bytes,
-    DecodeDevice,
-    Device,
-    DType,
-    Integers,
-    Io,
-    Method,
-    Names,
-    OutOfBounds,
-    Path,
-    Paths,
-    Pick,
-    Selection,
-    Statistics,
-    StorageOptions,
-)
+from ._arguments.types import Device, Paths, ReaderArguments
 from ._loading import labels
 
 if TYPE_CHECKING:
@@ -32,63 +16,11 @@ if TYPE_CHECKING:
 
 def zarr_reader(
     *,
-    # What is read
     path: Paths,
-    storage_options: StorageOptions | None = None,
-    arrays: Names | None = None,
-    sel: Selection | None = None,
-    isel: Selection | None = None,
-    method: Method | None = None,
-    tolerance: Any = None,
-    pick: Pick | None = None,
-    # How samples are cut
-    dims: Names | None = None,
-    window: Integers | None = None,
-    step: Integers | None = None,
-    random_crop: Names | None = None,
-    stride: Integers | None = None,
-    offsets: Integers | None = None,
-    roi_start: Integers | None = None,
-    roi_end: Integers | None = None,
-    breaks: Integers | None = None,
-    cross_stores: bool = True,
-    out_of_bounds_policy: OutOfBounds = "drop",
-    fill_value: float = 0.0,
-    stack_arrays: bool = False,
-    return_index: bool = False,
-    # Values
-    mask_and_scale: bool = False,
-    mean: Statistics | None = None,
-    stddev: Statistics | None = None,
-    dtype: DType | None = None,
-    # Order
-    random_shuffle: bool = False,
-    initial_fill: int = 1024,
-    shuffle_after_epoch: bool = False,
-    seed: int = -1,
-    shard_id: int = 0,
-    num_shards: int = 1,
-    stick_to_shard: bool = False,
-    pad_last_batch: bool = False,
-    # Resources
-    decode_device: DecodeDevice = "auto",
-    prefetch_queue_depth: int | None = None,
-    device_memory_limit: Bytes | None = None,
-    host_memory_limit: Bytes | None = None,
-    cache_size: Bytes = 0,
-    cache_dir: Path = "",
-    cache_dir_size: Bytes | None = None,
-    cache_validate: bool = True,
-    io: Io = "auto",
-    use_o_direct: bool = False,
-    io_threads: int | None = None,
-    io_concurrency: int | None = None,
-    decode_threads: int | None = None,
-    # As every operator of DALI
     device: Device = "cpu",
-    name: str | None = None,
     preserve: bool = False,
     bytes_per_sample_hint: int | list[int] = 0,
+    **arguments: Unpack[ReaderArguments],
 ) -> DataNode | list[DataNode]:
     """Reads samples from Zarr arrays, in the definition of a DALI pipeline. It is ``fn.zarr_reader``, with types.
 
@@ -161,19 +93,37 @@ def zarr_reader(
     Raises:
         TypeError, ValueError, IndexError: Here and when the pipeline is built, for arguments and metadata.
     """
-    given = {key: value for key, value in locals().items() if _is_given(key, value)}
+    others = {"device": device, "preserve": preserve, "bytes_per_sample_hint": bytes_per_sample_hint}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(zarr_reader).parameters.items()}
+    given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
+    given["path"] = path
     if isinstance(path, list | tuple):
         asked, given = given, _arguments.of_operator(given)
         labels.check_stores(given, asked)
     return _dali.module("fn").zarr_reader(**given)
 
 
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in inspect.signature(zarr_reader).parameters.items()}
+def _is(value: Any, default: Any) -> bool:
+    """Whether a value is the default; arrays of NumPy aren't."""
+    return value is default or (type(value) is type(default) and value == default)
 
 
-def _is_given(name: str, value: Any) -> bool:
-    """Whether an argument has another value than its default; arrays of NumPy have."""
-    default = _defaults()[name]
-    return value is not default and not (type(value) is type(default) and value == default)
+def describe() -> None:
+    """Gives the function the signature that ``help`` shows: names and types from :class:`ReaderArguments`, defaults from the
+    operator's schema, which DALI knows once the library is loaded."""
+    schema, own = _dali.schema(), inspect.Signature.from_callable(zarr_reader)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    listed = [
+        inspect.Parameter(name, kind, default=_default(schema, name), annotation=hint.__forward_arg__)
+        for name, hint in ReaderArguments.__annotations__.items()
+    ]
+    path, *others = [own.parameters[name] for name in ("path", "device", "preserve", "bytes_per_sample_hint")]
+    zarr_reader.__dict__["__signature__"] = own.replace(parameters=[path, *listed, *others])
+
+
+def _default(schema: Any, name: str) -> Any:
+    """The schema's default; None for an empty list, and where there is none."""
+    if not schema.HasArgument(name) or not schema.HasArgumentDefaultValue(name):
+        return None
+    default = ast.literal_eval(schema.GetArgumentDefaultValueString(name))
+    return None if default == [] else default

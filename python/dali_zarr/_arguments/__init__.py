@@ -22,10 +22,7 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found = _common(arguments)
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
-    for name in values.PRECISE:
-        if found.get(name) is not None:
-            found["_" + name] = values.precise(name, found[name])
-    return found
+    return found | {f"_{name}": text for name, text in values.precise(found).items()}
 
 
 def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,10 +35,7 @@ def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in _common(arguments).items() if value is not None}
     if "dtype" in found:
         found["dtype"] = dtypes.name_of(found["dtype"])
-    for name in values.PRECISE:
-        if name in found:
-            values.precise(name, found[name])
-    return found
+    return found | values.precise(found)
 
 
 def of_places(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,13 @@ def operators() -> frozenset[str]:
     return frozenset(_dali.schema().GetArgumentNames())
 
 
+@functools.cache
+def of_type(*types: str) -> frozenset[str]:
+    """The names of the operator's arguments that have one of these types of DALI's."""
+    schema = _dali.schema()
+    return frozenset(name for name in operators() if schema.GetArgumentType(name).name in types)
+
+
 def check(names: Iterable[str]) -> None:
     """Raises TypeError for a name that no argument has. What begins with an underscore is DALI's own."""
     known = operators() | _COMMON | SELECTION

@@ -1,7 +1,7 @@
 """``storage_options`` as the operator takes them, and what to write instead of fsspec's names."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 # Options that are lists, in which None stands for nothing.
@@ -42,6 +42,12 @@ def to_strings(options: Mapping[Any, Any]) -> list[str]:
             f"zarr_reader: storage_options: {endpoint} isn't encrypted; add {{'aws_allow_http': True}} to allow that, or write https://"
         )
     return [f"{name}={_option(name, value)}" for name, value in options.items()]
+
+
+def by_name(options: Iterable[str]) -> dict[str, str]:
+    """The dictionary of the operator's form. An entry without a name or "=" is the operator's to refuse."""
+    entries = (option.partition("=") for option in options)
+    return {name.strip(): value for name, equals, value in entries if equals}
 
 
 def _option(name: Any, value: Any) -> str:

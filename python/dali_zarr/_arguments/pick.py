@@ -1,4 +1,4 @@
-"""``pick`` as a dictionary, turned into the strings that the operator takes.
+"""``pick`` as a dictionary, turned into the strings that the operator takes, and back.
 
 Whole numbers are indices. Floating-point numbers are labels (deprecated in favour of ``sel``), which the engine looks up in the
 coordinates of each store.
@@ -7,7 +7,7 @@ Which of the two a list holds is decided by the Python type alone, never by what
 
 import numbers
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from .. import _native
@@ -20,6 +20,23 @@ def to_strings(arguments: dict[str, Any]) -> list[str]:
     """The operator's form of ``arguments["pick"]``, e.g. ``["level=0,5"]``. The other arguments are in the operator's form."""
     spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
     return [_entry(dim, _list(items), spec) for dim, items in arguments["pick"].items()]
+
+
+def by_dim(given: Any) -> dict[str, list[list[int]]]:
+    """The lists of indices by dimension, of a dictionary or the operator's form: one for all stores, or one for each; none
+    where they are labels."""
+    if isinstance(given, Mapping):
+        return {str(dim).strip(): _lists(_list(items)) for dim, items in cast(Mapping[Any, Any], given).items()}
+    entries = (str(entry).rpartition("=") for entry in ([] if given is None else _list(given)))
+    return {dim.strip(): _lists([one.split(",") for one in text.split("|")]) for dim, _, text in entries}
+
+
+def _lists(items: list[Any]) -> list[list[int]]:
+    nested = all(isinstance(item, Iterable) and not isinstance(item, str) for item in items)
+    lists = [_list(item) for item in items] if nested else [items]
+    if not all(str(i).strip().lstrip("-").isdigit() for one in lists for i in one):
+        return []
+    return [[int(i) for i in one] for one in lists]
 
 
 def _list(items: Any) -> list[Any]:

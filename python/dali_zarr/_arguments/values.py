@@ -6,17 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-INTEGERS = frozenset({
-    *("window", "step", "stride", "offsets", "roi_start", "roi_end", "seed", "shard_id", "num_shards"),
-    *("breaks", "initial_fill", "prefetch_queue_depth", "io_threads", "io_concurrency", "decode_threads"),
-})
-BYTES = frozenset({"cache_size", "cache_dir_size", "device_memory_limit", "host_memory_limit"})
-BOOLS = frozenset({
-    *("stack_arrays", "cross_stores", "mask_and_scale", "random_shuffle", "shuffle_after_epoch", "stick_to_shard"),
-    *("pad_last_batch", "use_o_direct", "cache_validate", "return_index"),
-})
-# DALI's floating-point arguments have single precision: these travel as text too.
-PRECISE = ("fill_value", "mean", "stddev")
+from . import names
+from .types import ReaderArguments
+
+# Numbers, or text such as "10GB".
+BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items() if "Bytes" in hint.__forward_arg__)
 _UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
 
 
@@ -30,10 +24,10 @@ def checked(name: str, value: Any) -> Any:
         return None
     if name in BYTES and isinstance(value, str):
         value = _bytes(name, value)
-    if name in BYTES or name in INTEGERS:
+    if name in names.of_type("INT64", "_INT64_VEC"):
         for item in items(value):
             _check_integer(name, item)
-    elif name in BOOLS:
+    elif name in names.of_type("BOOL"):
         if not isinstance(value, bool):
             raise TypeError(f"zarr_reader: {name}: expected True or False, found {value!r}")
     elif isinstance(value, type) and name != "dtype":
@@ -61,10 +55,16 @@ def _bytes(name: str, text: str) -> int:
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
-def precise(name: str, value: Any) -> list[str]:
-    """Numbers as text that keeps all their bits."""
+def precise(arguments: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """The floating-point arguments as text that keeps all their bits, for DALI's have single precision, and JSON has no nan."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    one = {name: _text(name, given[name]) for name in names.of_type("FLOAT") & given.keys()}
+    return one | {name: [_text(name, v) for v in items(given[name])] for name in names.of_type("_FLOAT_VEC") & given.keys()}
+
+
+def _text(name: str, value: Any) -> str:
     try:
-        return [repr(float(v)) for v in items(value)]
+        return repr(float(value))
     except (ValueError, TypeError) as error:
         found = "a dictionary; give one for each of arrays, in their order" if isinstance(value, Mapping) else repr(value)
         raise TypeError(f"zarr_reader: {name}: expected numbers, found {found}") from error

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _dali
-from .._arguments.names import SELECTION
+from .._arguments import names, values
 from .._hints import did_you_mean
 
-# Their values are text, whatever they look like.
-_TEXT = (
-    *("arrays", "pick", "dims", "dtype", "decode_device", "device", "out_of_bounds_policy", "sel", "isel", "method"),
-    *("device_memory_limit", "host_memory_limit", "cache_size", "cache_dir_size", "cache_dir", "storage_options"),
-    *("output", "weights", "channels"),
-)
+
+def _is_text(name: str) -> bool:
+    """Whether an argument's values are text, whatever they look like."""
+    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels") or name in values.BYTES:
+        return True
+    return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
 
 
 def of_reader() -> dict[str, bool]:
@@ -23,7 +23,7 @@ def of_reader() -> dict[str, bool]:
     types, schema = _dali.module("types"), _dali.schema()
     # The first has no place here, and two are for all of DALI's operators.
     given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
-    others = dict.fromkeys((*SELECTION, "batch_size", "device"), False)
+    others = dict.fromkeys((*names.SELECTION, "batch_size", "device"), False)
     return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
 
 
@@ -48,10 +48,10 @@ def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
     for name in ("sel", "isel"):
         if found.get(name):
             found[name] = [_selection(name, found[name])]
-    for name, values in found.items():
-        if not values and not known[name]:
+    for name, given in found.items():
+        if not given and not known[name]:
             raise ValueError(f"--{name}: expected a value after it")
-    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in found.items()}
 
 
 def _name(word: str, known: Mapping[str, bool]) -> str:
@@ -76,7 +76,7 @@ def _value(name: str, text: str) -> Any:
         if not isinstance(found, types.DALIDataType):
             raise ValueError(f"--dtype: nvidia.dali has no {text}; give one of its types, such as types.FLOAT, or float32")
         return found
-    if name in _TEXT:
+    if _is_text(name):
         return text
     try:
         return json.loads(text)

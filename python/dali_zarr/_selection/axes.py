@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from .._arguments import values
+from .._arguments import options, pick, values
 from . import coordinates, stores
 
 # The arguments on which they depend.
@@ -31,12 +31,12 @@ class Axes:
     """See the module. Coordinates are read when they are first asked for, once."""
 
     def __init__(
-        self, paths: list[str], options: Mapping[str, str], arrays: list[Array], dims: list[str],
+        self, paths: list[str], storage_options: Mapping[str, str], arrays: list[Array], dims: list[str],
         picks: Mapping[str, list[list[int]]],
     ):
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # One list for all stores, or one for each; those that are one for all.
-        self.picks, self._options = picks, options
+        self.picks, self._options = picks, storage_options
         self._picks = {dim: lists[0] for dim, lists in picks.items() if len(lists) == 1}
         self._stores: dict[int, stores.Store] = {}
         self._variables: dict[tuple[str, int], Any] = {}
@@ -49,16 +49,13 @@ class Axes:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
-        found = _described(spec)
-        arrays = [
-            Array(a["name"], tuple(a["dims"]), tuple(tuple(part["shape"]) for part in a["stores"])) for a in found
-        ]
         path = arguments["path"]
-        options = dict(option.split("=", 1) for option in _listed(arguments.get("storage_options")))
+        arrays = _arrays(spec)
+        storage_options = options.by_name(_listed(arguments.get("storage_options")))
         largest = max(arrays, key=lambda array: len(array.dims))
-        picks = {_named(dim, largest): indices for dim, indices in _picks(arguments.get("pick")).items()}
+        picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         given = [_named(dim, largest) for dim in _listed(arguments.get("dims"))]
-        return cls([path] if isinstance(path, str) else list(path), options, arrays, given or list(largest.dims[:1]), picks)
+        return cls([path] if isinstance(path, str) else list(path), storage_options, arrays, given or list(largest.dims[:1]), picks)
 
     @property
     def is_joined(self) -> bool:
@@ -161,25 +158,22 @@ class Axes:
         return (end + length if end < 0 else end) - (start + length if start < 0 else start)
 
 
-def _described(spec: Mapping[str, Any]) -> list[Any]:
-    """What explain says of the arrays. Joined stores may have other lengths along dimensions where each has its own selection:
-    they are described one by one then."""
+def _arrays(spec: Mapping[str, Any]) -> list[Array]:
+    """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
+    then."""
+    paths = _listed(spec["path"])
     try:
-        return _native.explain(dict(spec))["arrays"]
-    except ValueError as error:
-        paths = spec["path"]
-        if isinstance(paths, str) or len(paths) < 2:
+        stores = [_native.explain(dict(spec))["arrays"]]
+    except ValueError:
+        if len(paths) < 2:
             raise
-        try:
-            each = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
-        except (ValueError, TypeError, IndexError, RuntimeError):
-            raise error from None
-        names = [[(array["name"], array["dims"]) for array in arrays] for arrays in each]
-        if any(one != names[0] for one in names):
+        stores = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+        if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):
             raise
-        return [
-            {**same[0], "stores": [array["stores"][0] for array in same]} for same in zip(*each, strict=True)
-        ]
+    return [
+        Array(same[0]["name"], tuple(same[0]["dims"]), tuple(tuple(part["shape"]) for a in same for part in a["stores"]))
+        for same in zip(*stores, strict=True)
+    ]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -192,20 +186,3 @@ def _named(dim: Any, array: Array) -> str:
     if text in array.dims or not text.lstrip("-").isdigit() or not -len(array.dims) <= int(text) < len(array.dims):
         return text
     return array.dims[int(text)]
-
-
-def _picks(given: Any) -> dict[str, list[list[int]]]:
-    """The indices by dimension: one list for all stores, or one for each; none where they aren't indices."""
-    entries = cast(Mapping[Any, Any], given).items() if isinstance(given, Mapping) else [e.split("=", 1) for e in _listed(given)]
-    return {str(dim).strip(): _lists(indices) for dim, indices in entries}
-
-
-def _lists(indices: Any) -> list[list[int]]:
-    if isinstance(indices, str):
-        indices = [part.split(",") for part in indices.split("|")]
-    items = list(cast(Iterable[Any], indices)) if isinstance(indices, Iterable) else [indices]
-    nested = all(isinstance(item, Iterable) and not isinstance(item, str) for item in items)
-    lists = [list(cast(Iterable[Any], item)) for item in items] if nested else [items]
-    if not all(str(i).strip().lstrip("-").isdigit() for one in lists for i in one):
-        return []
-    return [[int(i) for i in one] for one in lists]

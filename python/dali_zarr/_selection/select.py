@@ -141,6 +141,12 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         # Steps count elements of all stores.
         whole = cast("slice[Any, Any, Any]", label)
         label, step = slice(whole.start, whole.stop), whole.step
+        bounded = whole.start is not None or whole.stop is not None
+        if bounded and len({bool(one[0] < one[-1]) for one in _by_store(dim, axes) if len(one) > 1}) > 1:
+            raise ValueError(
+                f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
+                "order; select by position, with isel"
+            )
     elif method is not None:
         # The nearest of all stores.
         try:
@@ -161,6 +167,12 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
     if is_scalar and len(parts) > 1:
         raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} is in {len(parts)} stores; select by position, with isel")
     return Positions(np.concatenate([part.indices for part in parts])[:: step or 1], is_scalar)
+
+
+def _by_store(dim: str, axes: Axes) -> list[Any]:
+    """The coordinates of each store that has some."""
+    variables = [axes.variable(dim, store) for store in range(len(axes.lengths(dim)))]
+    return [np.asarray(variable.values) for variable in variables if variable is not None]
 
 
 class _Chosen:

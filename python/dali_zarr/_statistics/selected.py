@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from .._arguments import values
 from .._selection.axes import Array, Axes
 
 
@@ -35,7 +34,7 @@ class Selected:
         self.axes = Axes.of_reader(arguments)
         self._arguments = arguments
         self._windows = self.axes.listed("window", arguments, 0)
-        self._picks = self._read_picks(arguments.get("pick"))
+        self._picks = self._picked()
         self._labels: dict[str, list[float | str] | None] = {}
 
     @property
@@ -103,15 +102,10 @@ class Selected:
             return [float(value) for value in found]
         return [str(value) for value in found]
 
-    def _read_picks(self, given: Any) -> dict[str, list[int]]:
-        names = self.axes.names()
-        largest = max(self.arrays, key=lambda array: len(array.dims))
+    def _picked(self) -> dict[str, list[int]]:
+        """The picked elements, counted from the start; of several stores in the first."""
         found: dict[str, list[int]] = {}
-        for entry in [] if given is None else values.items(given):
-            dim, _, text = str(entry).partition("=")
-            if dim not in names and dim.lstrip("-").isdigit():
-                dim = largest.dims[int(dim)]
+        for dim, lists in self.axes.picks.items():
             length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
-            indices = [int(index) for index in text.split("|")[0].split(",")]
-            found[dim] = [index + length if index < 0 else index for index in indices]
+            found[dim] = [index + length if index < 0 else index for index in lists[0]]
         return found

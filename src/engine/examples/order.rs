@@ -20,7 +20,11 @@ fn main() {
             let runs = [Run { size: BLOCK, count: n / BLOCK }, Run { size: n % BLOCK, count: 1 }];
             Blocks::new(&[runs.into_iter().filter(|r| r.size > 0).collect()])
         };
-        let random = Spec { random_shuffle: true, seed: 1, initial_fill: 512, ..Spec::default() };
+        let random = Spec::default().with(|s| {
+            s.order.random_shuffle = true;
+            s.order.seed = 1;
+            s.order.initial_fill = 512;
+        });
         measure(n, "as stored", &Spec::default(), single);
         measure(n, "shuffled", &random, single);
         measure(n, "shuffled by chunks", &random, grouped);

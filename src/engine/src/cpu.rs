@@ -11,7 +11,7 @@ use dali_zarr_kernels::Layout;
 
 use crate::chunk_index::Route;
 use crate::error::Result;
-use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers, work_in_background};
+use crate::messages::{Decode, Event, Item, Outcome, Shared, Task, Workers};
 use crate::stats::Stats;
 use crate::{assemble, nvtx};
 
@@ -26,14 +26,9 @@ impl DecodePool {
     pub fn new(threads: usize, background: bool, shared: &Shared) -> Result<Self> {
         let body = || {
             let shared = shared.clone();
-            Ok(move |work| {
-                if background {
-                    work_in_background();
-                }
-                run(&work, &shared);
-            })
+            Ok(move |work| run(&work, &shared))
         };
-        Workers::new("decode", threads, shared, body).map(Self)
+        Workers::new("decode", threads, background, shared, body).map(Self)
     }
 }
 

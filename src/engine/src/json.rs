@@ -37,7 +37,8 @@ pub(crate) fn named_float(text: &str) -> Option<f64> {
     })
 }
 
-fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
+/// The document with bare tokens as strings; `None` if it has none.
+pub(crate) fn quote_bare_tokens(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     let mut found = false;
     let mut i = 0;

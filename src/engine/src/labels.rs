@@ -137,19 +137,19 @@ fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInf
 
 /// All values of an array of one dimension.
 fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
-    let mut spec = Spec {
-        paths: vec![store.location().to_owned()],
-        dims: vec![DimKey::Index(0)],
-        window: vec![-1],
-        mask_and_scale: true,
-        dtype: Some(DType::F64),
-        prefetch_queue_depth: Some(1),
-        io_threads: Some(1),
-        decode_threads: Some(1),
-        ..Spec::default()
-    };
+    let mut spec = Spec::default().with(|s| {
+        s.source.paths = vec![store.location().to_owned()];
+        s.samples.dims = vec![DimKey::Index(0)];
+        s.samples.window = vec![-1];
+        s.values.mask_and_scale = true;
+        s.values.dtype = Some(DType::F64);
+        s.resources.prefetch_queue_depth = Some(1);
+        s.resources.io_threads = Some(1);
+        s.resources.decode_threads = Some(1);
+    });
     let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
-    spec.host_memory_limit = Some(MEMORY.max(smallest(&opened.needs, spec.prefetch_queue_depth).host));
+    spec.resources.host_memory_limit =
+        Some(MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
     let batch = Reader::start(&spec, opened)?.next_batch()?;
     let (values, _) = batch.host[0].as_slice().as_chunks();
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())

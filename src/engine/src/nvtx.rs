@@ -1,7 +1,10 @@
 //! Ranges and names of threads for profilers: the half of NVTX that a program has. A profiler names a library in
 //! `NVTX_INJECTION64_PATH`, which is loaded at the first range and puts its functions into tables that it asks for; without
-//! one a range costs a load and a branch. Own code because NVTX itself is C headers, which not every machine that builds
-//! this has.
+//! one a range costs a load and a branch.
+//!
+//! Own code, because the crate `nvtx` takes more than it gives: version 2.0 makes its bindings whenever it is built, with 16 more
+//! crates and libclang, which not every machine that builds this has; version 1.3, the last one of its former author, makes two
+//! strings on the heap for each range, also where there is no profiler.
 //!
 //! `unsafe` is allowed here: it calls the profiler's functions by the types that NVTX gives them.
 

@@ -148,7 +148,8 @@ fn integer(value: &Value) -> Option<i128> {
         Value::Bool(b) => Some(i128::from(*b)),
         Value::Number(n) => {
             let exact = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-            exact.or_else(|| n.as_f64().and_then(whole))
+            // A number below -2^63 became a float, and the nearest one is -2^63.
+            exact.or_else(|| n.as_f64().filter(|&f| f > i64::MIN as f64).and_then(whole))
         }
         // zarr-python refuses "1.0".
         Value::String(s) => s.trim().parse().ok().or_else(|| s.trim().parse().ok().and_then(whole)),
@@ -266,6 +267,12 @@ mod tests {
         assert_eq!(fill(json!(3.0), "int8"), 3);
         assert_eq!(fill(json!(true), "bool"), 1);
         assert_eq!(fill(json!(2), "bool"), 1);
+        assert_eq!(fill(json!(i64::MIN), "int64"), 1 << 63);
+        for (text, name) in
+            [("-9223372036854775809", "int64"), ("9223372036854775808", "int64"), ("18446744073709551616", "uint64")]
+        {
+            assert!(fill_value(&serde_json::from_str(text).unwrap(), v3(name)).is_err(), "{text}");
+        }
         assert_eq!(fill(json!("0x3c00"), "float32"), u64::from(1f32.to_bits()));
         let time = Stored { dtype: DType::I64, time: true, big_endian: false };
         assert_eq!(fill_value(&json!("NaT"), time).unwrap(), Some(1 << 63));

@@ -89,6 +89,29 @@ pub struct Op {
     pub pad: f64,
 }
 
+impl Op {
+    /// Converts from one type to another, both `DType` discriminants, and does nothing else.
+    pub const fn cast(src_dtype: i32, dst_dtype: i32) -> Self {
+        Self {
+            src_dtype,
+            dst_dtype,
+            swap: 0,
+            num_missing: 0,
+            has_scale: 0,
+            has_offset: 0,
+            has_norm: 0,
+            decoded: 0,
+            missing: [0; MAX_INLINE],
+            fill: 0,
+            scale: 1.0,
+            offset: 0.0,
+            mean: 0.0,
+            stddev: 1.0,
+            pad: 0.0,
+        }
+    }
+}
+
 /// How the bytes of a decoded chunk were permuted, in blocks, before they were compressed (Blosc 1's shuffles).
 ///
 /// A block of `len` bytes holds `n = floor(len / typesize)` elements of the shuffle. The bytes behind them are not moved.
@@ -155,6 +178,32 @@ pub struct Job {
 }
 
 impl Job {
+    /// A box of elements of a chunk that isn't shuffled, for the first operation: addresses of its first element in the chunk and in
+    /// the output, and for each dimension, innermost last, the elements and the distances of the two.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_DIMS`] dimensions.
+    pub fn new(src: u64, dst: u64, dims: impl IntoIterator<Item = (u32, i64, i64)>) -> Self {
+        let mut job = Self {
+            src,
+            dst,
+            op: 0,
+            source: Source::Chunk as u32,
+            ndim: 0,
+            reserved: 0,
+            extent: [1; MAX_DIMS],
+            src_stride: [0; MAX_DIMS],
+            dst_stride: [0; MAX_DIMS],
+            layout: Layout::NONE,
+            src_offset: 0,
+        };
+        for (d, dim) in dims.into_iter().enumerate() {
+            (job.extent[d], job.src_stride[d], job.dst_stride[d]) = dim;
+            job.ndim += 1;
+        }
+        job
+    }
+
     /// Says in what order the bytes of the chunk lie, whose first byte is at `base`, with `src` in it.
     pub fn arrange(&mut self, base: u64, layout: Layout) {
         if self.layout.shuffle != Shuffle::None as u8 {

@@ -11,17 +11,12 @@ use std::fmt;
 /// The defaults but for the backend: kernels on the multiprocessors, which need no special memory and run on every device.
 const ZSTD: ZstdOpts = ZstdOpts { backend: Backend::NVCOMP_DECOMPRESS_BACKEND_CUDA, reserved: [0; 60] };
 
-/// A status other than success, of a call or of one stream. Compare with the constants of [`nvcompStatus_t`], print for
+/// A status other than success, of a call. Compare with the constants of [`nvcompStatus_t`], print for
 /// its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub nvcompStatus_t);
 
 impl Status {
-    /// The status of one stream, as the library writes it.
-    pub fn of_stream(raw: i32) -> Self {
-        Self(nvcompStatus_t(raw as u32))
-    }
-
     /// Name and meaning.
     fn describe(self) -> (&'static str, &'static str) {
         match self.0 {

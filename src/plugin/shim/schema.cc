@@ -254,7 +254,7 @@ Without it chunks are served as they were kept, for stores that never change: no
       .AddOptionalArg<int64_t>("io_threads", R"(Number of threads that read local stores, or drive the requests to remote
 ones.
 
-By default it follows from the number of CPU cores.)",
+By default it follows from the number of CPU cores, of which each process that torchrun starts has its part.)",
                                nullptr)
       .AddOptionalArg<int64_t>("io_concurrency", R"(Number of requests to remote stores under way at a time.
 
@@ -262,24 +262,18 @@ By default ``128``. They take no threads, but memory of `host_memory_limit` each
                                nullptr)
       .AddOptionalArg<int64_t>("decode_threads", R"(Number of threads that decompress on the CPU.
 
-By default it follows from the number of CPU cores.)",
+By default it follows from the number of CPU cores, of which each process that torchrun starts has its part.)",
                                nullptr);
 }
 
 // What Python adds to the floating-point arguments; the underscore keeps them out of the documentation.
 void AddPreciseArguments(dali::OpSchema &schema) {
-  for (const char *name : {"fill_value", "mean", "stddev"})
-    schema.AddOptionalArg(std::string("_") + name, "The same numbers as text, with double precision.", Strings{});
+  schema.AddOptionalArg("_fill_value", "The same number as text, with double precision.", "");
+  for (const char *name : {"_mean", "_stddev"})
+    schema.AddOptionalArg(name, "The same numbers as text, with double precision.", Strings{});
 }
 
-int CountOutputs(const dali::OpSpec &spec) {
-  engine::Arguments a{};
-  for (const auto &name : spec.GetRepeatedArgument<std::string>("arrays")) a.arrays.push_back(rust::String::lossy(name));
-  for (int64_t offset : spec.GetRepeatedArgument<int64_t>("offsets")) a.offsets.push_back(offset);
-  a.stack_arrays = spec.GetArgument<bool>("stack_arrays");
-  a.return_index = spec.GetArgument<bool>("return_index");
-  return engine::num_outputs(a);
-}
+int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(UserArguments(spec)); }
 
 }  // namespace
 

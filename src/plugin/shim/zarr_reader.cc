@@ -28,7 +28,7 @@ template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
   // With checkpoints a state may follow, so the reader must not run ahead yet.
-  Check(reader_->open(ReadArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing")));
+  Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing")));
   for (const auto &output : reader_->outputs()) {
     dali::TensorShape<> sample;
     sample.resize(static_cast<int>(output.shape.size()));

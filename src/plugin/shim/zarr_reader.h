@@ -14,9 +14,14 @@
 
 namespace dali_zarr {
 
-/// The arguments in `spec`, whether the user gave them or the schema did.
-/// Throws DaliTypeError for a `dtype` that no element of an array can have.
-engine::Arguments ReadArguments(const dali::OpSpec &spec);
+/// The operator's own arguments in `spec`, whether the user gave them or the schema did, as a JSON object.
+///
+/// All that the schema defines are in it. Single precision is all that DALI's floating-point arguments have, so the text
+/// in `_NAME` takes the place of `NAME` where the Python package gives it.
+std::string UserArguments(const dali::OpSpec &spec);
+
+/// The same with what the pipeline gives: the batch size and the device.
+std::string AllArguments(const dali::OpSpec &spec);
 
 /// Returns if `status` is good, else throws the exception that DALI turns into the Python exception of its kind.
 void Check(const engine::Status &status);

@@ -3,15 +3,12 @@
 //! No function here returns a `Result`, because C++ has to know the error's kind to throw the exception that fits:
 //! each gives a [`ffi::Status`]. No function panics: cxx would abort the process.
 
-use dali_zarr_engine::dtype::DType;
+use cxx::CxxString;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
-use dali_zarr_engine::spec::{Device, DimKey, Spec};
+use dali_zarr_engine::spec::Spec;
 
 use crate::c_abi;
-use crate::parse::{
-    parse_decode_device, parse_folder, parse_io, parse_options, parse_paths, parse_picks, parse_policy, positive, size,
-};
 use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
 
@@ -52,57 +49,6 @@ mod ffi {
         F64 = 11,
     }
 
-    /// The operator's arguments as the user gave them. A vector called `maybe_…` has one element, or none where the
-    /// user said nothing.
-    struct Arguments {
-        paths: Vec<String>,
-        storage_options: Vec<String>,
-        arrays: Vec<String>,
-        stack_arrays: bool,
-        pick: Vec<String>,
-        dims: Vec<String>,
-        window: Vec<i64>,
-        step: Vec<i64>,
-        random_crop: Vec<String>,
-        stride: Vec<i64>,
-        offsets: Vec<i64>,
-        roi_start: Vec<i64>,
-        roi_end: Vec<i64>,
-        breaks: Vec<i64>,
-        cross_stores: bool,
-        out_of_bounds_policy: String,
-        maybe_fill_value: Vec<f64>,
-        mask_and_scale: bool,
-        maybe_dtype: Vec<DType>,
-        mean: Vec<f64>,
-        stddev: Vec<f64>,
-        random_shuffle: bool,
-        initial_fill: i64,
-        shuffle_after_epoch: bool,
-        seed: i64,
-        shard_id: i64,
-        num_shards: i64,
-        stick_to_shard: bool,
-        pad_last_batch: bool,
-        batch_size: i64,
-        maybe_prefetch_queue_depth: Vec<i64>,
-        /// The GPU's ordinal, or -1 for the CPU.
-        gpu: i32,
-        decode_device: String,
-        maybe_device_memory_limit: Vec<i64>,
-        maybe_host_memory_limit: Vec<i64>,
-        io: String,
-        use_o_direct: bool,
-        cache_size: i64,
-        cache_dir: String,
-        maybe_cache_dir_size: Vec<i64>,
-        cache_validate: bool,
-        maybe_io_threads: Vec<i64>,
-        maybe_io_concurrency: Vec<i64>,
-        maybe_decode_threads: Vec<i64>,
-        return_index: bool,
-    }
-
     /// One output of every batch.
     struct Output {
         shape: Vec<i64>,
@@ -125,14 +71,14 @@ mod ffi {
         type ReadyBatch;
         type HostMemory;
 
-        /// How many outputs these arguments give; asked when the graph is drawn, before anything is opened.
-        fn num_outputs(arguments: &Arguments) -> i32;
+        /// How many outputs the arguments in a JSON object give; asked when the graph is drawn, before anything is opened.
+        fn num_outputs(arguments: &CxxString) -> i32;
 
         /// A reader that isn't open yet.
         fn new_reader() -> Box<ZarrReader>;
-        /// Opens the store and starts the threads. All functions below ask for an open reader. Batches are prepared at once,
+        /// Opens the store and starts the threads. `arguments` are a JSON object. All functions below ask for an open reader. Batches are prepared at once,
         /// or, if it shall `wait`, from the first `next_batch` or a `restore` on.
-        fn open(self: &mut ZarrReader, arguments: &Arguments, wait: bool) -> Status;
+        fn open(self: &mut ZarrReader, arguments: &CxxString, wait: bool) -> Status;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
         fn meta(self: &ZarrReader) -> Meta;
         fn buffers_wanted(self: &ZarrReader) -> usize;
@@ -209,9 +155,9 @@ impl ZarrReader {
         self.0.as_ref().map(|(_, reader)| &**reader).ok_or_else(not_open)
     }
 
-    fn open(&mut self, arguments: &ffi::Arguments, wait: bool) -> ffi::Status {
+    fn open(&mut self, arguments: &CxxString, wait: bool) -> ffi::Status {
         to_status(guard(|| {
-            let spec = to_spec(arguments)?;
+            let spec = Spec::from_json(arguments.as_bytes())?;
             let open = if wait { Reader::prepare } else { Reader::open };
             let reader = open(spec.clone())?;
             for note in reader.notes() {
@@ -347,77 +293,8 @@ fn record_event(event: usize, stream: usize) -> ffi::Status {
     }))
 }
 
-fn num_outputs(arguments: &ffi::Arguments) -> i32 {
-    let count = guard(|| {
-        let spec = Spec {
-            arrays: arguments.arrays.clone(),
-            offsets: arguments.offsets.clone(),
-            stack_arrays: arguments.stack_arrays,
-            return_index: arguments.return_index,
-            ..Spec::default()
-        };
-        Ok(spec.num_outputs())
-    });
+fn num_outputs(arguments: &CxxString) -> i32 {
+    // What is wrong is said when the reader is opened.
+    let count = guard(|| Spec::num_outputs(arguments.as_bytes()));
     count.ok().and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
-}
-
-fn to_spec(a: &ffi::Arguments) -> Result<Spec> {
-    Ok(Spec {
-        paths: parse_paths(a.paths.clone())?,
-        storage_options: parse_options(&a.storage_options)?,
-        arrays: a.arrays.clone(),
-        stack_arrays: a.stack_arrays,
-        pick: parse_picks(&a.pick)?,
-        dims: a.dims.iter().map(|d| DimKey::parse(d)).collect(),
-        window: a.window.clone(),
-        step: a.step.clone(),
-        random_crop: a.random_crop.iter().map(|d| DimKey::parse(d)).collect(),
-        stride: a.stride.clone(),
-        offsets: a.offsets.clone(),
-        roi_start: a.roi_start.clone(),
-        roi_end: a.roi_end.clone(),
-        breaks: a.breaks.clone(),
-        cross_stores: a.cross_stores,
-        out_of_bounds_policy: parse_policy(&a.out_of_bounds_policy)?,
-        fill_value: a.maybe_fill_value.first().copied(),
-        mask_and_scale: a.mask_and_scale,
-        dtype: a.maybe_dtype.first().map(to_dtype).transpose()?,
-        mean: a.mean.clone(),
-        stddev: a.stddev.clone(),
-        random_shuffle: a.random_shuffle,
-        initial_fill: positive("initial_fill", a.initial_fill)? as u64,
-        shuffle_after_epoch: a.shuffle_after_epoch,
-        seed: a.seed,
-        shard_id: a.shard_id,
-        num_shards: a.num_shards,
-        stick_to_shard: a.stick_to_shard,
-        pad_last_batch: a.pad_last_batch,
-        batch_size: positive("batch_size", a.batch_size)?,
-        prefetch_queue_depth: optional_count("prefetch_queue_depth", &a.maybe_prefetch_queue_depth)?,
-        device: if a.gpu < 0 { Device::Cpu } else { Device::Gpu(a.gpu) },
-        decode_device: parse_decode_device(&a.decode_device)?,
-        device_memory_limit: optional_count("device_memory_limit", &a.maybe_device_memory_limit)?.map(|n| n as u64),
-        host_memory_limit: optional_count("host_memory_limit", &a.maybe_host_memory_limit)?.map(|n| n as u64),
-        io: parse_io(&a.io)?,
-        use_o_direct: a.use_o_direct,
-        cache_size: size("cache_size", a.cache_size)?,
-        cache_dir: parse_folder(&a.cache_dir),
-        cache_dir_size: optional_count("cache_dir_size", &a.maybe_cache_dir_size)?.map(|n| n as u64),
-        cache_validate: a.cache_validate,
-        io_threads: optional_count("io_threads", &a.maybe_io_threads)?,
-        io_concurrency: optional_count("io_concurrency", &a.maybe_io_concurrency)?,
-        decode_threads: optional_count("decode_threads", &a.maybe_decode_threads)?,
-        return_index: a.return_index,
-    })
-}
-
-fn to_dtype(dtype: &ffi::DType) -> Result<DType> {
-    DType::ALL
-        .into_iter()
-        .find(|d| *d as u8 == dtype.repr)
-        .ok_or_else(|| Error::dtype(format!("dtype: no element type has the number {}", dtype.repr)))
-}
-
-fn optional_count(name: &str, value: &[i64]) -> Result<Option<usize>> {
-    value.first().map(|&v| positive(name, v)).transpose()
 }

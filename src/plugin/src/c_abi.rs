@@ -13,7 +13,6 @@ use dali_zarr_engine::labels;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
 use dali_zarr_engine::spec::{DimKey, Spec};
 
-use crate::json::parse_spec;
 use crate::registry::{self, Registered};
 use crate::unwind::{Fenced, guard};
 
@@ -191,7 +190,7 @@ unsafe fn open(spec: *const c_char, how: impl FnOnce(Spec) -> Result<Reader>, re
         put(reader, std::ptr::null_mut(), "reader")?;
         text(spec, "spec")?
     };
-    let spec = parse_spec(spec)?;
+    let spec = Spec::from_json(spec)?;
     let opened = Fenced::new(how(spec.clone())?);
     let outputs = opened.outputs().iter().map(|info| OutputText {
         layout: c_text(&info.layout),
@@ -313,7 +312,7 @@ pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *cons
             put(json, std::ptr::null(), "json")?;
             text(spec, "spec")?
         };
-        let explained = explain(&parse_spec(spec)?)?.to_json().to_string();
+        let explained = explain(&Spec::from_json(spec)?)?.to_json().to_string();
         // SAFETY: as above.
         unsafe { put(json, keep_text(&explained), "json") }
     })
@@ -342,7 +341,7 @@ pub unsafe extern "C" fn dali_zarr_pick_labels(
         }
         // SAFETY: not null, and the caller promises `count` numbers.
         let labels = unsafe { std::slice::from_raw_parts(labels, count) };
-        let found = labels::find(&parse_spec(spec)?, &DimKey::parse(dim), labels)?.to_string();
+        let found = labels::find(&Spec::from_json(spec)?, &DimKey::parse(dim), labels)?.to_string();
         // SAFETY: as above.
         unsafe { put(pick, keep_text(&found), "pick") }
     })

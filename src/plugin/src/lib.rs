@@ -5,7 +5,5 @@
 #[cfg(feature = "dali")]
 mod bridge;
 pub mod c_abi;
-mod json;
-mod parse;
 mod registry;
 mod unwind;

@@ -38,8 +38,8 @@ impl Registered {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let about = json!({
             "reader": number,
-            "path": spec.paths,
-            "arrays": spec.arrays,
+            "path": spec.source.paths,
+            "arrays": spec.source.arrays,
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use dali_zarr_engine::codec::streams::{SplitChunk, ZstdDecoder, split};
-use dali_zarr_engine::codec::{BloscCodec, ChunkFormat, Compression, Packed};
+use dali_zarr_engine::codec::{BloscCodec, Chain, ChunkFormat, Compression};
 use dali_zarr_engine::dtype::DType;
 use dali_zarr_kernels::zstd::{GOOD, Wave};
 use dali_zarr_kernels::{StreamKind, host, zstd_plan};
@@ -29,7 +29,7 @@ fn fields(input: &[u8]) -> Option<(usize, usize, &[u8])> {
 pub fn open_chunk(input: &[u8]) {
     let Some((kind, len, chunk)) = fields(input) else { return };
     let len = len * 4;
-    let packed = Packed::from(COMPRESSIONS[kind % COMPRESSIONS.len()]);
+    let packed = Chain::from(COMPRESSIONS[kind % COMPRESSIONS.len()]);
     for zstd in [ZstdDecoder::Kernels, ZstdDecoder::Nvcomp] {
         let mut opened = SplitChunk::default();
         if split(&packed, zstd, chunk, len, &mut opened).is_err() {

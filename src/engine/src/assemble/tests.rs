@@ -1,26 +1,10 @@
 use super::*;
 use crate::geometry::Norm;
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
+use dali_zarr_kernels::{Job, Source};
 use half::f16;
 
 fn job(src: u64, dst: u64, dims: &[(u32, i64, i64)], source: Source) -> Job {
-    let mut job = Job {
-        src,
-        dst,
-        op: 0,
-        source: source as u32,
-        ndim: dims.len() as u32,
-        reserved: 0,
-        extent: [1; MAX_DIMS],
-        src_stride: [0; MAX_DIMS],
-        dst_stride: [0; MAX_DIMS],
-        layout: Layout::NONE,
-        src_offset: 0,
-    };
-    for (i, &(n, s, d)) in dims.iter().enumerate() {
-        (job.extent[i], job.src_stride[i], job.dst_stride[i]) = (n, s, d);
-    }
-    job
+    Job { source: source as u32, ..Job::new(src, dst, dims.iter().copied()) }
 }
 
 /// Applies an operation to a vector of elements.

@@ -53,10 +53,10 @@ impl Asked {
     /// By a spec.
     pub fn of(spec: &Spec) -> Self {
         Self {
-            host: spec.host_memory_limit,
-            device: spec.device_memory_limit,
-            window: spec.prefetch_queue_depth,
-            threads: spec.decode_threads.unwrap_or_else(cores).max(1),
+            host: spec.resources.host_memory_limit,
+            device: spec.resources.device_memory_limit,
+            window: spec.resources.prefetch_queue_depth,
+            threads: spec.resources.decode_threads.unwrap_or_else(cores).max(1),
             batch_size: spec.batch_size,
         }
     }

@@ -81,9 +81,9 @@ impl Disk {
     /// # Errors
     /// [`Error::value`] if it can't be made or written.
     pub fn open(spec: &Spec, counters: &Arc<Counters>) -> Result<Option<Self>> {
-        let Some(root) = &spec.cache_dir else { return Ok(None) };
+        let Some(root) = &spec.resources.cache_dir else { return Ok(None) };
         let folder = Arc::new(Folder::open(root)?);
-        let limit = match spec.cache_dir_size {
+        let limit = match spec.resources.cache_dir_size {
             Some(limit) => limit,
             None => default_limit(free(root)?, folder.bytes()),
         };

@@ -148,7 +148,8 @@ impl Cache {
     /// [`Error::value`] if it can't be had.
     pub fn open(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Arc<Self>>> {
         let counters = Arc::<Counters>::default();
-        let memory = (spec.cache_size > 0).then(|| Memory::new(spec.cache_size, &counters)).transpose()?;
+        let memory =
+            (spec.resources.cache_size > 0).then(|| Memory::new(spec.resources.cache_size, &counters)).transpose()?;
         let disk = Disk::open(spec, &counters)?;
         if memory.is_none() && disk.is_none() {
             return Ok(None);
@@ -157,7 +158,7 @@ impl Cache {
         let origin = |store: &Arc<dyn Store>| match store.latency() {
             Latency::Remote => {
                 // Without asking, an old state of a branch would be taken for the current one.
-                let snapshot = store.snapshot().filter(|_| !spec.cache_validate).unwrap_or_default();
+                let snapshot = store.snapshot().filter(|_| !spec.resources.cache_validate).unwrap_or_default();
                 // References on a disk count as remote if their files are, and their path may be relative.
                 let location = store.location();
                 let location = match std::path::absolute(location) {
@@ -170,7 +171,7 @@ impl Cache {
         };
         let origins = stores.iter().map(origin).collect();
         let threads = spec.copying_threads();
-        Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.cache_validate, origins, counters })))
+        Ok(Some(Arc::new(Self { threads, memory, disk, validate: spec.resources.cache_validate, origins, counters })))
     }
 
     /// Whether it keeps pieces on a disk.
@@ -371,7 +372,7 @@ impl Cache {
 /// What identifies a store besides its URL: options, and the environment's settings of servers and accounts.
 fn access(spec: &Spec) -> Vec<(String, String)> {
     let ours = ["max_retries", "retry_timeout", "hedge", "timeout"];
-    let options = spec.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
+    let options = spec.source.storage_options.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));
     let mut all: Vec<_> = options.filter(|(name, _)| !ours.contains(&name.as_str())).collect();
     all.extend(std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
@@ -389,33 +390,35 @@ fn access(spec: &Spec) -> Vec<(String, String)> {
 /// # Errors
 /// [`Error::value`], which says so.
 pub(crate) fn check(spec: &Spec) -> Result<()> {
-    if spec.cache_size > 0 && spec.cache_size < MIN_SIZE {
+    if spec.resources.cache_size > 0 && spec.resources.cache_size < MIN_SIZE {
         return Err(Error::value(format!(
             "cache_size: expected 0, or at least {MIN_SIZE} bytes, but found {}",
-            spec.cache_size
+            spec.resources.cache_size
         )));
     }
-    if let Some(limit) = spec.cache_dir_size {
-        if spec.cache_dir.is_none() {
+    if let Some(limit) = spec.resources.cache_dir_size {
+        if spec.resources.cache_dir.is_none() {
             return Err(Error::value("cache_dir_size: expected none without cache_dir; give cache_dir too"));
         }
         if limit < MIN_SIZE {
             return Err(Error::value(format!("cache_dir_size: expected at least {MIN_SIZE} bytes, but found {limit}")));
         }
     }
-    if let Some(folder) = spec.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {
+    if let Some(folder) = spec.resources.cache_dir.as_ref().filter(|f| f.to_string_lossy().contains("://")) {
         return Err(Error::value(format!(
             "cache_dir: expected the path of a folder on a local disk, but found the URL {}",
             folder.display()
         )));
     }
-    if spec.cache_dir.as_ref().is_some_and(|f| f.starts_with("~")) {
+    if spec.resources.cache_dir.as_ref().is_some_and(|f| f.starts_with("~")) {
         return Err(Error::value(
             "cache_dir: expected a path, but found one that begins with ~, which only a shell replaces; write it out",
         ));
     }
-    let remote = || spec.paths.iter().any(|p| store::is_remote(p)) || store::has_remote_places(&spec.storage_options);
-    if spec.cache_dir.is_some() && !remote() {
+    let remote = || {
+        spec.source.paths.iter().any(|p| store::is_remote(p)) || store::has_remote_places(&spec.source.storage_options)
+    };
+    if spec.resources.cache_dir.is_some() && !remote() {
         return Err(Error::value(
             "cache_dir: expected none, since every path is local; leave it out, or use cache_size if reading is slow",
         ));
@@ -425,8 +428,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
 
 /// The limit on the folder of `spec`, as a reader would set it. Creates nothing. `None` if it can't be known.
 pub(crate) fn disk_limit(spec: &Spec) -> Option<u64> {
-    let root: &Path = spec.cache_dir.as_ref()?;
-    spec.cache_dir_size.or_else(|| {
+    let root: &Path = spec.resources.cache_dir.as_ref()?;
+    spec.resources.cache_dir_size.or_else(|| {
         let free = root.ancestors().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
         let free = free.filter_map(|p| folder::free(p).ok()).next()?;
         Some(disk::default_limit(free, folder::held(root)))

@@ -11,6 +11,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::add;
@@ -43,8 +44,6 @@ struct Row {
     used: u64,
     /// Name, version and bytes.
     bytes: u64,
-    /// The next entry in the same bucket.
-    next: u32,
     /// How many copies of it, to or from the block, are under way.
     pins: u16,
     state: RowState,
@@ -69,8 +68,8 @@ pub(super) struct Table {
     owner: Vec<u32>,
     /// By unit.
     rows: Vec<Row>,
-    /// By hash: the first entry, plus one.
-    places: Vec<u32>,
+    /// By hash: the first units of entries.
+    index: HashTable<u32>,
     free: u32,
     /// Units that are free, those that were never used included.
     available: u32,
@@ -90,8 +89,9 @@ pub(super) struct Pinned {
 }
 
 impl Table {
-    /// Bytes of the table for each unit.
-    pub const EACH: usize = size_of::<Row>() + 3 * size_of::<u32>();
+    /// The most bytes of the table for each unit. The index has a number and a control byte in each of its buckets. Seven eighths of
+    /// them may be used, and their number is rounded up to a power of two.
+    pub const EACH: usize = size_of::<Row>() + 2 * size_of::<u32>() + (size_of::<u32>() + 1) * 3;
     /// Units that it can have.
     pub const MAX_UNITS: u32 = NONE - 1;
 
@@ -101,7 +101,7 @@ impl Table {
             next: Vec::new(),
             owner: Vec::new(),
             rows: Vec::new(),
-            places: vec![0; units as usize],
+            index: HashTable::new(),
             free: NONE,
             available: units,
             units,
@@ -112,6 +112,8 @@ impl Table {
         table.next.try_reserve_exact(units as usize).ok()?;
         table.owner.try_reserve_exact(units as usize).ok()?;
         table.rows.try_reserve_exact(units as usize).ok()?;
+        // A quarter more than there can be entries: see `insert`.
+        table.index.try_reserve(units as usize + units as usize / 4 + 1, |_| 0).ok()?;
         Some(table)
     }
 
@@ -175,8 +177,9 @@ impl Table {
     /// Bytes of the table when it is full.
     #[cfg(test)]
     pub fn max_bytes(&self) -> usize {
-        (self.next.capacity() + self.owner.capacity() + self.places.capacity()) * 4
+        (self.next.capacity() + self.owner.capacity()) * 4
             + self.rows.capacity() * size_of::<Row>()
+            + self.index.allocation_size()
     }
 
     /// Units of complete entries, free units, and all units. For tests, when no entry is being filled.
@@ -197,23 +200,22 @@ impl Table {
         below(mix(self.random.wrapping_mul(crate::random::GOLDEN)), n)
     }
 
-    fn place(&self, hash: u64) -> usize {
-        below(hash, self.places.len() as u64) as usize
+    fn find(&self, hash: u64) -> Option<u32> {
+        self.index.find(hash, |&first| self.rows[first as usize].hash == hash).copied()
     }
 
-    fn find(&self, hash: u64) -> Option<u32> {
-        if self.places.is_empty() {
-            return None;
-        }
-        let mut at = self.places[self.place(hash)].checked_sub(1)?;
-        while at != NONE {
-            let row = &self.rows[at as usize];
-            if row.hash == hash {
-                return Some(at);
+    /// Adds an entry to the index, which never grows. Removed entries take room in it until it is made anew, which the spare
+    /// quarter of its capacity makes rare.
+    fn insert(&mut self, first: u32) {
+        let hash = |&first: &u32| self.rows[first as usize].hash;
+        if self.index.len() == self.index.capacity() {
+            let live = |row: &Row| matches!(row.state, RowState::Filling | RowState::Ready);
+            self.index.clear();
+            for (other, row) in (0..).zip(&self.rows).filter(|&(other, row)| other != first && live(row)) {
+                self.index.insert_unique(row.hash, other, hash);
             }
-            at = row.next;
         }
-        None
+        self.index.insert_unique(hash(&first), first, hash);
     }
 
     fn extents(&self, first: u32) -> Extents {
@@ -276,7 +278,7 @@ impl Table {
         for _ in 0..units {
             let unit = if self.free == NONE {
                 // Units that were never used come last, so that pages are touched only when they are needed.
-                let row = Row { hash: 0, used: 0, bytes: 0, next: NONE, pins: 0, state: RowState::None };
+                let row = Row { hash: 0, used: 0, bytes: 0, pins: 0, state: RowState::None };
                 self.next.push(NONE);
                 self.owner.push(NONE);
                 self.rows.push(row);
@@ -295,28 +297,15 @@ impl Table {
             last = unit;
         }
         self.available -= units;
-        let place = self.place(hash);
-        let next = self.places[place].checked_sub(1).unwrap_or(NONE);
-        self.places[place] = first + 1;
-        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, next, pins: 1, state: RowState::Filling };
+        self.rows[first as usize] = Row { hash, used: self.lookups, bytes, pins: 1, state: RowState::Filling };
+        self.insert(first);
         first
     }
 
     /// Removes an entry. Its units are free at once, or with the last pin.
     fn drop_entry(&mut self, first: u32) {
-        let place = self.place(self.rows[first as usize].hash);
-        let next = self.rows[first as usize].next;
-        if self.places[place] == first + 1 {
-            self.places[place] = if next == NONE { 0 } else { next + 1 };
-        } else {
-            let mut at = self.places[place].wrapping_sub(1);
-            while at != NONE {
-                if self.rows[at as usize].next == first {
-                    self.rows[at as usize].next = next;
-                    break;
-                }
-                at = self.rows[at as usize].next;
-            }
+        if let Ok(entry) = self.index.find_entry(self.rows[first as usize].hash, |&other| other == first) {
+            entry.remove();
         }
         self.rows[first as usize].state = RowState::Dropped;
         if self.rows[first as usize].pins == 0 {
@@ -338,5 +327,36 @@ impl Table {
         self.next[at as usize] = self.free;
         self.free = first;
         self.available += units;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_full_of_removed_entries_is_made_anew_and_does_not_grow() {
+        let units = 716;
+        let mut table = Table::new(units).unwrap();
+        let put = |table: &mut Table, number: u64| {
+            let pinned = table.reserve(mix(number), 1, 1, &AtomicU64::new(0)).unwrap();
+            table.filled(pinned.first);
+            table.unpin(pinned.first);
+        };
+        (0..u64::from(units)).for_each(|number| put(&mut table, number));
+        let (bytes, mut anew, mut room) = (table.max_bytes(), 0, table.index.capacity());
+        for number in u64::from(units)..400_000 {
+            table.forget(mix(number - u64::from(units)));
+            put(&mut table, number);
+            anew += usize::from(table.index.capacity() > room);
+            room = table.index.capacity();
+        }
+        assert!(anew > 2, "{anew}");
+        assert_eq!(table.max_bytes(), bytes);
+        assert!(bytes <= units as usize * Table::EACH + 64);
+        for number in 400_000 - u64::from(units)..400_000 {
+            let pinned = table.pin(mix(number)).unwrap();
+            table.unpin(pinned.first);
+        }
     }
 }

@@ -7,16 +7,15 @@ use crate::store::object::fake::{Server, publish};
 use crate::store::{Phase, block_on};
 
 fn spec(dir: &Path, url: &str) -> Spec {
-    Spec {
-        paths: vec![url.to_owned()],
-        cache_dir: Some(dir.to_owned()),
-        cache_dir_size: Some(100 << 20),
-        ..Spec::default()
-    }
+    Spec::default().with(|s| {
+        s.source.paths = vec![url.to_owned()];
+        s.resources.cache_dir = Some(dir.to_owned());
+        s.resources.cache_dir_size = Some(100 << 20);
+    })
 }
 
 fn open(spec: &Spec) -> (Arc<Cache>, Vec<Arc<dyn Store>>) {
-    let stores = store::open(&spec.paths, &spec.storage_options, 1, store::ReadFiles::default()).unwrap();
+    let stores = store::open(&spec.source.paths, &spec.source.storage_options, 1, store::ReadFiles::default()).unwrap();
     (Cache::open(spec, &stores).unwrap().unwrap(), stores)
 }
 
@@ -52,7 +51,7 @@ fn the_next_process_asks_once_for_each_object() {
     assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec![]), "once");
     drop((cache, stores));
 
-    let trusting = Spec { cache_validate: false, ..spec.clone() };
+    let trusting = spec.clone().with(|s| s.resources.cache_validate = false);
     let (cache, stores) = open(&trusting);
     assert_eq!(get(&server, &cache, &stores, 3000), (vec![5; 3000], vec![]));
     drop((cache, stores));
@@ -67,7 +66,7 @@ fn the_next_process_asks_once_for_each_object() {
     drop((cache, stores));
 
     // Another way to the same URL is another store.
-    let other = Spec { storage_options: vec![("user_agent".into(), "x".into())], ..spec };
+    let other = spec.with(|s| s.source.storage_options = vec![("user_agent".into(), "x".into())]);
     let (cache, stores) = open(&other);
     assert_eq!(get(&server, &cache, &stores, 3000).1, ["GET /store/k"]);
 }
@@ -88,7 +87,7 @@ fn pieces_of_versions_that_cannot_be_told_apart_are_not_kept() {
 fn what_waits_is_bounded_and_written_before_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let server = Arc::new(Server::default());
-    let spec = Spec { cache_dir_size: Some(1 << 30), ..spec(dir.path(), &publish(&server)) };
+    let spec = spec(dir.path(), &publish(&server)).with(|s| s.resources.cache_dir_size = Some(1 << 30));
     let (cache, _stores) = open(&spec);
     let found = Found { size: 1, version: Some("\"v\"".into()) };
     let bytes = vec![1; 16 << 20];
@@ -113,11 +112,14 @@ fn arguments_that_make_no_sense() {
     let dir = tempfile::tempdir().unwrap();
     let good = spec(dir.path(), "http://localhost:1/s");
     let message = |spec: &Spec| check(spec).unwrap_err().message().to_owned();
-    assert!(check(&good).is_ok() && check(&Spec { cache_size: 1 << 20, ..good.clone() }).is_ok());
-    assert!(message(&Spec { cache_size: 64, ..good.clone() }).starts_with("cache_size: expected 0, or at least"));
+    assert!(check(&good).is_ok() && check(&good.clone().with(|s| s.resources.cache_size = 1 << 20)).is_ok());
     assert!(
-        message(&Spec { cache_dir_size: Some(9), ..good.clone() }).starts_with("cache_dir_size: expected at least")
+        message(&good.clone().with(|s| s.resources.cache_size = 64)).starts_with("cache_size: expected 0, or at least")
     );
-    assert!(message(&Spec { cache_dir: None, ..good.clone() }).contains("give cache_dir too"));
-    assert!(message(&Spec { paths: vec!["/data".into()], ..good }).contains("every path is local"));
+    assert!(
+        message(&good.clone().with(|s| s.resources.cache_dir_size = Some(9)))
+            .starts_with("cache_dir_size: expected at least")
+    );
+    assert!(message(&good.clone().with(|s| s.resources.cache_dir = None)).contains("give cache_dir too"));
+    assert!(message(&good.with(|s| s.source.paths = vec!["/data".into()])).contains("every path is local"));
 }

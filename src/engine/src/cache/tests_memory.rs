@@ -98,7 +98,7 @@ const LEN: usize = 2 * UNIT + 100;
 
 #[test]
 fn epochs_of_twice_the_size_hit_nearly_every_other_time() {
-    let room = 500 * 3 * 2092 + SPARE as u64;
+    let room = 500 * 3 * (UNIT + Table::EACH) as u64 + SPARE as u64;
     let sequential = hit_rates(&memory(room), ENTRIES, LEN, 12, |_, i| i);
     let random = hit_rates(&memory(room), ENTRIES, LEN, 12, shuffled(ENTRIES));
     println!("sequential {sequential:?}\nshuffled {random:?}");
@@ -110,7 +110,7 @@ fn epochs_of_twice_the_size_hit_nearly_every_other_time() {
 
 #[test]
 fn a_set_that_fits_always_hits() {
-    let room = 1010 * 3 * 2092 + SPARE as u64;
+    let room = 1010 * 3 * (UNIT + Table::EACH) as u64 + SPARE as u64;
     for rates in [
         hit_rates(&memory(room), ENTRIES, LEN, 3, |_, i| i),
         hit_rates(&memory(room), ENTRIES, LEN, 3, shuffled(ENTRIES)),
@@ -121,7 +121,7 @@ fn a_set_that_fits_always_hits() {
 
 #[test]
 fn another_set_takes_the_place_of_the_old_one_within_a_few_epochs() {
-    let room = 500 * 3 * 2092 + SPARE as u64;
+    let room = 500 * 3 * (UNIT + Table::EACH) as u64 + SPARE as u64;
     for shuffle in [false, true] {
         let memory = memory(room);
         let order = shuffled(ENTRIES);

@@ -1,325 +1,323 @@
-//! From the codecs in metadata to a [`ChunkFormat`]. A transposition, a byte order and at most one compressor are taken
-//! apart here. Filters, checksums and further compressors become a chain of this project ([`filters`]). Any other list
-//! goes to zarrs as a whole.
+//! Chains of codecs: [`Step`] is what every codec does, [`Chain`] undoes one after the other on the CPU.
+//!
+//! A step turns bytes into bytes. The metadata say how many there are at each point of the chain, up to the first
+//! compressor; from there on a limit is known. Nothing that a chunk claims about itself makes a step take more memory than
+//! that, and a chunk decodes to exactly the size of its shape or to an error.
 
-use serde_json::{Map, Value, json};
-use zarrs::array::Endianness;
-use zarrs::metadata::v2::{ArrayMetadataV2Order, MetadataV2};
-use zarrs::metadata::v3::MetadataV3;
+use std::fmt::Debug;
+use std::ops::Range;
 
-use super::fallback::Fallback;
-use super::{BloscCodec, ChunkFormat, Codec, Compression, Other, Packed, filters};
+use super::{Compression, wrong_size};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// The codecs of an array or of a shard's inner chunks, in the order in which they encode.
-pub(crate) struct CodecList(Vec<(String, Map<String, Value>)>);
+/// One codec of a chain, with its configuration.
+pub(super) trait Step: Debug + Send + Sync {
+    /// What it makes of `side` when it encodes; `Err` says why it can't stand there.
+    fn encoded_side(&self, side: &Side) -> Result<Side, String>;
 
-/// The fields of v2 metadata that say how chunks are encoded.
-pub(crate) struct V2Codecs {
-    /// `order`: F.
-    pub fortran: bool,
-    /// From the data type.
-    pub big_endian: bool,
-    /// `filters`, empty for null.
-    pub filters: Vec<Value>,
-    /// `compressor`.
-    pub compressor: Option<Value>,
-}
+    /// Fills `out` with what `input` decodes to: elements of `shape`, if the codec is one of elements.
+    ///
+    /// # Errors
+    /// If `input` is damaged, or decodes to another size.
+    fn decode(&self, input: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()>;
 
-impl CodecList {
-    /// Reads the list `codecs` of v3 metadata.
-    pub(crate) fn parse(codecs: &Value) -> Result<Self> {
-        let wrong = |found: &Value| {
-            Error::value(format!(
-                "codecs: expected a list of names or of objects with a name, but found {}",
-                crate::json::shown(found)
-            ))
-        };
-        let list = codecs.as_array().ok_or_else(|| wrong(codecs))?;
-        let mut out = Vec::with_capacity(list.len());
-        for codec in list {
-            out.push(match codec {
-                Value::String(name) => (name.clone(), Map::new()),
-                Value::Object(object) => {
-                    let name = object.get("name").and_then(Value::as_str).ok_or_else(|| wrong(codec))?;
-                    let configuration = match object.get("configuration") {
-                        None | Some(Value::Null) => Map::new(),
-                        Some(Value::Object(configuration)) => configuration.clone(),
-                        Some(_) => return Err(wrong(codec)),
-                    };
-                    (name.to_owned(), configuration)
-                }
-                _ => return Err(wrong(codec)),
-            });
-        }
-        if out.is_empty() {
-            return Err(Error::value("codecs: expected at least the codec \"bytes\", but found an empty list"));
-        }
-        Ok(Self(out))
+    /// As [`Step::decode`], to at most `limit` bytes: behind a compressor, where their number isn't known.
+    fn decode_at_most(&self, input: &[u8], _limit: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; input.len()];
+        self.decode(input, &[], &mut out)?;
+        Ok(out)
     }
 
-    /// The configuration of the codec `name` if it is the only one.
-    pub(crate) fn only(&self, name: &str) -> Option<&Map<String, Value>> {
-        match self.0.as_slice() {
-            [(n, configuration)] if n == name => Some(configuration),
-            _ => None,
-        }
+    /// Where the decoded bytes lie in the encoded ones, if they are there as they are.
+    ///
+    /// # Errors
+    /// If what stands beside them is wrong.
+    fn inside(&self, _encoded: &[u8]) -> Result<Option<Range<usize>>> {
+        Ok(None)
     }
 
-    /// Names and configurations.
-    pub(crate) fn entries(&self) -> &[(String, Map<String, Value>)] {
-        &self.0
+    /// How the GPU undoes it.
+    fn on_gpu(&self) -> OnGpu {
+        OnGpu::No
     }
 
-    /// How chunks with `ndim` dimensions of `dtype` are encoded; `largest` is the largest chunk's shape.
-    pub(crate) fn format(&self, dtype: DType, fill: u64, largest: &[u64]) -> Result<ChunkFormat> {
-        if let Some((order, swap, codec)) = self.direct(dtype, largest.len())? {
-            return Ok(ChunkFormat { order, swap, codec, dtype });
-        }
-        filters::refuse(self.0.iter().map(|(name, _)| name.as_str()))?;
-        if let Some((chain, order, swap)) = filters::v3(&self.0, dtype, largest)? {
-            return Ok(ChunkFormat { order, swap, codec: undone_here(chain), dtype });
-        }
-        let names = self.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        let list = self.0.iter().map(|(name, configuration)| normalised(name, configuration)).collect();
-        let outer = self.0.last().and_then(|(name, configuration)| compression(name, configuration));
-        other(names, list, outer, dtype, fill, largest)
+    /// See [`super::ChunkFormat::usual_encoded_bytes`].
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        decoded
     }
 
-    /// The chain taken apart, if it is one that is decoded here.
-    fn direct(&self, dtype: DType, ndim: usize) -> Result<Option<(Vec<usize>, bool, Codec)>> {
-        let mut order: Vec<usize> = (0..ndim).collect();
-        let mut rest = self.0.as_slice();
-        while let [(name, configuration), tail @ ..] = rest
-            && name == "transpose"
-        {
-            let step = transposition(configuration.get("order"), ndim)?;
-            // The axes of this step are the stored axes of the one before.
-            order = step.iter().map(|&axis| order[axis]).collect();
-            rest = tail;
-        }
-        let [(name, configuration), tail @ ..] = rest else { return Ok(None) };
-        if name != "bytes" {
-            return Ok(None);
-        }
-        let swap = dtype.size() > 1 && foreign_endian(configuration)?;
-        Ok(match tail {
-            [] => Some((order, swap, Codec::Raw)),
-            [(name, configuration)] => compression(name, configuration).map(|c| (order, swap, Codec::Gpu(c.into()))),
-            _ => None,
-        })
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        self.usual_encoded_bytes(decoded)
+    }
+
+    /// The most bytes that are taken where another codec encodes them once more. How many there are is only known when that one is
+    /// undone, so that memory for the longest must be there.
+    fn max_inside(&self, decoded: usize) -> usize {
+        self.usual_encoded_bytes(decoded)
+    }
+
+    /// Bytes that decoding takes beside input and output, where that depends on the chunk.
+    fn working_bytes(&self, _decoded: usize) -> usize {
+        0
     }
 }
 
-impl V2Codecs {
-    /// As [`CodecList::format`].
-    pub(crate) fn format(&self, dtype: DType, fill: u64, largest: &[u64]) -> Result<ChunkFormat> {
-        let ndim = largest.len();
-        let id = |codec: &Value| codec.get("id").and_then(Value::as_str).map(str::to_owned);
-        let unreadable = |codec: &Value| {
-            Error::value(format!(
-                "expected filters and compressor to be objects with an id, but found {}",
-                crate::json::shown(codec)
-            ))
-        };
-        let outer = match &self.compressor {
-            None => None,
-            Some(codec) => {
-                let name = id(codec).ok_or_else(|| unreadable(codec))?;
-                codec.as_object().and_then(|configuration| compression(&name, configuration))
-            }
-        };
-        let mut order: Vec<usize> = (0..ndim).collect();
-        if self.fortran {
-            order.reverse();
+/// How the GPU undoes a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnGpu {
+    /// It doesn't.
+    No,
+    /// By decoding the streams of the chunk.
+    Streams(Compression),
+    /// While a batch is assembled: bytes of elements of that size are shuffled.
+    Shuffle(usize),
+    /// The host takes it off: see [`Step::inside`].
+    Seal,
+}
+
+/// How many bytes there are between two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Exactly(usize),
+    AtMost(usize),
+}
+
+/// What is known of one side of a step.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub size: Size,
+    pub shape: Vec<u64>,
+    pub dtype: DType,
+}
+
+impl Side {
+    /// How many elements of `size` bytes there are.
+    pub fn elements(&self, size: usize) -> Result<usize, String> {
+        match self.size {
+            Size::AtMost(_) => Err("a filter of elements stands behind a compressor".to_owned()),
+            Size::Exactly(bytes) if bytes.is_multiple_of(size) => Ok(bytes / size),
+            Size::Exactly(bytes) => Err(format!("{bytes} bytes aren't a whole number of elements of {size} bytes")),
         }
-        let swap = dtype.size() > 1 && self.big_endian != cfg!(target_endian = "big");
-        if self.filters.is_empty() && (self.compressor.is_none() || outer.is_some()) {
-            return Ok(ChunkFormat { order, swap, codec: outer.map_or(Codec::Raw, |c| Codec::Gpu(c.into())), dtype });
-        }
-        let named = self.filters.iter().chain(&self.compressor).map(|codec| {
-            let configuration = codec.as_object().cloned().unwrap_or_default();
-            Ok((id(codec).ok_or_else(|| unreadable(codec))?, configuration))
-        });
-        let named = named.collect::<Result<Vec<_>>>()?;
-        filters::refuse(named.iter().map(|(name, _)| name.as_str()))?;
-        if let Some(chain) = filters::v2(&named, &order, dtype, largest)? {
-            return Ok(ChunkFormat { order, swap, codec: undone_here(chain), dtype });
-        }
-        let mut names = Vec::new();
-        let mut metadata = |codec: &Value| {
-            let name = id(codec).ok_or_else(|| unreadable(codec))?;
-            let mut codec = codec.clone();
-            match name.as_str() {
-                // What the writer asked for (-1 is "choose"). Each chunk's header has the value in use.
-                "blosc" => codec["shuffle"] = json!(0),
-                "pcodec" => codec = json!({"id": name}),
-                _ => {}
-            }
-            names.push(name);
-            serde_json::from_value::<MetadataV2>(codec.clone()).map_err(|_| unreadable(&codec))
-        };
-        let filters = self.filters.iter().map(&mut metadata).collect::<Result<Vec<_>>>()?;
-        let compressor = self.compressor.as_ref().map(&mut metadata).transpose()?;
-        let names = names.join(", ");
-        let list = zarrs::convert::codec_metadata_v2_to_v3(
-            if self.fortran { ArrayMetadataV2Order::F } else { ArrayMetadataV2Order::C },
-            ndim,
-            &MetadataV3::new(dtype.name()),
-            Some(if self.big_endian { Endianness::Big } else { Endianness::Little }),
-            &(!filters.is_empty()).then_some(filters),
-            &compressor,
-        )
-        .map_err(|_| unknown(&names, "their configurations aren't known"))?;
-        other(names, list, outer, dtype, fill, largest)
+    }
+
+    /// With each of the elements of type `from` turned into one of type `to`.
+    pub fn converted(&self, from: DType, to: DType) -> Result<Self, String> {
+        let bytes = self.elements(from.size())?.checked_mul(to.size());
+        let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
+        let size = Size::Exactly(bytes.ok_or("it doesn't fit into memory")?);
+        Ok(Self { size, shape: self.shape.clone(), dtype: to })
     }
 }
 
-/// A chain of this project: on the GPU too, if that may decode it.
-fn undone_here(chain: filters::Chain) -> Codec {
-    match Packed::new(chain) {
-        Ok(packed) => Codec::Gpu(packed),
-        Err(chain) => Codec::Other(Box::new(Other::Chain(chain))),
-    }
-}
-
-fn other(
+/// The codecs of an array, those excepted that the assembler undoes: a transposition first, and the byte order.
+#[derive(Debug)]
+pub struct Chain {
     names: String,
-    list: Vec<MetadataV3>,
-    outer: Option<Compression>,
-    dtype: DType,
-    fill: u64,
-    largest: &[u64],
-) -> Result<ChunkFormat> {
-    let fallback = Fallback::new(names, &list, outer, dtype, fill, largest)?;
-    Ok(ChunkFormat {
-        order: (0..largest.len()).collect(),
-        swap: false,
-        codec: Codec::Other(Box::new(Other::Zarrs(fallback))),
-        dtype,
-    })
+    /// In the order in which they encode.
+    steps: Vec<Box<dyn Step>>,
+    /// See [`Chain::packed`].
+    packed: Option<(Option<Compression>, u8)>,
 }
 
-pub(super) fn unknown(names: &str, reason: impl std::fmt::Display) -> Error {
-    Error::value(format!(
-        "expected codecs that this reader has, but found {names}: {reason}; rewrite the array with another codec, or \
-         leave it out"
-    ))
+impl From<Compression> for Chain {
+    fn from(compression: Compression) -> Self {
+        Self::new(compression.name().into(), vec![Box::new(super::pack::Packer::Common(compression))])
+    }
 }
 
-/// The compressor of this name.
-pub(super) fn compression(name: &str, configuration: &Map<String, Value>) -> Option<Compression> {
-    let block = || configuration.get("blocksize").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
-    Some(match name {
-        "zstd" | "numcodecs.zstd" => Compression::Zstd,
-        "gzip" | "numcodecs.gzip" => Compression::Gzip,
-        "zlib" | "numcodecs.zlib" => Compression::Zlib,
-        "lz4" | "numcodecs.lz4" => Compression::Lz4,
-        "blosc" | "numcodecs.blosc" => Compression::Blosc(
-            match configuration.get("cname").and_then(Value::as_str) {
-                Some("blosclz") => BloscCodec::BloscLz,
-                Some("snappy") => BloscCodec::Snappy,
-                Some("zlib") => BloscCodec::Zlib,
-                Some("zstd") => BloscCodec::Zstd,
-                _ => BloscCodec::Lz4,
-            },
-            block().unwrap_or(0),
-        ),
-        _ => return None,
-    })
+/// The bytes between two steps.
+enum Held<'a> {
+    Borrowed(&'a [u8]),
+    Owned(Vec<u8>, Range<usize>),
 }
 
-/// Whether the codec "bytes" with this configuration writes the other byte order than this machine's.
-pub(super) fn foreign_endian(configuration: &Map<String, Value>) -> Result<bool> {
-    let big = match configuration.get("endian") {
-        None | Some(Value::Null) => cfg!(target_endian = "big"),
-        Some(Value::String(e)) if e == "little" => false,
-        Some(Value::String(e)) if e == "big" => true,
-        Some(found) => {
-            return Err(Error::value(format!(
-                "codec \"bytes\": expected the endian \"little\" or \"big\", but found {}",
-                crate::json::shown(found)
-            )));
+impl Held<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes, range) => &bytes[range.clone()],
         }
-    };
-    Ok(big != cfg!(target_endian = "big"))
+    }
+
+    fn narrow(self, inside: Range<usize>) -> Self {
+        match self {
+            Self::Borrowed(bytes) => Self::Borrowed(&bytes[inside]),
+            Self::Owned(bytes, range) => Self::Owned(bytes, range.start + inside.start..range.start + inside.end),
+        }
+    }
 }
 
-pub(super) fn transposition(order: Option<&Value>, ndim: usize) -> Result<Vec<usize>> {
-    let wrong = || {
-        Error::value(format!(
-            "codec \"transpose\": expected the order to be a permutation of 0 to {}, but found {}",
-            ndim.saturating_sub(1),
-            crate::json::shown(order.unwrap_or(&Value::Null))
-        ))
-    };
-    let order: Vec<usize> = match order {
-        Some(Value::String(s)) if s == "C" => (0..ndim).collect(),
-        Some(Value::String(s)) if s == "F" => (0..ndim).rev().collect(),
-        Some(Value::Array(axes)) => axes
-            .iter()
-            .map(|axis| axis.as_u64().and_then(|a| usize::try_from(a).ok()))
-            .collect::<Option<_>>()
-            .ok_or_else(wrong)?,
-        _ => return Err(wrong()),
-    };
-    let mut sorted = order.clone();
-    sorted.sort_unstable();
-    if sorted.iter().copied().eq(0..ndim) { Ok(order) } else { Err(wrong()) }
+impl From<Vec<u8>> for Held<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        let all = 0..bytes.len();
+        Self::Owned(bytes, all)
+    }
 }
 
-/// A codec as zarrs wants it: without the prefix of codecs that are in the specification too, and with the levels that
-/// it asks for although only writers need them.
-fn normalised(name: &str, configuration: &Map<String, Value>) -> MetadataV3 {
-    let mut configuration = configuration.clone();
-    let mut default = |key: &str, value: Value| {
-        configuration.entry(key).or_insert(value);
-    };
-    let name = match name {
-        "zstd" | "numcodecs.zstd" => {
-            default("level", json!(0));
-            default("checksum", json!(false));
-            "zstd"
-        }
-        "gzip" | "numcodecs.gzip" => {
-            default("level", json!(1));
-            "gzip"
-        }
-        "numcodecs.zlib" | "numcodecs.bz2" => {
-            default("level", json!(1));
-            name
-        }
-        "blosc" | "numcodecs.blosc" => {
-            // What readers need stands in each chunk's header.
-            let cname = configuration.get("cname").cloned().unwrap_or(json!("lz4"));
-            configuration = Map::new();
-            configuration.insert("cname".into(), cname);
-            configuration.insert("clevel".into(), json!(5));
-            configuration.insert("shuffle".into(), json!("noshuffle"));
-            configuration.insert("blocksize".into(), json!(0));
-            "blosc"
-        }
-        // Each chunk's header has the values in use.
-        "pcodec" | "numcodecs.pcodec" => {
-            configuration = Map::new();
-            name
-        }
-        "bytes" => {
-            default("endian", json!("little"));
-            name
-        }
-        "sharding_indexed" => {
-            configuration.entry("index_codecs").or_insert(json!(["bytes", "crc32c"]));
-            for key in ["codecs", "index_codecs"] {
-                if let Some(list) = configuration.get(key).and_then(|list| CodecList::parse(list).ok()) {
-                    let list: Vec<MetadataV3> = list.0.iter().map(|(n, c)| normalised(n, c)).collect();
-                    configuration.insert(key.into(), json!(list));
-                }
+impl Chain {
+    /// The codecs `steps`, with these `names` in messages.
+    pub(super) fn new(names: String, steps: Vec<Box<dyn Step>>) -> Self {
+        let packed = packed(&steps);
+        let names = match (steps.as_slice(), packed) {
+            ([], _) => "uncompressed".into(),
+            ([_], Some((Some(compression), _))) => compression.name().into(),
+            _ => names,
+        };
+        Self { names, steps, packed }
+    }
+
+    /// The codecs' names, in the order in which they encode.
+    pub fn names(&self) -> &str {
+        &self.names
+    }
+
+    /// Whether bytes are stored as they are.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Whether the GPU may decode it: one compressor or none, perhaps with a byte shuffle before it and checksums after it.
+    pub(super) fn is_for_gpu(&self) -> bool {
+        self.packed.is_some() && !self.is_empty()
+    }
+
+    /// The compressor of a chain that the GPU may decode. `None`: bytes are stored as they are.
+    pub fn compression(&self) -> Option<Compression> {
+        self.packed.and_then(|(compression, _)| compression)
+    }
+
+    /// Bytes of an element of the byte shuffle of a chain that the GPU may decode. 1: there is no shuffle, except Blosc's own.
+    pub fn shuffle(&self) -> u8 {
+        self.packed.map_or(1, |(_, shuffle)| shuffle)
+    }
+
+    /// See [`Compression::typical_stream`].
+    pub fn typical_stream(&self, decoded: usize) -> usize {
+        self.compression().map_or(decoded, |c| c.typical_stream(decoded))
+    }
+
+    /// Which part of `encoded` lies inside the checksums that were computed last, which are verified.
+    ///
+    /// # Errors
+    /// If one of them is wrong.
+    pub fn unseal(&self, encoded: &[u8]) -> Result<Range<usize>> {
+        let mut range = 0..encoded.len();
+        for step in self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal) {
+            if let Some(inside) = step.inside(&encoded[range.clone()])? {
+                range = range.start + inside.start..range.start + inside.end;
             }
-            name
         }
-        _ => name,
-    };
-    MetadataV3::new_with_configuration(name, configuration)
+        Ok(range)
+    }
+
+    /// See [`super::ChunkFormat::usual_encoded_bytes`]: what each step adds, at most, to what the one before wrote.
+    pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        self.steps.iter().fold(decoded, |bytes, step| step.usual_encoded_bytes(bytes))
+    }
+
+    /// See [`super::ChunkFormat::max_encoded_bytes`].
+    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        self.steps.iter().fold(decoded, |bytes, step| step.max_encoded_bytes(bytes))
+    }
+
+    /// The most bytes that decoding holds at a time, beside the encoded chunk and the decoded one.
+    pub(super) fn scratch_bytes(&self, decoded: usize) -> usize {
+        let mut sizes = vec![decoded];
+        for step in &self.steps {
+            sizes.push(step.max_inside(sizes[sizes.len() - 1]));
+        }
+        // Between two steps there is one buffer, and while one runs there are two; but the first step writes to the chunk's own
+        // memory, and what the last checksums stand around is read where it lies.
+        let sealed = self.steps.iter().rev().take_while(|step| step.on_gpu() == OnGpu::Seal).count();
+        let end = self.steps.len() - sealed;
+        let buffer = |i: usize| if i == 0 || i == end { 0 } else { sizes[i] };
+        let of = |i: usize| {
+            let own = self.steps[i].working_bytes(sizes[i]);
+            buffer(i).saturating_add(buffer(i + 1)).saturating_add(own)
+        };
+        (0..end).map(of).max().unwrap_or(0)
+    }
+
+    /// Fills `out` with a chunk of elements of `dtype`, which has the shape `stored`, in C order.
+    ///
+    /// # Errors
+    /// If `encoded` is damaged, or decodes to another size.
+    pub(super) fn decode(&self, encoded: &[u8], stored: &[u64], dtype: DType, out: &mut [u8]) -> Result<()> {
+        match self.steps.as_slice() {
+            [] if encoded.len() == out.len() => {
+                out.copy_from_slice(encoded);
+                return Ok(());
+            }
+            [] => {
+                return Err(Error::runtime(format!(
+                    "expected {} uncompressed bytes, but found {}; the chunk is {}",
+                    out.len(),
+                    encoded.len(),
+                    if encoded.len() < out.len() { "truncated" } else { "not what the metadata says" }
+                )));
+            }
+            // Nothing is known about its encoded side.
+            [step] if matches!(step.on_gpu(), OnGpu::Streams(_)) => return step.decode(encoded, stored, out),
+            _ => {}
+        }
+        let sides = self.sides(stored, dtype, out.len()).map_err(Error::runtime)?;
+        let mut held = Held::Borrowed(encoded);
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            if let Size::Exactly(expected) = sides[i + 1].size
+                && held.bytes().len() != expected
+            {
+                return Err(wrong_size(expected, held.bytes().len()));
+            }
+            held = match (step.inside(held.bytes())?, sides[i].size) {
+                (Some(inside), _) => held.narrow(inside),
+                (None, Size::AtMost(limit)) => step.decode_at_most(held.bytes(), limit)?.into(),
+                (None, Size::Exactly(_)) if i == 0 => return step.decode(held.bytes(), &sides[i].shape, out),
+                (None, Size::Exactly(size)) => {
+                    let mut bytes = vec![0; size];
+                    step.decode(held.bytes(), &sides[i].shape, &mut bytes)?;
+                    bytes.into()
+                }
+            };
+        }
+        let decoded = held.bytes();
+        if decoded.len() != out.len() {
+            return Err(wrong_size(out.len(), decoded.len()));
+        }
+        out.copy_from_slice(decoded);
+        Ok(())
+    }
+
+    /// The decoded side of each step, and the encoded side of the last; `Err` says which step doesn't fit.
+    fn sides(&self, stored: &[u64], dtype: DType, decoded: usize) -> Result<Vec<Side>, String> {
+        let mut sides = Vec::with_capacity(self.steps.len() + 1);
+        sides.push(Side { size: Size::Exactly(decoded), shape: stored.to_vec(), dtype });
+        for (i, step) in self.steps.iter().enumerate() {
+            sides.push(step.encoded_side(&sides[i])?);
+        }
+        Ok(sides)
+    }
 }
+
+/// The compressor, and the size of the elements whose bytes were shuffled before it (1: they weren't), if there is nothing else but
+/// checksums of what is encoded.
+fn packed(steps: &[Box<dyn Step>]) -> Option<(Option<Compression>, u8)> {
+    let mut steps = steps.iter().map(|step| step.on_gpu()).peekable();
+    let (mut compression, mut shuffle) = (None, 1);
+    if let Some(OnGpu::Shuffle(size)) = steps.peek() {
+        shuffle = u8::try_from((*size).max(1)).ok()?;
+        steps.next();
+    }
+    if let Some(OnGpu::Streams(found)) = steps.peek() {
+        compression = Some(*found);
+        steps.next();
+    }
+    // Blosc shuffles itself; both at once have no layout.
+    let twice = shuffle > 1 && matches!(compression, Some(Compression::Blosc(..)));
+    (steps.all(|step| step == OnGpu::Seal) && !twice).then_some((compression, shuffle))
+}
+
+#[cfg(test)]
+#[path = "tests_chain.rs"]
+mod tests;

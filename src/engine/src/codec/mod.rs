@@ -2,8 +2,8 @@
 //!
 //! A chunk decodes to exactly the size that its metadata says, or to an error: never to fewer bytes, never to more. One
 //! compressor is one folder, such as `zstd/`: `mod.rs` decodes on the CPU, `streams.rs` walks its headers for the GPU
-//! ([`streams`] joins them). Chains of several codecs and filters are in [`filters`]. Codecs without a folder here are
-//! decoded by zarrs ([`fallback`]).
+//! ([`streams`] joins them). Every codec is a step of a [`Chain`], and is registered once, in [`registry`]. Those of which more than
+//! the name is needed are in `filters/` and `pack.rs`; what only zarrs has is one more step ([`foreign`]).
 
 #![deny(unsafe_code)]
 
@@ -11,23 +11,23 @@ mod bits;
 mod blosc;
 mod chain;
 mod deflate;
-pub mod fallback;
-pub mod filters;
+mod filters;
+mod foreign;
 mod lz4;
-mod packed;
+mod metadata;
+mod pack;
+mod registry;
 pub mod stream;
 pub mod streams;
 mod zstd;
 
-pub(crate) use chain::{CodecList, V2Codecs};
+pub use chain::Chain;
+pub(crate) use metadata::{CodecList, V2Codecs};
 
 use std::fmt;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use fallback::{Fallback, blosc_sizes};
-use filters::Chain;
-pub use packed::Packed;
 
 /// A compressor of whole chunks that is decoded here and may be decoded on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,57 +132,6 @@ impl fmt::Display for Compression {
     }
 }
 
-/// How the elements of a chunk are packed into its bytes.
-#[derive(Debug)]
-pub enum Codec {
-    /// They are stored as they are.
-    Raw,
-    /// By codecs that the GPU may decode.
-    Gpu(Packed),
-    /// By other codecs, decoded on the CPU.
-    Other(Box<Other>),
-}
-
-/// The decoder of any other chain.
-#[derive(Debug)]
-pub enum Other {
-    /// This project.
-    Chain(Chain),
-    /// zarrs, to C order and native byte order.
-    Zarrs(Fallback),
-}
-
-impl Other {
-    fn names(&self) -> &str {
-        match self {
-            Self::Chain(chain) => chain.names(),
-            Self::Zarrs(fallback) => fallback.names(),
-        }
-    }
-
-    fn decode(&self, encoded: &[u8], shape: &[u64], out: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Chain(chain) => chain.decode(encoded, shape, out),
-            Self::Zarrs(fallback) => fallback.decode(encoded, shape, out),
-        }
-    }
-
-    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        match self {
-            Self::Chain(chain) => chain.usual_encoded_bytes(decoded),
-            Self::Zarrs(fallback) => fallback.usual_encoded_bytes(decoded),
-        }
-    }
-
-    fn max_encoded_bytes(&self, decoded: usize) -> usize {
-        match self {
-            Self::Chain(chain) => chain.max_encoded_bytes(decoded),
-            // It may be a shard, which may have gaps.
-            Self::Zarrs(_) => usize::MAX,
-        }
-    }
-}
-
 /// How the chunks of an array are encoded.
 #[derive(Debug)]
 pub struct ChunkFormat {
@@ -191,7 +140,7 @@ pub struct ChunkFormat {
     /// Whether decoded elements are in the other byte order than this machine's.
     pub swap: bool,
     /// The codecs to be undone.
-    pub codec: Codec,
+    pub chain: Chain,
     dtype: DType,
 }
 
@@ -218,27 +167,13 @@ impl ChunkFormat {
                 out.len()
             )));
         }
-        match &self.codec {
-            Codec::Raw if encoded.len() == expected => {
-                out.copy_from_slice(encoded);
-                Ok(())
-            }
-            Codec::Raw => Err(Error::runtime(format!(
-                "expected {expected} uncompressed bytes, but found {}; the chunk is {}",
-                encoded.len(),
-                if encoded.len() < expected { "truncated" } else { "not what the metadata says" }
-            ))),
-            Codec::Gpu(packed) => packed.decode(encoded, shape, out),
-            Codec::Other(other) => other.decode(encoded, shape, out),
-        }
+        let stored: Vec<u64> = self.order.iter().map(|&axis| shape[axis]).collect();
+        self.chain.decode(encoded, &stored, self.dtype, out)
     }
 
-    /// The codecs that the GPU has to undo, if it can decode this format.
-    pub fn packed(&self) -> Option<&Packed> {
-        match &self.codec {
-            Codec::Gpu(packed) => Some(packed),
-            Codec::Raw | Codec::Other(_) => None,
-        }
+    /// The codecs, if the GPU may decode them.
+    pub fn packed(&self) -> Option<&Chain> {
+        Some(&self.chain).filter(|chain| chain.is_for_gpu())
     }
 
     /// Bytes of a decoded chunk of `shape`.
@@ -252,42 +187,18 @@ impl ChunkFormat {
     /// The most bytes to which usual encoders encode a chunk of `decoded` bytes. As many are reserved before a chunk is
     /// read. A longer chunk is unusual, not wrong.
     pub fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        match &self.codec {
-            Codec::Raw => decoded,
-            Codec::Gpu(packed) => packed.usual_encoded_bytes(decoded),
-            Codec::Other(other) => other.usual_encoded_bytes(decoded),
-        }
+        self.chain.usual_encoded_bytes(decoded)
     }
 
     /// The most bytes that can be a chunk of `decoded` bytes; `usize::MAX` where its codecs set no limit.
     pub fn max_encoded_bytes(&self, decoded: usize) -> usize {
-        match &self.codec {
-            Codec::Raw => decoded,
-            Codec::Gpu(packed) => packed.max_encoded_bytes(decoded),
-            Codec::Other(other) => other.max_encoded_bytes(decoded),
-        }
+        self.chain.max_encoded_bytes(decoded)
     }
 
     /// The most bytes that decoding a chunk of `decoded` bytes holds at a time, beside the encoded chunk and the decoded
     /// one. What the decoders of single compressors hold inside isn't counted.
     pub fn scratch_bytes(&self, decoded: usize) -> usize {
-        match &self.codec {
-            Codec::Raw => 0,
-            Codec::Gpu(packed) => packed.scratch_bytes(decoded),
-            Codec::Other(other) => match other.as_ref() {
-                Other::Chain(chain) => chain.scratch_bytes(decoded),
-                Other::Zarrs(_) => decoded,
-            },
-        }
-    }
-
-    /// The codecs' names, for messages.
-    pub fn describe(&self) -> String {
-        match &self.codec {
-            Codec::Raw => "uncompressed".into(),
-            Codec::Gpu(packed) => packed.names().into(),
-            Codec::Other(other) => other.names().into(),
-        }
+        self.chain.scratch_bytes(decoded)
     }
 }
 

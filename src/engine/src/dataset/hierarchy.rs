@@ -63,7 +63,11 @@ impl<'a> Hierarchy<'a> {
             }
             read => read,
         };
-        if let Some(root) = read("zarr.json")? {
+        let root = match read("zarr.json") {
+            Err(e) if is_damage(&e) => return Ok(Some(Self { damaged: Some(e), ..Self::without_top(store) })),
+            root => root?,
+        };
+        if let Some(root) = root {
             let is_array = match root.get("node_type").and_then(Value::as_str) {
                 Some("array") => true,
                 Some("group") => false,
@@ -75,11 +79,12 @@ impl<'a> Hierarchy<'a> {
                     )));
                 }
             };
+            let inline = |c: &&Value| c.get("kind").is_none_or(|kind| kind == "inline");
+            let consolidated = root.get("consolidated_metadata").filter(inline).and_then(|c| c.get("metadata"));
             let consolidated =
-                root.get("consolidated_metadata").and_then(|c| c.get("metadata")).and_then(Value::as_object);
-            let consolidated = consolidated.filter(|documents| !documents.is_empty()).map(|documents| {
-                documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
-            });
+                consolidated.and_then(Value::as_object).filter(|documents| !documents.is_empty()).map(|documents| {
+                    documents.iter().map(|(path, node)| (path.trim_matches('/').to_owned(), node.clone())).collect()
+                });
             return Ok(Some(Self {
                 store,
                 version: 3,

@@ -60,11 +60,11 @@ impl Dataset {
     /// [`ErrorKind::Value`] if a store or an array isn't there or can't be read, or the stores don't fit together;
     /// [`ErrorKind::Type`] for a data type that DALI lacks.
     pub fn open(spec: &Spec) -> Result<Self> {
-        if spec.paths.is_empty() {
+        if spec.source.paths.is_empty() {
             return Err(Error::value("path: expected at least one store, but found none"));
         }
-        let how = ReadFiles { unbuffered: spec.use_o_direct, versions: spec.cache_size > 0 };
-        Self::of_stores(spec, store::open(&spec.paths, &spec.storage_options, spec.io_threads(), how)?)
+        let how = ReadFiles { unbuffered: spec.resources.use_o_direct, versions: spec.resources.cache_size > 0 };
+        Self::of_stores(spec, store::open(&spec.source.paths, &spec.source.storage_options, spec.io_threads(), how)?)
     }
 
     /// As [`Self::open`], with stores that are open, one for each path.
@@ -143,7 +143,7 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
             "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
             store.location(),
-            spec.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
+            spec.source.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
         )),
     };
     let repository = match store.snapshot() {
@@ -157,11 +157,14 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     }
     // Writers of single arrays leave folders above them that aren't groups.
     let mut hierarchy = Hierarchy::without_top(&**store);
-    let found = if spec.arrays.is_empty() {
+    let found = if spec.source.arrays.is_empty() {
         metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
     } else {
-        hierarchy.read_ahead(&spec.arrays);
-        spec.arrays.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+        hierarchy.read_ahead(&spec.source.arrays);
+        spec.source
+            .arrays
+            .iter()
+            .any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
     };
     if !found {
         return Err(none());
@@ -175,9 +178,10 @@ fn describe_in(
     store: &dyn Store,
     mut hierarchy: Hierarchy<'_>,
 ) -> Result<Vec<(String, Described)>> {
-    let names = if spec.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.arrays.clone() };
+    let names =
+        if spec.source.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.source.arrays.clone() };
     hierarchy.read_ahead(&names);
-    let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.mask_and_scale)?));
+    let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.values.mask_and_scale)?));
     names.iter().map(found).collect()
 }
 

@@ -95,12 +95,21 @@ fn damaged_documents_of_groups() {
         json!({"metadata": {}}),
         json!({"metadata": {"a": 5}}),
         json!({"metadata": {"a": {}}}),
+        json!({"kind": "other", "metadata": {"a": {"zarr_format": 3}}}),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let root = json!({"zarr_format": 3, "node_type": "group", "consolidated_metadata": consolidated});
         write(dir.path(), "zarr.json", &root);
         write(dir.path(), "a/zarr.json", &a_v3());
         assert_eq!(keys(dir.path(), &["a"]), ["a/c/0"], "{consolidated}");
+    }
+    for root in ["", "{", "[]", "<html>"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("zarr.json"), root).unwrap();
+        assert!(message(open(&[dir.path()], &["a"])).contains("zarr.json: expected"), "{root:?}");
+        write(dir.path(), "a/zarr.json", &a_v3());
+        assert_eq!(keys(dir.path(), &["a"]), ["a/c/0"], "{root:?}");
+        assert_eq!(keys(dir.path(), &[]), ["a/c/0"], "{root:?}");
     }
     // A group below that is damaged hides nothing else.
     let dir = tempfile::tempdir().unwrap();
@@ -172,7 +181,7 @@ fn messages_are_in_the_words_of_metadata() {
         ("codecs", json!([codec("bytes", json!({"endian": 4}))]), "4"),
         ("codecs", json!(["bytes", codec("zstd", json!({"level": "high"})), "gzip", "nonsense"]), "nonsense"),
         ("codecs", json!(["bytes", codec("frobnicate", json!({"level": 4, "x": {"y": [1]}}))]), "frobnicate"),
-        ("codecs", json!(["packbits", codec("gzip", json!({"level": 40}))]), "gzip"),
+        ("codecs", json!(["crc32c", "bytes"]), "crc32c stands before the codec"),
         ("codecs", json!([codec("packbits", json!({"padding_encoding": 4}))]), "packbits"),
         ("codecs", json!([codec("packbits", json!({"first_bit": {"a": 4}}))]), "packbits"),
         (

@@ -36,7 +36,7 @@ fn scarce_memory(e: &Explanation) -> Vec<String> {
     let mut all = Vec::new();
     let (Some(machine), None) = (&e.memory.machine, e.memory.refused()) else { return all };
     let (limit, total) = (e.memory.division.limits.host, bytes(machine.total));
-    if let Some(given) = e.spec.host_memory_limit.filter(|&given| given > limit) {
+    if let Some(given) = e.spec.resources.host_memory_limit.filter(|&given| given > limit) {
         all.push(format!(
             "host_memory_limit: {} are more than the {total} that this machine has ({}): {} are taken at most",
             bytes(given),
@@ -44,9 +44,10 @@ fn scarce_memory(e: &Explanation) -> Vec<String> {
             bytes(limit)
         ));
     }
-    let most = limit.saturating_add(e.spec.cache_size);
+    let most = limit.saturating_add(e.spec.resources.cache_size);
     if most > machine.available {
-        let what = if e.spec.cache_size > 0 { "host_memory_limit and cache_size" } else { "host_memory_limit" };
+        let what =
+            if e.spec.resources.cache_size > 0 { "host_memory_limit and cache_size" } else { "host_memory_limit" };
         all.push(format!(
             "the reader may take {} of host memory, but of the {total} that this machine has ({}) {} are available now: \
              lower {what}, or free memory that others hold",
@@ -103,7 +104,7 @@ fn large_chunks(e: &Explanation) -> Vec<String> {
 
 /// Codecs that keep the GPU from decoding.
 fn cpu_codecs(e: &Explanation) -> Vec<String> {
-    if e.spec.device == Device::Cpu || e.spec.decode_device == DecodeDevice::Cpu {
+    if e.spec.device == Device::Cpu || e.spec.resources.decode_device == DecodeDevice::Cpu {
         return Vec::new();
     }
     let mut all = Vec::new();

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::reads::MAX_USES;
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::streams::{ZstdDecoder, max_decoded};
-use crate::codec::{Compression, Packed};
+use crate::codec::streams::max_decoded;
+use crate::codec::{Chain, Compression};
 use crate::dataset::Part;
 use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
@@ -117,11 +117,11 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 shards: part.sharding.as_ref().map(|s| {
                     part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()
                 }),
-                codecs: part.format.describe(),
+                codecs: part.format.chain.names().to_owned(),
                 chunk_bytes: part.largest_bytes as u64,
                 route: chunk_index.routes[a][p],
-                compression: part.format.packed().and_then(Packed::compression),
-                gpu_limit: part.format.packed().map(|packed| max_decoded(packed, ZstdDecoder::Kernels) as u64),
+                compression: part.format.packed().and_then(Chain::compression),
+                gpu_limit: part.format.packed().map(|packed| max_decoded(packed) as u64),
                 why: why(spec, opened, a, p),
             };
             ArrayFacts {
@@ -132,7 +132,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 chunks_of,
                 bytes_per_sample: elements(geometry, &geometry.views[a])
                     * array.dtype.size() as u64
-                    * spec.offsets.len().max(1) as u64,
+                    * spec.samples.offsets.len().max(1) as u64,
                 chunks_per_sample: average(touched[chunks_of].0),
                 chunk_bytes_per_sample: average(touched[chunks_of].1),
             }
@@ -161,7 +161,9 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
         Route::Raw if to_gpu => "uncompressed: its chunks are copied to the GPU as they are".into(),
         Route::Raw => "uncompressed: its chunks are read as they are".into(),
         Route::Gpu => "the GPU has a decoder for it".into(),
-        Route::Cpu if to_gpu && spec.decode_device == DecodeDevice::Cpu => "decode_device=\"cpu\" asks for it".into(),
+        Route::Cpu if to_gpu && spec.resources.decode_device == DecodeDevice::Cpu => {
+            "decode_device=\"cpu\" asks for it".into()
+        }
         Route::Cpu => "batches are delivered to the CPU and decoded there".into(),
     }
 }

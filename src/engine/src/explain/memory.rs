@@ -65,10 +65,10 @@ impl Memory {
         let Division { smallest, limits, budget, .. } = &self.division;
         let mut value = json!({
             "host_memory_limit": limits.host,
-            "host_memory_limit_given": spec.host_memory_limit.is_some(),
+            "host_memory_limit_given": spec.resources.host_memory_limit.is_some(),
             "smallest_host_memory_limit": smallest.host,
             "device_memory_limit": null,
-            "device_memory_limit_given": spec.device_memory_limit.is_some(),
+            "device_memory_limit_given": spec.resources.device_memory_limit.is_some(),
             "smallest_device_memory_limit": null,
             "device_memory_used": self.device_total,
             "machine_memory": self.machine.as_ref().map(|m| m.total),

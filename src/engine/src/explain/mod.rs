@@ -62,7 +62,10 @@ fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
     let prepared = |random_shuffle| -> Result<_> {
-        let spec = Spec { random_shuffle, shuffle_after_epoch: false, ..spec.clone() };
+        let spec = spec.clone().with(|s| {
+            s.order.random_shuffle = random_shuffle;
+            s.order.shuffle_after_epoch = false;
+        });
         let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
         let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
@@ -71,7 +74,7 @@ fn explain_on(spec: &Spec, there: &There) -> Result<Explanation> {
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
         reads_per_chunk(&opened, spec, order, *config, consumer)
     };
-    let is_shuffled = spec.random_shuffle || spec.shuffle_after_epoch;
+    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch;
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
@@ -110,7 +113,7 @@ impl Explanation {
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
         json!({
-            "path": self.spec.paths,
+            "path": self.spec.source.paths,
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,
@@ -133,8 +136,8 @@ impl Explanation {
 
     /// The caches, and how an epoch's chunks compare with them: what they take encoded isn't known without reading them.
     fn cache_json(&self) -> Value {
-        let (memory, disk) = (self.spec.cache_size, self.disk_limit);
-        if memory == 0 && self.spec.cache_dir.is_none() {
+        let (memory, disk) = (self.spec.resources.cache_size, self.disk_limit);
+        if memory == 0 && self.spec.resources.cache_dir.is_none() {
             return Value::Null;
         }
         let epoch: f64 = self.reads().arrays.iter().map(reads::ArrayReads::distinct_bytes).sum();
@@ -142,7 +145,7 @@ impl Explanation {
         json!({
             "memory": (memory > 0).then_some(memory),
             "disk": disk,
-            "directory": self.spec.cache_dir,
+            "directory": self.spec.resources.cache_dir,
             "epoch_bytes": epoch.round(),
             "memory_ratio": ratio((memory > 0).then_some(memory)),
             "disk_ratio": ratio(disk),

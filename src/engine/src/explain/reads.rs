@@ -169,7 +169,7 @@ pub(crate) fn reads_per_chunk(
         let early = sum(&reads, half, n);
         let times = |from: u64| (samples - looked_at) as f64 / (looked_at - from * batch) as f64;
         // Shuffled, chunks that were read come again, unless windows end before that could be seen.
-        let returns = spec.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
+        let returns = spec.order.random_shuffle && order.window().is_none_or(|(window, _)| window > looked_at / 2);
         for (a, (array, early)) in arrays.iter_mut().zip(&early).enumerate() {
             let all = super::chunks_in_reach(chunk_index, a).iter().map(|&n| n as f64).sum();
             let few = array.chunks - early.chunks < FEW && array.reads - early.reads < FEW;

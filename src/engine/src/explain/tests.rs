@@ -26,16 +26,15 @@ fn store(folder: &Path, steps: usize, chunk: usize) {
 }
 
 fn spec(folder: &Path, batch: usize) -> Spec {
-    Spec {
-        paths: vec![folder.to_str().unwrap().to_owned()],
-        dims: vec![DimKey::parse("0")],
-        batch_size: batch,
-        prefetch_queue_depth: Some(1),
-        host_memory_limit: Some(4 << 20),
-        io_threads: Some(2),
-        decode_threads: Some(2),
-        ..Spec::default()
-    }
+    Spec::default().with(|s| {
+        s.source.paths = vec![folder.to_str().unwrap().to_owned()];
+        s.samples.dims = vec![DimKey::parse("0")];
+        s.batch_size = batch;
+        s.resources.prefetch_queue_depth = Some(1);
+        s.resources.host_memory_limit = Some(4 << 20);
+        s.resources.io_threads = Some(2);
+        s.resources.decode_threads = Some(2);
+    })
 }
 
 /// Reads of chunks by a reader that has delivered `batches` and prepared no more than it may: one.
@@ -76,7 +75,11 @@ fn reads_are_those_of_a_reader() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         store(folder.path(), steps, chunk);
-        let spec = Spec { window: vec![window], step: vec![step], random_shuffle, ..spec(folder.path(), batch) };
+        let spec = spec(folder.path(), batch).with(|s| {
+            s.samples.window = vec![window];
+            s.samples.step = vec![step];
+            s.order.random_shuffle = random_shuffle;
+        });
         let opened = Opened::new(&spec).unwrap();
         let config = simulated(&spec, &opened.needs, &opened.order, &There::default()).unwrap();
         let reads = reads_per_chunk(&opened, &spec, &opened.order, config, Consumer::IsLate).unwrap();
@@ -131,7 +134,12 @@ fn read_in_an_epoch(spec: &Spec, batches: usize) -> f64 {
 /// and its opposite; a reader whose threads get the processor now and then is somewhere between.
 #[test]
 fn reads_are_nearly_those_of_a_reader_without_memory() {
-    let shuffled = |initial_fill| Spec { random_shuffle: true, initial_fill, ..Spec::default() };
+    let shuffled = |initial_fill| {
+        Spec::default().with(|s| {
+            s.order.random_shuffle = true;
+            s.order.initial_fill = initial_fill;
+        })
+    };
     let mut wrong = Vec::new();
     // Chunk, zstd, batch, chunks that there is more memory for than for one, the order and the windows.
     for (chunk, compressed, batch, more, how) in [
@@ -142,25 +150,56 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
         (24, true, 8, 6, shuffled(240)),
         (24, false, 8, 6, shuffled(120)),
         (4, true, 16, 40, shuffled(256)),
-        (8, true, 4, 12, Spec { window: vec![4], step: vec![1], ..shuffled(128) }),
-        (8, true, 4, 16, Spec { offsets: vec![0, 3], ..shuffled(240) }),
-        (8, true, 2, 5, Spec { prefetch_queue_depth: Some(2), ..shuffled(64) }),
+        (
+            8,
+            true,
+            4,
+            12,
+            shuffled(128).with(|s| {
+                s.samples.window = vec![4];
+                s.samples.step = vec![1];
+            }),
+        ),
+        (8, true, 4, 16, shuffled(240).with(|s| s.samples.offsets = vec![0, 3])),
+        (8, true, 2, 5, shuffled(64).with(|s| s.resources.prefetch_queue_depth = Some(2))),
         (8, true, 8, 30, shuffled(64)),
-        (24, true, 4, 4, Spec { window: vec![4], step: vec![1], offsets: vec![0, 60], ..Spec::default() }),
-        (8, true, 4, 12, Spec { io_threads: Some(1), decode_threads: Some(1), ..shuffled(240) }),
-        (8, true, 4, 12, Spec { prefetch_queue_depth: Some(1), ..shuffled(240) }),
+        (
+            24,
+            true,
+            4,
+            4,
+            Spec::default().with(|s| {
+                s.samples.window = vec![4];
+                s.samples.step = vec![1];
+                s.samples.offsets = vec![0, 60];
+            }),
+        ),
+        (
+            8,
+            true,
+            4,
+            12,
+            shuffled(240).with(|s| {
+                s.resources.io_threads = Some(1);
+                s.resources.decode_threads = Some(1);
+            }),
+        ),
+        (8, true, 4, 12, shuffled(240).with(|s| s.resources.prefetch_queue_depth = Some(1))),
         (8, true, 4, 40, shuffled(480)),
         // Hardly more than one chunk and one batch.
-        (60, true, 8, 0, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
-        (60, true, 8, 1, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
-        (60, true, 2, 2, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
-        (60, false, 2, 1, Spec { prefetch_queue_depth: Some(1), ..shuffled(480) }),
+        (60, true, 8, 0, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
+        (60, true, 8, 1, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
+        (60, true, 2, 2, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
+        (60, false, 2, 1, shuffled(480).with(|s| s.resources.prefetch_queue_depth = Some(1))),
     ] {
         let folder = tempfile::tempdir().unwrap();
         fields(folder.path(), 480, chunk, compressed);
-        let spec = Spec { paths: vec![folder.path().to_str().unwrap().to_owned()], batch_size: batch, ..how };
+        let spec = how.with(|s| {
+            s.source.paths = vec![folder.path().to_str().unwrap().to_owned()];
+            s.batch_size = batch;
+        });
         let smallest = explain(&spec).unwrap().memory.division.smallest.host;
-        let spec = Spec { host_memory_limit: Some(smallest + (more * chunk * 8192) as u64), ..spec };
+        let spec = spec.with(|s| s.resources.host_memory_limit = Some(smallest + (more * chunk * 8192) as u64));
         let e = explain(&spec).unwrap();
         let (reads, unhurried) = (e.reads().total().reads, e.unhurried.total().reads);
         let batches = e.reads().samples as usize / batch;
@@ -187,7 +226,7 @@ fn told(samples: u64, chunk: u64) -> (f64, f64) {
         "order": "C", "filters": null, "compressor": null,
     });
     std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
-    let e = explain(&Spec { host_memory_limit: None, ..spec(folder.path(), 1) }).unwrap();
+    let e = explain(&spec(folder.path(), 1).with(|s| s.resources.host_memory_limit = None)).unwrap();
     assert!(e.in_order.looked_at < samples);
     (e.in_order.total().chunks, e.in_order.total().reads)
 }
@@ -207,16 +246,19 @@ fn orders_are_explained_as_for_their_own_readers() {
     for (limit, window) in [(30_738 << 4, 1), (200_530 << 4, 1), (60_000 << 4, 3)] {
         let folder = tempfile::tempdir().unwrap();
         fields(folder.path(), 400, 24, true);
-        let base = Spec {
-            paths: vec![folder.path().to_str().unwrap().to_owned()],
-            batch_size: 4,
-            window: vec![window],
-            prefetch_queue_depth: Some(1),
-            initial_fill: 1 << 30,
-            ..Spec::default()
-        };
+        let base = Spec::default().with(|s| {
+            s.source.paths = vec![folder.path().to_str().unwrap().to_owned()];
+            s.batch_size = 4;
+            s.samples.window = vec![window];
+            s.resources.prefetch_queue_depth = Some(1);
+            s.order.initial_fill = 1 << 30;
+        });
         let told = |random_shuffle| {
-            let e = explain(&Spec { random_shuffle, host_memory_limit: Some(limit), ..base.clone() }).unwrap();
+            let e = explain(&base.clone().with(|s| {
+                s.order.random_shuffle = random_shuffle;
+                s.resources.host_memory_limit = Some(limit);
+            }))
+            .unwrap();
             (e.in_order.total(), e.shuffled.total())
         };
         assert_eq!(told(false), told(true));
@@ -241,7 +283,7 @@ fn shards_with_codecs_that_always_shrink() {
         }}],
     });
     std::fs::write(folder.path().join("zarr.json"), metadata.to_string()).unwrap();
-    let e = explain(&Spec { host_memory_limit: None, ..spec(folder.path(), 16) }).unwrap();
+    let e = explain(&spec(folder.path(), 16).with(|s| s.resources.host_memory_limit = None)).unwrap();
     assert_eq!(e.in_order.total().per_chunk(), 1.0);
 }
 
@@ -260,7 +302,7 @@ fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
     // Samples that share a chunk come from one window, unless the whole epoch is one.
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((1.0..1.02).contains(&shuffled), "{shuffled}");
-    let whole = Spec { initial_fill: 1 << 40, ..spec(folder.path(), 16) };
+    let whole = spec(folder.path(), 16).with(|s| s.order.initial_fill = 1 << 40);
     let e = explain(&whole).unwrap().to_json();
     let shuffled = e["reads"]["shuffled"]["reads_per_chunk"].as_f64().unwrap();
     assert!((7.9..=8.0).contains(&shuffled), "each of eight samples needs its own read: {shuffled}");
@@ -280,7 +322,7 @@ fn an_epoch_with_many_samples_is_judged_by_its_beginning() {
         let attributes = format!(r#"{{"_ARRAY_DIMENSIONS": {dims}}}"#);
         std::fs::write(group.path().join(name).join(".zattrs"), attributes).unwrap();
     }
-    let spec = Spec { arrays: vec!["a".into(), "m".into()], ..spec(group.path(), 16) };
+    let spec = spec(group.path(), 16).with(|s| s.source.arrays = vec!["a".into(), "m".into()]);
     let e = explain(&spec).unwrap().to_json();
     assert_eq!(e["arrays"][1]["reads_per_chunk"], serde_json::json!({"in_order": 1.0, "shuffled": 1.0}));
     assert_eq!(e["arrays"][1]["chunks_per_sample"], 4.0);
@@ -292,18 +334,25 @@ fn a_limit_that_is_too_small_is_explained() {
     store(folder.path(), 24, 4);
     for device in [Device::Cpu, Device::Gpu(0)] {
         let (host_memory_limit, device_memory_limit) = (Some(1), Some(1));
-        let tiny = Spec { device, host_memory_limit, device_memory_limit, ..spec(folder.path(), 2) };
+        let tiny = spec(folder.path(), 2).with(|s| {
+            s.device = device;
+            s.resources.host_memory_limit = host_memory_limit;
+            s.resources.device_memory_limit = device_memory_limit;
+        });
         let e = explain(&tiny).unwrap();
         let refused = e.memory.refused().unwrap();
         assert!(refused.contains("memory_limit"), "{refused}");
         let (host, device) = (e.memory.division.smallest.host, e.memory.division.smallest.device);
         // The smallest ones are accepted, and one byte less isn't.
-        let good = Spec { host_memory_limit: Some(host), device_memory_limit: Some(device), ..tiny };
+        let good = tiny.with(|s| {
+            s.resources.host_memory_limit = Some(host);
+            s.resources.device_memory_limit = Some(device);
+        });
         assert!(explain(&good).unwrap().memory.refused().is_none());
-        let less = Spec { host_memory_limit: Some(host - 1), ..good.clone() };
+        let less = good.clone().with(|s| s.resources.host_memory_limit = Some(host - 1));
         assert!(explain(&less).unwrap().memory.refused().is_some());
         if good.device != Device::Cpu {
-            let less = Spec { device_memory_limit: Some(device - 1), ..good };
+            let less = good.with(|s| s.resources.device_memory_limit = Some(device - 1));
             assert!(explain(&less).unwrap().memory.refused().is_some());
         }
     }
@@ -318,14 +367,15 @@ fn the_cpu_decodes_where_device_memory_is_short() {
         "filters": null, "compressor": {"id": "zstd", "level": 1},
     });
     std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
-    let spec = |device_memory_limit, decode_device| Spec {
-        paths: vec![folder.path().to_str().unwrap().to_owned()],
-        batch_size: 16,
-        device: Device::Gpu(0),
-        decode_threads: Some(16),
-        device_memory_limit,
-        decode_device,
-        ..Spec::default()
+    let spec = |device_memory_limit, decode_device| {
+        Spec::default().with(|s| {
+            s.source.paths = vec![folder.path().to_str().unwrap().to_owned()];
+            s.batch_size = 16;
+            s.device = Device::Gpu(0);
+            s.resources.decode_threads = Some(16);
+            s.resources.device_memory_limit = device_memory_limit;
+            s.resources.decode_device = decode_device;
+        })
     };
     let told = |limit, decode_device| {
         let e = explain(&spec(limit, decode_device)).unwrap().to_json();
@@ -367,14 +417,13 @@ fn memory_that_the_machine_lacks_is_told() {
     std::fs::write(folder.path().join(".zarray"), metadata.to_string()).unwrap();
     let paths = vec![folder.path().to_str().unwrap().to_owned()];
     for device in [Device::Cpu, Device::Gpu(0)] {
-        let spec = Spec {
-            paths: paths.clone(),
-            device,
-            device_memory_limit: Some(500 * GIB),
-            io_threads: Some(2),
-            decode_threads: Some(2),
-            ..Spec::default()
-        };
+        let spec = Spec::default().with(|s| {
+            s.source.paths = paths.clone();
+            s.device = device;
+            s.resources.device_memory_limit = Some(500 * GIB);
+            s.resources.io_threads = Some(2);
+            s.resources.decode_threads = Some(2);
+        });
         let smallest = told_on(&spec, 1000 * GIB, 1000 * GIB)["memory"]["smallest_host_memory_limit"].as_u64().unwrap();
         let told = told_on(&spec, smallest - 1, GIB);
         let why = told["memory"]["refused"].as_str().unwrap();
@@ -392,7 +441,10 @@ fn memory_that_the_machine_lacks_is_told() {
         let told = told_on(&spec, 100 * smallest, 2 * GIB);
         let advice = told["advice"][0].as_str().unwrap();
         assert!(told["memory"]["refused"].is_null() && advice.contains("2.0 GiB are available now"), "{told}");
-        let more = Spec { host_memory_limit: Some(1 << 50), cache_size: 7 * GIB, ..spec.clone() };
+        let more = spec.clone().with(|s| {
+            s.resources.host_memory_limit = Some(1 << 50);
+            s.resources.cache_size = 7 * GIB;
+        });
         let told = told_on(&more, 800 * GIB, 700 * GIB);
         assert_eq!(told["memory"]["host_memory_limit"], 700 * GIB);
         let advice = [0, 1].map(|i| told["advice"][i].as_str().unwrap());

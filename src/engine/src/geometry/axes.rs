@@ -101,11 +101,11 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
 /// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
 pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
-    if spec.dims.is_empty() {
+    if spec.samples.dims.is_empty() {
         return Ok(reference.dims.first().cloned().into_iter().collect());
     }
     let mut names = Vec::new();
-    for key in &spec.dims {
+    for key in &spec.samples.dims {
         let name = resolve(key, "dims", arrays)?;
         if names.contains(&name) {
             return Err(Error::value(format!("dims: dimension \"{name}\" is named twice")));
@@ -117,17 +117,17 @@ pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Stri
 
 pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &[String]) -> Result<Vec<Axis>> {
     let per_axis: [(&str, &Vec<i64>); 5] = [
-        ("window", &spec.window),
-        ("step", &spec.step),
-        ("stride", &spec.stride),
-        ("roi_start", &spec.roi_start),
-        ("roi_end", &spec.roi_end),
+        ("window", &spec.samples.window),
+        ("step", &spec.samples.step),
+        ("stride", &spec.samples.stride),
+        ("roi_start", &spec.samples.roi_start),
+        ("roi_end", &spec.samples.roi_end),
     ];
     if names.is_empty() {
         let others = [
-            ("offsets", spec.offsets.iter().all(|&o| o == 0)),
-            ("breaks", spec.breaks.is_empty()),
-            ("random_crop", spec.random_crop.is_empty()),
+            ("offsets", spec.samples.offsets.iter().all(|&o| o == 0)),
+            ("breaks", spec.samples.breaks.is_empty()),
+            ("random_crop", spec.samples.random_crop.is_empty()),
         ];
         let unused = per_axis.map(|(what, values)| (what, values.is_empty())).into_iter().chain(others);
         return match unused.into_iter().find(|(_, unused)| !unused) {
@@ -148,7 +148,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         }
     }
     let mut random: Vec<String> = Vec::new();
-    for key in &spec.random_crop {
+    for key in &spec.samples.random_crop {
         let name = resolve(key, "random_crop", arrays)?;
         if !names.contains(&name) {
             return Err(Error::value(format!(
@@ -171,8 +171,8 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
 /// The breaks along the first of `dims`, sorted: those that were asked for, and the borders between stores unless samples
 /// may cross them.
 fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>> {
-    let mut breaks = Vec::with_capacity(spec.breaks.len());
-    for &b in &spec.breaks {
+    let mut breaks = Vec::with_capacity(spec.samples.breaks.len());
+    for &b in &spec.samples.breaks {
         let at = if b < 0 { b + len } else { b };
         if at <= 0 || at >= len {
             return Err(Error::value(format!(
@@ -183,7 +183,7 @@ fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>>
         }
         breaks.push(at);
     }
-    if !spec.cross_stores {
+    if !spec.samples.cross_stores {
         for view in views {
             let Some((d, starts)) = &view.joined else { continue };
             match view.dims[*d].picked(0) {
@@ -219,8 +219,8 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         }
         Ok(at)
     };
-    let roi_start = bound("roi_start", entry(&spec.roi_start, 0))?;
-    let roi_end = bound("roi_end", entry(&spec.roi_end, len))?;
+    let roi_start = bound("roi_start", entry(&spec.samples.roi_start, 0))?;
+    let roi_end = bound("roi_end", entry(&spec.samples.roi_end, len))?;
     if roi_end <= roi_start {
         return Err(Error::value(format!(
             "roi_start, roi_end: along \"{name}\" the region of interest [{roi_start}, {roi_end}) is empty, so the store holds no sample"
@@ -232,13 +232,13 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         }
         Ok(value)
     };
-    let (window, dropped) = match entry(&spec.window, 0) {
+    let (window, dropped) = match entry(&spec.samples.window, 0) {
         0 => (1, true),
         -1 => (roi_end - roi_start, false),
         w => (limit("window", w, 1)?, false),
     };
-    let stride = limit("stride", entry(&spec.stride, 1), 1)?;
-    let step = match entry(&spec.step, if random { 0 } else { window }) {
+    let stride = limit("stride", entry(&spec.samples.stride, 1), 1)?;
+    let step = match entry(&spec.samples.step, if random { 0 } else { window }) {
         0 if random => 1,
         step if random => {
             return Err(Error::value(format!(
@@ -247,10 +247,10 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
             )));
         }
         // Some windows are longer than any useful step.
-        step if spec.step.is_empty() => step,
+        step if spec.samples.step.is_empty() => step,
         step => limit("step", step, 1)?,
     };
-    let offsets: &[i64] = if i == 0 { &spec.offsets } else { &[] };
+    let offsets: &[i64] = if i == 0 { &spec.samples.offsets } else { &[] };
     let least = offsets.iter().copied().min().unwrap_or(0);
     let most = offsets.iter().copied().max().unwrap_or(0);
     if least < -(1 << 40) || most > 1 << 40 {
@@ -273,7 +273,7 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         _ if least == most => format!(", offset {least}"),
         _ => format!(", offsets from {least} to {most}"),
     };
-    let starts = match spec.out_of_bounds_policy {
+    let starts = match spec.samples.out_of_bounds_policy {
         OutOfBounds::Pad if !random => grid,
         OutOfBounds::Pad if fitting.count() == 0 => Starts::grid(roi_start, 1, 1),
         OutOfBounds::Error if !random => {

@@ -87,7 +87,7 @@ pub struct Norm {
 /// The whole of it.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// The dimensions that samples are cut along, as in `spec.dims`.
+    /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
     /// Samples in an epoch.
     pub samples: u64,
@@ -122,7 +122,7 @@ impl Geometry {
             .filter(|&n| n < 1 << 62)
             .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.seed_of_order() })
+        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
     }
 
     /// The start of a sample along each axis.
@@ -147,12 +147,12 @@ impl Geometry {
 /// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions they share.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
     let picks = picked::by_name(spec, arrays)?;
-    if axis_names.is_empty() && spec.paths.len() > 1 {
+    if axis_names.is_empty() && spec.source.paths.len() > 1 {
         return Err(Error::value(format!(
             "path: expected one store, since array '{}' has no dimension along which {} could be joined; read them with a \
              reader each",
             arrays[0].name,
-            spec.paths.len()
+            spec.source.paths.len()
         )));
     }
     let mut lengths: Vec<(String, u64, String)> = Vec::new();
@@ -181,7 +181,7 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
                 return Err(Error::value(format!(
                     "path: array '{}' has length {} along \"{name}\" in {} and {} in {}; stores are joined along \"{}\" \
                      and must agree on everything else",
-                    array.name, stored[0], spec.paths[0], stored[p], spec.paths[p], axis_names[0]
+                    array.name, stored[0], spec.source.paths[0], stored[p], spec.source.paths[p], axis_names[0]
                 )));
             }
             if let Some(len) = stored.iter().find(|&&len| len > i64::MAX as u64 / 4) {
@@ -190,7 +190,8 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
                     array.name
                 )));
             }
-            let pick = lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.paths)).transpose()?;
+            let pick =
+                lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
             let len = pick.as_ref().map_or(stored[0], Picked::len);
             match lengths.iter().find(|(n, ..)| n == name) {
                 Some((_, other, of)) if *other != len => {

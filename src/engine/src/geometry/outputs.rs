@@ -43,13 +43,13 @@ struct GridDim<'a> {
 }
 
 pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis]) -> Result<Built> {
-    let offsets: &[i64] = if spec.offsets.is_empty() { &[0] } else { &spec.offsets };
-    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+    let offsets: &[i64] = if spec.samples.offsets.is_empty() { &[0] } else { &spec.samples.offsets };
+    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
         if let Some(v) = values.iter().find(|v| !v.is_finite() || (what == "stddev" && **v == 0.0)) {
             return Err(Error::value(format!("{what}: expected finite numbers other than a stddev of 0, found {v}")));
         }
     }
-    let mut built = if spec.stack_arrays {
+    let mut built = if spec.samples.stack_arrays {
         stacked(spec, arrays, views, axes, offsets)?
     } else {
         separate(spec, arrays, views, axes, offsets)?
@@ -63,7 +63,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
             )));
         }
     }
-    if spec.return_index {
+    if spec.samples.return_index {
         let shape = vec![axes.len() as i64];
         built.0.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
     }
@@ -80,8 +80,8 @@ fn kept(view: &View, axes: &[Axis], d: usize) -> Option<u64> {
 }
 
 fn output_dtype(spec: &Spec, array: &ArrayShape) -> DType {
-    let normalised = !spec.mean.is_empty() || !spec.stddev.is_empty();
-    spec.dtype.unwrap_or(if normalised { DType::F32 } else { array.values })
+    let normalised = !spec.values.mean.is_empty() || !spec.values.stddev.is_empty();
+    spec.values.dtype.unwrap_or(if normalised { DType::F32 } else { array.values })
 }
 
 /// Row-major strides of a shape.
@@ -103,13 +103,13 @@ fn one_of(values: &[f64], i: usize, default: f64) -> f64 {
 }
 
 fn norm_of(spec: &Spec, array: usize, dtype: DType, mean_at: usize, stddev_at: usize) -> Norm {
-    let asked = !spec.mean.is_empty() || !spec.stddev.is_empty();
-    let pair = (one_of(&spec.mean, mean_at, 0.0), one_of(&spec.stddev, stddev_at, 1.0));
+    let asked = !spec.values.mean.is_empty() || !spec.values.stddev.is_empty();
+    let pair = (one_of(&spec.values.mean, mean_at, 0.0), one_of(&spec.values.stddev, stddev_at, 1.0));
     Norm { array, mean_stddev: asked.then_some(pair), dtype }
 }
 
 fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
-    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
         if values.len() > 1 && values.len() != arrays.len() {
             return Err(Error::value(format!(
                 "{what}: expected one value, or one for each of the {} arrays, found {}",
@@ -193,7 +193,7 @@ fn channels_of(
 
 /// Checks that there is one mean and deviation for all, or one for each array or channel.
 fn check_lengths(spec: &Spec, arrays: usize, channels: u64) -> Result<()> {
-    for (what, values) in [("mean", &spec.mean), ("stddev", &spec.stddev)] {
+    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
         if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays {
             return Err(Error::value(format!(
                 "{what}: expected one value, one for each of the {arrays} arrays, or one for each of the {channels} channels, \
@@ -224,7 +224,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
     check_lengths(spec, arrays.len(), channels)?;
     let per_channel = |values: &[f64]| values.len() > 1 && values.len() as u64 == channels;
-    let by_channel = per_channel(&spec.mean) || per_channel(&spec.stddev);
+    let by_channel = per_channel(&spec.values.mean) || per_channel(&spec.values.stddev);
 
     let (mut norms, mut parts) = (Vec::new(), Vec::new());
     let mut first_channel = 0u64;
@@ -248,7 +248,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         for c in 0..if split { *count } else { 1 } {
             let at = (first_channel + c) as usize;
             let index = |values: &[f64]| if per_channel(values) { at } else { a };
-            norms.push(norm_of(spec, a, dtype, index(&spec.mean), index(&spec.stddev)));
+            norms.push(norm_of(spec, a, dtype, index(&spec.values.mean), index(&spec.values.stddev)));
         }
         let channels =
             split.then(|| Channels { dims: dims.iter().zip(&weights).map(|(&d, &w)| (d, w as u64)).collect() });

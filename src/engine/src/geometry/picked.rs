@@ -73,7 +73,7 @@ impl Picked {
 pub(super) fn by_name<'a>(spec: &'a Spec, arrays: &[ArrayShape]) -> Result<HashMap<String, &'a [Vec<i64>]>> {
     let stores = arrays[0].parts.len();
     let mut picks = HashMap::new();
-    for pick in &spec.pick {
+    for pick in &spec.source.pick {
         let name = resolve(&pick.dim, "pick", arrays)?;
         if pick.indices.first().is_none_or(Vec::is_empty) {
             return Err(Error::value(format!("pick: dimension \"{name}\" has no index; give at least one")));

@@ -28,7 +28,10 @@ fn shapes(g: &Geometry) -> Vec<Vec<i64>> {
 
 #[test]
 fn separate_outputs_of_era5() {
-    let spec = Spec { offsets: vec![0, 1], return_index: true, ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.samples.offsets = vec![0, 1];
+        s.samples.return_index = true;
+    });
     let g = Geometry::new(&spec, &era5()).unwrap();
     let group = [vec![7, 9], vec![5, 7, 9], vec![7, 9], vec![]];
     assert_eq!(shapes(&g), [&group[..], &group[..], &[vec![1]]].concat());
@@ -40,7 +43,10 @@ fn separate_outputs_of_era5() {
 #[test]
 fn stacked_channels_of_era5() {
     let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, -1, 2]] }];
-    let spec = Spec { stack_arrays: true, pick, ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.samples.stack_arrays = true;
+        s.source.pick = pick;
+    });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[6, 7, 9]]);
     assert_eq!(g.outputs[0].layout, "CHW");
@@ -53,7 +59,12 @@ fn stacked_channels_of_era5() {
 #[test]
 fn tiles_keep_levels_as_channels() {
     let dims = ["time", "lat", "lon"].map(|d| DimKey::Name(d.into())).to_vec();
-    let spec = Spec { stack_arrays: true, dims, window: vec![2, 4, 4], step: vec![1, 3, 4], ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.samples.stack_arrays = true;
+        s.samples.dims = dims;
+        s.samples.window = vec![2, 4, 4];
+        s.samples.step = vec![1, 3, 4];
+    });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[8, 2, 4, 4]]);
     assert_eq!(g.samples, 9 * 2 * 2);
@@ -64,14 +75,19 @@ fn tiles_keep_levels_as_channels() {
 #[test]
 fn normalised_per_channel_or_array() {
     let pick = vec![Pick { dim: DimKey::Name("level".into()), indices: vec![vec![0, 1]] }];
-    let spec = Spec { stack_arrays: true, pick, mean: vec![1., 2., 3., 4., 5.], stddev: vec![2.], ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.samples.stack_arrays = true;
+        s.source.pick = pick;
+        s.values.mean = vec![1., 2., 3., 4., 5.];
+        s.values.stddev = vec![2.];
+    });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.norms.iter().map(|n| n.mean_stddev.unwrap().0).collect::<Vec<_>>(), [1., 2., 3., 4., 5.]);
     assert_eq!(g.placements[1].channels, Some(Channels { dims: vec![(1, 1)] }));
     assert_eq!(g.placements[2].norm, 3);
-    let spec = Spec { mean: vec![1., 2., 3., 4.], ..spec };
+    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3., 4.]);
     assert_eq!(Geometry::new(&spec, &era5()).unwrap().norms.len(), 4);
-    let spec = Spec { mean: vec![1., 2., 3.], ..spec };
+    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3.]);
     assert!(Geometry::new(&spec, &era5()).unwrap_err().message().contains("5 channels"));
 }
 
@@ -79,14 +95,13 @@ fn normalised_per_channel_or_array() {
 fn windows_and_policies() {
     let a = [array("a", &[("t", 10)])];
     let with = |window: i64, step: i64, stride: i64, offsets: &[i64], policy| {
-        let spec = Spec {
-            window: vec![window],
-            step: vec![step],
-            stride: vec![stride],
-            offsets: offsets.to_vec(),
-            out_of_bounds_policy: policy,
-            ..Spec::default()
-        };
+        let spec = Spec::default().with(|s| {
+            s.samples.window = vec![window];
+            s.samples.step = vec![step];
+            s.samples.stride = vec![stride];
+            s.samples.offsets = offsets.to_vec();
+            s.samples.out_of_bounds_policy = policy;
+        });
         Geometry::new(&spec, &a).map(|g| (g.axes[0].starts.at(0), g.axes[0].count()))
     };
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Drop).unwrap(), (0, 3));
@@ -107,7 +122,7 @@ fn windows_and_policies() {
 fn stores_are_joined() {
     let mut a = array("a", &[("t", 10), ("x", 3)]);
     a.parts.push(vec![4, 3]);
-    let spec = Spec { paths: vec!["p".into(), "q".into()], ..Spec::default() };
+    let spec = Spec::default().with(|s| s.source.paths = vec!["p".into(), "q".into()]);
     let g = Geometry::new(&spec, &[a.clone()]).unwrap();
     assert_eq!(g.samples, 14);
     assert_eq!(g.views[0].joined, Some((0, vec![0, 10, 14])));
@@ -124,7 +139,13 @@ fn stores_have_indices_of_their_own() {
     let arrays = [a, constant];
     let of = |pick: &[&str]| {
         let pick = pick.iter().map(|text| Pick::parse(text).unwrap()).collect();
-        Geometry::new(&Spec { paths: vec!["p".into(), "q".into()], pick, ..Spec::default() }, &arrays)
+        Geometry::new(
+            &Spec::default().with(|s| {
+                s.source.paths = vec!["p".into(), "q".into()];
+                s.source.pick = pick;
+            }),
+            &arrays,
+        )
     };
     let g = of(&["level=2,0|4,-1"]).unwrap();
     assert_eq!(shapes(&g), [vec![2], vec![2]]);
@@ -161,12 +182,22 @@ fn unclear_names_are_addressed_by_position() {
     a.unclear = Some(Unclear { names: vec!["x".into()], stored: "dimension_names [\"x\",\"x\"]".into() });
     let arrays = [a, array("b", &[("x", 3)])];
     let one = |key: &str| vec![DimKey::parse(key)];
-    let g = Geometry::new(&Spec { dims: one("1"), window: vec![2], ..Spec::default() }, &arrays).unwrap();
+    let g = Geometry::new(
+        &Spec::default().with(|s| {
+            s.samples.dims = one("1");
+            s.samples.window = vec![2];
+        }),
+        &arrays,
+    )
+    .unwrap();
     assert_eq!((g.samples, shapes(&g)), (3, vec![vec![4, 2], vec![3]]));
     for spec in [
-        Spec { dims: one("x"), ..Spec::default() },
-        Spec { dims: one("0"), random_crop: one("x"), ..Spec::default() },
-        Spec { pick: vec![Pick::parse("x=0").unwrap()], ..Spec::default() },
+        Spec::default().with(|s| s.samples.dims = one("x")),
+        Spec::default().with(|s| {
+            s.samples.dims = one("0");
+            s.samples.random_crop = one("x");
+        }),
+        Spec::default().with(|s| s.source.pick = vec![Pick::parse("x=0").unwrap()]),
     ] {
         let e = Geometry::new(&spec, &arrays).unwrap_err();
         assert!(e.message().contains("\"x\", and array 'a' has dimension_names [\"x\",\"x\"]"), "{e}");
@@ -176,13 +207,13 @@ fn unclear_names_are_addressed_by_position() {
 #[test]
 fn wrong_names_are_listed() {
     let of = |spec: Spec| Geometry::new(&spec, &era5()).unwrap_err();
-    let e = of(Spec { dims: vec![DimKey::Name("tyme".into())], ..Spec::default() });
+    let e = of(Spec::default().with(|s| s.samples.dims = vec![DimKey::Name("tyme".into())]));
     assert!(e.message().contains("time, lat, lon, level") && e.kind() == ErrorKind::Value, "{e}");
-    let e = of(Spec { dims: vec![DimKey::Index(4)], ..Spec::default() });
+    let e = of(Spec::default().with(|s| s.samples.dims = vec![DimKey::Index(4)]));
     assert!(e.message().contains("4 dimensions"), "{e}");
-    let e = of(Spec { pick: vec![Pick::parse("level=5").unwrap()], ..Spec::default() });
+    let e = of(Spec::default().with(|s| s.source.pick = vec![Pick::parse("level=5").unwrap()]));
     assert!(e.kind() == ErrorKind::Index && e.message().contains("length 5"), "{e}");
-    let e = of(Spec { window: vec![1, 2], ..Spec::default() });
+    let e = of(Spec::default().with(|s| s.samples.window = vec![1, 2]));
     assert!(e.message().contains("one value for each"), "{e}");
 }
 
@@ -190,10 +221,10 @@ fn wrong_names_are_listed() {
 fn stacks_need_one_type() {
     let mut arrays = era5();
     arrays[3].values = DType::I64;
-    let spec = Spec { stack_arrays: true, ..Spec::default() };
+    let spec = Spec::default().with(|s| s.samples.stack_arrays = true);
     let e = Geometry::new(&spec, &arrays).unwrap_err();
     assert!(e.kind() == ErrorKind::Type && e.message().contains("dtype="), "{e}");
-    assert!(Geometry::new(&Spec { dtype: Some(DType::F32), ..spec }, &arrays).is_ok());
+    assert!(Geometry::new(&spec.with(|s| s.values.dtype = Some(DType::F32)), &arrays).is_ok());
 }
 
 /// The starts along the first axis of a dimension of 20.
@@ -204,32 +235,47 @@ fn starts(spec: Spec) -> Result<Vec<i64>> {
 
 #[test]
 fn windows_keep_to_their_side_of_a_break() {
-    let spec = |policy| Spec { window: vec![3], breaks: vec![-12, 3], out_of_bounds_policy: policy, ..Spec::default() };
+    let spec = |policy| {
+        Spec::default().with(|s| {
+            s.samples.window = vec![3];
+            s.samples.breaks = vec![-12, 3];
+            s.samples.out_of_bounds_policy = policy;
+        })
+    };
     assert_eq!(starts(spec(OutOfBounds::Drop)).unwrap(), [0, 3, 9, 12, 15], "[6, 9) crosses 8");
     assert_eq!(starts(spec(OutOfBounds::Pad)).unwrap(), [0, 3, 6, 9, 12, 15, 18]);
     assert!(starts(spec(OutOfBounds::Error)).unwrap_err().message().contains("cross a break"));
-    let tiles = Spec { window: vec![4], ..spec(OutOfBounds::Error) };
-    assert_eq!(starts(Spec { breaks: vec![8, 16], ..tiles }).unwrap(), [0, 4, 8, 12, 16]);
-    let offsets = Spec { window: vec![1], offsets: vec![-1, 1], breaks: vec![8], ..Spec::default() };
+    let tiles = spec(OutOfBounds::Error).with(|s| s.samples.window = vec![4]);
+    assert_eq!(starts(tiles.with(|s| s.samples.breaks = vec![8, 16])).unwrap(), [0, 4, 8, 12, 16]);
+    let offsets = Spec::default().with(|s| {
+        s.samples.window = vec![1];
+        s.samples.offsets = vec![-1, 1];
+        s.samples.breaks = vec![8];
+    });
     assert_eq!(starts(offsets).unwrap(), [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]);
     for bad in [0, 20, -20, 25] {
-        let e = starts(Spec { breaks: vec![bad], ..Spec::default() }).unwrap_err();
+        let e = starts(Spec::default().with(|s| s.samples.breaks = vec![bad])).unwrap_err();
         assert!(e.message().contains("breaks") && e.message().contains(&bad.to_string()), "{e}");
     }
-    let e = starts(Spec { breaks: vec![10], window: vec![11], ..Spec::default() }).unwrap_err();
+    let e = starts(Spec::default().with(|s| {
+        s.samples.breaks = vec![10];
+        s.samples.window = vec![11];
+    }))
+    .unwrap_err();
     assert!(e.message().contains("without a break"), "{e}");
 }
 
 #[test]
 fn only_windows_that_are_read_count() {
-    let spec = |offsets: &[i64], policy| Spec {
-        window: vec![3],
-        step: vec![2],
-        offsets: offsets.to_vec(),
-        roi_start: vec![1],
-        roi_end: vec![16],
-        out_of_bounds_policy: policy,
-        ..Spec::default()
+    let spec = |offsets: &[i64], policy| {
+        Spec::default().with(|s| {
+            s.samples.window = vec![3];
+            s.samples.step = vec![2];
+            s.samples.offsets = offsets.to_vec();
+            s.samples.roi_start = vec![1];
+            s.samples.roi_end = vec![16];
+            s.samples.out_of_bounds_policy = policy;
+        })
     };
     let grid = [1, 3, 5, 7, 9, 11, 13, 15];
     for offsets in [&[0][..], &[-4], &[4], &[-9, -7], &[2, 5], &[-1, 3]] {
@@ -239,7 +285,12 @@ fn only_windows_that_are_read_count() {
         assert_eq!(starts(spec(offsets, OutOfBounds::Drop)).unwrap(), expected, "{offsets:?}");
     }
     // With breaks: all windows on one side of each, whichever side the start is on.
-    let with = |offsets: &[i64], policy| Spec { breaks: vec![8], step: vec![1], ..spec(offsets, policy) };
+    let with = |offsets: &[i64], policy| {
+        spec(offsets, policy).with(|s| {
+            s.samples.breaks = vec![8];
+            s.samples.step = vec![1];
+        })
+    };
     assert_eq!(starts(with(&[-5], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 10, 13, 14, 15]);
     assert_eq!(starts(with(&[-5, -4], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 13, 14, 15]);
     // A sample that "drop" keeps is read whole under "pad" too; of others, what lies on the side of their start.
@@ -251,33 +302,48 @@ fn only_windows_that_are_read_count() {
 #[test]
 fn arrays_without_dimensions_are_one_sample() {
     let arrays = [array("a", &[]), array("b", &[])];
-    let spec = Spec { paths: vec!["p".into()], offsets: vec![0, 0], return_index: true, ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.source.paths = vec!["p".into()];
+        s.samples.offsets = vec![0, 0];
+        s.samples.return_index = true;
+    });
     let g = Geometry::new(&spec, &arrays).unwrap();
     assert_eq!((g.samples, g.axes.len()), (1, 0));
     assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
     assert_eq!(g.start(Sample { epoch: 3, index: 0 }), [0; 0]);
-    let g = Geometry::new(&Spec { stack_arrays: true, offsets: Vec::new(), ..spec.clone() }, &arrays).unwrap();
+    let g = Geometry::new(
+        &spec.clone().with(|s| {
+            s.samples.stack_arrays = true;
+            s.samples.offsets = Vec::new();
+        }),
+        &arrays,
+    )
+    .unwrap();
     assert_eq!((shapes(&g), &*g.outputs[0].layout), (vec![vec![2], vec![0]], "C"));
     let of = |spec: Spec| Geometry::new(&spec, &arrays).unwrap_err().message().to_owned();
     for (what, spec) in [
-        ("window", Spec { window: vec![0], ..spec.clone() }),
-        ("roi_end", Spec { roi_end: vec![1], ..spec.clone() }),
-        ("offsets", Spec { offsets: vec![0, 1], ..spec.clone() }),
-        ("breaks", Spec { breaks: vec![1], ..spec.clone() }),
-        ("random_crop", Spec { random_crop: vec![DimKey::Index(0)], ..spec.clone() }),
+        ("window", spec.clone().with(|s| s.samples.window = vec![0])),
+        ("roi_end", spec.clone().with(|s| s.samples.roi_end = vec![1])),
+        ("offsets", spec.clone().with(|s| s.samples.offsets = vec![0, 1])),
+        ("breaks", spec.clone().with(|s| s.samples.breaks = vec![1])),
+        ("random_crop", spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Index(0)])),
     ] {
         let message = of(spec);
         assert!(message.starts_with(&format!("{what}: expected an array with dimensions")), "{message}");
     }
-    assert!(of(Spec { dims: vec![DimKey::Index(0)], ..spec.clone() }).contains("has 0 dimensions"));
-    assert!(of(Spec { paths: vec!["p".into(), "q".into()], ..spec }).contains("expected one store"));
+    assert!(of(spec.clone().with(|s| s.samples.dims = vec![DimKey::Index(0)])).contains("has 0 dimensions"));
+    assert!(of(spec.with(|s| s.source.paths = vec!["p".into(), "q".into()])).contains("expected one store"));
 }
 
 #[test]
 fn a_million_breaks_are_found_quickly() {
     let a = array("a", &[("t", 1 << 40)]);
     let breaks: Vec<i64> = (1..1_000_000).map(|i| i << 20).collect();
-    let spec = Spec { window: vec![3], step: vec![1], breaks, ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.samples.window = vec![3];
+        s.samples.step = vec![1];
+        s.samples.breaks = breaks;
+    });
     let g = Geometry::new(&spec, &[a]).unwrap();
     assert_eq!(g.samples, (1 << 40) - 2 * 1_000_000);
     assert_eq!(g.start(Sample { epoch: 0, index: (1 << 20) - 2 }), [1 << 20]);
@@ -288,26 +354,29 @@ fn a_million_breaks_are_found_quickly() {
 fn borders_between_stores_are_breaks_if_asked_for() {
     let mut a = array("a", &[("t", 10)]);
     a.parts.push(vec![4]);
-    let spec = Spec { paths: vec!["p".into(), "q".into()], window: vec![2], step: vec![1], ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.source.paths = vec!["p".into(), "q".into()];
+        s.samples.window = vec![2];
+        s.samples.step = vec![1];
+    });
     let of = |spec: &Spec| Geometry::new(spec, &[a.clone()]).unwrap();
     assert_eq!(of(&spec).samples, 13);
-    let spec = Spec { cross_stores: false, ..spec };
+    let spec = spec.with(|s| s.samples.cross_stores = false);
     assert_eq!(of(&spec).axes[0].bounds, [0, 10, 14]);
     assert_eq!(of(&spec).samples, 12);
     let pick = vec![Pick { dim: DimKey::Name("t".into()), indices: vec![vec![0, 12, 13, 5, 6]] }];
-    assert_eq!(of(&Spec { pick, ..spec }).axes[0].bounds, [0, 1, 3, 5]);
+    assert_eq!(of(&spec.with(|s| s.source.pick = pick)).axes[0].bounds, [0, 1, 3, 5]);
 }
 
 #[test]
 fn random_crops_are_drawn_from_all_places_that_fit() {
     let dims = ["time", "lat", "lon"].map(|d| DimKey::Name(d.into())).to_vec();
-    let spec = Spec {
-        dims,
-        window: vec![1, 4, 3],
-        random_crop: vec![DimKey::Name("lat".into()), DimKey::Index(-1)],
-        roi_start: vec![0, 1, 0],
-        ..Spec::default()
-    };
+    let spec = Spec::default().with(|s| {
+        s.samples.dims = dims;
+        s.samples.window = vec![1, 4, 3];
+        s.samples.random_crop = vec![DimKey::Name("lat".into()), DimKey::Index(-1)];
+        s.samples.roi_start = vec![0, 1, 0];
+    });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.samples, 10, "one for each time");
     let mut seen = std::collections::HashMap::new();
@@ -323,18 +392,23 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     assert_eq!(seen.len(), 21);
     assert!(seen.keys().all(|&(lat, lon)| (1..=3).contains(&lat) && (0..=6).contains(&lon)));
     assert!(seen.values().all(|&n| n.abs_diff(1000) < 160), "{seen:?}");
-    let other = Geometry::new(&Spec { seed: 8, ..spec.clone() }, &era5()).unwrap();
+    let other = Geometry::new(&spec.clone().with(|s| s.order.seed = 8), &era5()).unwrap();
     assert!((0..10).any(|index| other.start(Sample { epoch: 0, index }) != g.start(Sample { epoch: 0, index })));
 
     let of = |spec: Spec| Geometry::new(&spec, &era5()).unwrap_err().message().to_owned();
-    let step = of(Spec { step: vec![1, 2, 0], ..spec.clone() });
+    let step = of(spec.clone().with(|s| s.samples.step = vec![1, 2, 0]));
     assert!(step.contains("step") && step.contains("random_crop") && step.contains("\"lat\""), "{step}");
-    assert!(Geometry::new(&Spec { step: vec![2, 0, 0], ..spec.clone() }, &era5()).is_ok_and(|g| g.samples == 5));
-    let outside = of(Spec { random_crop: vec![DimKey::Name("level".into())], ..spec.clone() });
+    assert!(
+        Geometry::new(&spec.clone().with(|s| s.samples.step = vec![2, 0, 0]), &era5()).is_ok_and(|g| g.samples == 5)
+    );
+    let outside = of(spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Name("level".into())]));
     assert!(outside.contains("random_crop") && outside.contains("\"level\""), "{outside}");
-    let twice = of(Spec { random_crop: vec![DimKey::Index(-1), DimKey::Name("lon".into())], ..spec.clone() });
+    let twice = of(spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Index(-1), DimKey::Name("lon".into())]));
     assert!(twice.contains("twice"), "{twice}");
-    assert!(of(Spec { window: vec![1, 7, 3], ..spec.clone() }).contains("no sample"));
-    let pad = Spec { window: vec![1, 7, 3], out_of_bounds_policy: OutOfBounds::Pad, ..spec };
+    assert!(of(spec.clone().with(|s| s.samples.window = vec![1, 7, 3])).contains("no sample"));
+    let pad = spec.with(|s| {
+        s.samples.window = vec![1, 7, 3];
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+    });
     assert_eq!(Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2], [2, 1]);
 }

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
-use super::decoding::Decoder;
+use super::decoding::{Decoder, zstd_decoder};
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
-use super::zstd_decoder;
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
 use crate::error::{Error, Result};

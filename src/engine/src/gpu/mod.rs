@@ -4,7 +4,6 @@ mod decoding;
 pub(crate) mod driver;
 pub(crate) mod gds;
 mod lane;
-mod nvcomp;
 mod streams;
 mod tables;
 #[cfg(test)]
@@ -18,11 +17,11 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::budget::{Budget, Decoding, DeviceBudget, Needs};
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::streams::{StreamCodec, ZstdDecoder, max_decoded};
-use crate::codec::{BloscCodec, Compression, Packed};
+use crate::codec::streams::{StreamCodec, max_decoded};
+use crate::codec::{BloscCodec, Chain, Compression};
 use crate::error::{Error, Result};
 use crate::messages::{Event, Lanes, Shared, Storage, Upload, Wave, WaveLimits, spawn};
-use decoding::{needs_no_workspace, temp_bytes};
+use decoding::{choose, zstd_decoder};
 use driver::{CuFile, Device, DeviceBuffer, Module, PinnedBuffer};
 
 /// Memory and lanes for a reader that delivers to a GPU.
@@ -51,39 +50,6 @@ const fn codec(compression: Compression) -> std::result::Result<StreamCodec, &'s
     }
 }
 
-/// The environment variable that names the decoder of zstd frames on the GPU: `kernels` (the default) or `nvcomp`, for
-/// comparison.
-const ZSTD: &str = "DALI_ZARR_ZSTD";
-
-fn zstd_decoder() -> Result<ZstdDecoder> {
-    match std::env::var(ZSTD).ok().as_deref() {
-        None | Some("" | "kernels") => Ok(ZstdDecoder::Kernels),
-        Some("nvcomp") => Ok(ZstdDecoder::Nvcomp),
-        Some(other) => Err(Error::value(format!(
-            "{ZSTD}: expected \"kernels\" or \"nvcomp\" in the environment, found \"{other}\""
-        ))),
-    }
-}
-
-/// What a lane's decoder needs for streams of one kind, of which the largest decodes to `largest` bytes.
-fn decoding_of(codec: StreamCodec, zstd: ZstdDecoder, largest: usize) -> Result<Decoding> {
-    /// Streams by which nvCOMP is asked what many need.
-    const MANY: usize = 256;
-    if needs_no_workspace(codec) {
-        return Ok(Decoding { least_workspace: 0, workspace_per_mib: 0 });
-    }
-    if zstd == ZstdDecoder::Kernels {
-        // Any one frame fits. Data as they come need half of their decoded bytes to all of them.
-        return Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 1 << 20 });
-    }
-    let total = largest.saturating_mul(MANY);
-    let many = temp_bytes(codec, MANY, largest, total)? as u128;
-    Ok(Decoding {
-        least_workspace: temp_bytes(codec, 1, largest, largest)?,
-        workspace_per_mib: usize::try_from((many << 20) / (total as u128).max(1)).unwrap_or(usize::MAX),
-    })
-}
-
 /// What a lane's decoders need for the chunks that the GPU decodes; `None` if it decodes none.
 ///
 /// # Errors
@@ -95,7 +61,7 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
     let zstd = zstd_decoder()?;
     let none = Decoding { least_workspace: 0, workspace_per_mib: 0 };
     let most = gpu_streams(chunk_index).into_iter().try_fold(none, |most, (codec, largest)| {
-        let one = decoding_of(codec, zstd, largest)?;
+        let one = choose(codec, zstd).needs(largest)?;
         Ok(Decoding {
             least_workspace: most.least_workspace.max(one.least_workspace),
             workspace_per_mib: most.workspace_per_mib.max(one.workspace_per_mib),
@@ -108,17 +74,16 @@ pub(crate) fn decoding(chunk_index: &ChunkIndex) -> Result<Option<Decoding>> {
 ///
 /// # Errors
 /// What to install, or why it can't.
-pub(crate) fn available(packed: &Packed, decoded: usize) -> Result<()> {
+pub(crate) fn available(chain: &Chain, decoded: usize) -> Result<()> {
     let zstd = zstd_decoder()?;
-    let most = max_decoded(packed, zstd);
+    let most = max_decoded(chain);
     if decoded > most {
         return Err(Error::value(format!(
             "expected chunks of at most {most} decoded bytes, which is what the GPU's decoder takes, but found {decoded}"
         )));
     }
-    let Some(compression) = packed.compression() else { return Ok(()) };
-    let codec = codec(compression).map_err(Error::value)?;
-    if codec == StreamCodec::Zstd && zstd == ZstdDecoder::Nvcomp { nvcomp::available() } else { Ok(()) }
+    let Some(compression) = chain.compression() else { return Ok(()) };
+    choose(codec(compression).map_err(Error::value)?, zstd).available()
 }
 
 struct RunningLanes {
@@ -215,7 +180,7 @@ fn gpu_streams(chunk_index: &ChunkIndex) -> Vec<(StreamCodec, usize)> {
     let mut streams: Vec<(StreamCodec, usize)> = Vec::new();
     for (array, routes) in chunk_index.dataset.arrays.iter().zip(&chunk_index.routes) {
         for (part, route) in array.parts.iter().zip(routes) {
-            let compression = part.format.packed().and_then(Packed::compression);
+            let compression = part.format.packed().and_then(Chain::compression);
             let (Route::Gpu, Some(compression)) = (route, compression) else { continue };
             let Ok(codec) = codec(compression) else { continue };
             let bytes = part.largest_bytes;
@@ -269,16 +234,16 @@ mod tests {
 
     #[test]
     fn chunks_beyond_a_decoders_limit_are_refused() {
-        let zstd = Packed::from(Compression::Zstd);
+        let zstd = Chain::from(Compression::Zstd);
         available(&zstd, 128 << 20).unwrap();
         let error = available(&zstd, (128 << 20) + 1).unwrap_err();
         assert!(
             error.message().contains("at most 134217728 decoded bytes") && error.message().contains("134217729"),
             "{error}"
         );
-        let gzip = Packed::from(Compression::Gzip);
+        let gzip = Chain::from(Compression::Gzip);
         available(&gzip, (1 << 31) - 1).unwrap();
         assert!(available(&gzip, 1 << 31).is_err());
-        assert!(available(&Packed::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
+        assert!(available(&Chain::from(Compression::Blosc(BloscCodec::BloscLz, 0)), 1).is_err());
     }
 }

@@ -164,7 +164,7 @@ mod tests {
             "filters": null, "compressor": {{"id": "gzip"}}}}"#
         );
         std::fs::write(dir.path().join(".zarray"), metadata).unwrap();
-        let spec = Spec { paths: vec![dir.path().to_str().unwrap().to_owned()], ..Spec::default() };
+        let spec = Spec::default().with(|s| s.source.paths = vec![dir.path().to_str().unwrap().to_owned()]);
         let chunk_index = Opened::new(&spec).unwrap().chunk_index;
         let gzip = |i: u8, extra: usize| {
             let mut out = flate2::GzBuilder::new().extra(vec![0; extra]).write(Vec::new(), flate2::Compression::new(1));

@@ -4,7 +4,7 @@ use crate::assemble::Ops;
 use crate::dtype::DType;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::driver::{DeviceBuffer, copy_device_async, memset_async};
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Shuffle, Source, TILE, host};
+use dali_zarr_kernels::{Job, Layout, Op, Shuffle, TILE, host};
 use std::time::Instant;
 
 /// An operation, and its missing values if it has many.
@@ -53,19 +53,8 @@ fn op(random: &mut Random) -> (Op, Vec<f64>) {
 /// A box, its source reaching over less than `src_len` elements, and the elements of output that it spans.
 fn random_box(random: &mut Random, src_len: u64) -> (Job, u64) {
     let ndim = 1 + random.below(4) as usize;
-    let mut job = Job {
-        src: 0,
-        dst: 0,
-        op: 0,
-        source: [0, 0, 0, 0, 1, 2][random.below(6) as usize],
-        ndim: ndim as u32,
-        reserved: 0,
-        extent: [1; MAX_DIMS],
-        src_stride: [0; MAX_DIMS],
-        dst_stride: [0; MAX_DIMS],
-        layout: Layout::NONE,
-        src_offset: 0,
-    };
+    let mut job = Job::new(0, 0, (0..ndim).map(|_| (1, 0, 0)));
+    job.source = [0, 0, 0, 0, 1, 2][random.below(6) as usize];
     let (mut src, mut dst) = (1i64, 1i64);
     let dense = random.below(2) == 0;
     let mut lowest = 0i64;
@@ -204,47 +193,14 @@ fn gpu_assemble_finds_the_job_of_each_tile_among_many() {
         let jobs: Vec<Job> = lengths
             .iter()
             .map(|&len| {
-                let mut job = Job {
-                    src: src.ptr() + at,
-                    dst: dst.ptr() + at,
-                    op: 0,
-                    source: Source::Chunk as u32,
-                    ndim: 1,
-                    reserved: 0,
-                    extent: [1; MAX_DIMS],
-                    src_stride: [1; MAX_DIMS],
-                    dst_stride: [1; MAX_DIMS],
-                    layout: Layout::NONE,
-                    src_offset: 0,
-                };
-                job.extent[0] = len;
+                let job = Job::new(src.ptr() + at, dst.ptr() + at, [(len, 1, 1)]);
                 at += u64::from(len);
                 job
             })
             .collect();
-        let plain = Op { src_dtype: DType::U8 as i32, dst_dtype: DType::U8 as i32, swap: 0, ..plain_op() };
+        let plain = Op::cast(DType::U8 as i32, DType::U8 as i32);
         run(&gpu, &jobs, &[plain]);
         assert!(gpu.download(&dst) == source, "{n} jobs");
-    }
-}
-
-fn plain_op() -> Op {
-    Op {
-        src_dtype: DType::F32 as i32,
-        dst_dtype: DType::F32 as i32,
-        swap: 0,
-        num_missing: 0,
-        has_scale: 0,
-        has_offset: 0,
-        has_norm: 0,
-        decoded: 0,
-        missing: [0; 2],
-        fill: 0,
-        scale: 1.0,
-        offset: 0.0,
-        mean: 0.0,
-        stddev: 1.0,
-        pad: 0.0,
     }
 }
 
@@ -276,23 +232,9 @@ fn gpu_assemble_bandwidth() {
             .map(|f| {
                 let chunk = src.ptr() + u64::from(f) * u64::from(FIELD) * src_size;
                 let inside = if layout == Layout::NONE { skip * src_size } else { 0 };
-                let mut job = Job {
-                    src: chunk + inside,
-                    dst: dst.ptr() + u64::from(f) * u64::from(FIELD) * 4,
-                    op: 0,
-                    source: Source::Chunk as u32,
-                    ndim: 2,
-                    reserved: 0,
-                    extent: [1; MAX_DIMS],
-                    src_stride: [0; MAX_DIMS],
-                    dst_stride: [0; MAX_DIMS],
-                    layout,
-                    src_offset: (skip * src_size) as u32,
-                };
-                job.extent[..2].copy_from_slice(&[rows, columns]);
-                job.src_stride[..2].copy_from_slice(&[1440, 1]);
-                job.dst_stride[..2].copy_from_slice(&[i64::from(columns), 1]);
-                job
+                let to = dst.ptr() + u64::from(f) * u64::from(FIELD) * 4;
+                let dims = [(rows, 1440, i64::from(columns)), (columns, 1, 1)];
+                Job { layout, src_offset: (skip * src_size) as u32, ..Job::new(chunk + inside, to, dims) }
             })
             .collect();
         let tiles = (rows * columns).div_ceil(TILE);
@@ -309,15 +251,34 @@ fn gpu_assemble_bandwidth() {
         })
     };
     let assemble = |rows, columns, skip, op, src_size| shuffled(rows, columns, skip, op, src_size, Layout::NONE);
-    let norm = Op { has_norm: 1, mean: 1.0, stddev: 3.0, ..plain_op() };
-    let i16_scaled =
-        Op { src_dtype: DType::I16 as i32, has_scale: 1, has_offset: 1, scale: 0.1, offset: 273.15, ..plain_op() };
-    let general = Op { src_dtype: DType::U16 as i32, dst_dtype: DType::I32 as i32, ..plain_op() };
-    let plain = assemble(721, 1440, 0, plain_op(), 4);
+    let norm = Op { has_norm: 1, mean: 1.0, stddev: 3.0, ..Op::cast(DType::F32 as i32, DType::F32 as i32) };
+    let i16_scaled = Op {
+        src_dtype: DType::I16 as i32,
+        has_scale: 1,
+        has_offset: 1,
+        scale: 0.1,
+        offset: 273.15,
+        ..Op::cast(DType::F32 as i32, DType::F32 as i32)
+    };
+    let general = Op {
+        src_dtype: DType::U16 as i32,
+        dst_dtype: DType::I32 as i32,
+        ..Op::cast(DType::F32 as i32, DType::F32 as i32)
+    };
+    let plain = assemble(721, 1440, 0, Op::cast(DType::F32 as i32, DType::F32 as i32), 4);
     println!("plain float32: {plain:.0} GB/s");
-    println!("other byte order: {:.0} GB/s", assemble(721, 1440, 0, Op { swap: 1, ..plain_op() }, 4));
-    println!("crop of 640x1280, aligned: {:.0} GB/s", assemble(640, 1280, 40 * 1440 + 80, plain_op(), 4));
-    println!("crop of 640x1280, odd: {:.0} GB/s", assemble(640, 1280, 40 * 1440 + 81, plain_op(), 4));
+    println!(
+        "other byte order: {:.0} GB/s",
+        assemble(721, 1440, 0, Op { swap: 1, ..Op::cast(DType::F32 as i32, DType::F32 as i32) }, 4)
+    );
+    println!(
+        "crop of 640x1280, aligned: {:.0} GB/s",
+        assemble(640, 1280, 40 * 1440 + 80, Op::cast(DType::F32 as i32, DType::F32 as i32), 4)
+    );
+    println!(
+        "crop of 640x1280, odd: {:.0} GB/s",
+        assemble(640, 1280, 40 * 1440 + 81, Op::cast(DType::F32 as i32, DType::F32 as i32), 4)
+    );
     println!("normalised float32: {:.0} GB/s", assemble(721, 1440, 0, norm, 4));
     println!("int16 with scale and offset to float32: {:.0} GB/s", assemble(721, 1440, 0, i16_scaled, 2));
     println!("uint16 to int32, the general path: {:.0} GB/s", assemble(721, 1440, 0, general, 2));
@@ -328,9 +289,13 @@ fn gpu_assemble_bandwidth() {
         typesize,
         reserved: 0,
     };
-    let u16_plain = Op { src_dtype: DType::U16 as i32, dst_dtype: DType::U16 as i32, ..plain_op() };
+    let u16_plain = Op {
+        src_dtype: DType::U16 as i32,
+        dst_dtype: DType::U16 as i32,
+        ..Op::cast(DType::F32 as i32, DType::F32 as i32)
+    };
     for (what, op, size) in [
-        ("float32", plain_op(), 4),
+        ("float32", Op::cast(DType::F32 as i32, DType::F32 as i32), 4),
         ("float32, normalised", norm, 4),
         ("int16 to float32", i16_scaled, 2),
         ("uint16", u16_plain, 2),
@@ -343,9 +308,10 @@ fn gpu_assemble_bandwidth() {
             println!("{shuffle:?} shuffle, {what}: {whole:.0} GB/s, crop {crop:.0}, odd crop {odd:.0}");
         }
     }
-    let other = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 8, 4));
+    let other = shuffled(721, 1440, 0, Op::cast(DType::F32 as i32, DType::F32 as i32), 4, layout(Shuffle::Byte, 8, 4));
     println!("byte shuffle by 8, float32: {other:.0} GB/s");
-    let unshuffled = shuffled(721, 1440, 0, plain_op(), 4, layout(Shuffle::Byte, 4, 4));
+    let unshuffled =
+        shuffled(721, 1440, 0, Op::cast(DType::F32 as i32, DType::F32 as i32), 4, layout(Shuffle::Byte, 4, 4));
     assert!(unshuffled > 500.0, "byte shuffle of float32 reaches {unshuffled:.0} GB/s");
     assert!(plain > 0.6 * copy, "the plain copy reaches {plain:.0} GB/s of the driver's {copy:.0}");
 }

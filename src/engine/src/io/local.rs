@@ -13,7 +13,7 @@ use super::fetch::{fetch, fits, index, look, place};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::{Lease, Span};
-use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers, work_in_background};
+use crate::messages::{Event, GdsTarget, GroupId, Lanes, Read, Shared, Storage, Upload, Workers};
 use crate::nvtx;
 use crate::stats::Stats;
 use crate::store::block_on;
@@ -46,14 +46,9 @@ impl Threads {
             let copies = upload.map(|upload| Arc::new(Mutex::new(CopyStream { upload, copying: None, failed: None })));
             copy_streams.extend(copies.clone());
             let shared = shared.clone();
-            Ok(move |work| {
-                if background {
-                    work_in_background();
-                }
-                Thread { work, shared, copies, storage }.run();
-            })
+            Ok(move |work| Thread { work, shared, copies, storage }.run())
         };
-        let workers = Workers::new("fetch", threads, shared, body)?;
+        let workers = Workers::new("fetch", threads, background, shared, body)?;
         Ok(Self { workers, copy_streams })
     }
 
@@ -260,7 +255,6 @@ fn fetch_by_gds(
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use async_trait::async_trait;
     use crossbeam_channel::unbounded;
 
     use super::*;
@@ -268,42 +262,7 @@ mod tests {
     use crate::messages::{ReadRange, Wave, WaveLimits};
     use crate::reader::opening::Opened;
     use crate::spec::Spec;
-    use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
-
-    /// A store in which reads of the key `1` take until they are allowed.
-    struct Hanging(LocalStore, Receiver<()>);
-
-    #[async_trait]
-    impl Store for Hanging {
-        fn location(&self) -> &str {
-            self.0.location()
-        }
-        fn latency(&self) -> Latency {
-            Latency::Local
-        }
-        async fn read(
-            &self,
-            key: &str,
-            range: ByteRange,
-            version: Option<&Arc<str>>,
-            phase: Phase,
-            to: &mut [u8],
-        ) -> Result<Option<Found>> {
-            if key == "1" {
-                self.1.recv().unwrap();
-            }
-            self.0.read(key, range, version, phase, to).await
-        }
-        async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
-            self.0.get(key, max, phase).await
-        }
-        async fn head(&self, key: &str) -> Result<Option<Found>> {
-            self.0.head(key).await
-        }
-        async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-            self.0.children(prefix).await
-        }
-    }
+    use crate::store::tests_hooked::Hooked;
 
     /// Copies nothing, and says that it is done when it is told to.
     struct Told(Arc<AtomicBool>);
@@ -363,9 +322,15 @@ mod tests {
         // Whether the first chunk is copied before the thread begins with the second one, which hangs.
         for before in [true, false] {
             let (allow, allowed) = unbounded();
-            let mut opened = Opened::new(&Spec { paths: vec![path.to_owned()], ..Spec::default() }).unwrap();
+            let mut opened = Opened::new(&Spec::default().with(|s| s.source.paths = vec![path.to_owned()])).unwrap();
             Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
-                Arc::new(Hanging(LocalStore::open(path, ReadFiles::default()).unwrap(), allowed));
+                Arc::new(Hooked::open(path, move |key| {
+                    if key == "1" {
+                        // The read takes until it is allowed.
+                        allowed.recv().unwrap();
+                    }
+                    None
+                }));
             let (sender, events) = unbounded();
             let shared = Shared {
                 cache: None,

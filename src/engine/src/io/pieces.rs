@@ -97,7 +97,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> =
             Arc::new(LocalStore::open(dir.path().to_str().unwrap(), ReadFiles::default()).unwrap());
-        let cache = Cache::open(&Spec { cache_size: 1 << 20, ..Spec::default() }, &[store]).unwrap().unwrap();
+        let cache =
+            Cache::open(&Spec::default().with(|s| s.resources.cache_size = 1 << 20), &[store]).unwrap().unwrap();
         let pieces = vec![(0, 10), (10, 10), (25, 5), (30, 2), (32, 4), (60, 5), (62, 10)];
         let read = Read {
             group: 0,

@@ -44,7 +44,7 @@ impl Requests {
                 let tasks = Arc::clone(&tasks);
                 Ok(move |reads| tasks.look(&reads))
             };
-            Workers::new("cached", cache.threads, shared, body)
+            Workers::new("cached", cache.threads, false, shared, body)
         };
         Ok(Self { cache_threads: shared.cache.as_ref().map(looking).transpose()?, tasks })
     }

@@ -46,7 +46,10 @@ fn store(root: &Path, times: &[f64], levels: &[i16]) {
 
 fn spec(paths: &[&Path]) -> Spec {
     let paths = paths.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
-    Spec { paths, arrays: vec!["z".into()], ..Spec::default() }
+    Spec::default().with(|s| {
+        s.source.paths = paths;
+        s.source.arrays = vec!["z".into()];
+    })
 }
 
 fn found(spec: &Spec, dim: &str, labels: &[f64]) -> String {
@@ -66,7 +69,7 @@ fn labels_are_decoded_values() {
     let spec = spec(&[folder.path()]);
     assert_eq!(found(&spec, "level", &[10.0, 1.0]), "level=1,0", "not the stored 10");
     assert_eq!(found(&spec, "-1", &[100.0]), "-1=2", "a dimension by its position");
-    assert_eq!(found(&Spec { mask_and_scale: true, ..spec.clone() }, "level", &[1.0, 1.0]), "level=0,0");
+    assert_eq!(found(&spec.clone().with(|s| s.values.mask_and_scale = true), "level", &[1.0, 1.0]), "level=0,0");
     assert_eq!(found(&spec, "time", &[-0.0]), "time=0");
     for (label, words) in [
         (1000.0, "1000.0 isn't a coordinate of dimension \"level\" in store"),
@@ -99,7 +102,7 @@ fn each_store_has_its_own() {
     let both = spec(&[&a, &b]);
     assert_eq!(found(&both, "level", &[1.0, 3.0]), "level=0,2|1,0");
     assert_eq!(found(&both, "time", &[3.0, 0.0]), "time=3,0", "joined along it");
-    let by_level = Spec { dims: vec![DimKey::parse("level")], ..both.clone() };
+    let by_level = both.clone().with(|s| s.samples.dims = vec![DimKey::parse("level")]);
     assert!(
         refused(&by_level, "level", &[3.0])
             .contains("3.0 is the coordinate of 2 elements of dimension \"level\" in the 2")
@@ -166,7 +169,7 @@ fn coordinates_are_those_of_the_nearest_group() {
     array(folder.path(), "surface", "<f4", &[1], &["time"], None, &json!({}));
     let of = |names: &[&str]| {
         let arrays = names.iter().map(|&name| name.to_owned()).collect();
-        Spec { arrays, ..spec(&[folder.path()]) }
+        spec(&[folder.path()]).with(|s| s.source.arrays = arrays)
     };
     assert_eq!(found(&of(&["surface", "a/z"]), "level", &[3.0]), "level=2");
     assert_eq!(found(&of(&["a/z", "b/d/z"]), "level", &[1.0]), "level=0");
@@ -188,6 +191,6 @@ fn coordinates_are_those_of_the_nearest_group() {
         message.contains("array 'level': expected the shape [4], with a coordinate for each element of array 'a/y'"),
         "{message}"
     );
-    let itself = Spec { arrays: Vec::new(), ..spec(&[&folder.path().join("a/z")]) };
+    let itself = spec(&[&folder.path().join("a/z")]).with(|s| s.source.arrays = Vec::new());
     assert!(refused(&itself, "level", &[2.0]).contains("has no array 'level'"));
 }

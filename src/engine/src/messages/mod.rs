@@ -17,7 +17,7 @@ mod workers;
 pub(crate) use read::{Fetch, GdsTarget, GroupId, Read, ReadRange};
 pub(crate) use task::{Assembly, Decode, Item, Outcome, Served, Task};
 pub(crate) use wave::{Content, Lanes, Storage, Upload, Wave, WaveChunk, WaveDone, WaveLimits};
-pub(crate) use workers::{Workers, spawn, work_in_background};
+pub(crate) use workers::{Workers, spawn};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

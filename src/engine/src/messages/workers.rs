@@ -35,7 +35,7 @@ pub(crate) fn spawn(
 const BACKGROUND: i32 = 10;
 
 /// Lets the calling thread leave the cores to the training process's own threads, above all the one that launches kernels.
-pub(crate) fn work_in_background() {
+fn work_in_background() {
     // SAFETY: it changes a number of the calling thread alone. If the system refuses, nothing changes.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, BACKGROUND) };
 }
@@ -48,13 +48,14 @@ pub(crate) struct Workers<W> {
 
 impl<W: Send + 'static> Workers<W> {
     /// Starts `count` threads, named `name` and a number. Each runs a closure that `body` makes, until the queue is
-    /// closed.
+    /// closed. In the `background` they leave the cores to the threads of the training process.
     ///
     /// # Errors
     /// If the system refuses to start a thread, and those of `body`.
     pub fn new<B: FnOnce(Receiver<W>) + Send + 'static>(
         name: &str,
         count: usize,
+        background: bool,
         shared: &Shared,
         mut body: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
@@ -63,7 +64,12 @@ impl<W: Send + 'static> Workers<W> {
         let mut all = Self { work: Some(work), threads: Vec::new() };
         for i in 0..count {
             let (body, receiver) = (body()?, receiver.clone());
-            all.threads.push(spawn(&format!("{name}-{i}"), shared.events.clone(), move || body(receiver))?);
+            all.threads.push(spawn(&format!("{name}-{i}"), shared.events.clone(), move || {
+                if background {
+                    work_in_background();
+                }
+                body(receiver);
+            })?);
         }
         Ok(all)
     }

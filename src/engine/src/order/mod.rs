@@ -81,7 +81,7 @@ impl Order {
     }
 
     fn with(spec: &Spec, blocks: Arc<Blocks>, schedule: Schedule) -> Result<Self> {
-        let shard = spec.shard_id as u64;
+        let shard = spec.order.shard_id as u64;
         let shuffle = shuffle(spec, &blocks, &schedule.place(shard, 0))?;
         Ok(Self { spec: spec.clone(), blocks, schedule, shard, shuffle })
     }
@@ -135,7 +135,10 @@ fn shuffle(spec: &Spec, blocks: &Arc<Blocks>, place: &Place) -> Result<((u64, u6
     let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
     let start = |shard| place.sharding.start(blocks.samples(), shard);
     let own = start(place.shard)..start(place.shard + 1);
-    let spec = Spec { num_shards: num_shards as i64, stick_to_shard, ..spec.clone() };
+    let spec = spec.clone().with(|s| {
+        s.order.num_shards = num_shards as i64;
+        s.order.stick_to_shard = stick_to_shard;
+    });
     Ok((range_of(place), Shuffle::new(&spec, Arc::clone(blocks), (place.shard, own))?))
 }
 
@@ -145,7 +148,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn spec(shards: i64, shard: i64, batch: usize) -> Spec {
-        Spec { num_shards: shards, shard_id: shard, batch_size: batch, ..Spec::default() }
+        Spec::default().with(|s| {
+            s.order.num_shards = shards;
+            s.order.shard_id = shard;
+            s.batch_size = batch;
+        })
     }
 
     /// The samples of one epoch of one reader.
@@ -171,10 +178,7 @@ mod tests {
             let mut seen = vec![0; n as usize];
             let mut lengths = Vec::new();
             for shard in 0..shards {
-                let s = Spec {
-                    random_shuffle: mode == 1, shuffle_after_epoch: mode == 2 && !stick,
-                    stick_to_shard: stick, pad_last_batch: pad, seed: i64::from(mode), ..spec(shards, shard, batch)
-                };
+                let s = spec(shards, shard, batch).with(|s| { s.order.random_shuffle = mode == 1; s.order.shuffle_after_epoch = mode == 2 && !stick; s.order.stick_to_shard = stick; s.order.pad_last_batch = pad; s.order.seed = i64::from(mode); });
                 let mut all = epoch_of(&mut Order::new(&s, n).unwrap(), epoch);
                 lengths.push(all.len());
                 if pad {
@@ -190,7 +194,7 @@ mod tests {
         #[test]
         fn epochs_are_consecutive(n in 1u64..50, shards in 1i64..6, shard in 0i64..6, stick: bool, pad: bool) {
             prop_assume!(n >= shards as u64 && shard < shards);
-            let s = Spec { stick_to_shard: stick, pad_last_batch: pad, ..spec(shards, shard, 4) };
+            let s = spec(shards, shard, 4).with(|s| { s.order.stick_to_shard = stick; s.order.pad_last_batch = pad; });
             let order = Order::new(&s, n).unwrap();
             let mut last = 0;
             for k in 0..300 {
@@ -204,14 +208,14 @@ mod tests {
 
     #[test]
     fn shuffled_epochs_differ_and_shards_agree() {
-        let s = Spec { random_shuffle: true, ..spec(1, 0, 1) };
+        let s = spec(1, 0, 1).with(|s| s.order.random_shuffle = true);
         let mut order = Order::new(&s, 100).unwrap();
         let (a, b) = (epoch_of(&mut order, 0), epoch_of(&mut order, 1));
         assert_ne!(a, b);
         assert_ne!(a, (0..100).collect::<Vec<_>>());
         let mut joined = Vec::new();
         for shard in 0..3 {
-            let s = Spec { random_shuffle: true, ..spec(3, shard, 1) };
+            let s = spec(3, shard, 1).with(|s| s.order.random_shuffle = true);
             joined.extend(epoch_of(&mut Order::new(&s, 100).unwrap(), 0));
         }
         assert_eq!(joined, a, "the global order doesn't depend on the number of shards");
@@ -219,7 +223,10 @@ mod tests {
 
     #[test]
     fn sticking_keeps_the_shard() {
-        let s = Spec { random_shuffle: true, stick_to_shard: true, ..spec(4, 1, 1) };
+        let s = spec(4, 1, 1).with(|s| {
+            s.order.random_shuffle = true;
+            s.order.stick_to_shard = true;
+        });
         let mut order = Order::new(&s, 40).unwrap();
         for epoch in 0..3 {
             let mut e = epoch_of(&mut order, epoch);
@@ -230,7 +237,10 @@ mod tests {
 
     #[test]
     fn huge_stores_cost_nothing() {
-        let s = Spec { random_shuffle: true, num_shards: 7, ..spec(7, 3, 16) };
+        let s = spec(7, 3, 16).with(|s| {
+            s.order.random_shuffle = true;
+            s.order.num_shards = 7;
+        });
         for n in [1_000_000_000_000, 1_000_000_000_000_000] {
             let mut order = Order::new(&s, n).unwrap();
             assert!(order.sample(123_456_789_012).index < n);
@@ -242,7 +252,10 @@ mod tests {
 
     #[test]
     fn contradictions_are_named() {
-        let both = Spec { random_shuffle: true, shuffle_after_epoch: true, ..spec(1, 0, 1) };
+        let both = spec(1, 0, 1).with(|s| {
+            s.order.random_shuffle = true;
+            s.order.shuffle_after_epoch = true;
+        });
         assert!(Order::new(&both, 5).unwrap_err().message().contains("random_shuffle"));
         assert!(Order::new(&spec(3, 3, 1), 5).unwrap_err().message().contains("shard_id"));
         assert!(Order::new(&spec(6, 0, 1), 5).unwrap_err().message().contains("at most 5 shards"));

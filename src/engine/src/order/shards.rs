@@ -22,7 +22,7 @@ impl Sharding {
     /// # Errors
     /// If its arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
-        let (shard, shards) = (spec.shard_id, spec.num_shards);
+        let (shard, shards) = (spec.order.shard_id, spec.order.num_shards);
         if shards < 1 {
             return Err(Error::value(format!("num_shards: expected at least 1, found {shards}")));
         }
@@ -49,8 +49,8 @@ impl Sharding {
         Ok(Self {
             num_shards: shards as u64,
             batch_size: spec.batch_size as u64,
-            pad_last_batch: spec.pad_last_batch,
-            stick_to_shard: spec.stick_to_shard,
+            pad_last_batch: spec.order.pad_last_batch,
+            stick_to_shard: spec.order.stick_to_shard,
         })
     }
 

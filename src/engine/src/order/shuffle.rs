@@ -42,27 +42,27 @@ const WINDOWS: u64 = 1;
 impl Shuffle {
     /// `shard` is the reader's own shard and its positions. It matters only with `stick_to_shard`.
     pub fn new(spec: &Spec, blocks: Arc<Blocks>, shard: (u64, Range<u64>)) -> Result<Self> {
-        if spec.shuffle_after_epoch && (spec.random_shuffle || spec.stick_to_shard) {
-            let other = if spec.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
+        if spec.order.shuffle_after_epoch && (spec.order.random_shuffle || spec.order.stick_to_shard) {
+            let other = if spec.order.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
             return Err(Error::value(format!(
                 "shuffle_after_epoch and {other} contradict each other: give one of them"
             )));
         }
-        if spec.initial_fill == 0 {
+        if spec.order.initial_fill == 0 {
             return Err(Error::value("initial_fill: expected at least 1, found 0"));
         }
-        let mode = match (spec.random_shuffle, spec.shuffle_after_epoch, spec.stick_to_shard) {
-            (true, _, true) if spec.num_shards > 1 => Mode::Shard,
+        let mode = match (spec.order.random_shuffle, spec.order.shuffle_after_epoch, spec.order.stick_to_shard) {
+            (true, _, true) if spec.order.num_shards > 1 => Mode::Shard,
             (true, ..) => Mode::All,
             (_, true, _) => Mode::AllButFirst,
             _ => Mode::No,
         };
         let samples = blocks.samples();
         // Decided for all samples, not for those of the shard, so that all shards agree.
-        let by_chunks = mode != Mode::No && blocks.matter(spec.initial_fill);
+        let by_chunks = mode != Mode::No && blocks.matter(spec.order.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
-        let windows = by_chunks.then(|| Windows::new(blocks, range, spec.initial_fill));
-        Ok(Self { mode, samples, shard, seed: spec.seed_of_order(), windows, current: None })
+        let windows = by_chunks.then(|| Windows::new(blocks, range, spec.order.initial_fill));
+        Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, current: None })
     }
 
     /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.

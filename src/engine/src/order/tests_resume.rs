@@ -10,24 +10,23 @@ use crate::error::Result;
 use crate::spec::Spec;
 
 fn spec(shards: u64, shard: u64, batch: u64, mode: u8, stick: bool, pad: bool) -> Spec {
-    Spec {
-        num_shards: shards as i64,
-        shard_id: shard as i64,
-        batch_size: batch as usize,
-        random_shuffle: mode == 1 || mode == 3,
+    Spec::default().with(|s| {
+        s.order.num_shards = shards as i64;
+        s.order.shard_id = shard as i64;
+        s.batch_size = batch as usize;
+        s.order.random_shuffle = mode == 1 || mode == 3;
         // Mode 3 knows chunks: see `new`.
-        initial_fill: if mode == 3 { 7 } else { 1024 },
-        shuffle_after_epoch: mode == 2 && !stick,
-        stick_to_shard: stick,
-        pad_last_batch: pad,
-        seed: 5,
-        ..Spec::default()
-    }
+        s.order.initial_fill = if mode == 3 { 7 } else { 1024 };
+        s.order.shuffle_after_epoch = mode == 2 && !stick;
+        s.order.stick_to_shard = stick;
+        s.order.pad_last_batch = pad;
+        s.order.seed = 5;
+    })
 }
 
 /// An order of `n` samples; with a small `initial_fill` three of them share a chunk, and then one, and so on.
 fn new(spec: &Spec, n: u64) -> Result<Order> {
-    if spec.initial_fill == 1024 {
+    if spec.order.initial_fill == 1024 {
         return Order::new(spec, n);
     }
     let runs = (0..n / 4).flat_map(|_| [3, 1]).chain((!n.is_multiple_of(4)).then_some(n % 4));
@@ -50,13 +49,13 @@ fn deliver(
     seen: &mut Seen,
     going: &dyn Fn(u64, u64) -> bool,
 ) -> Option<(Vec<Segment>, u64)> {
-    let shards = spec.num_shards as u64;
+    let shards = spec.order.num_shards as u64;
     let (mut stops, mut epochs) = (Vec::new(), Vec::new());
     for shard in 0..shards {
-        let (mut order, next) = resume(&Spec { shard_id: shard as i64, ..spec.clone() }, n, segments).unwrap();
+        let (mut order, next) = resume(&spec.clone().with(|s| s.order.shard_id = shard as i64), n, segments).unwrap();
         let begun = order.locate(next).0;
         let segment = *order.segments(next).last().unwrap();
-        let in_rest = spec.pad_last_batch && segment.rest > 0 && begun == segment.epoch;
+        let in_rest = spec.order.pad_last_batch && segment.rest > 0 && begun == segment.epoch;
         let empty = in_rest && segment.rest * shard / shards == segment.rest * (shard + 1) / shards;
         let stop = (next..).find(|&k| !going(order.locate(k).0, k - next)).unwrap();
         // With the sample before, which may be the one that is repeated.

@@ -5,7 +5,13 @@ use proptest::prelude::*;
 use super::*;
 
 fn spec(shards: i64, shard: i64, fill: u64) -> Spec {
-    Spec { random_shuffle: true, initial_fill: fill, num_shards: shards, shard_id: shard, seed: 5, ..Spec::default() }
+    Spec::default().with(|s| {
+        s.order.random_shuffle = true;
+        s.order.initial_fill = fill;
+        s.order.num_shards = shards;
+        s.order.shard_id = shard;
+        s.order.seed = 5;
+    })
 }
 
 /// An axis of `samples` samples in blocks of `size`.
@@ -44,10 +50,7 @@ proptest! {
         prop_assume!(n >= shards as u64 && n < 3000);
         let mut seen = vec![0; n as usize];
         for shard in 0..shards {
-            let s = Spec {
-                random_shuffle: !after || stick, shuffle_after_epoch: after && !stick, stick_to_shard: stick, seed,
-                ..spec(shards, shard, fill)
-            };
+            let s = spec(shards, shard, fill).with(|s| { s.order.random_shuffle = !after || stick; s.order.shuffle_after_epoch = after && !stick; s.order.stick_to_shard = stick; s.order.seed = seed; });
             let mut order = Order::by_chunks(&s, blocks.clone()).unwrap();
             let samples = epoch_of(&mut order, epoch);
             samples.iter().for_each(|&i| seen[i as usize] += 1);
@@ -96,7 +99,7 @@ fn golden() {
     let large = Blocks::new(&[regular(1_000_000_000_003, 24), regular(9, 3)]);
     let got = [
         take(&spec(1, 0, 8), blocks(), 0, 12),
-        take(&Spec { stick_to_shard: true, ..spec(3, 1, 8) }, blocks(), 20, 8),
+        take(&spec(3, 1, 8).with(|s| s.order.stick_to_shard = true), blocks(), 20, 8),
         take(&spec(1, 0, 1024), large, 123_456_789_012, 6),
     ];
     assert_eq!(got, [&GOLDEN_SMALL[..], &GOLDEN_SHARD, &GOLDEN_LARGE]);
@@ -121,7 +124,7 @@ fn sticking_to_a_shard_keeps_whole_blocks() {
     // 6 x 6 blocks of 4 x 4 samples; each of four shards has nine of them.
     let blocks = Blocks::new(&[regular(24, 4), regular(24, 4)]);
     for shard in 0..4 {
-        let s = Spec { stick_to_shard: true, ..spec(4, shard, 32) };
+        let s = spec(4, shard, 32).with(|s| s.order.stick_to_shard = true);
         let mut order = Order::by_chunks(&s, blocks.clone()).unwrap();
         let mut held: Option<Vec<u64>> = None;
         for epoch in 0..3 {

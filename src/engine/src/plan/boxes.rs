@@ -1,6 +1,6 @@
 //! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
 
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Source};
+use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
 use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
@@ -51,24 +51,11 @@ impl Boxes {
         let mut at = vec![0u64; outer.len()];
         loop {
             let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|(d, &i)| of(d) * i as i64).sum::<i64>();
-            let mut job = Job {
-                src: (src + offset(|d| d.src)) as u64 * target.src_size,
-                dst: (dst + offset(|d| d.dst)) as u64 * target.dst_size,
-                op,
-                source: if chunk.is_some() { Source::Chunk } else { Source::Pad } as u32,
-                ndim: inner.len() as u32,
-                reserved: target.output,
-                extent: [1; MAX_DIMS],
-                src_stride: [0; MAX_DIMS],
-                dst_stride: [0; MAX_DIMS],
-                layout: Layout::NONE,
-                src_offset: 0,
-            };
-            for (i, d) in inner.iter().enumerate() {
-                job.extent[i] = d.n as u32;
-                job.src_stride[i] = d.src;
-                job.dst_stride[i] = d.dst;
-            }
+            let from = (src + offset(|d| d.src)) as u64 * target.src_size;
+            let to = (dst + offset(|d| d.dst)) as u64 * target.dst_size;
+            let source = if chunk.is_some() { Source::Chunk } else { Source::Pad } as u32;
+            let dims = inner.iter().map(|d| (d.n as u32, d.src, d.dst));
+            let job = Job { op, source, reserved: target.output, ..Job::new(from, to, dims) };
             match chunk {
                 None => self.pads.push(job),
                 Some(id) => {

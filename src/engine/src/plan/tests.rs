@@ -131,24 +131,11 @@ proptest! {
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
-        let spec = Spec {
-            paths: vec!["p".into(), "q".into()],
-            dims: (0..=axes).map(|d| DimKey::Name(name(d))).collect(),
-            window: windows[..=axes].iter().map(|w| w.0).collect(),
-            stride: windows[..=axes].iter().map(|w| w.2).collect(),
-            offsets: vec![offset],
-            step: windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(),
-            random_crop: (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(),
-            breaks: if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] },
-            cross_stores: flags >> 10 & 1 == 1,
-            out_of_bounds_policy: OutOfBounds::Pad,
-            pick: pick.iter().map(|p| {
+        let spec = Spec::default().with(|s| { s.source.paths = vec!["p".into(), "q".into()]; s.samples.dims = (0..=axes).map(|d| DimKey::Name(name(d))).collect(); s.samples.window = windows[..=axes].iter().map(|w| w.0).collect(); s.samples.stride = windows[..=axes].iter().map(|w| w.2).collect(); s.samples.offsets = vec![offset]; s.samples.step = windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(); s.samples.random_crop = (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(); s.samples.breaks = if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] }; s.samples.cross_stores = flags >> 10 & 1 == 1; s.samples.out_of_bounds_policy = OutOfBounds::Pad; s.source.pick = pick.iter().map(|p| {
                 let list = |store: usize| p.iter().map(|i| i[store].index(shape[pick_dim] as usize) as i64).collect();
                 let own = second.is_some() && pick_dim > 0 && flags >> 11 & 1 == 1;
                 Pick { dim: DimKey::Name(name(pick_dim)), indices: (0..if own { 2 } else { 1 }).map(list).collect() }
-            }).collect(),
-            ..Spec::default()
-        };
+            }).collect(); });
         let geometry = Geometry::new(&spec, &[array]).unwrap();
         let grids = parts.iter().enumerate().map(|(p, part)| PartGrid {
             dims: part.iter().enumerate().map(|(d, &n)| grid(n, chunks[p * 5 + d], flags >> d & 1 == 1)).collect(),

@@ -3,7 +3,7 @@
 use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, Needs, Rates, Room};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
-use crate::codec::Packed;
+use crate::codec::Chain;
 use crate::dataset::{Dataset, Part, Sharding};
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -73,7 +73,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         fallback: 0,
         sharing: None,
         index: 0,
-        reading: if spec.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
+        reading: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         requested: 0,
         working_set: 0,
         fresh: 0,
@@ -105,7 +105,7 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         // The CPU decodes a chunk in the GPU's place now and then, one at a time.
         let whose = if route == Route::Gpu { &mut needs.fallback } else { &mut needs.per_thread };
         *whose = (*whose).max(working);
-        if route == Route::Gpu && spec.decode_device == DecodeDevice::Auto {
+        if route == Route::Gpu && spec.resources.decode_device == DecodeDevice::Auto {
             needs.sharing = needs.sharing.max(Some(working));
         }
         if let Some(sharding) = &part.sharding {
@@ -133,7 +133,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let packed = part.format.packed().filter(|_| route == Route::Gpu);
-        let rates = Rates::of(packed.and_then(Packed::compression));
+        let rates = Rates::of(packed.and_then(Chain::compression));
         let (stream, staged) = match packed {
             Some(packed) => (packed.typical_stream(decoded), part.format.usual_encoded_bytes(decoded)),
             // Larger decoded chunks are copied straight to their slots. Where chunks differ, some may be smaller.
@@ -235,20 +235,20 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         batch_jobs: needs.jobs,
         working_set: needs.working_set,
         shuffled: needs.shuffled,
-        index_output: spec.return_index,
+        index_output: spec.samples.return_index,
         shared_tasks: budget.host.shared,
-        room: Room::new(needs, spec.prefetch_queue_depth),
+        room: Room::new(needs, spec.resources.prefetch_queue_depth),
     }
 }
 
 /// Refuses numbers of threads and batches that no machine has room for.
 pub(super) fn bound_counts(spec: &Spec) -> Result<()> {
-    let window = spec.prefetch_queue_depth;
+    let window = spec.resources.prefetch_queue_depth;
     let counts = [
         ("prefetch_queue_depth", window),
-        ("io_threads", spec.io_threads),
-        ("io_concurrency", spec.io_concurrency),
-        ("decode_threads", spec.decode_threads),
+        ("io_threads", spec.resources.io_threads),
+        ("io_concurrency", spec.resources.io_concurrency),
+        ("decode_threads", spec.resources.decode_threads),
     ];
     for (what, count) in counts {
         if let Some(n) = count

@@ -7,7 +7,6 @@ use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, Needs, Rates, There};
 use crate::chunk_index::{ChunkIndex, Route};
-use crate::codec::Codec;
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::error::{Error, Result};
 use crate::geometry::{ArrayShape, Geometry};
@@ -47,7 +46,7 @@ impl Opened {
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn new(spec: &Spec) -> Result<Self> {
-        if spec.io == Io::Gds && spec.device == Device::Cpu {
+        if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
             return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
         }
         // Checked before these numbers are used.
@@ -75,11 +74,11 @@ impl Opened {
         let order = Order::by_chunks(spec, blocks)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
-            epoch_size_padded: order.samples().div_ceil(spec.num_shards as u64) as i64 * spec.num_shards,
-            number_of_shards: spec.num_shards,
-            shard_id: spec.shard_id,
-            pad_last_batch: spec.pad_last_batch,
-            stick_to_shard: spec.stick_to_shard,
+            epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,
+            number_of_shards: spec.order.num_shards,
+            shard_id: spec.order.shard_id,
+            pad_last_batch: spec.order.pad_last_batch,
+            stick_to_shard: spec.order.stick_to_shard,
         };
         let mut notes = Vec::new();
         let routes = routes(spec, &dataset, &mut notes)?;
@@ -97,7 +96,7 @@ impl Opened {
         let asked = Asked::of(spec);
         let division = budget::divide(&self.needs, &asked, there)?;
         let reads_to_device = self.needs.device.is_some_and(|device| device.landing > 0);
-        if spec.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
+        if spec.resources.decode_device != DecodeDevice::Auto || reads_to_device || !division.is_accepted() {
             return Ok(division);
         }
         let slow = self.slow_on_gpu(&division, &asked);
@@ -188,7 +187,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 
 /// The table of operations that jobs index: each norm in both byte orders.
 fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let pad = spec.fill_value.unwrap_or(0.0);
+    let pad = spec.samples.fill_value.unwrap_or(0.0);
     Ops::new(geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
@@ -205,24 +204,24 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
 
 /// How each part of each array is decoded, and a note for each array that falls back.
 fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<Vec<Route>>> {
-    if spec.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
+    if spec.resources.decode_device == DecodeDevice::Gpu && spec.device == Device::Cpu {
         return Err(Error::value(
             "decode_device=\"gpu\" needs device=\"gpu\": batches that are delivered to the CPU are decoded there",
         ));
     }
-    let on_gpu = matches!(spec.device, Device::Gpu(_)) && spec.decode_device != DecodeDevice::Cpu;
+    let on_gpu = matches!(spec.device, Device::Gpu(_)) && spec.resources.decode_device != DecodeDevice::Cpu;
     let mut routes = Vec::new();
     for (a, array) in dataset.arrays.iter().enumerate() {
         let mut parts = Vec::new();
         for (p, part) in array.parts.iter().enumerate() {
             let mut note = |text| notes.push(Note { array: a, part: p, text });
             let store = dataset.stores[part.store].location();
-            parts.push(match &part.format.codec {
-                Codec::Raw => Route::Raw,
+            parts.push(match part.format.packed() {
+                _ if part.format.chain.is_empty() => Route::Raw,
                 _ if !on_gpu => Route::Cpu,
-                Codec::Gpu(packed) => match gpu::available(packed, part.largest_bytes) {
+                Some(packed) => match gpu::available(packed, part.largest_bytes) {
                     Ok(()) => Route::Gpu,
-                    Err(e) if spec.decode_device == DecodeDevice::Gpu => {
+                    Err(e) if spec.resources.decode_device == DecodeDevice::Gpu => {
                         let e = e.within(format!("store {store}, array '{}'", array.name));
                         return Err(e);
                     }
@@ -231,14 +230,14 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
                         Route::Cpu
                     }
                 },
-                Codec::Other(_) => {
+                None => {
                     let why = format!(
                         "store {store}, array '{}': its codecs ({}) are decoded on the CPU, since the GPU decodes only \
                          uncompressed, Blosc, zstd, gzip, zlib and LZ4 chunks, shuffled before and with checksums behind",
                         array.name,
-                        part.format.describe()
+                        part.format.chain.names()
                     );
-                    if spec.decode_device == DecodeDevice::Gpu {
+                    if spec.resources.decode_device == DecodeDevice::Gpu {
                         return Err(Error::value(format!("{why}; use decode_device=\"auto\" or \"cpu\"")));
                     }
                     note(why);

@@ -63,6 +63,6 @@ impl Progress {
     }
 
     pub fn state(&self, delivered: u64) -> String {
-        self.identity.write(&self.order, self.spec.shard_id, delivered)
+        self.identity.write(&self.order, self.spec.order.shard_id, delivered)
     }
 }

@@ -24,14 +24,13 @@ fn store(folder: &Path) {
 }
 
 fn spec(folder: &Path) -> Spec {
-    Spec {
-        paths: vec![folder.to_str().unwrap().to_owned()],
-        dims: vec![DimKey::parse("0")],
-        window: vec![4],
-        batch_size: 2,
-        prefetch_queue_depth: Some(2),
-        ..Spec::default()
-    }
+    Spec::default().with(|s| {
+        s.source.paths = vec![folder.to_str().unwrap().to_owned()];
+        s.samples.dims = vec![DimKey::parse("0")];
+        s.samples.window = vec![4];
+        s.batch_size = 2;
+        s.resources.prefetch_queue_depth = Some(2);
+    })
 }
 
 fn open(folder: &Path) -> Reader {
@@ -73,7 +72,12 @@ fn chunks_that_arrive_after_the_end_are_no_end_of_the_world() {
     let folder = tempfile::tempdir().unwrap();
     store(folder.path());
     for delay in 0..200 {
-        let spec = Spec { window: vec![16], step: vec![1], batch_size: 16, io_threads: Some(1), ..spec(folder.path()) };
+        let spec = spec(folder.path()).with(|s| {
+            s.samples.window = vec![16];
+            s.samples.step = vec![1];
+            s.batch_size = 16;
+            s.resources.io_threads = Some(1);
+        });
         let reader = Reader::open(spec).unwrap();
         // Of the 16 chunks that the first batch needs some are there and some under way, most of the time.
         std::thread::sleep(std::time::Duration::from_micros(5 * delay));

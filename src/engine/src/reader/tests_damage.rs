@@ -33,16 +33,15 @@ fn store(folder: &Path, codecs: &serde_json::Value, chunks: &[Vec<u8>]) {
 }
 
 fn open(folder: &Path, device: Device) -> Reader {
-    let spec = Spec {
-        paths: vec![folder.to_str().unwrap().to_owned()],
-        dims: vec![DimKey::parse("0")],
-        window: vec![1],
-        batch_size: 1,
-        device,
-        device_memory_limit: Some(64 << 20),
-        host_memory_limit: Some(64 << 20),
-        ..Spec::default()
-    };
+    let spec = Spec::default().with(|s| {
+        s.source.paths = vec![folder.to_str().unwrap().to_owned()];
+        s.samples.dims = vec![DimKey::parse("0")];
+        s.samples.window = vec![1];
+        s.batch_size = 1;
+        s.device = device;
+        s.resources.device_memory_limit = Some(64 << 20);
+        s.resources.host_memory_limit = Some(64 << 20);
+    });
     Reader::open(spec).unwrap()
 }
 

@@ -63,26 +63,25 @@ fn schedule(seed: u64) -> (usize, usize) {
     let server = server();
     let options = [("timeout", "30ms"), ("retry_timeout", "1s"), ("max_retries", "4")];
     let dir = tempfile::tempdir().unwrap();
-    let reader = Reader::open(Spec {
-        paths: vec![publish(&server)],
-        storage_options: options.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
-        arrays: vec!["a".into(), "b".into()],
-        dims: vec![DimKey::parse("x")],
-        window: vec![2],
-        step: vec![2],
-        batch_size: 8,
-        random_shuffle: seed.is_multiple_of(2),
-        return_index: true,
-        prefetch_queue_depth: Some(2),
-        io_concurrency: Some(1 + random.below(20) as usize),
-        io_threads: Some(1),
-        decode_threads: Some(1),
-        host_memory_limit: Some(1 << 20),
-        cache_size: if seed % 3 == 1 { 1 << 20 } else { 0 },
-        cache_dir: (seed % 5 < 2).then(|| dir.path().to_owned()),
-        cache_validate: seed.is_multiple_of(5),
-        ..Spec::default()
-    })
+    let reader = Reader::open(Spec::default().with(|s| {
+        s.source.paths = vec![publish(&server)];
+        s.source.storage_options = options.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
+        s.source.arrays = vec!["a".into(), "b".into()];
+        s.samples.dims = vec![DimKey::parse("x")];
+        s.samples.window = vec![2];
+        s.samples.step = vec![2];
+        s.batch_size = 8;
+        s.order.random_shuffle = seed.is_multiple_of(2);
+        s.samples.return_index = true;
+        s.resources.prefetch_queue_depth = Some(2);
+        s.resources.io_concurrency = Some(1 + random.below(20) as usize);
+        s.resources.io_threads = Some(1);
+        s.resources.decode_threads = Some(1);
+        s.resources.host_memory_limit = Some(1 << 20);
+        s.resources.cache_size = if seed % 3 == 1 { 1 << 20 } else { 0 };
+        s.resources.cache_dir = (seed % 5 < 2).then(|| dir.path().to_owned());
+        s.resources.cache_validate = seed.is_multiple_of(5);
+    }))
     .unwrap();
     let acts = (0..random.below(60)).map(|_| match random.act(100) {
         // A store that says that a key is missing is believed.

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use async_trait::async_trait;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 
@@ -15,8 +14,9 @@ use super::opening::Opened;
 use crate::codec::streams::tests::{gzip, sample, zlib, zstd};
 use crate::error::Result;
 use crate::spec::Spec;
+use crate::store::Found;
 use crate::store::object::fake::{Server, publish};
-use crate::store::{ByteRange, Found, Latency, LocalStore, Phase, ReadFiles, Store};
+use crate::store::tests_hooked::Hooked;
 
 /// Bytes of a decoded chunk.
 const LEN: usize = 5000;
@@ -135,7 +135,10 @@ fn write_shards(folder: &Path, inner: &Value, outer: &Value, shards: &[Vec<u8>])
 }
 
 fn spec(folder: &Path) -> Spec {
-    Spec { paths: vec![folder.to_str().unwrap().to_owned()], batch_size: 1, ..Spec::default() }
+    Spec::default().with(|s| {
+        s.source.paths = vec![folder.to_str().unwrap().to_owned()];
+        s.batch_size = 1;
+    })
 }
 
 /// The samples of one epoch.
@@ -176,7 +179,7 @@ fn chunks_of_every_codec_that_are_longer_than_usual() {
         let expected: Vec<_> = (0..18).map(|i| data(i % 9)).collect();
         let found = read(spec(dir.path()), 18).unwrap_or_else(|e| panic!("{codecs}: {e}"));
         assert!(found == expected, "{codecs}");
-        let cached = Spec { cache_size: 8 << 20, ..spec(dir.path()) };
+        let cached = spec(dir.path()).with(|s| s.resources.cache_size = 8 << 20);
         assert!(read(cached, 18).unwrap() == expected, "{codecs} from the cache");
     }
 }
@@ -211,7 +214,7 @@ fn memory_is_enough_or_the_limit_that_would_be_is_named() {
     write_v2(dirs[0].path(), &json!({"id": "zstd"}), &[usual(0), long.clone(), usual(2)]);
     write_shards(dirs[1].path(), &json!(["bytes", "zstd"]), &json!([]), &[shard(usual(0), 0), shard(long, 0)]);
     for (dir, samples, bad) in [(&dirs[0], 3, 1), (&dirs[1], 4, 2)] {
-        let with = |limit| Spec { host_memory_limit: Some(limit), ..spec(dir.path()) };
+        let with = |limit| spec(dir.path()).with(|s| s.resources.host_memory_limit = Some(limit));
         let smallest = named(Reader::open(with(1)).err().unwrap().message(), "at least ");
         let reader = Reader::open(with(smallest)).unwrap();
         for i in 0..9 {
@@ -241,39 +244,17 @@ fn lengths_that_no_encoder_can_reach_are_damage() {
     }
 }
 
-/// A store whose values have one byte more whenever they are asked for.
-struct Growing(LocalStore, AtomicU64);
-
-#[async_trait]
-impl Store for Growing {
-    fn location(&self) -> &str {
-        self.0.location()
-    }
-    fn latency(&self) -> Latency {
-        self.0.latency()
-    }
-    async fn read(&self, _: &str, _: ByteRange, _: Option<&Arc<str>>, _: Phase, _: &mut [u8]) -> Result<Option<Found>> {
-        Ok(Some(Found { size: self.1.fetch_add(1, Relaxed), version: None }))
-    }
-    async fn get(&self, key: &str, max: u64, phase: Phase) -> Result<Option<Vec<u8>>> {
-        self.0.get(key, max, phase).await
-    }
-    async fn head(&self, key: &str) -> Result<Option<Found>> {
-        self.0.head(key).await
-    }
-    async fn children(&self, prefix: &str) -> Result<Option<Vec<String>>> {
-        self.0.children(prefix).await
-    }
-}
-
 #[test]
 fn a_value_that_grows_while_it_is_read_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     write_v2(dir.path(), &json!({"id": "zstd"}), &[vec![]]);
     let spec = spec(dir.path());
     let mut opened = Opened::new(&spec).unwrap();
+    // It has one byte more whenever it is asked for.
+    let size = AtomicU64::new(9000);
+    let grown = move |_: &str| Some(Found { size: size.fetch_add(1, Relaxed), version: None });
     Arc::get_mut(&mut opened.chunk_index).unwrap().dataset.stores[0] =
-        Arc::new(Growing(LocalStore::open(&spec.paths[0], ReadFiles::default()).unwrap(), AtomicU64::new(9000)));
+        Arc::new(Hooked::open(&spec.source.paths[0], grown));
     let error = Reader::start(&spec, opened).unwrap().next_batch().unwrap_err();
     assert!(error.message().contains("expected 9000 bytes") && error.message().contains("found 9001"), "{error}");
 }
@@ -291,7 +272,11 @@ fn caches_tell_the_size() {
     server.put("/store/1.0", long_zstd(&data(1), 10));
     let expected: Vec<_> = (0..6).map(|i| data(i % 2)).collect();
     let dir = tempfile::tempdir().unwrap();
-    let spec = Spec { paths: vec![publish(&server)], batch_size: 1, prefetch_queue_depth: Some(1), ..Spec::default() };
+    let spec = Spec::default().with(|s| {
+        s.source.paths = vec![publish(&server)];
+        s.batch_size = 1;
+        s.resources.prefetch_queue_depth = Some(1);
+    });
     let requests = |spec: &Spec| {
         server.taken_log();
         assert!(read(spec.clone(), 6).unwrap() == expected);
@@ -299,8 +284,11 @@ fn caches_tell_the_size() {
         let count = |what: &str| log.iter().filter(|line| line.contains(what)).count();
         [count("GET /store/0.0"), count("GET /store/1.0"), count("HEAD /store/0.0")]
     };
-    assert_eq!(requests(&Spec { cache_size: 1 << 20, ..spec.clone() }), [2, 1, 0]);
-    let on_disk = Spec { cache_dir: Some(dir.path().to_owned()), cache_dir_size: Some(1 << 20), ..spec };
+    assert_eq!(requests(&spec.clone().with(|s| s.resources.cache_size = 1 << 20)), [2, 1, 0]);
+    let on_disk = spec.with(|s| {
+        s.resources.cache_dir = Some(dir.path().to_owned());
+        s.resources.cache_dir_size = Some(1 << 20);
+    });
     assert_eq!(requests(&on_disk)[..2], [2, 1]);
     assert_eq!(requests(&on_disk), [0, 0, 1], "the next process");
 }

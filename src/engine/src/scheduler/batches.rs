@@ -1,41 +1,58 @@
-//! The planned batches, in order. A batch is *served* with a chunk when its jobs for this chunk are handed out.
+//! The batches in preparation, in order: planned, then active (with memory for their outputs), then delivered. A batch is
+//! *served* with a chunk when its jobs for this chunk are handed out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use dali_zarr_kernels::{Job, Layout, Op, Source};
 
-use super::chunk_table::{Chunk, ChunkState};
+use super::chunks::{Chunk, ChunkState};
+use super::{Finished, Rules};
 use crate::assemble::is_copy;
-use crate::batch::DeviceBuffers;
+use crate::batch::{Batch, DeviceBuffers};
 use crate::dtype::DType;
-use crate::error::Error;
-use crate::memory::HostBuffer;
+use crate::error::{Error, Result};
+use crate::memory::{HostBuffer, Pool, Span};
 use crate::messages::{Assembly, Handle, Served};
 use crate::plan::BatchPlan;
+
+/// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, whatever their jobs.
+const MAX_PLANNED_JOBS: usize = 1 << 18;
+
+/// With chunk-aware shuffling: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
+/// the planner.
+const PLANS_TO_SPARE: usize = 2;
 
 /// A batch that was planned and not delivered yet.
 pub(super) struct Planned {
     pub plan: BatchPlan,
-    /// The chunk of each use in the plan.
+    /// The chunk of each use in the plan, until the batch is active.
     pub handles: Vec<Handle>,
     /// Addresses of its outputs. Empty until the batch is active.
     pub outputs: Vec<u64>,
-    pub host: Vec<HostBuffer>,
-    pub lent: Option<DeviceBuffers>,
+    host: Vec<HostBuffer>,
+    lent: Option<DeviceBuffers>,
     /// Uses that have not run yet. Padding and the index output count as one use each.
-    pub remaining: u32,
-    pub error: Option<Error>,
+    remaining: u32,
+    error: Option<Error>,
 }
 
 impl Planned {
     /// Whether it has memory for its outputs.
-    pub fn active(&self) -> bool {
+    fn active(&self) -> bool {
         !self.outputs.is_empty()
     }
 
     /// The event after which its outputs may be written, if there is one.
     pub fn ready(&self) -> Option<u64> {
         self.lent.as_ref().map(|l| l.ready).filter(|&event| event != 0)
+    }
+
+    /// Writes the last output, if it lies in host memory.
+    pub fn fill_last_output(&mut self, bytes: &[u8]) {
+        if let Some(buffer) = self.host.last_mut() {
+            buffer.fill_from(bytes);
+        }
     }
 }
 
@@ -48,30 +65,141 @@ pub(super) enum JobSource {
     Missing,
 }
 
+/// The memory for outputs of batches.
+enum OutputMemory {
+    /// Host memory: a pool for each output.
+    Pools(Vec<Arc<Pool>>),
+    /// Device memory that the host has lent.
+    Lent(VecDeque<DeviceBuffers>),
+}
+
 /// The batches that are planned and not delivered.
-#[derive(Default)]
 pub(super) struct Batches {
     /// Number of the first batch in `list`.
-    pub first: u64,
-    pub list: VecDeque<Planned>,
+    first: u64,
+    list: VecDeque<Planned>,
     /// How many of `list` are active. They are the first ones.
-    pub active: usize,
+    active: usize,
+    /// Plans that were asked for and have not come.
+    plans_asked: usize,
+    /// Jobs of all batches in `list`.
+    planned_jobs: usize,
+    /// Batches that were delivered and not taken.
+    untaken: usize,
+    memory: OutputMemory,
+    /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
+    failed: Vec<Planned>,
+    rules: Rules,
 }
 
 impl Batches {
+    /// For batches that are delivered to host memory of these pools, or to lent device memory.
+    pub fn new(rules: Rules, pools: Option<Vec<Arc<Pool>>>) -> Self {
+        Self {
+            first: 0,
+            list: VecDeque::new(),
+            active: 0,
+            plans_asked: 0,
+            planned_jobs: 0,
+            untaken: 0,
+            memory: pools.map_or_else(|| OutputMemory::Lent(VecDeque::new()), OutputMemory::Pools),
+            failed: Vec::new(),
+            rules,
+        }
+    }
+
+    // ---- plans ----
+
+    /// Whether to ask the planner for one more batch. If so, it counts as asked.
+    pub fn ask(&mut self) -> bool {
+        let plans = self.list.len() + self.plans_asked;
+        let jobs = self.planned_jobs + self.plans_asked * self.rules.batch_jobs;
+        let spare = if self.rules.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
+        let enough =
+            plans >= self.rules.max_active + self.rules.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS);
+        self.plans_asked += usize::from(!enough);
+        !enough
+    }
+
+    /// The number of the next batch to be planned.
+    pub fn next_number(&self) -> u64 {
+        self.first + self.list.len() as u64
+    }
+
+    /// Adds a batch, which is delivered after `remaining` uses. With an `error` it fails.
+    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, remaining: u32, error: Option<Error>) {
+        self.plans_asked -= 1;
+        self.planned_jobs += plan.jobs.len();
+        let (outputs, host) = (Vec::new(), Vec::new());
+        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, remaining, error });
+    }
+
+    /// Whether enough batches are planned beyond the next one to become active. With shuffling, a chunk is needed by
+    /// many batches in no order. If these were not planned yet, the chunk would be dropped too early. Without shuffling
+    /// there is no need to wait for the planner.
+    fn planned_ahead(&self) -> bool {
+        self.rules.shuffled.is_none() || self.plans_asked == 0 || self.list.len() > self.active + self.rules.lookahead
+    }
+
+    /// Whether the batch after the active ones was requested, but is not planned yet.
+    pub fn planner_is_late(&self) -> bool {
+        self.plans_asked > 0 && self.list.len() <= self.active
+    }
+
+    // ---- active batches ----
+
     /// The number of the first batch that isn't active.
     pub fn active_end(&self) -> u64 {
         self.first + self.active as u64
     }
 
-    /// The batch of this number. `None` after it was delivered.
-    fn get(&self, number: u64) -> Option<&Planned> {
+    /// The host lends device memory for the outputs of one batch.
+    pub fn lend(&mut self, buffers: DeviceBuffers) {
+        if let OutputMemory::Lent(lent) = &mut self.memory {
+            lent.push_back(buffers);
+        }
+    }
+
+    /// Activates the next planned batch and returns its number. `None` if there is no batch, or no memory for its outputs
+    /// now.
+    ///
+    /// # Errors
+    /// If the system refuses host memory.
+    pub fn activate(&mut self) -> Result<Option<u64>> {
+        let may =
+            self.active < self.list.len() && self.active + self.untaken < self.rules.max_active && self.planned_ahead();
+        if !may {
+            return Ok(None);
+        }
+        let batch = &mut self.list[self.active];
+        match &mut self.memory {
+            OutputMemory::Lent(lent) => {
+                let Some(lent) = lent.pop_front() else { return Ok(None) };
+                batch.outputs.clone_from(&lent.outputs);
+                batch.lent = Some(lent);
+            }
+            OutputMemory::Pools(pools) => {
+                batch.host = pools.iter().map(Pool::take).collect::<Result<_>>()?;
+                batch.outputs = batch.host.iter().map(|b| b.span().address).collect();
+            }
+        }
+        self.active += 1;
+        Ok(Some(self.active_end() - 1))
+    }
+
+    /// The batch of this number. `None` before it is planned and after it was delivered.
+    pub fn get(&self, number: u64) -> Option<&Planned> {
         self.list.get(number.wrapping_sub(self.first) as usize)
     }
 
     /// As [`Self::get`], mutable.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Planned> {
         self.list.get_mut(number.wrapping_sub(self.first) as usize)
+    }
+
+    /// The batches with their numbers, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Planned)> {
+        (self.first..).zip(&self.list)
     }
 
     /// Adds the jobs of a chunk's active users to `assembly`, for `most` users at most. Returns how many users were
@@ -98,11 +226,19 @@ impl Batches {
         let end = self.active_end();
         let n = chunk.users.iter().take_while(|(number, _)| *number < end).count();
         for &(number, _) in &chunk.users[..n] {
-            let Some(batch) = self.get_mut(number) else { continue };
-            batch.error.get_or_insert_with(|| error.clone());
-            batch.remaining -= 1;
+            self.fail_batch(number, error);
+            if let Some(batch) = self.get_mut(number) {
+                batch.remaining -= 1;
+            }
         }
         chunk.users.drain(..n);
+    }
+
+    /// The batch of this number fails, unless it was delivered or has failed.
+    pub fn fail_batch(&mut self, number: u64, error: &Error) {
+        if let Some(batch) = self.get_mut(number) {
+            batch.error.get_or_insert_with(|| error.clone());
+        }
     }
 
     /// Counts uses whose jobs have run.
@@ -112,6 +248,65 @@ impl Batches {
                 batch.remaining -= uses;
             }
         }
+    }
+
+    // ---- delivery ----
+
+    /// Batches that were delivered and not taken.
+    pub fn untaken(&self) -> usize {
+        self.untaken
+    }
+
+    /// Whether no more batches may wait for the consumer.
+    pub fn is_full(&self) -> bool {
+        self.untaken >= self.rules.max_active
+    }
+
+    /// The consumer took a batch.
+    pub fn taken(&mut self) {
+        self.untaken -= 1;
+    }
+
+    /// The next batch, if it is finished. If the reader is `broken`, each batch fails, finished or not.
+    pub fn deliver(&mut self, broken: Option<&Error>) -> Option<Finished> {
+        let next = self.list.front()?;
+        let done = next.remaining == 0 && next.active();
+        if !done && (broken.is_none() || self.is_full()) {
+            return None;
+        }
+        let mut batch = self.list.pop_front()?;
+        self.first += 1;
+        self.active = self.active.saturating_sub(1);
+        self.planned_jobs -= batch.plan.jobs.len();
+        self.untaken += 1;
+        match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
+            None => Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id) })),
+            Some(e) if done => {
+                // The batch failed, so nobody sees its outputs, and they can be used again.
+                batch.lent.into_iter().for_each(|lent| self.lend(lent));
+                Some(Err(e))
+            }
+            Some(e) => {
+                self.failed.push(batch);
+                Some(Err(e))
+            }
+        }
+    }
+
+    /// Whether the consumer waits though no batch is planned and none was delivered. Then an error counts as delivered:
+    /// the planner may have died, and whoever waits must get it.
+    pub fn deliver_error(&mut self) -> bool {
+        let waits = self.list.is_empty() && self.untaken == 0;
+        self.untaken += usize::from(waits);
+        waits
+    }
+
+    /// The destination of a decoded chunk in an output, if the job of a use is a copy of the whole chunk of `decoded` bytes.
+    pub fn whole_copy(&self, (number, chunk_use): (u64, u32), ops: &[Op], decoded: usize) -> Option<Span> {
+        let batch = self.get(number)?;
+        let jobs = &batch.plan.jobs[batch.plan.uses[chunk_use as usize].jobs.clone()];
+        is_whole_copy(jobs, ops, decoded)
+            .then(|| Span { address: batch.outputs[jobs[0].reserved as usize] + jobs[0].dst, len: decoded })
     }
 }
 
@@ -135,7 +330,7 @@ pub(super) fn addressed(job: &Job, outputs: &[u64], from: JobSource) -> Job {
 
 /// Whether `jobs`, all of one batch for one chunk of `decoded` bytes, are a single copy of the whole chunk to one
 /// place. Then the CPU may decode the chunk there.
-pub(super) fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
+fn is_whole_copy(jobs: &[Job], ops: &[Op], decoded: usize) -> bool {
     let [job] = jobs else { return false };
     let op = &ops[job.op as usize];
     let size = DType::ALL[op.dst_dtype as usize].size();

@@ -3,30 +3,24 @@
 
 use dali_zarr_kernels::Layout;
 
+use super::Scheduler;
 use super::batches::JobSource;
-use super::chunk_table::ChunkState;
-use super::queue::Wanted;
-use super::{Block, Scheduler};
+use super::chunks::ChunkState;
+use super::memory::MemoryKind;
 use crate::chunk_index::{Location, Route};
 use crate::error::{Error, Result};
-use crate::memory::arena;
-use crate::messages::{GroupId, Handle, Item, Outcome, Served, Task};
+use crate::messages::{Assembly, GroupId, Handle, Item, Outcome, Served, Task};
 use crate::stats::Stats;
 use crate::store::{ByteRange, Extent};
 
 /// Decode tasks have about this many decoded bytes, so that handing them over costs little.
 const TASK_BYTES: usize = 256 << 10;
 
-/// In place of the first batch that needs a chunk, if none is known. Such chunks are evicted first.
-const NOT_YET: u64 = u64::MAX;
-
 impl Scheduler {
     // ---- reads ----
 
     pub(super) fn fetched(&mut self, id: GroupId, result: Result<Option<usize>>) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let members = std::mem::take(&mut group.chunks);
-        let to = group.to;
+        let Some((members, to)) = self.reads.take_members(id) else { return };
         let read = match result {
             Ok(Some(read)) if read <= to.len => read,
             Ok(Some(bytes)) => {
@@ -39,7 +33,7 @@ impl Scheduler {
                 // References may be wrong for single chunks. So each chunk of a failed merged read is read again alone.
                 let again = members.len() > 1 && other.is_err();
                 for (handle, ..) in members {
-                    self.release_group(id, 1);
+                    self.reads.release(id, 1, &mut self.memory);
                     if again && matches!(self.chunks[handle].place.location, Location::Range(_)) {
                         self.read_unmerged(handle);
                         continue;
@@ -48,12 +42,9 @@ impl Scheduler {
                     let state = match &other {
                         Err(e) => ChunkState::Failed(e.clone()),
                         // The shard was deleted after its index was read. Its chunks are not fill values.
-                        _ if matches!(chunk.place.location, Location::Shard(..)) => {
-                            ChunkState::Failed(Error::runtime(format!(
-                                "{}: the shard vanished while it was read",
-                                self.s.shared.chunk_index.name(chunk.id)
-                            )))
-                        }
+                        _ if matches!(chunk.place.location, Location::Shard(..)) => ChunkState::Failed(Error::runtime(
+                            format!("{}: the shard vanished while it was read", self.shared.chunk_index.name(chunk.id)),
+                        )),
                         _ => ChunkState::Missing,
                     };
                     self.resolve(handle, state);
@@ -61,26 +52,21 @@ impl Scheduler {
                 return;
             }
         };
-        Stats::add(&self.s.shared.stats.chunks_read, members.len() as u64);
-        if let Some(staging) = group.staging {
-            group.staging = Some(self.s.staging.arena.shrink(staging, read));
-        }
-        if let (Some(gds_buffer), Some(block)) = (group.gds_buffer, &mut self.s.gds_buffer) {
-            group.gds_buffer = Some(block.arena.shrink(gds_buffer, read));
-        }
-        let on_gpu = self.s.lanes.is_some();
+        Stats::add(&self.shared.stats.chunks_read, members.len() as u64);
+        self.reads.shrink(id, read, &mut self.memory);
+        let on_gpu = self.on_gpu();
         let mut items: Vec<Handle> = Vec::new();
         let mut bytes = 0;
         for (handle, offset, len) in members {
             let uploaded = self.is_uploaded(handle);
             let chunk = &mut self.chunks[handle];
             if std::mem::replace(&mut chunk.read, true) {
-                Stats::add(&self.s.shared.stats.chunks_read_again, 1);
+                Stats::add(&self.shared.stats.chunks_read_again, 1);
             }
             if uploaded {
                 (chunk.state, chunk.layout) = (ChunkState::Ready, Layout::NONE);
-                Stats::add(&self.s.shared.stats.chunks_uncompressed, 1);
-                self.release_group(id, 1);
+                Stats::add(&self.shared.stats.chunks_uncompressed, 1);
+                self.reads.release(id, 1, &mut self.memory);
                 self.serve_ready(handle, 1);
                 continue;
             }
@@ -103,21 +89,6 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn release_group(&mut self, id: GroupId, chunks: u32) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        group.remaining -= chunks;
-        if group.remaining == 0
-            && let Some(group) = self.groups.remove(&id)
-        {
-            if let Some(staging) = group.staging {
-                self.s.staging.arena.release(staging);
-            }
-            if let (Some(gds_buffer), Some(block)) = (group.gds_buffer, &mut self.s.gds_buffer) {
-                block.arena.release(gds_buffer);
-            }
-        }
-    }
-
     /// Gives chunks to a decode thread. If batches are delivered to the CPU, the jobs of active users go with them.
     pub(super) fn decode(&mut self, handles: &[Handle]) {
         let mut task = Task::default();
@@ -127,28 +98,28 @@ impl Scheduler {
             let Some((_, encoded)) = chunk.payload else { continue };
             let (id, output_span) = (chunk.id, chunk.output_span.is_some());
             let first = task.assembly.jobs.len();
-            if self.s.lanes.is_none() {
+            if self.on_gpu() {
+                let chunk = &mut self.chunks[handle];
+                chunk.state = ChunkState::Decoding;
+                chunk.pins += 1;
+            } else {
                 self.serve_decoding(handle, &mut task.assembly);
                 // A chunk that is decoded to an output needs no job.
                 if output_span {
                     task.assembly.jobs.truncate(first);
                 }
-            } else {
-                let chunk = &mut self.chunks[handle];
-                chunk.state = ChunkState::Decoding;
-                chunk.pins += 1;
             }
             let jobs = first..task.assembly.jobs.len();
             task.items.push(Item { id, handle, encoded, decoded, in_place: encoded == decoded, jobs });
         }
         let n = task.assembly.jobs.len();
         task.ready_jobs = n..n;
-        self.cpu_tasks_in_flight += 1;
-        self.s.decode.run(task);
+        self.tasks += 1;
+        self.backends.decode.run(task);
     }
 
     /// Marks a chunk as being decoded, and adds the jobs of its active users to `assembly`.
-    pub(super) fn serve_decoding(&mut self, handle: Handle, assembly: &mut crate::messages::Assembly) {
+    pub(super) fn serve_decoding(&mut self, handle: Handle, assembly: &mut Assembly) {
         // The lane that decodes the chunk sets the order of its bytes.
         self.chunks[handle].layout = Layout::NONE;
         let from = self.job_source(handle);
@@ -158,7 +129,7 @@ impl Scheduler {
         // A chunk that is decoded to an output serves only the user that it was admitted for.
         let most = if chunk.output_span.is_some() { 1 } else { usize::MAX };
         let served = self.batches.serve(chunk, from, most, assembly);
-        Stats::add(&self.s.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
+        Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(1) as u64);
     }
 
     /// Where the jobs of a chunk read its elements.
@@ -166,10 +137,7 @@ impl Scheduler {
         let chunk = &self.chunks[handle];
         match (&chunk.state, chunk.slot) {
             (ChunkState::Missing, _) => JobSource::Missing,
-            (_, Some(slot)) => {
-                let base = self.s.slots.as_ref().unwrap_or(&self.s.staging).base;
-                JobSource::Slot(base + slot.offset as u64, chunk.layout)
-            }
+            (_, Some(slot)) => JobSource::Slot(self.memory.address(MemoryKind::Slots, slot), chunk.layout),
             (_, None) => JobSource::Slot(0, Layout::NONE),
         }
     }
@@ -196,12 +164,10 @@ impl Scheduler {
             chunk.serving.clear();
             chunk.output_span = None;
             chunk.state = ChunkState::Ready;
-            let (payload, host_decoded, slot) = (chunk.payload.take(), chunk.host_decoded.take(), chunk.slot);
-            if let Some(host_decoded) = host_decoded {
-                self.s.staging.arena.release(host_decoded);
-            }
+            let (payload, slot) = (chunk.payload.take(), chunk.slot);
+            self.memory.release_host_decoded(chunk);
             if let Some((group, _)) = payload {
-                self.release_group(group, 1);
+                self.reads.release(group, 1, &mut self.memory);
             }
             match slot {
                 Some(_) => self.serve_resolved(handle),
@@ -217,7 +183,7 @@ impl Scheduler {
     }
 
     fn forget(&self, handle: Handle) {
-        let (chunk_index, Some(cache)) = (&self.s.shared.chunk_index, &self.s.shared.cache) else { return };
+        let (chunk_index, Some(cache)) = (&self.shared.chunk_index, &self.shared.cache) else { return };
         let chunk = &self.chunks[handle];
         let number = chunk_index.store_number(chunk.id.array, chunk.id.part);
         let (part, len) = match chunk.place.location {
@@ -240,28 +206,17 @@ impl Scheduler {
     /// A chunk is missing or failed: frees its memory and serves its active users.
     pub(super) fn resolve(&mut self, handle: Handle, state: ChunkState) {
         if matches!(state, ChunkState::Missing) {
-            Stats::add(&self.s.shared.stats.chunks_missing, 1);
+            Stats::add(&self.shared.stats.chunks_missing, 1);
         }
         let chunk = &mut self.chunks[handle];
-        let serving = std::mem::take(&mut chunk.serving);
-        let (slot, host_decoded, payload) = (chunk.slot.take(), chunk.host_decoded.take(), chunk.payload.take());
-        chunk.output_span = None;
+        let (serving, payload) = (std::mem::take(&mut chunk.serving), chunk.payload.take());
+        self.memory.release_decoded(chunk);
         if let ChunkState::Failed(e) = &state {
-            for number in serving {
-                if let Some(batch) = self.batches.get_mut(number) {
-                    batch.error.get_or_insert_with(|| e.clone());
-                }
-            }
+            serving.into_iter().for_each(|number| self.batches.fail_batch(number, e));
         }
         chunk.state = state;
-        if let Some(slot) = slot {
-            self.slots().arena.release(slot);
-        }
-        if let Some(host_decoded) = host_decoded {
-            self.s.staging.arena.release(host_decoded);
-        }
         if let Some((group, _)) = payload {
-            self.release_group(group, 1);
+            self.reads.release(group, 1, &mut self.memory);
         }
         self.serve_resolved(handle);
     }
@@ -275,9 +230,9 @@ impl Scheduler {
     /// from memory.
     fn serve_ready(&mut self, handle: Handle, fresh: usize) {
         let from = self.job_source(handle);
+        self.chunks.unkeep(handle);
         let chunk = &mut self.chunks[handle];
-        if let Some(&(batch, _)) = chunk.users.first() {
-            self.evictable.remove(&(batch, handle));
+        if !chunk.users.is_empty() {
             if matches!(chunk.state, ChunkState::Failed(_)) {
                 self.batches.fail(chunk);
             } else {
@@ -288,7 +243,7 @@ impl Scheduler {
                     self.ready_jobs.pinned.push(handle);
                 }
                 if matches!(chunk.state, ChunkState::Ready) {
-                    Stats::add(&self.s.shared.stats.chunks_from_memory, served.saturating_sub(fresh) as u64);
+                    Stats::add(&self.shared.stats.chunks_from_memory, served.saturating_sub(fresh) as u64);
                 }
             }
         }
@@ -297,13 +252,13 @@ impl Scheduler {
 
     /// On the CPU, sends the ready jobs to a decode thread. On the GPU they wait for the next wave.
     pub(super) fn flush_ready_jobs(&mut self) {
-        if self.s.lanes.is_some() || self.ready_jobs.assembly.served.is_empty() {
+        if self.on_gpu() || self.ready_jobs.assembly.served.is_empty() {
             return;
         }
         let ready_jobs = std::mem::take(&mut self.ready_jobs);
         let n = ready_jobs.assembly.jobs.len();
-        self.cpu_tasks_in_flight += 1;
-        self.s.decode.run(Task {
+        self.tasks += 1;
+        self.backends.decode.run(Task {
             items: Vec::new(),
             assembly: ready_jobs.assembly,
             ready_jobs: 0..n,
@@ -316,103 +271,56 @@ impl Scheduler {
     /// which costs throughput for small chunks. If no planned batch needs it, it is removed, unless the next batch is
     /// still being planned: that batch may need it, and a late planner must not cost reads.
     fn retire(&mut self, handle: Handle) {
-        let (room, late) = (self.shortage.is_none(), self.planner_is_late());
+        let (room, late) = (self.shortage.is_none(), self.batches.planner_is_late());
         let chunk = &mut self.chunks[handle];
         if chunk.pins > 0 || !chunk.state.is_resolved() {
             return;
         }
         match (chunk.users.first(), chunk.slot) {
-            (Some(&(batch, _)), Some(slot)) => {
+            (Some(&(batch, _)), Some(_)) => {
                 let until = (batch.saturating_sub(self.batches.active_end()) + 1) as usize;
-                let block = self.s.slots.as_ref().unwrap_or(&self.s.staging);
                 // Shuffled batches need the same chunks again, so the bytes needed until then don't exceed a shuffle
                 // window.
-                let ahead =
-                    until.saturating_mul(self.s.rules.working_set).min(self.s.rules.shuffled.unwrap_or(usize::MAX));
-                if ahead <= block.arena.capacity() || room {
-                    self.evictable.insert((batch, handle));
+                let ahead = until.saturating_mul(self.rules.working_set).min(self.rules.shuffled.unwrap_or(usize::MAX));
+                if ahead <= self.memory.capacity(MemoryKind::Slots) || room {
+                    self.chunks.keep(handle);
                 } else {
-                    chunk.slot = None;
-                    self.slots().arena.release(slot);
+                    self.memory.release_slot(chunk);
                     self.requeue(handle);
                 }
             }
             // Missing or failed: it takes no memory.
             (Some(_), None) => {}
-            (None, Some(_)) if late && room => {
-                self.evictable.insert((NOT_YET, handle));
-            }
-            (None, slot) => {
+            (None, Some(_)) if late && room => self.chunks.keep(handle),
+            (None, _) => {
+                self.memory.release_slot(chunk);
                 self.chunks.remove(handle);
-                if let Some(slot) = slot {
-                    self.slots().arena.release(slot);
-                }
             }
         }
     }
 
-    /// Sets the first batch that needs a chunk which was kept without a known user.
-    pub(super) fn keep_for(&mut self, handle: Handle, first: u64) {
-        if self.evictable.remove(&(NOT_YET, handle)) {
-            self.evictable.insert((first, handle));
-        }
-    }
-
-    /// Puts a chunk back in the queue, if anyone needs it still.
-    /// Puts a chunk back whose read with others failed, without the memory that it had for it.
+    /// Queues a chunk again whose merged read failed, without the memory that it had for it. It will be read alone.
     fn read_unmerged(&mut self, handle: Handle) {
-        self.unreserve_decoded(handle);
-        self.chunks[handle].unmerged = true;
+        let chunk = &mut self.chunks[handle];
+        self.memory.release_decoded(chunk);
+        chunk.unmerged = true;
         self.requeue(handle);
     }
 
+    /// Queues a chunk again, if anyone needs it still. Otherwise removes it.
     pub(super) fn requeue(&mut self, handle: Handle) {
-        let route = self.s.shared.chunk_index.route(self.chunks[handle].id);
         let chunk = &mut self.chunks[handle];
-        chunk.place.route = route;
-        chunk.state = ChunkState::Wanted;
-        match chunk.users.first() {
-            // It keeps its old place in the queue.
-            Some(&(batch, _)) if batch < self.batches.active_end() => {
-                self.queue.push_again(Wanted { batch, order: chunk.order, handle });
-            }
-            Some(&(batch, _)) => {
-                self.wanted += 1;
-                chunk.order = self.wanted;
-                self.queue.push(Wanted { batch, order: self.wanted, handle });
-            }
-            None => self.chunks.remove(handle),
-        }
+        chunk.place.route = self.shared.chunk_index.route(chunk.id);
+        self.chunks.requeue(handle, self.batches.active_end());
     }
 
     /// Evicts the decoded chunk that is needed last, if a batch after `before` is the first that needs it. False if
     /// there is none.
     pub(super) fn evict(&mut self, before: u64) -> bool {
-        let Some(victim) = self.victim(before) else { return false };
-        self.evictable.remove(&victim);
-        Stats::add(&self.s.shared.stats.evictions, 1);
-        if let Some(slot) = self.chunks[victim.1].slot.take() {
-            self.slots().arena.release(slot);
-        }
-        self.requeue(victim.1);
+        let Some(victim) = self.chunks.take_victim(before, self.batches.active_end()) else { return false };
+        Stats::add(&self.shared.stats.evictions, 1);
+        self.memory.release_slot(&mut self.chunks[victim]);
+        self.requeue(victim);
         true
-    }
-
-    /// The chunk that [`Self::evict`] would evict.
-    pub(super) fn victim(&self, before: u64) -> Option<(u64, Handle)> {
-        let active_end = self.batches.active_end();
-        self.evictable.last().filter(|(batch, _)| *batch > before && *batch >= active_end).copied()
-    }
-
-    // ---- memory ----
-
-    pub(super) fn slots(&mut self) -> &mut Block {
-        self.s.slots.as_mut().unwrap_or(&mut self.s.staging)
-    }
-
-    /// Reserves `bytes`, in the slots or in staging.
-    pub(super) fn reserve(&mut self, slots: bool, bytes: usize) -> Option<arena::Range> {
-        let block = if slots { self.slots() } else { &mut self.s.staging };
-        block.arena.take(bytes)
     }
 }

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::admission::{Admission, MemoryKind, MemoryShortage};
-use super::chunk_table::ChunkState;
-use super::queue::Wanted;
+use super::admission::Admission;
+use super::chunks::{ChunkState, Wanted};
+use super::memory::{MemoryKind, MemoryShortage};
+use super::reads::Group;
 use super::shard_indexes::{Ask, Known};
 use crate::chunk_index::{Location, Place, Range, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::io::{MERGE_LOCAL, MERGE_REMOTE};
-use crate::memory::{Span, arena};
+use crate::memory::arena;
 use crate::messages::{Handle, ReadRange};
 use crate::store::Extent;
 
@@ -39,8 +40,7 @@ impl Scheduler {
                 let chunk = &mut self.chunks[handle];
                 chunk.state = ChunkState::AwaitsIndex;
                 if ask == Ask::Read {
-                    self.index_reads_in_flight += 1;
-                    self.s.fetch.index(shard, self.s.shared.chunk_index.key(chunk.id));
+                    self.backends.fetch.index(shard, self.shared.chunk_index.key(chunk.id));
                 }
                 return Admission::Done;
             }
@@ -75,7 +75,7 @@ impl Scheduler {
     /// Admits a chunk that is a range of an object, merged with its neighbours.
     pub(super) fn admit_range(&mut self, head: Wanted, range: Range) -> Admission {
         let handle = head.handle;
-        let (shared, has_cache) = (&self.s.shared, self.s.shared.cache.is_some());
+        let (shared, has_cache) = (&self.shared, self.shared.cache.is_some());
         // With a disk cache the chunk is read by its key, because the cache asks the store for the version of the key.
         if shared.cache.as_ref().is_some_and(|cache| cache.has_disk()) || self.chunks[handle].unmerged {
             return self.admit_unmerged(head);
@@ -94,7 +94,7 @@ impl Scheduler {
         if members.len() == 1 && !has_cache {
             return self.admit_unmerged(head);
         }
-        let extent = |m: &Inner| self.s.shared.chunk_index.extent(self.chunks[m.handle].id);
+        let extent = |m: &Inner| self.shared.chunk_index.extent(self.chunks[m.handle].id);
         let Some(Extent { object, version, .. }) = extent(&inner) else { return self.admit_unmerged(head) };
         members.retain(|m| extent(m).is_some_and(|e| e.object == object && e.version == version));
         self.admit_some(head, members, (Some(object), version))
@@ -103,7 +103,7 @@ impl Scheduler {
     /// Admits a chunk whose location is known only after an index of its store (a manifest, a reference file) was read.
     pub(super) fn admit_unread(&mut self, head: Wanted, shard: ShardId) -> Admission {
         let handle = head.handle;
-        let (chunk_index, id) = (Arc::clone(&self.s.shared.chunk_index), self.chunks[handle].id);
+        let (chunk_index, id) = (Arc::clone(&self.shared.chunk_index), self.chunks[handle].id);
         // Until the scheduler hears that the index was read, the chunk waits with the others: one read then serves them all.
         if !self.shards.is_reading(shard) && !matches!(chunk_index.location(id), Location::Unread(_)) {
             self.locate(shard);
@@ -118,8 +118,7 @@ impl Scheduler {
             Err(ask) => {
                 self.chunks[handle].state = ChunkState::AwaitsIndex;
                 if ask == Ask::Read {
-                    self.index_reads_in_flight += 1;
-                    self.s.fetch.index(shard, chunk_index.key(id));
+                    self.backends.fetch.index(shard, chunk_index.key(id));
                 }
                 Admission::Done
             }
@@ -128,7 +127,7 @@ impl Scheduler {
 
     /// Looks up the locations of all chunks that waited for an index of their store.
     pub(super) fn locate(&mut self, index: ShardId) {
-        let chunk_index = Arc::clone(&self.s.shared.chunk_index);
+        let chunk_index = Arc::clone(&self.shared.chunk_index);
         if chunk_index.sharded(index.array, index.part).is_some() {
             return;
         }
@@ -164,11 +163,11 @@ impl Scheduler {
             }
             // All of them will never fit. Try half of them, the half with the first chunk, down to that chunk alone.
             // The ranges that this attempt took and gave back may lie in the middle of the memory.
-            self.join_free_memory();
+            self.memory.join_free();
             let at = members.iter().position(|m| m.handle == head.handle).unwrap_or(0);
             let half = members.len() / 2;
             members = if at < half { members[..half].to_vec() } else { members[half..].to_vec() };
-            if members.len() == 1 && object.0.is_some() && self.s.shared.cache.is_none() {
+            if members.len() == 1 && object.0.is_some() && self.shared.cache.is_none() {
                 return self.admit_unmerged(head);
             }
         }
@@ -187,8 +186,8 @@ impl Scheduler {
     ) -> Vec<Inner> {
         let mut all = vec![inner];
         let mut in_row = 0;
-        for w in self.queue.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
-            if !self.chunks.wanted(&w) {
+        for w in self.chunks.after(head, self.batches.active_end()).take(MERGE_SEARCH) {
+            if !self.chunks.is_wanted(&w) {
                 continue;
             }
             match place(&w) {
@@ -252,28 +251,31 @@ impl Scheduler {
         (object, version): &(Option<Arc<str>>, Option<Arc<str>>),
     ) -> Result<(), MemoryKind> {
         let (from, bytes) = span_of(members);
-        let staging = self.reserve(false, bytes).ok_or(MemoryKind::Staging)?;
-        for (i, member) in members.iter().enumerate() {
-            if let Err(kind) = self.reserve_decoded(member.handle) {
-                members[..i].iter().for_each(|m| self.unreserve_decoded(m.handle));
-                self.s.staging.arena.release(staging);
-                return Err(kind);
-            }
-        }
-        let gds_buffer = match self.reserve_gds_buffer(members[0].handle, bytes) {
-            Ok(gds_buffer) => gds_buffer,
-            Err(kind) => {
-                members.iter().for_each(|m| self.unreserve_decoded(m.handle));
-                self.s.staging.arena.release(staging);
-                return Err(kind);
-            }
-        };
+        let staging = self.memory.take(MemoryKind::Staging, bytes).ok_or(MemoryKind::Staging)?;
+        let reserved = self.reserve_members(members, bytes);
+        let gds_buffer = reserved.inspect_err(|_| self.memory.release(MemoryKind::Staging, staging))?;
         let chunks = members.iter().map(|m| (m.handle, (m.offset - from) as usize, Some(m.len as usize))).collect();
-        let to = Span { address: self.s.staging.base + staging.offset as u64, len: bytes };
-        let of = self.chunks[members[0].handle].id;
-        let what = (object.clone(), ReadRange::From(from), version.clone());
-        self.read(chunks, (Some(staging), gds_buffer), to, what, of);
+        let first = members[0].handle;
+        let to = self.memory.span(MemoryKind::Staging, staging, bytes);
+        let mut group = Group::new(chunks, to, self.chunks[first].place.remote);
+        (group.staging, group.gds_buffer) = (Some(staging), gds_buffer);
+        self.read(group, (object.clone(), ReadRange::From(from), version.clone()), self.chunks[first].id);
         Ok(())
+    }
+
+    /// Reserves memory for the decoded bytes of all members, and for the `bytes` of their read in the GDS buffer, if it
+    /// is read there.
+    ///
+    /// # Errors
+    /// Which kind of memory was short. Nothing is reserved then.
+    fn reserve_members(&mut self, members: &[Inner], bytes: usize) -> Result<Option<arena::Range>, MemoryKind> {
+        let release = |scheduler: &mut Self, members: &[Inner]| {
+            members.iter().for_each(|m| scheduler.memory.release_decoded(&mut scheduler.chunks[m.handle]));
+        };
+        for (i, member) in members.iter().enumerate() {
+            self.reserve_decoded(member.handle).inspect_err(|_| release(self, &members[..i]))?;
+        }
+        self.reserve_gds_buffer(members[0].handle, bytes).inspect_err(|_| release(self, members))
     }
 
     /// The range of an inner chunk (`None`: it is missing), after checking that its size is possible.
@@ -285,7 +287,7 @@ impl Scheduler {
 
     /// Checks that a chunk of this decoded size may have so many encoded bytes.
     fn check_encoded(&self, handle: Handle, len: u64, source: &str) -> Result<()> {
-        let chunk_index = &self.s.shared.chunk_index;
+        let chunk_index = &self.shared.chunk_index;
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),

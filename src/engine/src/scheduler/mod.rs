@@ -7,25 +7,26 @@
 //! no deadlock. A decoded chunk is kept while a planned batch needs it. When memory is short, the chunk that is needed
 //! last is dropped first.
 //!
-//! This file holds the state, handles events, and plans, activates and delivers batches. [`admission`] decides what is
-//! read ([`merging`]: of chunks in one object). [`completion`] handles chunks that were read or decoded, [`oversized`]
-//! those for which too little memory was reserved. [`waves`] sends chunks to the lanes of a GPU; [`sharing`] decides what
-//! of them the CPU decodes instead.
+//! Each part of the state has an owner, with private fields and tests of its own: [`Chunks`] (table, queue, kept chunks),
+//! [`Batches`], [`ChunkMemory`], [`Reads`], [`Shards`] (indexes), [`Waves`] with [`Sharing`]. They know nothing of each other but what they
+//! are given. The [`Scheduler`] moves chunks between them: this file handles events and starts batches, [`admission`]
+//! decides what is read ([`merging`]: of chunks in one object), [`completion`] handles chunks that were read or decoded,
+//! [`oversized`] those for which too little memory was reserved, and [`lanes`] hands waves to the GPU.
 
 mod admission;
 mod batches;
-mod chunk_table;
+mod chunks;
 mod completion;
+mod lanes;
+mod memory;
 mod merging;
 pub(crate) mod oversized;
-mod queue;
+mod reads;
 mod shard_indexes;
 mod sharing;
 pub mod simulation;
 mod waves;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,22 +34,21 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dali_zarr_kernels::Layout;
 
-use crate::batch::{Batch, DeviceBuffers};
+use crate::batch::Batch;
 use crate::budget::Room;
 use crate::chunk_index::Plan;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, arena::Arena};
-use crate::messages::Handle;
-use crate::messages::{Decode, Event, Fetch, GroupId, Lanes, Shared, Wave, WaveDone};
-use crate::plan::{ChunkId, IdHasher};
+use crate::messages::{Decode, Event, Fetch, GroupId, Lanes, Shared, Wave, WaveDone, WaveLimits};
+use crate::plan::ChunkId;
 use crate::stats::Stats;
-use admission::MemoryShortage;
-use batches::{Batches, JobSource, Planned, addressed};
-use chunk_table::{ChunkState, Group, Table};
-use queue::{Queue, Wanted};
+use batches::{Batches, JobSource, addressed};
+use chunks::{ChunkState, Chunks};
+use memory::{ChunkMemory, MemoryKind, MemoryShortage};
+use reads::Reads;
 use shard_indexes::{Known, Shards};
 use sharing::Sharing;
-use waves::Pending;
+use waves::Waves;
 
 /// What the consumer receives: a finished batch, or why it failed.
 pub(crate) type Finished = Result<Batch>;
@@ -108,106 +108,93 @@ pub(crate) struct Setup {
     /// Each message asks the planner for one more batch.
     pub plan: Sender<()>,
     pub finished: Sender<Finished>,
-    #[expect(dead_code, reason = "owned for its Drop")]
-    /// The memory behind `staging` and `slots`. It is the last field, because all threads must end before it is freed.
+    /// The memory behind `staging` and `slots`.
     pub memory: Vec<Box<dyn Send>>,
 }
-
-/// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, whatever their jobs.
-const MAX_PLANNED_JOBS: usize = 1 << 18;
-
-/// With chunk-aware shuffling: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
-/// the planner.
-const PLANS_TO_SPARE: usize = 2;
 
 /// After this time without an event, the scheduler asks the device whether copies under way have ended.
 const QUIET: Duration = Duration::from_millis(5);
 
+/// The threads and the device that work for the scheduler. Dropping it waits for their end.
+struct Backends {
+    fetch: Box<dyn Fetch>,
+    decode: Box<dyn Decode>,
+    /// `Some` if batches are delivered to a GPU.
+    lanes: Option<Box<dyn Lanes>>,
+}
+
 /// The scheduler of one reader. Its methods are spread over the files of this module, by subject.
 pub(crate) struct Scheduler {
-    s: Setup,
+    // It is the first field, because threads use the memory of the others until they have ended.
+    backends: Backends,
+    shared: Shared,
+    rules: Rules,
+    gds: bool,
+    plan: Sender<()>,
+    finished: Sender<Finished>,
+    chunks: Chunks,
     batches: Batches,
-    planned_jobs: usize,
-    plans_asked: usize,
-    /// Batches that were delivered and not taken.
-    untaken: usize,
-    lent: VecDeque<DeviceBuffers>,
-    chunks: Table,
-    queue: Queue,
-    /// Counts how often a chunk was queued. The count orders the queue within a batch.
-    wanted: u64,
-    groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
-    next_group: GroupId,
-    /// Reads under way: of local stores, and of remote stores.
-    reads_in_flight: [usize; 2],
-    /// Reads that have ended and whose bytes the reading thread copies to the device.
-    uploads_in_flight: usize,
-    /// Reads of shard indexes. They hold none of the memory for chunks.
-    index_reads_in_flight: usize,
-    cpu_tasks_in_flight: usize,
+    reads: Reads,
     shards: Shards,
+    memory: ChunkMemory,
     /// The memory that the first chunk in the queue could not get.
     shortage: Option<MemoryShortage>,
-    /// Chunks that were read and wait for a lane.
-    pending: Pending,
-    sharing: Sharing,
+    waves: Waves,
+    /// Tasks of the decode threads under way.
+    tasks: usize,
     /// Jobs that need no decoding, because their chunks are decoded already or missing. On the CPU they go to a decode
     /// thread at once. On the GPU they wait for the next wave.
     ready_jobs: Wave,
-    idle_lanes: Vec<usize>,
-    /// Decoded chunks that no active batch needs, with the first planned batch that does (`completion::NOT_YET` if none
-    /// is known yet). They may be dropped when memory is short.
-    evictable: BTreeSet<(u64, Handle)>,
     /// Set when a lane or thread died. Every later batch fails with it.
     broken: Option<Error>,
-    /// Batches that failed while threads may still write to them. Their memory is kept until the threads have ended.
-    failed_batches: Vec<Planned>,
+    #[expect(dead_code, reason = "owned for its Drop")]
+    /// The memory behind `memory`. It is the last field.
+    blocks: Vec<Box<dyn Send>>,
 }
 
 impl Scheduler {
     pub fn new(setup: Setup) -> Self {
-        let lanes = setup.lanes.as_ref().map_or(0, |l| l.count());
-        let Rules { index_limit, largest_index, shared_tasks, max_active, .. } = setup.rules;
+        let Setup { shared, rules, fetch, decode, lanes, staging, slots, gds_buffer, gds, .. } = setup;
+        let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
+        let sharing = Sharing::new(rules.shared_tasks, rules.max_active);
         Self {
-            s: setup,
-            batches: Batches::default(),
-            planned_jobs: 0,
-            plans_asked: 0,
-            untaken: 0,
-            lent: VecDeque::new(),
-            chunks: Table::default(),
-            queue: Queue::default(),
-            wanted: 0,
-            groups: HashMap::default(),
-            next_group: 0,
-            reads_in_flight: [0; 2],
-            uploads_in_flight: 0,
-            index_reads_in_flight: 0,
-            cpu_tasks_in_flight: 0,
-            shards: Shards::new(index_limit, largest_index),
+            chunks: Chunks::default(),
+            batches: Batches::new(rules, lanes.is_none().then_some(setup.pools)),
+            reads: Reads::new(rules.reads),
+            shards: Shards::new(rules.index_limit, rules.largest_index),
+            memory: ChunkMemory::new(staging, slots, gds_buffer),
             shortage: None,
-            pending: Pending::default(),
-            sharing: Sharing::new(shared_tasks, max_active),
+            waves: Waves::new(lanes.as_ref().map_or(0, |l| l.count()), limits, sharing),
+            tasks: 0,
             ready_jobs: Wave::default(),
-            idle_lanes: (0..lanes).rev().collect(),
-            evictable: BTreeSet::new(),
             broken: None,
-            failed_batches: Vec::new(),
+            backends: Backends { fetch, decode, lanes },
+            shared,
+            rules,
+            gds,
+            plan: setup.plan,
+            finished: setup.finished,
+            blocks: setup.memory,
         }
+    }
+
+    /// Whether batches are delivered to a GPU.
+    fn on_gpu(&self) -> bool {
+        self.backends.lanes.is_some()
     }
 
     /// Handles events until [`Event::Stop`]. When it returns, all threads that it used have ended.
     pub fn run(mut self, events: &Receiver<Event>) {
         loop {
             self.pump();
-            let event = match self.uploads_in_flight {
+            let event = match self.reads.uploads() {
                 0 => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 _ => events.recv_timeout(QUIET),
             };
             let event = match event {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.s.fetch.report_copies();
+                    self.backends.fetch.report_copies();
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -215,7 +202,7 @@ impl Scheduler {
             let mut next = Some(event);
             while let Some(event) = next {
                 if matches!(event, Event::Stop) {
-                    self.s.shared.stop.store(true, Ordering::Relaxed);
+                    self.shared.stop.store(true, Ordering::Relaxed);
                     return;
                 }
                 self.handle(event);
@@ -226,7 +213,7 @@ impl Scheduler {
 
     /// The chunks of a read under way, each with its decoded bytes and the number of the first batch that needs it.
     pub fn chunks_of(&self, group: GroupId) -> impl Iterator<Item = (ChunkId, usize, u64)> + '_ {
-        let members = self.groups.get(&group).map_or(&[][..], |g| &g.chunks);
+        let members = self.reads.get(group).map_or(&[][..], |g| &g.chunks);
         members.iter().filter_map(|&(handle, ..)| {
             let chunk = &self.chunks[handle];
             Some((chunk.id, chunk.place.decoded, chunk.users.first()?.0))
@@ -235,26 +222,21 @@ impl Scheduler {
 
     /// What the scheduler waits for, as text, for a simulation that stands still.
     fn summary(&self) -> String {
-        let memory = |block: &Block| format!("{} of {} bytes free", block.arena.available(), block.arena.capacity());
+        let memory = |kind| format!("{} of {} bytes free", self.memory.available(kind), self.memory.capacity(kind));
         let waiting: Vec<_> = self.chunks.iter().filter(|c| !c.state.is_resolved()).take(3).collect();
+        let (planned, active_end) = (self.batches.next_number(), self.batches.active_end());
         format!(
-            "{:?} reads, {} uploads, {} indexes and {} tasks in flight, {} lanes idle, {} uses of decoded chunks ready; {} \
-             batches, {} active, {} untaken; staging: {}; slots: {:?}; shortage: {:?}; evictable: {:?}; pending: {:?}; \
-             unresolved chunks: {waiting:?}",
-            self.reads_in_flight,
-            self.uploads_in_flight,
-            self.index_reads_in_flight,
-            self.cpu_tasks_in_flight,
-            self.idle_lanes.len(),
+            "{} reads, {} indexes and {} tasks in flight; {} uses of decoded chunks ready; batches are active up to {active_end} and \
+             planned up to {planned}, {} untaken; staging: {}; slots: {}; shortage: {:?}; {:?}; unresolved chunks: {waiting:?}",
+            self.reads.in_flight(),
+            self.shards.reading(),
+            self.tasks,
             self.ready_jobs.assembly.served.len(),
-            self.batches.list.len(),
-            self.batches.active,
-            self.untaken,
-            memory(&self.s.staging),
-            self.s.slots.as_ref().map(memory),
+            self.batches.untaken(),
+            memory(MemoryKind::Staging),
+            memory(MemoryKind::Slots),
             self.shortage,
-            self.evictable,
-            self.pending,
+            self.waves,
         )
     }
 
@@ -263,21 +245,15 @@ impl Scheduler {
         match event {
             Event::Planned(plan) => self.planned(*plan),
             Event::Fetched(group, result) => {
-                let remote = self.groups.get(&group).is_some_and(|g| g.remote);
-                self.reads_in_flight[usize::from(remote)] -= 1;
+                self.reads.ended(group);
                 self.fetched(group, result);
             }
-            Event::Uploading => {
-                // Only threads upload, and threads read local stores only.
-                self.reads_in_flight[0] -= 1;
-                self.uploads_in_flight += 1;
-            }
+            Event::Uploading => self.reads.uploading(),
             Event::Uploaded(group, result) => {
-                self.uploads_in_flight -= 1;
+                self.reads.uploaded();
                 self.fetched(group, result);
             }
             Event::Index(shard, result) => {
-                self.index_reads_in_flight -= 1;
                 let (known, error) = match result {
                     Ok(Some(index)) => (Some(Known::Index(index)), None),
                     Ok(None) => (Some(Known::Missing), None),
@@ -294,30 +270,32 @@ impl Scheduler {
                 }
             }
             Event::Decoded(outcomes, served, pinned) => {
-                self.cpu_tasks_in_flight -= 1;
-                if self.s.lanes.is_some() {
+                self.tasks -= 1;
+                if self.on_gpu() {
                     outcomes.into_iter().for_each(|o| self.host_decoded(o));
                 } else {
                     self.completed(outcomes, &served, &pinned);
                 }
             }
-            Event::Copied(groups) => groups.into_iter().for_each(|(group, n)| self.release_group(group, n)),
+            Event::Copied(groups) => {
+                groups.into_iter().for_each(|(group, n)| self.reads.release(group, n, &mut self.memory));
+            }
             Event::Wave(WaveDone { lane, outcomes, served, pinned, result }) => {
-                self.idle_lanes.push(lane);
-                self.sharing.ended(lane);
+                self.waves.ended(lane);
                 if let Err(e) = result {
                     self.breaks(e);
                 }
                 self.completed(outcomes, &served, &pinned);
             }
-            Event::Lent(buffers) => self.lent.push_back(buffers),
+            Event::Lent(buffers) => self.batches.lend(buffers),
             Event::Taken => {
-                self.untaken -= 1;
-                self.sharing.taken(self.untaken);
-                if self.sharing.is_on() {
-                    let stats = &self.s.shared.stats;
+                self.batches.taken();
+                let sharing = &mut self.waves.sharing;
+                sharing.taken(self.batches.untaken());
+                if sharing.is_on() {
+                    let stats = &self.shared.stats;
                     Stats::add(&stats.batches_shared, 1);
-                    stats.shared_reserve.store(self.sharing.reserve() as u64, Ordering::Relaxed);
+                    stats.shared_reserve.store(sharing.reserve() as u64, Ordering::Relaxed);
                 }
             }
             Event::Died(e) => self.breaks(e),
@@ -328,7 +306,10 @@ impl Scheduler {
     /// Starts all work that is possible now, and delivers finished batches.
     fn pump(&mut self) {
         loop {
-            self.ask_for_plans();
+            while self.batches.ask() {
+                // The planner's thread lives as long as this scheduler, so the message arrives.
+                let _ = self.plan.send(());
+            }
             self.activate();
             self.admit();
             self.flush_ready_jobs();
@@ -340,119 +321,48 @@ impl Scheduler {
         }
     }
 
-    fn ask_for_plans(&mut self) {
-        loop {
-            let plans = self.batches.list.len() + self.plans_asked;
-            let jobs = self.planned_jobs + self.plans_asked * self.s.rules.batch_jobs;
-            let spare = if self.s.rules.shuffled.is_some() { PLANS_TO_SPARE } else { 0 };
-            if plans >= self.s.rules.max_active + self.s.rules.lookahead + spare
-                || (plans >= 2 && jobs >= MAX_PLANNED_JOBS)
-            {
-                return;
-            }
-            self.plans_asked += 1;
-            // The planner's thread lives as long as this scheduler, so the message arrives.
-            let _ = self.s.plan.send(());
-        }
-    }
-
     fn planned(&mut self, plan: Plan) {
         let Plan { batch: plan, places, shards } = plan;
-        self.plans_asked -= 1;
         // Shard indexes are read ahead of their chunks.
         for (shard, of) in shards {
             if self.shards.expect(shard) {
-                self.index_reads_in_flight += 1;
-                self.s.fetch.index(shard, self.s.shared.chunk_index.key(of));
+                self.backends.fetch.index(shard, self.shared.chunk_index.key(of));
             }
         }
-        let batch = self.batches.first + self.batches.list.len() as u64;
-        self.queue.plan();
-        let mut handles = Vec::with_capacity(plan.uses.len());
-        for (i, (chunk_use, place)) in plan.uses.iter().zip(places).enumerate() {
-            let (handle, new) = self.chunks.entry(chunk_use.chunk, place, self.wanted + 1);
-            if new {
-                self.wanted += 1;
-                self.queue.push(Wanted { batch, order: self.wanted, handle });
-            }
-            if !new {
-                self.keep_for(handle, batch);
-            }
-            self.chunks[handle].users.push((batch, i as u32));
-            handles.push(handle);
-        }
-        self.planned_jobs += plan.jobs.len();
-        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.s.rules.index_output && self.s.lanes.is_some());
+        let batch = self.batches.next_number();
+        self.chunks.plan_batch();
+        let uses = plan.uses.iter().zip(places).zip(0..);
+        let handles = uses.map(|((u, place), i)| self.chunks.need(u.chunk, place, batch, i)).collect();
+        let extra = u32::from(!plan.pads.is_empty()) + u32::from(self.rules.index_output && self.on_gpu());
         let remaining = plan.uses.len() as u32 + extra;
-        self.batches.list.push_back(Planned {
-            plan,
-            handles,
-            outputs: Vec::new(),
-            host: Vec::new(),
-            lent: None,
-            remaining,
-            error: self.broken.clone(),
-        });
-    }
-
-    /// Whether enough batches are planned beyond the next one to become active. With shuffling, a chunk is needed by
-    /// many batches in no order. If these were not planned yet, the chunk would be dropped too early. Without shuffling
-    /// there is no need to wait for the planner.
-    fn planned_ahead(&self) -> bool {
-        self.s.rules.shuffled.is_none()
-            || self.plans_asked == 0
-            || self.batches.list.len() > self.batches.active + self.s.rules.lookahead
-    }
-
-    /// Whether the batch after the active ones was requested, but is not planned yet.
-    fn planner_is_late(&self) -> bool {
-        self.plans_asked > 0 && self.batches.list.len() <= self.batches.active
+        self.batches.add(plan, handles, remaining, self.broken.clone());
     }
 
     /// Activates planned batches while there is memory for outputs, and serves them with the chunks that are decoded
     /// already.
     fn activate(&mut self) {
-        while self.broken.is_none()
-            && self.batches.active < self.batches.list.len()
-            && self.batches.active + self.untaken < self.s.rules.max_active
-            && self.planned_ahead()
-        {
-            let at = self.batches.active;
-            let batch = &mut self.batches.list[at];
-            if self.s.lanes.is_some() {
-                let Some(lent) = self.lent.pop_front() else { return };
-                batch.outputs.clone_from(&lent.outputs);
-                batch.lent = Some(lent);
-            } else {
-                match self.s.pools.iter().map(Pool::take).collect::<Result<Vec<_>>>() {
-                    Ok(host) => {
-                        batch.outputs = host.iter().map(|b| b.span().address).collect();
-                        batch.host = host;
-                    }
-                    Err(e) => {
-                        self.breaks(e);
-                        return;
-                    }
-                }
+        while self.broken.is_none() {
+            match self.batches.activate() {
+                Ok(Some(number)) => self.start(number),
+                Ok(None) => return,
+                Err(e) => self.breaks(e),
             }
-            self.batches.active += 1;
-            self.start(at);
         }
     }
 
-    /// Writes the padding and the sample index of the batch at `at`, and serves it with the chunks that are decoded
-    /// already.
-    fn start(&mut self, at: usize) {
-        let number = self.batches.first + at as u64;
-        let batch = &mut self.batches.list[at];
-        if self.s.rules.index_output {
+    /// Writes the padding and the sample index of a batch that became active, and serves it with the chunks that are
+    /// decoded already.
+    fn start(&mut self, number: u64) {
+        let on_gpu = self.on_gpu();
+        let batch = self.batches.get_mut(number).expect("the batch is active");
+        if self.rules.index_output {
             let bytes: Vec<u8> = batch.plan.starts.iter().flat_map(|s| s.to_ne_bytes()).collect();
-            let to = *batch.outputs.last().expect("the index is an output");
-            if self.s.lanes.is_some() {
+            if on_gpu {
+                let to = *batch.outputs.last().expect("the index is an output");
                 self.ready_jobs.uploads.push((to, bytes));
                 self.ready_jobs.assembly.serves(number, batch.ready());
-            } else if let Some(buffer) = batch.host.last_mut() {
-                buffer.fill_from(&bytes);
+            } else {
+                batch.fill_last_output(&bytes);
             }
         }
         if !batch.plan.pads.is_empty() {
@@ -461,8 +371,7 @@ impl Scheduler {
                 batch.plan.pads.iter().map(|job| addressed(job, &batch.outputs, JobSource::Slot(0, Layout::NONE)));
             self.ready_jobs.assembly.jobs.extend(pads);
         }
-        for i in 0..batch.plan.uses.len() {
-            let handle = self.batches.list[at].handles[i];
+        for (i, handle) in std::mem::take(&mut batch.handles).into_iter().enumerate() {
             let chunk = &self.chunks[handle];
             if chunk.state.is_resolved() {
                 // Users are sorted, and earlier batches were served when they became active. So this batch is the first
@@ -476,46 +385,19 @@ impl Scheduler {
     /// Delivers finished batches, in order. Returns whether there was one.
     fn deliver(&mut self) -> bool {
         let mut any = false;
-        while let Some(batch) = self.batches.list.front() {
-            let done = batch.remaining == 0 && batch.active();
-            if !done && (self.broken.is_none() || self.untaken >= self.s.rules.max_active) {
-                break;
+        while let Some(finished) = self.batches.deliver(self.broken.as_ref()) {
+            self.chunks.deliver_batch();
+            if self.batches.is_full() {
+                self.waves.sharing.full();
             }
-            let Some(mut batch) = self.batches.list.pop_front() else { break };
-            self.batches.first += 1;
-            self.batches.active = self.batches.active.saturating_sub(1);
-            self.queue.deliver();
-            self.planned_jobs -= batch.plan.jobs.len();
-            self.untaken += 1;
-            if self.untaken >= self.s.rules.max_active {
-                self.sharing.full();
-            }
-            let error = batch.error.take().or_else(|| if done { None } else { self.broken.clone() });
-            let finished = match error {
-                None => {
-                    Stats::add(&self.s.shared.stats.batches, 1);
-                    Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id) })
-                }
-                Some(e) if done => {
-                    // The batch failed, so nobody sees its outputs, and they can be used again.
-                    self.lent.extend(batch.lent);
-                    Err(e)
-                }
-                Some(e) => {
-                    self.failed_batches.push(batch);
-                    Err(e)
-                }
-            };
-            let _ = self.s.finished.send(finished);
+            Stats::add(&self.shared.stats.batches, finished.is_ok().into());
+            let _ = self.finished.send(finished);
             any = true;
         }
-        if self.batches.list.is_empty()
-            && self.untaken == 0
-            && let Some(e) = &self.broken
+        if let Some(e) = &self.broken
+            && self.batches.deliver_error()
         {
-            // The planner may have died, so that no plan comes any more. Whoever waits must get the error.
-            self.untaken += 1;
-            let _ = self.s.finished.send(Err(e.clone()));
+            let _ = self.finished.send(Err(e.clone()));
         }
         any
     }

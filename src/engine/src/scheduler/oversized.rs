@@ -3,7 +3,8 @@
 //! again with enough memory.
 
 use super::Scheduler;
-use super::chunk_table::ChunkState;
+use super::chunks::ChunkState;
+use super::memory::MemoryKind;
 use crate::error::{Error, Result};
 use crate::memory::arena::rounded;
 use crate::messages::{GroupId, Handle};
@@ -11,14 +12,14 @@ use crate::messages::{GroupId, Handle};
 impl Scheduler {
     /// A value has `bytes` bytes, which is more than was reserved, so it was not read. The chunk is queued again.
     pub(super) fn oversized(&mut self, group: GroupId, handle: Handle, bytes: usize) {
-        self.release_group(group, 1);
-        self.unreserve_decoded(handle);
+        self.reads.release(group, 1, &mut self.memory);
+        self.memory.release_decoded(&mut self.chunks[handle]);
         let allowed = match self.chunks[handle].oversized.replace(bytes) {
             None => self.holds(handle, bytes as u64),
             // The value changes while it is read. Another try could find it longer still, without end.
             Some(before) => Err(Error::runtime(format!(
                 "{}: expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read",
-                self.s.shared.chunk_index.name(self.chunks[handle].id)
+                self.shared.chunk_index.name(self.chunks[handle].id)
             ))),
         };
         match allowed {
@@ -32,7 +33,7 @@ impl Scheduler {
     /// # Errors
     /// If not. Where memory is too small, the error names a limit that is enough.
     pub(super) fn holds(&self, handle: Handle, encoded: u64) -> Result<()> {
-        let chunk_index = &self.s.shared.chunk_index;
+        let chunk_index = &self.shared.chunk_index;
         let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);
         let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
         let wrong = |e: String| Err(Error::runtime(e).within(chunk_index.name(id)));
@@ -45,8 +46,8 @@ impl Scheduler {
             }
         };
         // On the CPU the decoded chunk lies in the same block, unless it is decoded to an output.
-        let beside = if self.s.lanes.is_none() || self.decodes_on_host(handle) { rounded(decoded) } else { 0 };
-        let capacity = self.s.staging.arena.capacity();
+        let beside = if !self.on_gpu() || self.decodes_on_host(handle) { rounded(decoded) } else { 0 };
+        let capacity = self.memory.capacity(MemoryKind::Staging);
         let needed = rounded(encoded).saturating_add(beside);
         if needed <= capacity {
             return Ok(());
@@ -55,7 +56,7 @@ impl Scheduler {
             "expected at most {} encoded bytes for {decoded} decoded ones, for which there is memory, but found {encoded}; give a \
              host_memory_limit of {} or more, unless the chunk is damaged",
             capacity.saturating_sub(beside),
-            self.s.rules.room.limit_for(needed)
+            self.rules.room.limit_for(needed)
         ))
     }
 }

@@ -97,6 +97,11 @@ impl Shards {
         }
     }
 
+    /// Reads of indexes under way.
+    pub fn reading(&self) -> usize {
+        self.reading
+    }
+
     /// Whether the index of a shard is being read.
     pub fn is_reading(&self, shard: ShardId) -> bool {
         matches!(self.states.get(&shard), Some(IndexState::Reading(_)))

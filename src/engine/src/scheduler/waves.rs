@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::Scheduler;
-use super::chunk_table::{ChunkState, Group};
-use crate::chunk_index::{DIRECT_COPY, Route};
-use crate::memory::{Span, arena};
-use crate::messages::{Content, GroupId, Handle, Outcome, Wave, WaveChunk, WaveLimits};
-use crate::stats::Stats;
+use super::sharing::Sharing;
+use crate::chunk_index::DIRECT_COPY;
+use crate::memory::arena;
+use crate::messages::{Content, Handle, WaveLimits};
 
 /// A wave with as many uncompressed bytes is launched while more chunks are being read.
 const EAGER_WAVE: usize = 16 << 20;
@@ -15,210 +13,237 @@ const EAGER_WAVE: usize = 16 << 20;
 /// not worth it: the tables of a wave wait for the same bus as the chunks.
 const EAGER_USES: u32 = 8;
 
+/// A chunk that waits for a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub handle: Handle,
+    /// Whether the GPU decodes it, or only copies it: it is stored uncompressed, or the CPU has decoded it.
+    pub content: Content,
+    /// Bytes that are copied to the GPU.
+    pub bytes: usize,
+    /// Decoded bytes.
+    pub decoded: usize,
+}
+
 /// Chunks that wait for a lane, in the order in which they came, and their decoded bytes.
 #[derive(Debug, Default)]
-pub(super) struct LaneQueue {
-    handles: VecDeque<Handle>,
-    bytes: usize,
+struct LaneQueue {
+    chunks: VecDeque<Waiting>,
+    decoded: usize,
 }
 
 impl LaneQueue {
-    fn push(&mut self, handle: Handle, bytes: usize) {
-        self.handles.push_back(handle);
-        self.bytes += bytes;
+    fn push(&mut self, chunk: Waiting) {
+        self.decoded += chunk.decoded;
+        self.chunks.push_back(chunk);
     }
 
-    fn front(&self) -> Option<Handle> {
-        self.handles.front().copied()
-    }
-
-    /// Removes the first chunk, which has so many decoded bytes.
-    fn pop(&mut self, bytes: usize) {
-        self.handles.pop_front();
-        self.bytes -= bytes;
+    fn pop(&mut self) -> Option<Waiting> {
+        let chunk = self.chunks.pop_front()?;
+        self.decoded -= chunk.decoded;
+        Some(chunk)
     }
 
     fn len(&self) -> usize {
-        self.handles.len()
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
+        self.chunks.len()
     }
 }
 
-/// The chunks that wait for a lane.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    /// Decoded: stored uncompressed, or decoded by the CPU. They are only copied.
-    pub decoded: LaneQueue,
-    /// Encoded, to be decoded by the GPU.
-    pub encoded: LaneQueue,
+/// What the launch of a wave depends on, beside the chunks that wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings {
+    /// Reads under way, of chunks and of shard indexes, and copies to the device.
+    pub reads: usize,
+    /// Tasks of the decode threads under way.
+    pub tasks: usize,
+    /// Uses of chunks that are decoded already, whose jobs wait for a wave.
+    pub ready_uses: u32,
+    /// Finished batches that the consumer has not taken.
+    pub untaken: usize,
 }
 
-impl Pending {
-    pub fn is_empty(&self) -> bool {
-        self.decoded.len() + self.encoded.len() == 0
-    }
+/// The lanes of a GPU, and the chunks that wait for them. Without a GPU it has no lanes, and nothing waits.
+#[derive(Debug)]
+pub(super) struct Waves {
+    lanes: usize,
+    limits: WaveLimits,
+    idle: Vec<usize>,
+    /// They are only copied.
+    decoded: LaneQueue,
+    /// They are decoded by the GPU.
+    encoded: LaneQueue,
+    pub sharing: Sharing,
 }
 
-impl Scheduler {
-    pub(super) fn queue_for_lane(&mut self, handle: Handle) {
-        let chunk = &mut self.chunks[handle];
-        chunk.state = ChunkState::Fetched;
-        match chunk.place.route {
-            Route::Gpu => self.pending.encoded.push(handle, chunk.place.decoded),
-            _ => self.pending.decoded.push(handle, chunk.place.decoded),
+impl Waves {
+    /// For so many lanes, each of which takes waves within these limits.
+    pub fn new(lanes: usize, limits: WaveLimits, sharing: Sharing) -> Self {
+        let (decoded, encoded) = (LaneQueue::default(), LaneQueue::default());
+        Self { lanes, limits, idle: (0..lanes).rev().collect(), decoded, encoded, sharing }
+    }
+
+    /// A chunk waits for a lane.
+    pub fn push(&mut self, chunk: Waiting) {
+        match chunk.content {
+            Content::Decoded => self.decoded.push(chunk),
+            Content::Encoded => self.encoded.push(chunk),
         }
     }
 
-    /// Gives chunks that the GPU could decode to idle decode threads, if that spares a model's time on the GPU
-    /// ([`Sharing`](super::sharing::Sharing)).
-    pub(super) fn share(&mut self) {
-        while self.broken.is_none()
-            && self.sharing.cpu_decodes()
-            && let Some(handle) = self.pending.encoded.front()
-        {
-            let bytes = self.chunks[handle].place.decoded;
-            let Some(host_decoded) = self.reserve(false, bytes) else { return };
-            self.pending.encoded.pop(bytes);
-            let chunk = &mut self.chunks[handle];
-            chunk.host_decoded = Some(host_decoded);
-            chunk.place.route = Route::Cpu;
-            chunk.is_shared = true;
-            self.sharing.begin();
-            Stats::add(&self.s.shared.stats.chunks_shared, 1);
-            self.decode(&[handle]);
-        }
+    /// The next chunk that a decode thread should decode in the GPU's place, if there is one now.
+    pub fn next_shared(&self) -> Option<Waiting> {
+        self.encoded.chunks.front().copied().filter(|_| self.sharing.cpu_decodes())
     }
 
-    /// The CPU has decoded a chunk for the GPU. The decoded bytes wait for a lane. The memory of the encoded bytes is
-    /// free.
-    pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
-        let to = self.decoded_span(handle);
-        let chunk = &mut self.chunks[handle];
-        chunk.pins -= 1;
-        if std::mem::take(&mut chunk.is_shared) {
-            self.sharing.end();
-        }
-        if let Err(e) = result {
-            self.undecodable(handle, e);
-            return;
-        }
-        let host_decoded = chunk.host_decoded.take();
-        let group = self.next_group;
-        self.next_group += 1;
-        let encoded = chunk.payload.replace((group, to));
-        let host_decoded =
-            Group { staging: host_decoded, gds_buffer: None, chunks: Vec::new(), to, remaining: 1, remote: false };
-        self.groups.insert(group, host_decoded);
-        if let Some((group, _)) = encoded {
-            self.release_group(group, 1);
-        }
-        self.queue_for_lane(handle);
+    /// A decode thread takes the chunk that [`Self::next_shared`] gave.
+    pub fn begin_shared(&mut self) {
+        self.encoded.pop();
+        self.sharing.begin();
     }
 
-    /// Launches waves on idle lanes. While reads are under way a wave waits until it is full. It does not wait if all
-    /// lanes are idle and no batch is ready: the reads may take long, and the next batch may have all chunks already.
-    pub(super) fn launch(&mut self) {
-        let Some(limits) = self.s.lanes.as_ref().map(|l| l.limits()) else { return };
-        while let Some(&lane) = self.idle_lanes.last() {
-            let gpu_decodes = self.sharing.gpu_decodes(self.untaken);
-            let encoded = if gpu_decodes { self.pending.encoded.len() } else { 0 };
-            let chunks = self.pending.decoded.len() + encoded;
-            if self.broken.is_some() || (chunks == 0 && self.ready_jobs.assembly.served.is_empty()) {
-                return;
-            }
-            let reads =
-                self.reads_in_flight[0] + self.reads_in_flight[1] + self.uploads_in_flight + self.index_reads_in_flight;
-            let more_comes = reads + self.cpu_tasks_in_flight > 0;
-            let all_idle = self.s.lanes.as_ref().is_none_or(|l| l.count() == self.idle_lanes.len());
-            let ready_jobs: u32 = self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum();
-            let starving = all_idle && self.untaken == 0;
-            let full = starving
-                || (chunks == 0 && (ready_jobs >= EAGER_USES || all_idle))
-                || (encoded > 0 && self.pending.encoded.bytes() >= limits.decoded)
-                || chunks >= limits.chunks
-                || self.pending.decoded.bytes() >= EAGER_WAVE.min(limits.decoded)
-                // What the CPU decodes in the GPU's place doesn't fill a wave.
-                || (encoded > 0 && reads + self.cpu_tasks_in_flight == self.sharing.tasks());
-            if more_comes && !full {
-                return;
-            }
-            let wave = self.wave(limits, gpu_decodes);
-            self.idle_lanes.pop();
-            if wave.chunks.iter().any(|chunk| chunk.content == Content::Encoded) {
-                self.sharing.launched(lane, self.pending.encoded.len() == 0);
-            }
-            Stats::add(&self.s.shared.stats.waves, 1);
-            if let Some(lanes) = &self.s.lanes {
-                lanes.launch(lane, wave);
-            }
+    /// The wave of a lane ended.
+    pub fn ended(&mut self, lane: usize) {
+        self.idle.push(lane);
+        self.sharing.ended(lane);
+    }
+
+    /// Whether all lanes are idle.
+    fn all_idle(&self) -> bool {
+        self.idle.len() == self.lanes
+    }
+
+    /// Whether no chunk waits and no wave is under way.
+    pub fn is_idle(&self) -> bool {
+        self.decoded.len() + self.encoded.len() == 0 && self.all_idle()
+    }
+
+    /// The next wave, if one is to be launched now: its lane and its chunks. All jobs of decoded chunks go with it.
+    ///
+    /// While reads are under way a wave waits until it is full. It does not wait if all lanes are idle and no batch is
+    /// ready: the reads may take long, and the next batch may have all chunks already.
+    pub fn next(&mut self, now: Surroundings) -> Option<(usize, Vec<Waiting>)> {
+        let lane = *self.idle.last()?;
+        let gpu_decodes = self.sharing.gpu_decodes(now.untaken);
+        let encoded = if gpu_decodes { self.encoded.len() } else { 0 };
+        let chunks = self.decoded.len() + encoded;
+        if chunks == 0 && now.ready_uses == 0 {
+            return None;
         }
+        let more_comes = now.reads + now.tasks > 0;
+        let starving = self.all_idle() && now.untaken == 0;
+        let full = starving
+            || (chunks == 0 && (now.ready_uses >= EAGER_USES || self.all_idle()))
+            || (encoded > 0 && self.encoded.decoded >= self.limits.decoded)
+            || chunks >= self.limits.chunks
+            || self.decoded.decoded >= EAGER_WAVE.min(self.limits.decoded)
+            // What the CPU decodes in the GPU's place doesn't fill a wave.
+            || (encoded > 0 && now.reads + now.tasks == self.sharing.tasks());
+        if more_comes && !full {
+            return None;
+        }
+        let wave = self.take(gpu_decodes);
+        self.idle.pop();
+        if wave.iter().any(|chunk| chunk.content == Content::Encoded) {
+            self.sharing.launched(lane, self.encoded.len() == 0);
+        }
+        Some((lane, wave))
     }
 
-    /// Where the lane copies the bytes of a read from: host memory, or the GDS buffer on the device.
-    fn source(&self, group: GroupId, span: Span) -> u64 {
-        let in_gds_buffer = self.s.gds_buffer.as_ref().and_then(|block| {
-            let group = self.groups.get(&group)?;
-            Some(block.base + group.gds_buffer?.offset as u64 + (span.address - group.to.address))
-        });
-        in_gds_buffer.unwrap_or(span.address)
-    }
-
-    /// The next wave: all ready jobs, and as many of the waiting chunks as fit, those first that are only copied;
-    /// `gpu_decodes` says whether it may hold encoded chunks.
-    fn wave(&mut self, limits: WaveLimits, gpu_decodes: bool) -> Wave {
-        let mut wave = std::mem::take(&mut self.ready_jobs);
-        let jobs = std::mem::take(&mut wave.assembly.jobs);
-        let base = self.slots().base;
+    /// As many of the waiting chunks as fit, and at least one. Those that are only copied come first.
+    fn take(&mut self, gpu_decodes: bool) -> Vec<Waiting> {
+        let mut wave = Vec::new();
         let (mut copied, mut decoded) = (0, 0);
         loop {
-            let (handle, content) = match (self.pending.decoded.front(), self.pending.encoded.front()) {
-                (Some(handle), _) => (handle, Content::Decoded),
-                (None, Some(handle)) if gpu_decodes => (handle, Content::Encoded),
-                _ => break,
-            };
-            let chunk = &mut self.chunks[handle];
-            let (id, bytes, slot, payload) = (chunk.id, chunk.place.decoded, chunk.slot, chunk.payload);
-            let on_gpu = if content == Content::Encoded { bytes } else { 0 };
+            let encoded = self.encoded.chunks.front().filter(|_| gpu_decodes);
+            let Some(chunk) = self.decoded.chunks.front().or(encoded).copied() else { break };
             // Large decoded chunks are copied straight to their slots.
-            let staged = match content {
-                Content::Decoded if bytes >= DIRECT_COPY => 0,
-                _ => arena::rounded(payload.map_or(0, |(_, span)| span.len)),
+            let staged = match chunk.content {
+                Content::Decoded if chunk.decoded >= DIRECT_COPY => 0,
+                _ => arena::rounded(chunk.bytes),
             };
-            let room = copied + staged <= limits.encoded
-                && decoded + on_gpu <= limits.decoded
-                && wave.chunks.len() < limits.chunks;
-            if !wave.chunks.is_empty() && !room {
+            let on_gpu = if chunk.content == Content::Encoded { chunk.decoded } else { 0 };
+            let fits = copied + staged <= self.limits.encoded
+                && decoded + on_gpu <= self.limits.decoded
+                && wave.len() < self.limits.chunks;
+            if !wave.is_empty() && !fits {
                 break;
             }
-            chunk.payload = None; // The lane gives the group back as soon as the bytes are copied.
-            match content {
-                Content::Decoded => self.pending.decoded.pop(bytes),
-                Content::Encoded => self.pending.encoded.pop(bytes),
-            }
-            let Some((group, span)) = payload else { continue };
-            copied += staged;
-            decoded += on_gpu;
-            let first = wave.assembly.jobs.len();
-            self.serve_decoding(handle, &mut wave.assembly);
-            wave.chunks.push(WaveChunk {
-                id,
-                handle,
-                bytes: span,
-                source: self.source(group, span),
-                content,
-                group,
-                slot: slot.map_or(0, |s| base + s.offset as u64),
-                decoded_bytes: bytes,
-                jobs: first..wave.assembly.jobs.len(),
-            });
+            match chunk.content {
+                Content::Decoded => self.decoded.pop(),
+                Content::Encoded => self.encoded.pop(),
+            };
+            (copied, decoded) = (copied + staged, decoded + on_gpu);
+            wave.push(chunk);
         }
-        wave.ready_jobs = wave.assembly.jobs.len()..wave.assembly.jobs.len() + jobs.len();
-        wave.assembly.jobs.extend(jobs);
-        wave.assembly.after.sort_unstable();
-        wave.assembly.after.dedup();
         wave
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: WaveLimits = WaveLimits { encoded: 4096, decoded: 8192, chunks: 3 };
+    const QUIET: Surroundings = Surroundings { reads: 0, tasks: 0, ready_uses: 0, untaken: 1 };
+
+    fn waves(lanes: usize) -> Waves {
+        Waves::new(lanes, LIMITS, Sharing::new(0, 8))
+    }
+
+    fn chunk(handle: Handle, content: Content, decoded: usize) -> Waiting {
+        Waiting { handle, content, bytes: decoded / 2, decoded }
+    }
+
+    fn handles(wave: Option<(usize, Vec<Waiting>)>) -> Option<Vec<Handle>> {
+        wave.map(|(_, wave)| wave.iter().map(|chunk| chunk.handle).collect())
+    }
+
+    #[test]
+    fn copies_come_first_and_a_wave_keeps_its_limits() {
+        let mut waves = waves(4);
+        for (handle, content) in [(0, Content::Encoded), (1, Content::Decoded), (2, Content::Encoded)] {
+            waves.push(chunk(handle, content, 2048));
+        }
+        waves.push(chunk(3, Content::Encoded, 2048));
+        assert_eq!(handles(waves.next(QUIET)), Some(vec![1, 0, 2]), "three chunks at most");
+        assert_eq!(handles(waves.next(QUIET)), Some(vec![3]));
+        waves.push(chunk(4, Content::Encoded, 8192));
+        waves.push(chunk(5, Content::Encoded, 256));
+        assert_eq!(handles(waves.next(QUIET)), Some(vec![4]), "8192 decoded bytes at most");
+        waves.push(chunk(6, Content::Encoded, 1 << 20));
+        waves.push(chunk(7, Content::Encoded, 256));
+        assert_eq!(handles(waves.next(QUIET)), Some(vec![5]));
+        assert_eq!(handles(waves.next(QUIET)), None, "no lane is idle");
+        waves.ended(0);
+        assert_eq!(handles(waves.next(QUIET)), Some(vec![6]), "a chunk beyond the limits goes alone");
+        assert!(!waves.is_idle());
+    }
+
+    #[test]
+    fn a_wave_waits_for_reads_until_it_is_full() {
+        let mut waves = waves(2);
+        let reading = Surroundings { reads: 1, ..QUIET };
+        waves.push(chunk(0, Content::Encoded, 4096));
+        assert_eq!(handles(waves.next(reading)), None);
+        waves.push(chunk(1, Content::Encoded, 4096));
+        assert_eq!(handles(waves.next(reading)), Some(vec![0, 1]), "all bytes that a wave may have");
+        waves.push(chunk(2, Content::Encoded, 4096));
+        assert_eq!(
+            handles(waves.next(Surroundings { untaken: 0, ..reading })),
+            None,
+            "a lane works for the next batch"
+        );
+        waves.ended(0);
+        assert_eq!(handles(waves.next(Surroundings { untaken: 0, ..reading })), Some(vec![2]), "no batch, idle lanes");
+    }
+
+    #[test]
+    fn jobs_of_decoded_chunks_wait_for_company() {
+        let mut waves = waves(2);
+        assert_eq!(handles(waves.next(QUIET)), None);
+        let few = Surroundings { reads: 1, ready_uses: 1, ..QUIET };
+        assert_eq!(handles(waves.next(few)), Some(vec![]), "all lanes are idle");
+        assert_eq!(handles(waves.next(few)), None);
+        assert_eq!(handles(waves.next(Surroundings { ready_uses: EAGER_USES, ..few })), Some(vec![]));
     }
 }

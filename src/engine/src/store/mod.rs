@@ -21,6 +21,8 @@ mod runtime;
 mod shared_failure;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod tests_hooked;
 mod virtual_chunks;
 mod zip;
 

@@ -119,7 +119,7 @@ impl VirtualChunks {
         let key = key.filter(|k| !k.split('/').any(|part| matches!(part, "" | "." | "..")) && !k.contains('\0'));
         let key = key.ok_or_else(|| {
             Error::runtime(format!(
-                "expected the URL of a file below {}, but found {url:?}; the reference is damaged",
+                "expected the URL of a file below {}, but found {url:?}; a path with an empty part, \".\" or \"..\" isn't read",
                 source.prefix
             ))
         })?;

@@ -15,7 +15,6 @@ use crate::error::Result;
 use crate::explain::memory::simulated;
 use crate::random::key;
 use crate::scheduler::simulation::random::{self, Random, SimulatedReader};
-use crate::spec::Spec;
 use stores::Prepared;
 
 /// Worlds that share their readers: to prepare a reader costs as much as some worlds.
@@ -44,11 +43,10 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         1 => least + random.below(least),
         _ => least.saturating_mul(1 + random.below(8)),
     };
-    let spec = Spec {
-        host_memory_limit: Some(more(reader.smallest.host)),
-        device_memory_limit: (reader.smallest.device > 0).then(|| more(reader.smallest.device)),
-        ..reader.spec.clone()
-    };
+    let spec = reader.spec.clone().with(|s| {
+        s.resources.host_memory_limit = Some(more(reader.smallest.host));
+        s.resources.device_memory_limit = (reader.smallest.device > 0).then(|| more(reader.smallest.device));
+    });
     let mut config = simulated(&spec, &opened.needs, &opened.order, &There::default())?;
     config.rules.shared_tasks = random.below(4) as usize;
     let reader = SimulatedReader {

@@ -129,33 +129,32 @@ impl Prepared {
         let gpu = random.chance(0.5);
         let crop = random.chance(0.15);
         let window = random.below(4) as i64;
-        let spec = Spec {
-            paths: vec!["simulated".into(); stores as usize],
-            arrays: (0..arrays).map(|i| format!("a{i}")).collect(),
-            dims: vec![DimKey::parse("t")],
-            window: vec![window],
-            step: if crop { vec![0] } else { vec![1 + random.below(3) as i64] },
-            random_crop: if crop { vec![DimKey::parse("t")] } else { Vec::new() },
-            offsets: if random.chance(0.3) { vec![0, random.below(4) as i64] } else { Vec::new() },
-            out_of_bounds_policy: if random.chance(0.4) { OutOfBounds::Pad } else { OutOfBounds::Drop },
-            random_shuffle: random.chance(0.6),
-            initial_fill: 1 + random.below(12),
-            seed: random.below(1000) as i64,
-            num_shards: 1 + random.below(3) as i64,
-            batch_size: 1 + random.below(4) as usize,
-            prefetch_queue_depth: random.chance(0.7).then(|| 1 + random.below(3) as usize),
-            io_threads: Some(1 + random.below(4) as usize),
-            io_concurrency: Some(1 + random.below(8) as usize),
-            decode_threads: Some(1 + random.below(3) as usize),
-            device: if gpu { Device::Gpu(0) } else { Device::Cpu },
-            ..Spec::default()
-        };
+        let spec = Spec::default().with(|s| {
+            s.source.paths = vec!["simulated".into(); stores as usize];
+            s.source.arrays = (0..arrays).map(|i| format!("a{i}")).collect();
+            s.samples.dims = vec![DimKey::parse("t")];
+            s.samples.window = vec![window];
+            s.samples.step = if crop { vec![0] } else { vec![1 + random.below(3) as i64] };
+            s.samples.random_crop = if crop { vec![DimKey::parse("t")] } else { Vec::new() };
+            s.samples.offsets = if random.chance(0.3) { vec![0, random.below(4) as i64] } else { Vec::new() };
+            s.samples.out_of_bounds_policy = if random.chance(0.4) { OutOfBounds::Pad } else { OutOfBounds::Drop };
+            s.order.random_shuffle = random.chance(0.6);
+            s.order.initial_fill = 1 + random.below(12);
+            s.order.seed = random.below(1000) as i64;
+            s.order.num_shards = 1 + random.below(3) as i64;
+            s.batch_size = 1 + random.below(4) as usize;
+            s.resources.prefetch_queue_depth = random.chance(0.7).then(|| 1 + random.below(3) as usize);
+            s.resources.io_threads = Some(1 + random.below(4) as usize);
+            s.resources.io_concurrency = Some(1 + random.below(8) as usize);
+            s.resources.decode_threads = Some(1 + random.below(3) as usize);
+            s.device = if gpu { Device::Gpu(0) } else { Device::Cpu };
+        });
         let dataset = Dataset::of_stores(&spec, (0..stores).map(|_| store()).collect())?;
         let opened = Opened::of(&spec, dataset)?;
         if opened.order.samples() == 0 {
             return Err(Error::value("no samples"));
         }
-        let smallest = smallest(&opened.needs, spec.prefetch_queue_depth);
+        let smallest = smallest(&opened.needs, spec.resources.prefetch_queue_depth);
         Ok(Self { spec, opened, smallest })
     }
 }

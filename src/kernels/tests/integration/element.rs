@@ -18,28 +18,8 @@ const F16: i32 = 9;
 const F32: i32 = 10;
 const F64: i32 = 11;
 
-fn op(src: i32, dst: i32) -> Op {
-    Op {
-        src_dtype: src,
-        dst_dtype: dst,
-        swap: 0,
-        num_missing: 0,
-        has_scale: 0,
-        has_offset: 0,
-        has_norm: 0,
-        decoded: 0,
-        missing: [0; 2],
-        fill: 0,
-        scale: 1.0,
-        offset: 0.0,
-        mean: 0.0,
-        stddev: 1.0,
-        pad: 0.0,
-    }
-}
-
 fn cast(bits: u64, src: i32, dst: i32) -> u64 {
-    host::convert(bits, &op(src, dst))
+    host::convert(bits, &Op::cast(src, dst))
 }
 
 #[test]
@@ -174,16 +154,16 @@ fn missing_values_become_nan_before_scale_and_offset() {
             scale: 0.1,
             has_offset: 1,
             offset: 273.15,
-            ..op(I16, F64)
+            ..Op::cast(I16, F64)
         };
         f64::from_bits(host::convert(bits, &op))
     };
     assert!(decode(0x8000).is_nan() && decode(5).is_nan());
     assert_eq!(decode(7), 7.0 * 0.1 + 273.15, "no contraction to one rounding");
     assert_eq!(decode(0xffff), -0.1 + 273.15);
-    let zero = Op { num_missing: 1, missing: [0, 0], ..op(F32, F32) };
+    let zero = Op { num_missing: 1, missing: [0, 0], ..Op::cast(F32, F32) };
     assert!(f32::from_bits(host::convert(0x8000_0000, &zero) as u32).is_nan(), "-0.0 equals the missing 0.0");
-    let only_first = Op { num_missing: 1, missing: [1, 2], ..op(U8, F32) };
+    let only_first = Op { num_missing: 1, missing: [1, 2], ..Op::cast(U8, F32) };
     assert_eq!(host::convert(2, &only_first), 2f32.to_bits() as u64);
     assert_eq!(host::convert(1, &only_first), 0x7fc0_0000);
 }
@@ -194,7 +174,7 @@ fn integer_scales_multiply_as_numpy_does_in_int64() {
         has_scale: 1,
         scale: f64::from_bits(factor as u64),
         decoded: I64,
-        ..op(src, dst)
+        ..Op::cast(src, dst)
     };
     let int = |bits: u64, factor: i64, src: i32| host::convert(bits, &times(factor, src, I64)) as i64;
     assert_eq!(int((1 << 53) + 1, 3, I64), 3 * ((1 << 53) + 1));
@@ -218,7 +198,7 @@ fn integer_scales_multiply_as_numpy_does_in_int64() {
 
 #[test]
 fn normalisation_comes_after_decoding_and_in_float64() {
-    let op = Op { has_scale: 1, scale: 2.0, has_norm: 1, mean: 3.0, stddev: 7.0, ..op(I32, F32) };
+    let op = Op { has_scale: 1, scale: 2.0, has_norm: 1, mean: 3.0, stddev: 7.0, ..Op::cast(I32, F32) };
     assert_eq!(host::convert(10, &op), ((17f64 / 7.0) as f32).to_bits() as u64);
     let zero = Op { stddev: 0.0, ..op };
     assert_eq!(f32::from_bits(host::convert(10, &zero) as u32), f32::INFINITY);

@@ -1,7 +1,7 @@
 //! Boxes from shuffled chunks are those from the same chunks in true order, whatever the shuffle, the box and the types.
 
 use dali_zarr_kernels::host::{self, Reach};
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Shuffle, Source};
+use dali_zarr_kernels::{Job, Layout, Op, Shuffle};
 use proptest::prelude::*;
 
 /// What c-blosc makes of `data` before it compresses it.
@@ -31,23 +31,8 @@ fn layout(shuffle: Shuffle, typesize: u8, blocksize: u32, nbytes: usize) -> Layo
 }
 
 fn op(src: i32, dst: i32, swap: bool, scaled: bool) -> Op {
-    Op {
-        src_dtype: src,
-        dst_dtype: dst,
-        swap: swap.into(),
-        num_missing: scaled.into(),
-        has_scale: scaled.into(),
-        has_offset: 0,
-        has_norm: 0,
-        decoded: 0,
-        missing: [7, 0],
-        fill: 0,
-        scale: 0.37,
-        offset: 0.0,
-        mean: 0.0,
-        stddev: 1.0,
-        pad: 0.0,
-    }
+    let scaled = i32::from(scaled);
+    Op { swap: swap.into(), num_missing: scaled, has_scale: scaled, missing: [7, 0], scale: 0.37, ..Op::cast(src, dst) }
 }
 
 const SIZES: [usize; 12] = [1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8];
@@ -74,23 +59,7 @@ type Dim = (u32, i64, i64);
 
 /// A box `first` elements from the beginning of a chunk of `len` bytes.
 fn job(dims: &[Dim], layout: Layout, first: usize, size: usize) -> Job {
-    let mut job = Job {
-        src: 0,
-        dst: 0,
-        op: 0,
-        source: Source::Chunk as u32,
-        ndim: dims.len() as u32,
-        reserved: 0,
-        extent: [1; MAX_DIMS],
-        src_stride: [0; MAX_DIMS],
-        dst_stride: [0; MAX_DIMS],
-        layout,
-        src_offset: (first * size) as u32,
-    };
-    for (d, &(n, src, dst)) in dims.iter().enumerate() {
-        (job.extent[d], job.src_stride[d], job.dst_stride[d]) = (n, src, dst);
-    }
-    job
+    Job { layout, src_offset: (first * size) as u32, ..Job::new(0, 0, dims.iter().copied()) }
 }
 
 /// Runs the job on the shuffled bytes and, as one without a layout, on the true ones: both outputs must be the same. The same

@@ -1,27 +1,11 @@
 //! The device's walk of a box (merged dimensions, vectors) visits exactly the elements that the plain walk visits.
 
-use dali_zarr_kernels::{Job, Layout, MAX_DIMS, Op, Source, TILE, host};
+use dali_zarr_kernels::{Job, Op, Source, TILE, host};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn job(src: u64, dst: u64, extent: &[u32], src_stride: &[i64], dst_stride: &[i64]) -> Job {
-    let mut job = Job {
-        src,
-        dst,
-        op: 0,
-        source: Source::Chunk as u32,
-        ndim: extent.len() as u32,
-        reserved: 0,
-        extent: [1; MAX_DIMS],
-        src_stride: [0; MAX_DIMS],
-        dst_stride: [0; MAX_DIMS],
-        layout: Layout::NONE,
-        src_offset: 0,
-    };
-    job.extent[..extent.len()].copy_from_slice(extent);
-    job.src_stride[..extent.len()].copy_from_slice(src_stride);
-    job.dst_stride[..extent.len()].copy_from_slice(dst_stride);
-    job
+    Job::new(src, dst, (0..extent.len()).map(|d| (extent[d], src_stride[d], dst_stride[d])))
 }
 
 /// Pairs of element offsets (source, output), in the order of the box.
@@ -86,23 +70,7 @@ fn boxes_of_more_than_2_to_the_32_elements_are_walked() {
 fn reverse_broadcast_and_order_of_bytes() {
     let data: [u16; 4] = [0x0102, 0x0304, 0x0506, 0x0708];
     let mut out = [0u16; 8];
-    let op = Op {
-        src_dtype: 6,
-        dst_dtype: 6,
-        swap: 1,
-        num_missing: 0,
-        has_scale: 0,
-        has_offset: 0,
-        has_norm: 0,
-        decoded: 0,
-        missing: [0; 2],
-        fill: 9,
-        scale: 1.0,
-        offset: 0.0,
-        mean: 0.0,
-        stddev: 1.0,
-        pad: 3.4,
-    };
+    let op = Op { swap: 1, fill: 9, pad: 3.4, ..Op::cast(6, 6) };
     let last = &data[3] as *const u16 as u64;
     let mut jobs = [job(last, out.as_mut_ptr() as u64, &[2, 4], &[0, -1], &[4, 1]); 3];
     // SAFETY: two rows of the four elements backwards, into eight.

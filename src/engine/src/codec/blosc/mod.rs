@@ -35,6 +35,25 @@ pub(super) fn working_bytes(decoded: usize, asked: usize) -> usize {
     decoded.min(asked.max(MAX_BLOCK)).saturating_mul(3).saturating_add(64 << 10)
 }
 
+/// The decoded size of Blosc data, from its header: the decoded size in bytes 4 to 7, the encoded size in bytes 12 to 15,
+/// both little-endian.
+pub(super) fn decoded_size(encoded: &[u8]) -> Result<usize> {
+    let field = |at: usize| encoded.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
+    let (Some(decoded), Some(size)) = (field(4), field(12)) else {
+        return Err(Error::runtime(format!(
+            "expected a Blosc header of 16 bytes, but found {} bytes in all; the chunk is truncated",
+            encoded.len()
+        )));
+    };
+    if size > encoded.len() {
+        return Err(Error::runtime(format!(
+            "expected {size} bytes, as the Blosc header says, but found {}; the chunk is truncated",
+            encoded.len()
+        )));
+    }
+    Ok(decoded)
+}
+
 /// Fills `out` from the chunk in `encoded`; `asked` as for [`working_bytes`].
 pub(super) fn decode(encoded: &[u8], asked: usize, out: &mut [u8]) -> Result<()> {
     let Some(header) = encoded.first_chunk::<HEADER>() else {

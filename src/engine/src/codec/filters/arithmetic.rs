@@ -6,7 +6,10 @@
 use half::f16;
 
 use super::element::{Element, Typed, cast, map, promote, swap_bytes, with_element};
+use crate::codec::chain::{Side, Step};
+use crate::codec::registry::Given;
 use crate::dtype::{DType, half_from_f64};
+use crate::error::Result;
 
 /// What is done to the elements of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,18 +29,61 @@ pub(super) enum Operation {
 
 /// An operation with its types.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Arithmetic {
+pub(in crate::codec) struct Arithmetic {
     /// What is done.
-    pub operation: Operation,
+    operation: Operation,
     /// Of the elements that are read.
-    pub encoded: Typed,
+    encoded: Typed,
     /// Of the elements that are written.
-    pub decoded: Typed,
+    decoded: Typed,
 }
 
 impl Arithmetic {
-    /// Fills `out` from `input`, which has as many elements.
-    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) {
+    /// numcodecs' AsType.
+    pub(in crate::codec) fn astype(codec: &Given<'_>) -> Result<Self> {
+        let (encoded, decoded) = (codec.typed("encode_dtype", None)?, codec.typed("decode_dtype", codec.own())?);
+        Ok(Self { operation: Operation::Cast, encoded, decoded })
+    }
+
+    /// numcodecs' Quantize; `None` if there is nothing to undo: what writers rounded stays rounded.
+    pub(in crate::codec) fn quantize(codec: &Given<'_>) -> Result<Option<Self>> {
+        let (encoded, decoded) = Self::types(codec)?;
+        if !decoded.dtype.is_float() || !encoded.dtype.is_float() {
+            return Err(codec.wrong("dtype", "a floating-point type, as for astype"));
+        }
+        Ok((encoded != decoded).then_some(Self { operation: Operation::Cast, encoded, decoded }))
+    }
+
+    /// numcodecs' Delta.
+    pub(in crate::codec) fn delta(codec: &Given<'_>) -> Result<Self> {
+        let (encoded, decoded) = Self::types(codec)?;
+        Ok(Self { operation: Operation::Delta, encoded, decoded })
+    }
+
+    /// numcodecs' FixedScaleOffset.
+    pub(in crate::codec) fn fixed_scale_offset(codec: &Given<'_>) -> Result<Self> {
+        let operation = Operation::FixedScaleOffset { scale: codec.number("scale")?, offset: codec.number("offset")? };
+        let (encoded, decoded) = Self::types(codec)?;
+        Ok(Self { operation, encoded, decoded })
+    }
+
+    /// The types `astype` of encoded elements and `dtype` of decoded ones.
+    fn types(codec: &Given<'_>) -> Result<(Typed, Typed)> {
+        let decoded = codec.typed("dtype", codec.own())?;
+        Ok((codec.typed("astype", Some(decoded))?, decoded))
+    }
+}
+
+impl Step for Arithmetic {
+    fn encoded_side(&self, side: &Side) -> Result<Side, String> {
+        side.converted(self.decoded.dtype, self.encoded.dtype)
+    }
+
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        (decoded / self.decoded.dtype.size()).saturating_mul(self.encoded.dtype.size())
+    }
+
+    fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         let (from, to) = (self.encoded.dtype, self.decoded.dtype);
         let native;
         let input = if self.encoded.swap {
@@ -57,6 +103,7 @@ impl Arithmetic {
         if self.decoded.swap {
             swap_bytes(out, to.size());
         }
+        Ok(())
     }
 }
 
@@ -119,7 +166,7 @@ mod tests {
             swap_bytes(&mut input, S::DTYPE.size());
         }
         let mut out = vec![0; values.len() * D::DTYPE.size()];
-        Arithmetic { operation, encoded, decoded }.decode(&input, &mut out);
+        Arithmetic { operation, encoded, decoded }.decode(&input, &[], &mut out).unwrap();
         if swap {
             swap_bytes(&mut out, D::DTYPE.size());
         }

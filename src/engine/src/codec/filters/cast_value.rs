@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::element::{Element, cast, with_element};
 use super::scale_offset::{bits, known, numeric, scalar, wide};
+use crate::codec::chain::{Side, Step};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::shown;
@@ -48,7 +49,7 @@ enum OutOfRange {
 
 /// `cast_value`, in the direction of decoding.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CastValue {
+pub(in crate::codec) struct CastValue {
     /// Of the elements that are read.
     pub encoded: DType,
     /// Of the elements that are written.
@@ -64,7 +65,7 @@ impl CastValue {
     ///
     /// # Errors
     /// If it isn't one, or has a type that DALI hasn't.
-    pub(super) fn parse(configuration: &Map<String, Value>, decoded: DType) -> Result<Self> {
+    pub(in crate::codec) fn parse(configuration: &Map<String, Value>, decoded: DType) -> Result<Self> {
         const NAME: &str = "cast_value";
         let wrong = |field: &str, expected: &str| {
             Error::value(format!(
@@ -112,12 +113,18 @@ impl CastValue {
         }
         Ok(Self { encoded, decoded, rounding, out_of_range, map })
     }
+}
 
-    /// Fills `out` from `input`, which has as many elements.
-    ///
-    /// # Errors
-    /// If the codec says nothing about one of them.
-    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) -> Result<()> {
+impl Step for CastValue {
+    fn encoded_side(&self, side: &Side) -> Result<Side, String> {
+        side.converted(self.decoded, self.encoded)
+    }
+
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        (decoded / self.decoded.size()).saturating_mul(self.encoded.size())
+    }
+
+    fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         if self.map.is_empty() && includes(self.decoded, self.encoded) {
             cast(self.encoded, input, self.decoded, out);
             return Ok(());
@@ -145,7 +152,9 @@ impl CastValue {
         }
         Ok(())
     }
+}
 
+impl CastValue {
     fn to_int(&self, value: Number) -> Option<u64> {
         let size = 8 * self.decoded.size() as u32;
         let unsigned = matches!(self.decoded, DType::U8 | DType::U16 | DType::U32 | DType::U64);
@@ -312,7 +321,7 @@ mod tests {
         configuration["data_type"] = json!(S::DTYPE.name());
         let codec = CastValue::parse(configuration.as_object().unwrap(), D::DTYPE)?;
         let mut out = vec![0; values.len() * D::DTYPE.size()];
-        codec.decode(&store(values), &mut out)?;
+        codec.decode(&store(values), &[], &mut out)?;
         Ok(load(&out))
     }
 

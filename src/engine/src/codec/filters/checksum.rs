@@ -3,11 +3,16 @@
 //! Specifications: Zarr v3's `crc32c`; numcodecs' CRC32, CRC32C and Adler32 (before the data, or behind), Fletcher32 and
 //! JenkinsLookup3 (behind), which are HDF5's. Decoding verifies and takes the checksum off; nothing is copied.
 
+use std::ops::Range;
+
+use crate::codec::chain::{OnGpu, Side, Size, Step};
+use crate::codec::registry::Given;
+use crate::codec::wrong_size;
 use crate::error::{Error, Result};
 
 /// Which checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Checksum {
+pub(in crate::codec) enum Checksum {
     /// That of gzip.
     Crc32,
     /// Castagnoli's polynomial.
@@ -21,7 +26,7 @@ pub(super) enum Checksum {
 }
 
 /// Bytes of every checksum.
-pub(super) const BYTES: usize = 4;
+const BYTES: usize = 4;
 
 impl Checksum {
     /// The name in metadata.
@@ -50,7 +55,7 @@ impl Checksum {
     ///
     /// # Errors
     /// If it isn't that of the data, or there is none.
-    pub(super) fn verify(self, encoded: &[u8], at_start: bool) -> Result<&[u8]> {
+    fn verify(self, encoded: &[u8], at_start: bool) -> Result<&[u8]> {
         let parts = if at_start {
             encoded.split_first_chunk::<BYTES>().map(|(sum, data)| (data, sum))
         } else {
@@ -71,6 +76,73 @@ impl Checksum {
             "expected the {} checksum {stored:#010x}, as stored, but the data's is {computed:#010x}; the chunk is damaged",
             self.name()
         )))
+    }
+}
+
+/// Data with a checksum, which stands before them (`at_start`) or behind.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::codec) struct Sealed {
+    pub checksum: Checksum,
+    pub at_start: bool,
+}
+
+impl Sealed {
+    /// A checksum whose place the configuration may give.
+    ///
+    /// # Errors
+    /// If that is no place.
+    pub(in crate::codec) fn parse(codec: &Given<'_>, checksum: Checksum, default: &str) -> Result<Self> {
+        match codec.field("location").map_or(Some(default), |found| found.as_str()) {
+            Some(place @ ("start" | "end")) => Ok(Self { checksum, at_start: place == "start" }),
+            _ => Err(codec.wrong("location", "\"start\" or \"end\"")),
+        }
+    }
+
+    /// numcodecs' JenkinsLookup3.
+    ///
+    /// # Errors
+    /// If it begins with something else than a number of 32 bits.
+    pub(in crate::codec) fn jenkins(codec: &Given<'_>) -> Result<Self> {
+        if codec.field("prefix").is_some() {
+            return Err(codec.wrong("prefix", "none, which is all that metadata can hold"));
+        }
+        let initial =
+            codec.field("initval").map_or(Some(0), |found| found.as_u64()).and_then(|n| u32::try_from(n).ok());
+        let initial = initial.ok_or_else(|| codec.wrong("initval", "a number of 32 bits"))?;
+        Ok(Self { checksum: Checksum::Jenkins(initial), at_start: false })
+    }
+}
+
+impl Step for Sealed {
+    fn encoded_side(&self, side: &Side) -> Result<Side, String> {
+        let size = match side.size {
+            Size::Exactly(bytes) => Size::Exactly(bytes.checked_add(BYTES).ok_or("it doesn't fit into memory")?),
+            Size::AtMost(bytes) => Size::AtMost(bytes.saturating_add(BYTES)),
+        };
+        Ok(Side { size, ..side.clone() })
+    }
+
+    fn inside(&self, encoded: &[u8]) -> Result<Option<Range<usize>>> {
+        let data = self.checksum.verify(encoded, self.at_start)?.len();
+        let start = if self.at_start { BYTES } else { 0 };
+        Ok(Some(start..start + data))
+    }
+
+    fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
+        let data = self.checksum.verify(input, self.at_start)?;
+        if data.len() != out.len() {
+            return Err(wrong_size(out.len(), data.len()));
+        }
+        out.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn on_gpu(&self) -> OnGpu {
+        OnGpu::Seal
+    }
+
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        decoded.saturating_add(BYTES)
     }
 }
 

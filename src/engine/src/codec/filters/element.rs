@@ -9,7 +9,7 @@ use crate::dtype::{DType, half_from_f64};
 
 /// A type with a byte order, as a filter's configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Typed {
+pub(in crate::codec) struct Typed {
     /// The type.
     pub dtype: DType,
     /// Whether elements are in the other byte order than this machine's.
@@ -18,12 +18,12 @@ pub(super) struct Typed {
 
 impl Typed {
     /// A type in native byte order.
-    pub(super) fn native(dtype: DType) -> Self {
+    pub(in crate::codec) fn native(dtype: DType) -> Self {
         Self { dtype, swap: false }
     }
 
     /// What `numpy.dtype(text)` is, if it is one of the twelve types that DALI has.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::codec) fn parse(text: &str) -> Option<Self> {
         let (big, name) = match text.as_bytes().first()? {
             b'<' => (Some(false), &text[1..]),
             b'>' => (Some(true), &text[1..]),

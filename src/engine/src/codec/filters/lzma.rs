@@ -6,7 +6,7 @@
 use liblzma::stream::{Action, Filters, Status};
 use serde_json::{Map, Value};
 
-use super::pack::Stream;
+use crate::codec::pack::Stream;
 use crate::error::{Error, Result};
 use crate::json::shown;
 
@@ -15,7 +15,7 @@ const MEMORY: u64 = 128 << 20;
 
 /// How the data are framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lzma {
+pub(in crate::codec) enum Lzma {
     /// Whichever of xz and lzma it is.
     Auto,
     /// xz, one stream or several.
@@ -28,7 +28,7 @@ pub(super) enum Lzma {
 
 /// One of the filters of raw data, in the order in which they encode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Filter {
+pub(in crate::codec) enum Filter {
     /// LZMA 1: the byte of `lc`, `lp` and `pb`, and the dictionary's bytes.
     Lzma1(u8, u32),
     /// LZMA 2: the dictionary's bytes.
@@ -44,7 +44,7 @@ impl Lzma {
     ///
     /// # Errors
     /// If it has a format or a filter that liblzma hasn't.
-    pub(super) fn parse(configuration: &Map<String, Value>) -> Result<Self> {
+    pub(in crate::codec) fn parse(configuration: &Map<String, Value>) -> Result<Self> {
         let field = |key: &str| configuration.get(key).filter(|value| !value.is_null());
         let wrong = |what: &str, found: &Value| {
             Error::value(format!("codec \"lzma\": expected {what}, but found {}", shown(found)))
@@ -64,7 +64,7 @@ impl Lzma {
     }
 
     /// A decoder of one stream that holds at most `limit` decoded bytes.
-    pub(super) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
+    pub(in crate::codec) fn open(&self, limit: usize) -> Result<Box<dyn Stream>, String> {
         let memory = MEMORY.max((limit as u64).saturating_mul(4));
         let stream = match self {
             Self::Auto => liblzma::stream::Stream::new_auto_decoder(memory, 0),
@@ -167,8 +167,9 @@ mod tests {
     use liblzma::stream::{Check, LzmaOptions};
     use serde_json::json;
 
-    use super::super::pack::Packer;
     use super::*;
+    use crate::codec::chain::Step;
+    use crate::codec::pack::Packer;
 
     fn parse(configuration: Value) -> Result<Lzma> {
         Lzma::parse(configuration.as_object().unwrap())
@@ -215,17 +216,17 @@ mod tests {
         for (configuration, encoded) in cases {
             let packer = Packer::Lzma(parse(configuration.clone()).unwrap());
             let mut out = vec![0; data.len()];
-            packer.decode(&encoded, &mut out).unwrap_or_else(|e| panic!("{configuration}: {e}"));
+            packer.decode(&encoded, &[], &mut out).unwrap_or_else(|e| panic!("{configuration}: {e}"));
             assert_eq!(out, data, "{configuration}");
             assert_eq!(packer.decode_at_most(&encoded, 1 << 20).unwrap(), data, "{configuration}");
             assert!(packer.decode_at_most(&encoded, data.len() - 1).is_err(), "{configuration}");
             for cut in [0, 5, 13, encoded.len() / 2] {
-                assert!(packer.decode(&encoded[..cut], &mut out).is_err(), "{configuration} cut at {cut}");
+                assert!(packer.decode(&encoded[..cut], &[], &mut out).is_err(), "{configuration} cut at {cut}");
             }
             for at in (0..encoded.len()).step_by(41) {
                 let mut wrong = encoded.clone();
                 wrong[at] ^= 0x20;
-                let _ = packer.decode(&wrong, &mut out);
+                let _ = packer.decode(&wrong, &[], &mut out);
             }
         }
     }
@@ -237,7 +238,7 @@ mod tests {
         encoded.extend((2u32 << 30).to_le_bytes());
         encoded.extend([0xff; 8]);
         encoded.extend([0; 32]);
-        let error = Packer::Lzma(Lzma::Alone).decode(&encoded, &mut [0; 64]).unwrap_err();
+        let error = Packer::Lzma(Lzma::Alone).decode(&encoded, &[], &mut [0; 64]).unwrap_err();
         assert!(error.message().contains("dictionary"), "{error}");
     }
 

@@ -4,6 +4,7 @@ use half::f16;
 use serde_json::{Map, Value};
 
 use super::element::{Element, map, with_element};
+use crate::codec::chain::{Side, Step};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::shown;
@@ -11,7 +12,7 @@ use crate::stored_type::scalar_bits;
 
 /// `scale_offset`: `encoded / scale + offset`, in the type of the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ScaleOffset {
+pub(in crate::codec) struct ScaleOffset {
     /// Of the elements, encoded and decoded.
     pub dtype: DType,
     /// Bits of `dtype`.
@@ -24,7 +25,7 @@ impl ScaleOffset {
     ///
     /// # Errors
     /// If it isn't one, or the scale is zero.
-    pub(super) fn parse(configuration: &Map<String, Value>, dtype: DType) -> Result<Self> {
+    pub(in crate::codec) fn parse(configuration: &Map<String, Value>, dtype: DType) -> Result<Self> {
         const NAME: &str = "scale_offset";
         numeric(NAME, dtype)?;
         known(NAME, configuration, &["offset", "scale"])?;
@@ -37,12 +38,14 @@ impl ScaleOffset {
         }
         Ok(Self { dtype, scale, offset })
     }
+}
 
-    /// Fills `out` from `input`, which has as many elements.
-    ///
-    /// # Errors
-    /// If an integer isn't divisible by the scale, or a result isn't in the range of its type.
-    pub(super) fn decode(&self, input: &[u8], out: &mut [u8]) -> Result<()> {
+impl Step for ScaleOffset {
+    fn encoded_side(&self, side: &Side) -> Result<Side, String> {
+        side.converted(self.dtype, self.dtype)
+    }
+
+    fn decode(&self, input: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         let (scale, offset) = (bits(self.scale, self.dtype), bits(self.offset, self.dtype));
         match self.dtype {
             DType::F16 => {
@@ -142,7 +145,7 @@ pub(super) mod tests {
     fn scale_offset<T: Element>(configuration: Value, values: &[T]) -> Result<Vec<T>> {
         let codec = ScaleOffset::parse(configuration.as_object().unwrap(), T::DTYPE)?;
         let mut out = vec![0; values.len() * T::DTYPE.size()];
-        codec.decode(&store(values), &mut out)?;
+        codec.decode(&store(values), &[], &mut out)?;
         Ok(load(&out))
     }
 

@@ -6,15 +6,15 @@ use dali_zarr_kernels::{Layout, Shuffle};
 use super::{Verdict, inspect};
 use crate::codec::blosc::streams::{self as blosc, Inner};
 use crate::codec::stream::Checksum;
-use crate::codec::{Compression, Packed};
+use crate::codec::{Chain, Compression};
 
 /// Limit on the bytes of a chunk, decoded and encoded: lengths and offsets have 31 bits.
 const MAX_CHUNK: usize = i32::MAX as usize;
 
 /// The most decoded bytes of a chunk that [`split`] accepts.
-pub fn max_decoded(packed: &Packed, zstd: ZstdDecoder) -> usize {
-    match (packed.compression(), zstd) {
-        (Some(Compression::Zstd), ZstdDecoder::Kernels) => MAX_FRAME,
+pub fn max_decoded(packed: &Chain) -> usize {
+    match packed.compression() {
+        Some(Compression::Zstd) => MAX_FRAME,
         _ => MAX_CHUNK,
     }
 }
@@ -83,7 +83,7 @@ impl Default for SplitChunk {
 /// # Errors
 /// Why the CPU has to decode it, as the end of a sentence.
 pub fn split(
-    packed: &Packed,
+    packed: &Chain,
     zstd: ZstdDecoder,
     chunk: &[u8],
     decoded_len: usize,

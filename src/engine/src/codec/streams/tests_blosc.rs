@@ -4,7 +4,7 @@
 use super::ZstdDecoder;
 use super::tests::sample;
 use crate::codec::blosc::streams::{BloscStream, BloscStreams, Inner, max_streams, split};
-use crate::codec::{BloscCodec as Inside, Compression, Packed};
+use crate::codec::{BloscCodec as Inside, Chain, Compression};
 use dali_zarr_kernels::{Layout, Shuffle, StreamKind, host};
 use proptest::prelude::*;
 use std::borrow::Cow;
@@ -131,7 +131,7 @@ fn check_bounds(split_chunk: &BloscStreams, chunk: &[u8], len: usize) {
 
 /// Looks at every stream of a chunk, as before nvCOMP sees it.
 fn walk(chunk: &[u8], len: usize) -> Result<(), &'static str> {
-    let packed = Packed::from(Compression::Blosc(Inside::Zstd, 0));
+    let packed = Chain::from(Compression::Blosc(Inside::Zstd, 0));
     super::split(&packed, ZstdDecoder::Nvcomp, chunk, len, &mut super::SplitChunk::default())
 }
 

@@ -5,7 +5,9 @@
 
 #![allow(unsafe_code)]
 
-mod batch;
+mod decoder;
+mod kernels;
+mod nvcomp;
 #[cfg(test)]
 mod tests_codec;
 #[cfg(test)]
@@ -14,16 +16,17 @@ mod tests_inflate;
 use std::ops::Range;
 use std::sync::Arc;
 
-use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind, zstd};
+use dali_zarr_kernels::{ChecksumJob, ChecksumKind, ChecksumResult, StreamKind};
 
 use crate::codec::stream::Checksum;
 use crate::codec::streams::{ChunkStream, StreamCodec, ZstdDecoder};
 use crate::error::Result;
-use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream, ZstdArrays};
+use crate::gpu::driver::{Device, DeviceBuffer, Module, Stream};
 use crate::gpu::streams::Stream as Encoded;
-use crate::gpu::tables::{Capacity, Tables};
+use crate::gpu::tables::Tables;
 use crate::messages::Wave;
-pub(super) use batch::{decode_async, needs_no_workspace, status_message, temp_bytes};
+use decoder::{Launch, Room};
+pub(in crate::gpu) use decoder::{choose, zstd_decoder};
 
 /// The kind of a stream, for a decoder that takes several kinds.
 const fn kind(codec: StreamCodec) -> StreamKind {
@@ -64,17 +67,14 @@ impl Decoder {
         })
     }
 
+    /// What the lane has for one round.
+    fn room(&self, tables: &Tables) -> Room {
+        Room { workspace: self.workspace.len(), blocks: tables.capacity().blocks }
+    }
+
     /// Whether this lane can decode a stream.
     pub fn takes(&self, tables: &Tables, part: &ChunkStream) -> bool {
-        match (&part.plan, part.codec) {
-            (Some(plan), _) => {
-                plan.workspace as usize <= self.workspace.len() && plan.blocks.len() <= tables.capacity().blocks
-            }
-            (None, Some(codec)) if !needs_no_workspace(codec) => {
-                temp_bytes(codec, 1, part.decoded, part.decoded).is_ok_and(|need| need <= self.workspace.len())
-            }
-            _ => true,
-        }
+        part.codec.is_none_or(|codec| choose(codec, self.zstd).takes(part, self.room(tables)))
     }
 
     /// Starts the decoding of all streams, and the verification of the checksums that they carry. Waits only where they
@@ -95,38 +95,17 @@ impl Decoder {
                 self.collect(tables, streams);
             }
             let first = self.round.end;
-            self.round = first..first + self.fits(&streams[first..], tables.capacity())?;
+            self.round = first..first + self.fits(&streams[first..], tables)?;
             self.enqueue(stream, tables, wave, &streams[self.round.clone()], staging)?;
         }
         Ok(())
     }
 
-    /// How many of these streams fit in one round: each codec's workspace and tables limit them.
-    fn fits(&self, streams: &[Encoded], most: Capacity) -> Result<usize> {
+    /// How many of these streams fit in one round: each decoder's workspace and tables limit them.
+    fn fits(&self, streams: &[Encoded], tables: &Tables) -> Result<usize> {
         let mut n = 0;
-        for group in streams[..streams.len().min(most.streams)].chunk_by(|a, b| a.codec == b.codec) {
-            let mut take = group.len();
-            if group[0].plan.is_some() {
-                let (mut space, mut blocks) = (0, 0);
-                take = group
-                    .iter()
-                    .take_while(|s| {
-                        let Some(plan) = &s.plan else { return false };
-                        space += plan.workspace as usize;
-                        blocks += plan.blocks.len();
-                        space <= self.workspace.len() && blocks <= most.blocks
-                    })
-                    .count();
-            } else if !needs_no_workspace(group[0].codec) {
-                let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
-                while take > 1 {
-                    let total = group[..take].iter().map(|s| s.decoded).sum();
-                    if temp_bytes(group[0].codec, take, largest, total)? <= self.workspace.len() {
-                        break;
-                    }
-                    take = take.div_ceil(2);
-                }
-            }
+        for group in streams[..streams.len().min(tables.capacity().streams)].chunk_by(|a, b| a.codec == b.codec) {
+            let take = choose(group[0].codec, self.zstd).fits(group, self.room(tables))?;
             n += take;
             if take < group.len() {
                 break;
@@ -161,18 +140,11 @@ impl Decoder {
         tables.send(stream, kinds, n * 4)?;
         let mut first = 0;
         for group in streams.chunk_by(|a, b| decoder(a.codec) == decoder(b.codec)) {
-            if group[0].plan.is_some() {
-                self.enqueue_zstd(stream, tables, wave, group, first, staging)?;
-            } else {
-                let largest = group.iter().map(|s| s.decoded).max().unwrap_or(0);
-                let arrays = tables.decode_arrays(first);
-                // SAFETY: the arrays hold `n` entries from `first` on, sent on this stream; the streams were inspected; the
-                // workspace holds as many of them.
-                unsafe {
-                    let (space, len) = (self.workspace.ptr(), self.workspace.len());
-                    decode_async(&self.module, stream, group[0].codec, &arrays, group.len(), largest, space, len)?;
-                }
-            }
+            let workspace = (self.workspace.ptr(), self.workspace.len());
+            let mut launch = Launch { module: &self.module, stream, tables: &mut *tables, wave, staging, workspace };
+            // SAFETY: the entries of the group from `first` on were sent on this stream; the streams were split by `sort`; the
+            // scheduler keeps their memory until the wave has ended; `fits` found room.
+            unsafe { choose(group[0].codec, self.zstd).enqueue(&mut launch, group, first)? };
             first += group.len();
         }
         let [sizes, statuses] = tables.results();
@@ -201,45 +173,6 @@ impl Decoder {
         tables.receive(stream, results, sums.len() * size_of::<ChecksumResult>())
     }
 
-    /// Starts this project's own kernels for zstd frames, the first of which is stream number `first` of the round.
-    fn enqueue_zstd(
-        &self,
-        stream: &Stream,
-        tables: &mut Tables,
-        wave: &Wave,
-        group: &[Encoded],
-        first: usize,
-        staging: u64,
-    ) -> Result<()> {
-        let mut together = zstd::Wave::default();
-        for s in group {
-            if let Some(plan) = &s.plan {
-                together.push(plan, staging + s.offset as u64, wave.chunks[s.chunk].slot + s.to as u64);
-            }
-        }
-        let [frames, blocks, work, results] = tables.zstd();
-        let (n_frames, n_blocks, n_work) = (together.frames.len(), together.blocks.len(), together.work.len());
-        tables.values::<zstd::Frame>(frames, n_frames).copy_from_slice(&together.frames);
-        tables.values::<zstd::Block>(blocks, n_blocks).copy_from_slice(&together.blocks);
-        tables.values::<u32>(work, n_work).copy_from_slice(&together.work);
-        tables.send(stream, frames, n_frames * size_of::<zstd::Frame>())?;
-        tables.send(stream, blocks, n_blocks * size_of::<zstd::Block>())?;
-        tables.send(stream, work, n_work * 4)?;
-        let outputs = tables.decode_arrays(first);
-        let arrays = ZstdArrays {
-            frames: tables.address(frames),
-            blocks: tables.address(blocks),
-            work: tables.address(work),
-            workspace: self.workspace.ptr(),
-            results: tables.address(results),
-            out_sizes: outputs.out_sizes,
-            statuses: outputs.statuses,
-        };
-        // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied; the
-        // workspace has room (`fits`); buffers and slots are aligned to 256 bytes and have such lengths.
-        unsafe { self.module.launch_zstd(stream, &together, &arrays) }
-    }
-
     /// Checks the statuses, sizes and checksums of the round in the tables, which has ended.
     fn collect(&mut self, tables: &mut Tables, streams: &[Encoded]) {
         let streams = &streams[self.round.clone()];
@@ -251,9 +184,7 @@ impl Decoder {
         let mut results = tables.values::<ChecksumResult>(results, sums).iter();
         for ((s, size), status) in streams.iter().zip(sizes).zip(statuses) {
             let mismatch = s.checksum.and_then(|_| results.next()).is_some_and(|r| r.mismatch != 0);
-            if (status_message(status).is_some() || size != s.decoded as u64 || mismatch)
-                && self.failed.last() != Some(&s.chunk)
-            {
+            if (status != 0 || size != s.decoded as u64 || mismatch) && self.failed.last() != Some(&s.chunk) {
                 self.failed.push(s.chunk);
             }
         }

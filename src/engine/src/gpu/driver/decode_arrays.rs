@@ -3,9 +3,6 @@
 /// What status and size arrays hold where nothing was written (in each byte): no status of any decoder.
 pub const POISON: u8 = 0xa5;
 
-/// The poison as a status.
-pub const UNWRITTEN_STATUS: i32 = i32::from_ne_bytes([POISON; 4]);
-
 /// Device addresses of the arrays of one batch; each has an entry per stream, 64 bits wide but for the statuses.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeArrays {
@@ -17,7 +14,7 @@ pub struct DecodeArrays {
     pub out_caps: u64,
     /// Out: bytes that each decoded to.
     pub out_sizes: u64,
-    /// Out: a status of 32 bits for each; 0 is success, [`UNWRITTEN_STATUS`] where none was written.
+    /// Out: a status of 32 bits for each; 0 is success, [`POISON`] in each byte where none was written.
     pub statuses: u64,
     /// Where each decoded stream goes.
     pub out_ptrs: u64,

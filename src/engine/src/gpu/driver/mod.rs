@@ -18,7 +18,7 @@ mod stream;
 pub use copy::copy_device_async;
 pub use copy::{copy_async, copy_to_device_async, copy_to_host_async, memset_async};
 pub use cufile::CuFile;
-pub use decode_arrays::{DecodeArrays, POISON, UNWRITTEN_STATUS};
+pub use decode_arrays::{DecodeArrays, POISON};
 pub use device::Device;
 pub use kernels::{Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};

@@ -1,5 +1,8 @@
 //! What the tests on a GPU share. Each begins with [`gpu`], and ends there, saying why, where there is none.
 
+use crate::codec::streams::{StreamCodec, ZstdDecoder};
+use crate::gpu::decoding::choose;
+
 use super::{Device, DeviceBuffer, Module, PinnedBuffer, Stream, copy_to_device_async, copy_to_host_async};
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,7 +37,7 @@ pub(crate) fn nvcomp() -> bool {
         let dir = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         nvcomp_sys::set_search_dirs(vec![dir.into()]);
     }
-    match crate::gpu::nvcomp::available() {
+    match choose(StreamCodec::Zstd, ZstdDecoder::Nvcomp).available() {
         Ok(()) => true,
         Err(error) => {
             println!("skipped: {error}");

@@ -34,9 +34,9 @@ fn of_files(chunk_index: &ChunkIndex) -> impl Iterator<Item = (u16, u16)> + '_ {
 /// # Errors
 /// If the spec asks for it, and it isn't there or has nothing to do.
 pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>) -> Result<Option<&'static CuFile>> {
-    match spec.io {
+    match spec.resources.io {
         Io::Posix => Ok(None),
-        Io::Gds if spec.cache_size > 0 => Err(Error::value(
+        Io::Gds if spec.resources.cache_size > 0 => Err(Error::value(
             "io=\"gds\": expected no cache_size, since nothing comes by host memory where chunks are kept; leave one of them out",
         )),
         Io::Gds if !applies(chunk_index) => Err(Error::value(
@@ -48,7 +48,7 @@ pub(crate) fn choose(spec: &Spec, chunk_index: &ChunkIndex, device: &Arc<Device>
             takes_files(cufile, chunk_index)?;
             Ok(Some(cufile))
         }
-        Io::Auto if spec.cache_size > 0 || !CuFile::may_be_direct() || !applies(chunk_index) => Ok(None),
+        Io::Auto if spec.resources.cache_size > 0 || !CuFile::may_be_direct() || !applies(chunk_index) => Ok(None),
         // If the trial fails, cuFile is not used.
         Io::Auto => Ok(CuFile::open()
             .ok()

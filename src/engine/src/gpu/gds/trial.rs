@@ -121,7 +121,12 @@ mod tests {
             std::fs::write(folder.join(format!("c/{chunk}/0")), bytes).unwrap();
         }
         let paths = vec![folder.to_str().unwrap().to_owned()];
-        Opened::new(&Spec { paths, dims: vec![DimKey::parse("0")], ..Spec::default() }).unwrap().chunk_index
+        Opened::new(&Spec::default().with(|s| {
+            s.source.paths = paths;
+            s.samples.dims = vec![DimKey::parse("0")];
+        }))
+        .unwrap()
+        .chunk_index
     }
 
     #[test]

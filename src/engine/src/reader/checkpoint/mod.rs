@@ -160,14 +160,14 @@ fn check_place(state: &Map<String, Value>, segments: &[Segment], samples: u64) -
     let Some(Segment { sharding, .. }) = segments.last() else { return Err(broken("legs")) };
     let num_shards = sharding.num_shards as i64;
     let shard_id = state.get("shard_id").and_then(Value::as_i64).filter(|shard| (0..num_shards).contains(shard));
-    let spec = Spec {
-        shard_id: shard_id.ok_or_else(|| broken("shard_id"))?,
-        num_shards,
-        batch_size: sharding.batch_size as usize,
-        pad_last_batch: sharding.pad_last_batch,
-        stick_to_shard: sharding.stick_to_shard,
-        ..Spec::default()
-    };
+    let shard_id = shard_id.ok_or_else(|| broken("shard_id"))?;
+    let spec = Spec::default().with(|s| {
+        s.order.shard_id = shard_id;
+        s.order.num_shards = num_shards;
+        s.batch_size = sharding.batch_size as usize;
+        s.order.pad_last_batch = sharding.pad_last_batch;
+        s.order.stick_to_shard = sharding.stick_to_shard;
+    });
     // Places don't depend on the shuffle.
     let (order, delivered) = Order::new(&spec, samples)?.resume(segments)?;
     let (epoch, position) = order.locate(delivered);

@@ -12,7 +12,7 @@ use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::geometry::{Axis, Geometry, Role, Starts, View};
 use crate::order::{Blocks, Run};
-use crate::spec::{OutOfBounds, Spec};
+use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -39,7 +39,7 @@ impl Samples {
             .iter()
             .zip(names)
             .enumerate()
-            .map(|(i, (_, name))| described(dataset, name, i, spec.mask_and_scale, geometry))
+            .map(|(i, (_, name))| described(dataset, name, i, spec.values.mask_and_scale, geometry))
             .collect();
         if arrays.len() > MAX_ARRAYS {
             let others = json!(arrays.split_off(MAX_ARRAYS));
@@ -53,18 +53,14 @@ impl Samples {
 
 /// How samples are cut and ordered.
 fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
-    // A new argument must be added here: it decides which samples there are, how they are computed or when they come,
-    // or it does not.
-    let Spec {
+    // A new argument of samples or order must be added here: it decides which samples there are, how they are computed or when
+    // they come, or it does not. Arguments of source and values are in the arrays; the others change nothing.
+    let SampleArguments {
         stack_arrays,
         offsets,
-        random_shuffle,
-        shuffle_after_epoch,
         return_index,
-        initial_fill,
         fill_value,
-        seed: _,
-        // These are in the geometry,
+        // These are in the geometry.
         dims: _,
         window: _,
         step: _,
@@ -75,44 +71,25 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         breaks: _,
         cross_stores: _,
         out_of_bounds_policy: _,
-        // these in the arrays,
-        arrays: _,
-        pick: _,
-        mask_and_scale: _,
-        dtype: _,
-        mean: _,
-        stddev: _,
-        // these in the segments,
+    } = &spec.samples;
+    let OrderArguments {
+        random_shuffle,
+        shuffle_after_epoch,
+        initial_fill,
+        seed: _,
+        // These are in the segments.
         shard_id: _,
         num_shards: _,
         stick_to_shard: _,
         pad_last_batch: _,
-        batch_size: _,
-        // and these change nothing.
-        paths: _,
-        storage_options: _,
-        prefetch_queue_depth: _,
-        device: _,
-        decode_device: _,
-        device_memory_limit: _,
-        host_memory_limit: _,
-        io: _,
-        use_o_direct: _,
-        io_threads: _,
-        io_concurrency: _,
-        decode_threads: _,
-        cache_size: _,
-        cache_dir: _,
-        cache_dir_size: _,
-        cache_validate: _,
-    } = spec;
+    } = &spec.order;
     let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
     let axes = &geometry.axes;
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
     let is_random = is_shuffled || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
-    let is_padded = spec.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
+    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
     let is_apart = is_padded && axes.iter().any(lies_apart);
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
@@ -128,7 +105,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
-        ("seed", only(is_random, json!(spec.seed_of_order()))),
+        ("seed", only(is_random, json!(spec.order.effective_seed()))),
         ("initial_fill", only(by_chunks, json!(initial_fill))),
         ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
         ("return_index", json!(return_index)),

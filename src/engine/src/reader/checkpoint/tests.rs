@@ -7,7 +7,15 @@ use crate::reader::opening::Opened;
 use crate::spec::{DimKey, OutOfBounds, Pick};
 
 fn order() -> Order {
-    Order::new(&Spec { num_shards: 2, pad_last_batch: true, batch_size: 8, ..Spec::default() }, 100).unwrap()
+    Order::new(
+        &Spec::default().with(|s| {
+            s.order.num_shards = 2;
+            s.order.pad_last_batch = true;
+            s.batch_size = 8;
+        }),
+        100,
+    )
+    .unwrap()
 }
 
 /// An array of int16 with `lens` elements along time, level and x, in chunks of `chunk` along time.
@@ -37,7 +45,7 @@ fn store() -> tempfile::TempDir {
 }
 
 fn at(path: &Path) -> Spec {
-    Spec { paths: vec![path.to_str().unwrap().to_owned()], ..Spec::default() }
+    Spec::default().with(|s| s.source.paths = vec![path.to_str().unwrap().to_owned()])
 }
 
 fn named(names: &[&str]) -> Vec<String> {
@@ -60,7 +68,12 @@ fn refusal(then: &Spec, now: &Spec) -> String {
 #[test]
 fn a_state_comes_back_as_it_went() {
     let folder = store();
-    let spec = Spec { arrays: named(&["g/a"]), seed: 3, mean: vec![0.1], stddev: vec![1e300], ..at(folder.path()) };
+    let spec = at(folder.path()).with(|s| {
+        s.source.arrays = named(&["g/a"]);
+        s.order.seed = 3;
+        s.values.mean = vec![0.1];
+        s.values.stddev = vec![1e300];
+    });
     let it = identity(&spec);
     let text = it.write(&order(), 0, 64);
     assert_eq!(it.read(&text).unwrap(), order().segments(64));
@@ -72,51 +85,96 @@ fn a_state_comes_back_as_it_went() {
 #[test]
 fn arguments_that_mean_the_same_are_the_same() {
     let folder = store();
-    let base = Spec { arrays: named(&["g/a"]), ..at(folder.path()) };
-    let shuffled = Spec { random_shuffle: true, ..base.clone() };
-    let padded = Spec { window: vec![3], out_of_bounds_policy: OutOfBounds::Pad, ..base.clone() };
-    let stacked = Spec { arrays: named(&["g/a", "g/b"]), stack_arrays: true, ..base.clone() };
+    let base = at(folder.path()).with(|s| s.source.arrays = named(&["g/a"]));
+    let shuffled = base.clone().with(|s| s.order.random_shuffle = true);
+    let padded = base.clone().with(|s| {
+        s.samples.window = vec![3];
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+    });
+    let stacked = base.clone().with(|s| {
+        s.source.arrays = named(&["g/a", "g/b"]);
+        s.samples.stack_arrays = true;
+    });
     let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
     let same: Vec<Vec<Spec>> = vec![
         vec![
             base.clone(),
-            Spec { dims: vec![DimKey::parse("time")], ..base.clone() },
-            Spec { dims: vec![DimKey::parse("-3")], ..base.clone() },
-            Spec { window: vec![0], step: vec![1], stride: vec![1], offsets: vec![0], ..base.clone() },
+            base.clone().with(|s| s.samples.dims = vec![DimKey::parse("time")]),
+            base.clone().with(|s| s.samples.dims = vec![DimKey::parse("-3")]),
+            base.clone().with(|s| {
+                s.samples.window = vec![0];
+                s.samples.step = vec![1];
+                s.samples.stride = vec![1];
+                s.samples.offsets = vec![0];
+            }),
             // One element has no stride, and doesn't cross breaks.
-            Spec { stride: vec![5], breaks: vec![40, -7], ..base.clone() },
-            Spec { roi_start: vec![0], roi_end: vec![100], ..base.clone() },
+            base.clone().with(|s| {
+                s.samples.stride = vec![5];
+                s.samples.breaks = vec![40, -7];
+            }),
+            base.clone().with(|s| {
+                s.samples.roi_start = vec![0];
+                s.samples.roi_end = vec![100];
+            }),
             // Nothing is padded, missing, or left to chance.
-            Spec { out_of_bounds_policy: OutOfBounds::Pad, fill_value: Some(7.0), ..base.clone() },
-            Spec { out_of_bounds_policy: OutOfBounds::Error, ..base.clone() },
-            Spec { mask_and_scale: true, seed: 9, initial_fill: 3, cross_stores: false, ..base.clone() },
-            Spec { dtype: Some(DType::I16), pick: pick(&[0, 1, -1]), ..base.clone() },
+            base.clone().with(|s| {
+                s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+                s.samples.fill_value = Some(7.0);
+            }),
+            base.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Error),
+            base.clone().with(|s| {
+                s.values.mask_and_scale = true;
+                s.order.seed = 9;
+                s.order.initial_fill = 3;
+                s.samples.cross_stores = false;
+            }),
+            base.clone().with(|s| {
+                s.values.dtype = Some(DType::I16);
+                s.source.pick = pick(&[0, 1, -1]);
+            }),
             // The same array from elsewhere.
             at(&folder.path().join("g/a")),
         ],
         vec![
             shuffled.clone(),
-            Spec { seed: 0x5eed, ..shuffled.clone() },
+            shuffled.clone().with(|s| s.order.seed = 0x5eed),
             // More than all are no more than all.
-            Spec { initial_fill: 100, ..shuffled.clone() },
-        ],
-        vec![padded.clone(), Spec { fill_value: Some(0.0), step: vec![3], roi_end: vec![100], ..padded.clone() }],
-        vec![
-            Spec { window: vec![-1], ..base.clone() },
-            Spec { window: vec![100], step: vec![3], ..base.clone() },
-            Spec { window: vec![-1], roi_end: vec![100], out_of_bounds_policy: OutOfBounds::Error, ..base.clone() },
+            shuffled.clone().with(|s| s.order.initial_fill = 100),
         ],
         vec![
-            Spec { mean: vec![1.5], ..stacked.clone() },
-            Spec { mean: vec![1.5; 2], stddev: vec![1.0], dtype: Some(DType::F32), ..stacked.clone() },
+            padded.clone(),
+            padded.clone().with(|s| {
+                s.samples.fill_value = Some(0.0);
+                s.samples.step = vec![3];
+                s.samples.roi_end = vec![100];
+            }),
+        ],
+        vec![
+            base.clone().with(|s| s.samples.window = vec![-1]),
+            base.clone().with(|s| {
+                s.samples.window = vec![100];
+                s.samples.step = vec![3];
+            }),
+            base.clone().with(|s| {
+                s.samples.window = vec![-1];
+                s.samples.roi_end = vec![100];
+                s.samples.out_of_bounds_policy = OutOfBounds::Error;
+            }),
+        ],
+        vec![
+            stacked.clone().with(|s| s.values.mean = vec![1.5]),
+            stacked.clone().with(|s| {
+                s.values.mean = vec![1.5; 2];
+                s.values.stddev = vec![1.0];
+                s.values.dtype = Some(DType::F32);
+            }),
         ],
         // Of a store that begins at another group.
-        vec![Spec {
-            arrays: named(&["a", "b"]),
-            paths: at(&folder.path().join("g")).paths,
-            mean: vec![1.5],
-            ..stacked
-        }],
+        vec![stacked.with(|s| {
+            s.source.arrays = named(&["a", "b"]);
+            s.source.paths = at(&folder.path().join("g")).source.paths;
+            s.values.mean = vec![1.5];
+        })],
     ];
     for (i, group) in same.iter().enumerate() {
         for then in group {
@@ -142,11 +200,12 @@ fn stores_that_are_joined_are_as_good_as_one() {
     for (name, steps) in [("all", 100), ("one", 70), ("two", 30)] {
         array(&folder.path().join(name), [steps, 3, 5], 7, &json!({}));
     }
-    let of = |names: &[&str]| Spec {
-        paths: names.iter().map(|n| folder.path().join(n).to_str().unwrap().to_owned()).collect(),
-        window: vec![4],
-        step: vec![1],
-        ..Spec::default()
+    let of = |names: &[&str]| {
+        Spec::default().with(|s| {
+            s.source.paths = names.iter().map(|n| folder.path().join(n).to_str().unwrap().to_owned()).collect();
+            s.samples.window = vec![4];
+            s.samples.step = vec![1];
+        })
     };
     identity(&of(&["all"])).read(&state(&of(&["one", "two"]))).unwrap();
     identity(&of(&["one", "two"])).read(&state(&of(&["all"]))).unwrap();
@@ -154,13 +213,13 @@ fn stores_that_are_joined_are_as_good_as_one() {
     let message = refusal(&of(&["one", "two"]), &of(&["two", "one"]));
     assert!(message.contains(r#"stores: ["one","two"] in the checkpoint, ["two","one"] here"#), "{message}");
     // Unless no sample may reach from one to the next.
-    let apart = |names: &[&str]| Spec { cross_stores: false, ..of(names) };
+    let apart = |names: &[&str]| of(names).with(|s| s.samples.cross_stores = false);
     let message = refusal(&apart(&["one", "two"]), &apart(&["all"]));
     assert!(
         message.contains(r#"starts: [["67 from 0","27 from 70"]] in the checkpoint, [["97 from 0"]] here"#),
         "{message}"
     );
-    let with = Spec { breaks: vec![70], ..of(&["all"]) };
+    let with = of(&["all"]).with(|s| s.samples.breaks = vec![70]);
     identity(&with).read(&state(&apart(&["one", "two"]))).unwrap();
 }
 
@@ -174,7 +233,7 @@ fn arrays_are_told_apart_by_their_names() {
     for name in ["a", "a.zarr", "g/a", "g/b", "h/g/a"] {
         array(&folder.path().join(name), [100, 3, 5], 7, &json!({}));
     }
-    let inside = |name: &str| Spec { arrays: named(&[name]), ..at(folder.path()) };
+    let inside = |name: &str| at(folder.path()).with(|s| s.source.arrays = named(&[name]));
     let root = |path: &str| at(&folder.path().join(path));
     for (then, now) in [
         (inside("a"), inside("g/a")),
@@ -182,7 +241,7 @@ fn arrays_are_told_apart_by_their_names() {
         (inside("a"), inside("a.zarr")),
         (root("g/a"), root("g/b")),
         (inside("g/b"), root("g/a")),
-        (inside("g/a"), Spec { arrays: named(&["a"]), ..root("g") }),
+        (inside("g/a"), root("g").with(|s| s.source.arrays = named(&["a"]))),
     ] {
         refusal(&then, &now);
         refusal(&now, &then);
@@ -198,16 +257,20 @@ fn arrays_are_told_apart_by_their_names() {
 #[test]
 fn zeros_have_signs() {
     let folder = store();
-    let base = Spec { arrays: named(&["g/a"]), dtype: Some(DType::F32), ..at(folder.path()) };
-    let padded = |fill: f64| Spec {
-        window: vec![3],
-        out_of_bounds_policy: OutOfBounds::Pad,
-        fill_value: Some(fill),
-        ..base.clone()
+    let base = at(folder.path()).with(|s| {
+        s.source.arrays = named(&["g/a"]);
+        s.values.dtype = Some(DType::F32);
+    });
+    let padded = |fill: f64| {
+        base.clone().with(|s| {
+            s.samples.window = vec![3];
+            s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+            s.samples.fill_value = Some(fill);
+        })
     };
     let message = refusal(&padded(-0.0), &padded(0.0));
     assert!(message.contains("fill_value: \"-0.0\" in the checkpoint, 0.0 here"), "{message}");
-    let centred = |mean: f64| Spec { mean: vec![mean], ..base.clone() };
+    let centred = |mean: f64| base.clone().with(|s| s.values.mean = vec![mean]);
     let message = refusal(&centred(0.0), &centred(-0.0));
     assert!(message.contains("mean: 0.0 in the checkpoint, \"-0.0\" here"), "{message}");
     identity(&centred(-0.0)).read(&state(&centred(-0.0))).unwrap();
@@ -216,75 +279,104 @@ fn zeros_have_signs() {
 #[test]
 fn what_differs_is_named() {
     let folder = store();
-    let base = Spec { arrays: named(&["g/a"]), random_shuffle: true, seed: 3, ..at(folder.path()) };
-    let few = Spec { initial_fill: 20, ..base.clone() };
-    let padded = Spec { window: vec![4], step: vec![3], out_of_bounds_policy: OutOfBounds::Pad, ..base.clone() };
-    let crop = |dim: &str| Spec {
-        dims: vec![DimKey::parse("level"), DimKey::parse("x")],
-        window: vec![2, 2],
-        random_crop: vec![DimKey::parse(dim)],
-        ..base.clone()
+    let base = at(folder.path()).with(|s| {
+        s.source.arrays = named(&["g/a"]);
+        s.order.random_shuffle = true;
+        s.order.seed = 3;
+    });
+    let few = base.clone().with(|s| s.order.initial_fill = 20);
+    let padded = base.clone().with(|s| {
+        s.samples.window = vec![4];
+        s.samples.step = vec![3];
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+    });
+    let crop = |dim: &str| {
+        base.clone().with(|s| {
+            s.samples.dims = vec![DimKey::parse("level"), DimKey::parse("x")];
+            s.samples.window = vec![2, 2];
+            s.samples.random_crop = vec![DimKey::parse(dim)];
+        })
     };
     let pick = |indices: &[i64]| {
         let pick = vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
-        Spec { pick, ..base.clone() }
+        base.clone().with(|s| s.source.pick = pick)
     };
     let stores = |pick: &str| {
-        let paths = vec![base.paths[0].clone(); 2];
-        Spec { paths, pick: vec![Pick::parse(pick).unwrap()], ..base.clone() }
+        let paths = vec![base.source.paths[0].clone(); 2];
+        base.clone().with(|s| {
+            s.source.paths = paths;
+            s.source.pick = vec![Pick::parse(pick).unwrap()];
+        })
     };
     for (then, now, parts) in [
-        (base.clone(), Spec { seed: 4, ..base.clone() }, &["seed: 3 in the checkpoint, 4 here"][..]),
-        (base.clone(), Spec { seed: -1, ..base.clone() }, &["seed: 3 in the checkpoint, the default here"]),
+        (base.clone(), base.clone().with(|s| s.order.seed = 4), &["seed: 3 in the checkpoint, 4 here"][..]),
+        (base.clone(), base.clone().with(|s| s.order.seed = -1), &["seed: 3 in the checkpoint, the default here"]),
         (
             base.clone(),
-            Spec { step: vec![2], ..base.clone() },
+            base.clone().with(|s| s.samples.step = vec![2]),
             &[
                 "step: [1] in the checkpoint, [2] here",
                 r#"starts: [["100 from 0"]] in the checkpoint, [["50 from 0"]] here"#,
                 "samples in an epoch: 100 in the checkpoint, 50 here",
             ],
         ),
-        (base.clone(), Spec { roi_start: vec![1], roi_end: vec![-1], ..base.clone() }, &[r#"[["98 from 1"]] here"#]),
-        (base.clone(), Spec { offsets: vec![0, 0], ..base.clone() }, &["offsets: [0] in the checkpoint, [0,0] here"]),
         (
             base.clone(),
-            Spec { random_shuffle: false, ..base.clone() },
+            base.clone().with(|s| {
+                s.samples.roi_start = vec![1];
+                s.samples.roi_end = vec![-1];
+            }),
+            &[r#"[["98 from 1"]] here"#],
+        ),
+        (
+            base.clone(),
+            base.clone().with(|s| s.samples.offsets = vec![0, 0]),
+            &["offsets: [0] in the checkpoint, [0,0] here"],
+        ),
+        (
+            base.clone(),
+            base.clone().with(|s| s.order.random_shuffle = false),
             &["random_shuffle: true", "seed: 3", "none here"],
         ),
         (
             base.clone(),
-            Spec { return_index: true, ..base.clone() },
+            base.clone().with(|s| s.samples.return_index = true),
             &["return_index: false in the checkpoint, true here"],
         ),
         (
             base.clone(),
-            Spec { stack_arrays: true, ..base.clone() },
+            base.clone().with(|s| s.samples.stack_arrays = true),
             &["stack_arrays: false in the checkpoint, true here"],
         ),
         (
             base.clone(),
-            Spec { mean: vec![0.5], ..base.clone() },
+            base.clone().with(|s| s.values.mean = vec![0.5]),
             &["'a': dtype", "array 'a': mean: none in the checkpoint, 0.5 here"],
         ),
         (
             base.clone(),
-            Spec { dtype: Some(DType::F64), ..base.clone() },
+            base.clone().with(|s| s.values.dtype = Some(DType::F64)),
             &["array 'a': dtype: \"int16\" in the checkpoint, \"float64\" here"],
         ),
         (
             base.clone(),
-            Spec { arrays: named(&["g/b"]), ..base.clone() },
+            base.clone().with(|s| s.source.arrays = named(&["g/b"])),
             &["array 'b': name: \"a\" in the checkpoint, \"b\" here"],
         ),
         (
             base.clone(),
-            Spec { arrays: named(&["b"]), paths: at(&folder.path().join("g")).paths, ..base.clone() },
+            base.clone().with(|s| {
+                s.source.arrays = named(&["b"]);
+                s.source.paths = at(&folder.path().join("g")).source.paths;
+            }),
             &["name: \"a\""],
         ),
         (
             base.clone(),
-            Spec { arrays: Vec::new(), paths: at(&folder.path().join("g/b")).paths, ..base.clone() },
+            base.clone().with(|s| {
+                s.source.arrays = Vec::new();
+                s.source.paths = at(&folder.path().join("g/b")).source.paths;
+            }),
             &["name: \"a\""],
         ),
         (base.clone(), pick(&[0, 1]), &[r#"array 'a': shape: ["time",3,5] in the checkpoint, ["time",2,5] here"#]),
@@ -294,20 +386,24 @@ fn what_differs_is_named() {
             stores("level=1,2"),
             &[r#"["time",[[1,2],[2,1]],5] in the checkpoint, ["time",[1,2],5] here"#],
         ),
-        (few.clone(), Spec { initial_fill: 21, ..base.clone() }, &["initial_fill: 20 in the checkpoint, 21 here"]),
+        (
+            few.clone(),
+            base.clone().with(|s| s.order.initial_fill = 21),
+            &["initial_fill: 20 in the checkpoint, 21 here"],
+        ),
         (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
         (
             padded.clone(),
-            Spec { fill_value: Some(f64::NAN), ..padded.clone() },
+            padded.clone().with(|s| s.samples.fill_value = Some(f64::NAN)),
             &["fill_value: 0.0 in the checkpoint, \"NaN\" here"],
         ),
         (
             padded.clone(),
-            Spec { breaks: vec![50], ..padded.clone() },
+            padded.clone().with(|s| s.samples.breaks = vec![50]),
             &["region and breaks: [[0,100]] in the checkpoint, [[0,50,100]] here"],
         ),
         (crop("level"), crop("x"), &[r#"random_crop: ["level"] in the checkpoint, ["x"] here"#]),
-        (Spec { stride: vec![2], ..padded.clone() }, padded, &["stride: [2] in the checkpoint, [1] here"]),
+        (padded.clone().with(|s| s.samples.stride = vec![2]), padded, &["stride: [2] in the checkpoint, [1] here"]),
     ] {
         let message = refusal(&then, &now);
         for part in parts {
@@ -320,12 +416,13 @@ fn what_differs_is_named() {
 #[test]
 fn windows_beyond_a_break_from_their_start_count() {
     let folder = store();
-    let of = |offsets: &[i64], breaks: &[i64]| Spec {
-        arrays: named(&["g/a"]),
-        offsets: offsets.to_vec(),
-        breaks: breaks.to_vec(),
-        out_of_bounds_policy: OutOfBounds::Pad,
-        ..at(folder.path())
+    let of = |offsets: &[i64], breaks: &[i64]| {
+        at(folder.path()).with(|s| {
+            s.source.arrays = named(&["g/a"]);
+            s.samples.offsets = offsets.to_vec();
+            s.samples.breaks = breaks.to_vec();
+            s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+        })
     };
     let name = "windows beyond a break from their start";
     for (offsets, breaks, expected) in [
@@ -352,12 +449,13 @@ fn decoding_counts_where_there_is_something_to_decode() {
     array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));
     array(&folder.path().join("packed"), [100, 3, 5], 7, &json!({"scale_factor": 0.5}));
     array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
-    let of = |name: &str, mask_and_scale| Spec { mask_and_scale, ..at(&folder.path().join(name)) };
+    let of =
+        |name: &str, mask_and_scale| at(&folder.path().join(name)).with(|s| s.values.mask_and_scale = mask_and_scale);
     identity(&of("plain", true)).read(&state(&of("plain", false))).unwrap();
     let message = refusal(&of("packed", true), &of("packed", false));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
     // Bits that are only read as another type.
-    let cast = |mask_and_scale| Spec { dtype: Some(DType::F32), ..of("unsigned", mask_and_scale) };
+    let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = Some(DType::F32));
     let message = refusal(&cast(true), &cast(false));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
 }
@@ -369,7 +467,10 @@ fn chunks_count_where_the_order_depends_on_them() {
     array(&folder.path().join("new/a"), [100, 3, 5], 8, &json!({}));
     let of = |name: &str, random_shuffle| {
         let path = folder.path().join(name).join("a");
-        Spec { random_shuffle, initial_fill: 20, ..at(&path) }
+        at(&path).with(|s| {
+            s.order.random_shuffle = random_shuffle;
+            s.order.initial_fill = 20;
+        })
     };
     identity(&of("new", false)).read(&state(&of("old", false))).unwrap();
     let message = refusal(&of("old", true), &of("new", true));
@@ -384,7 +485,10 @@ fn long_lists_stay_short_and_still_differ() {
     let folder = store();
     let long = |last: i64| {
         let offsets = (0..9_000).map(|i| i % 50).chain([last]).collect();
-        Spec { arrays: named(&["g/a"]), offsets, ..at(folder.path()) }
+        at(folder.path()).with(|s| {
+            s.source.arrays = named(&["g/a"]);
+            s.samples.offsets = offsets;
+        })
     };
     let text = state(&long(1));
     assert!(text.len() < 2000, "{}", text.len());
@@ -396,7 +500,7 @@ fn long_lists_stay_short_and_still_differ() {
 #[test]
 fn what_is_no_state_is_refused() {
     let folder = store();
-    let it = identity(&Spec { arrays: named(&["g/a"]), ..at(folder.path()) });
+    let it = identity(&at(folder.path()).with(|s| s.source.arrays = named(&["g/a"])));
     let good: Value = serde_json::from_str(&it.write(&order(), 0, 8)).unwrap();
     let with = |pointer: &str, value: Value| {
         let mut state = good.clone();
@@ -445,7 +549,12 @@ fn golden() {
         "dims":["time","level","x"],"shape":["time",3,5],"stored dtype":"int16","mask_and_scale":null,"dtype":"int16",
         "mean":null,"stddev":null}]}"#;
     let folder = store();
-    let spec = Spec { arrays: named(&["g/a"]), seed: 3, random_shuffle: true, initial_fill: 20, ..at(folder.path()) };
+    let spec = at(folder.path()).with(|s| {
+        s.source.arrays = named(&["g/a"]);
+        s.order.seed = 3;
+        s.order.random_shuffle = true;
+        s.order.initial_fill = 20;
+    });
     assert_eq!(identity(&spec).read(text).unwrap(), order().segments(8));
     let (now, then): (Value, Value) =
         (serde_json::from_str(&state(&spec)).unwrap(), serde_json::from_str(text).unwrap());

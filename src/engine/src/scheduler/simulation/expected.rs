@@ -47,10 +47,9 @@ impl Batched {
 
     /// The batch and the job that writes at an address.
     fn find(&mut self, address: u64, batches: &Batches) -> Result<(&mut Expected, usize)> {
-        for (i, batch) in batches.list.iter().enumerate() {
+        for (number, batch) in batches.iter() {
             for (output, (&base, &bytes)) in batch.outputs.iter().zip(&self.output_bytes).enumerate() {
                 if (base..base + bytes).contains(&address) {
-                    let number = batches.first + i as u64;
                     let expected = &mut self.list[(number - self.first) as usize];
                     let job = expected.by_place.get(&(output as u32, address - base)).copied();
                     let job =

@@ -29,7 +29,8 @@ use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
 use crate::random::{GOLDEN, below, key, mix};
 use crate::scheduler::Scheduler;
-use crate::scheduler::chunk_table::ChunkState;
+use crate::scheduler::chunks::ChunkState;
+use crate::scheduler::memory::MemoryKind;
 use crate::stats::Stats;
 
 /// Random numbers from a seed.
@@ -130,7 +131,7 @@ struct RandomWorld<'a> {
 
 impl RandomWorld<'_> {
     fn begin_read(&mut self, read: &Read, to: Span, scheduler: &Scheduler) -> Result<()> {
-        let group = scheduler.groups.get(&read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
+        let group = scheduler.reads.get(read.group).ok_or_else(|| Error::runtime("a read without a group"))?;
         let chunk = |handle: Handle| scheduler.chunks[handle].id;
         let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
         self.reads.insert(read.group, members.collect());
@@ -557,7 +558,7 @@ fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) 
 
 /// Checks that all memory was given back.
 fn balance(scheduler: &Scheduler) -> Result<()> {
-    if let Some(group) = scheduler.groups.values().next() {
+    if let Some(group) = scheduler.reads.iter().next() {
         return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {group:?}")));
     }
     let (mut staging, mut slots) = (0, 0);
@@ -568,12 +569,14 @@ fn balance(scheduler: &Scheduler) -> Result<()> {
         {
             return Err(Error::runtime(format!("nothing is under way, but a chunk waits: {chunk:?}")));
         }
-        let of = if scheduler.s.slots.is_some() { &mut slots } else { &mut staging };
+        let of = if scheduler.memory.has_slots() { &mut slots } else { &mut staging };
         *of += chunk.slot.map_or(0, |slot| slot.len);
     }
-    let blocks = [(Some(&scheduler.s.staging), staging), (scheduler.s.slots.as_ref(), slots)];
-    for (block, held) in blocks.into_iter().filter_map(|(block, held)| Some((block?, held))) {
-        let (free, all) = (block.arena.available(), block.arena.capacity());
+    if !scheduler.memory.has_slots() {
+        slots = staging;
+    }
+    for (kind, held) in [(MemoryKind::Staging, staging), (MemoryKind::Slots, slots)] {
+        let (free, all) = (scheduler.memory.available(kind), scheduler.memory.capacity(kind));
         if free + held != all {
             return Err(Error::runtime(format!("of {all} bytes {free} are free and {held} are held: some are lost")));
         }

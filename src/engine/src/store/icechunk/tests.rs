@@ -44,18 +44,17 @@ fn served(version: usize) -> (Arc<Server>, String) {
 
 /// All of an array, as the numbers of four bytes that it has.
 fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 4]>> {
-    let reader = Reader::open(Spec {
-        paths: vec![path.to_owned()],
-        storage_options: options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        arrays: vec![array.to_owned()],
-        dims: vec![DimKey::parse("time")],
-        window: vec![8],
-        batch_size: 1,
-        prefetch_queue_depth: Some(1),
-        io_threads: Some(2),
-        host_memory_limit: Some(4 << 20),
-        ..Spec::default()
-    })?;
+    let reader = Reader::open(Spec::default().with(|s| {
+        s.source.paths = vec![path.to_owned()];
+        s.source.storage_options = options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+        s.source.arrays = vec![array.to_owned()];
+        s.samples.dims = vec![DimKey::parse("time")];
+        s.samples.window = vec![8];
+        s.batch_size = 1;
+        s.resources.prefetch_queue_depth = Some(1);
+        s.resources.io_threads = Some(2);
+        s.resources.host_memory_limit = Some(4 << 20);
+    }))?;
     Ok(reader.next_batch()?.host[0].as_slice().as_chunks::<4>().0.to_vec())
 }
 

@@ -1,5 +1,7 @@
 //! Generators of version 1: references by expressions, for each combination of the values of some dimensions.
 
+use std::collections::HashMap;
+
 use serde_json::Value as Json;
 
 use super::template::{Budget, Named, Names, Template, Value};
@@ -10,7 +12,7 @@ const MAX_MADE: u64 = 1 << 24;
 
 /// The templates of a document: text, and functions that make text of arguments.
 #[derive(Debug, Default)]
-pub(super) struct Templates(Vec<(String, Text)>);
+pub(super) struct Templates(HashMap<String, Text>);
 
 #[derive(Debug)]
 enum Text {
@@ -50,7 +52,7 @@ impl Templates {
 
 impl Names for Templates {
     fn named(&self, name: &str) -> Option<Named<'_>> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, text)| match text {
+        self.0.get(name).map(|text| match text {
             Text::Plain(value) => Named::Value(value),
             Text::Function(template) => Named::Function(template),
         })

@@ -95,7 +95,8 @@ impl Hit<'_> {
 
 /// The path or URL after `reference://` or `reference::`, which say that references are there; `None` if neither stands before.
 pub(super) fn strip_scheme(location: &str) -> Option<&str> {
-    location.strip_prefix("reference://").or_else(|| location.strip_prefix("reference::"))
+    let (scheme, rest) = location.split_at_checked("reference://".len()).unwrap_or((location, ""));
+    if scheme.eq_ignore_ascii_case("reference://") { Some(rest) } else { location.strip_prefix("reference::") }
 }
 
 /// Whether a file of this machine looks like a document of references: by its name or its first byte.

@@ -106,7 +106,7 @@ pub(super) fn has_expressions(text: &str) -> bool {
 }
 
 impl Template {
-    /// Parses `text`.
+    /// Parses `text`. As in Jinja, one line end behind it is dropped, and others become `\n`.
     ///
     /// # Errors
     /// If it has anything of Jinja that isn't read.
@@ -115,8 +115,9 @@ impl Template {
         if text.len() > MAX_TEXT {
             return Err(wrong(&format!("expected at most {MAX_TEXT} bytes, but found {}", text.len())));
         }
+        let text = if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text.to_owned() };
         let mut pieces = Vec::new();
-        let mut rest = text;
+        let mut rest = text.strip_suffix('\n').unwrap_or(&text);
         while let Some(at) = rest.find("{{") {
             pieces.extend(literal(&rest[..at]).map_err(wrong)?);
             let mut parser = Parser::new(&rest[at + 2..]);
@@ -339,6 +340,8 @@ mod tests {
             ("{{ f( c = f(c=i + 1), d=2 ) ~ '!' }}", "<<8>>!"),
             ("{{i}}{{i}}\u{e9}{{u}}", "77\u{e9}server"),
             ("{{'}}'}}", "}}"),
+            ("a\r\n{{i}}\rb\n\n", "a\n7\nb\n"),
+            ("{{i}}\r\n", "7"),
         ] {
             match rendered(text) {
                 Ok(found) => assert_eq!(found, expected, "{text}"),

@@ -10,7 +10,7 @@ use crate::messages::Handle;
 
 /// A wanted chunk: the batch that needs it first, its place in the queue within the batch, and its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Wanted {
+pub(in crate::scheduler) struct Wanted {
     pub batch: u64,
     pub order: u64,
     pub handle: Handle,

@@ -3,9 +3,9 @@
 //! What a header claims never decides how much memory is taken: output goes to memory of the size that the metadata
 //! say, or grows with what is really decoded, up to a limit.
 
-use super::base64;
-use super::lzma::Lzma;
-use crate::codec::{Compression, blosc_sizes, damaged, deflate, wrong_size};
+use super::chain::{OnGpu, Side, Size, Step};
+use super::filters::{Lzma, base64};
+use super::{Compression, blosc, damaged, deflate, wrong_size};
 use crate::error::{Error, Result};
 
 /// A compressor.
@@ -40,12 +40,13 @@ enum Behind {
     StreamsOrRest,
 }
 
-impl Packer {
-    /// Fills `out` from `encoded`.
-    ///
-    /// # Errors
-    /// If `encoded` is damaged, or decodes to another size.
-    pub(super) fn decode(&self, encoded: &[u8], out: &mut [u8]) -> Result<()> {
+impl Step for Packer {
+    fn encoded_side(&self, side: &Side) -> Result<Side, String> {
+        let (Size::Exactly(bytes) | Size::AtMost(bytes)) = side.size;
+        Ok(Side { size: Size::AtMost(self.max_inside(bytes)), ..side.clone() })
+    }
+
+    fn decode(&self, encoded: &[u8], _shape: &[u64], out: &mut [u8]) -> Result<()> {
         let expected = out.len();
         match self {
             Self::Common(compression) => return compression.decode(encoded, out),
@@ -61,18 +62,14 @@ impl Packer {
         if written == expected { Ok(()) } else { Err(wrong_size(expected, written)) }
     }
 
-    /// Decodes to at most `limit` bytes.
-    ///
-    /// # Errors
-    /// If `encoded` is damaged, or decodes to more.
-    pub(super) fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
+    fn decode_at_most(&self, encoded: &[u8], limit: usize) -> Result<Vec<u8>> {
         let (claimed, densest) = match self {
             // A byte of an LZ4 block stands for at most 255.
             Self::Common(Compression::Lz4) => {
                 (encoded.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size) as usize), 255)
             }
             // The densest inner compressor writes a run of zeros in about one byte of 30000.
-            Self::Common(Compression::Blosc(..)) => (blosc_sizes(encoded)?, 1 << 16),
+            Self::Common(Compression::Blosc(..)) => (blosc::decoded_size(encoded)?, 1 << 16),
             Self::Base64 => {
                 let mut decoded = vec![0; (encoded.len() / 4 * 3 + 3).min(limit)];
                 let found =
@@ -95,10 +92,50 @@ impl Packer {
             return Err(too_large(most, claimed));
         }
         let mut decoded = vec![0; claimed];
-        self.decode(encoded, &mut decoded)?;
+        self.decode(encoded, &[], &mut decoded)?;
         Ok(decoded)
     }
 
+    fn on_gpu(&self) -> OnGpu {
+        match self {
+            Self::Common(compression) => OnGpu::Streams(*compression),
+            Self::Bz2 | Self::Lzma(_) | Self::Base64 => OnGpu::No,
+        }
+    }
+
+    fn usual_encoded_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Common(compression) => compression.usual_encoded_bytes(decoded),
+            // bzip2's manual: 1 % and 600 bytes; an empty stream may follow.
+            Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
+            // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
+            Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
+            Self::Base64 => decoded.div_ceil(3).saturating_mul(4),
+        }
+    }
+
+    fn max_encoded_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Common(compression) => compression.max_encoded_bytes(decoded),
+            // Any number of streams, and anything behind them or the padding.
+            Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
+        }
+    }
+
+    fn max_inside(&self, decoded: usize) -> usize {
+        let generous = decoded.saturating_mul(2).saturating_add(64 << 10);
+        self.max_encoded_bytes(decoded).min(generous)
+    }
+
+    fn working_bytes(&self, decoded: usize) -> usize {
+        match self {
+            Self::Common(compression) => compression.working_bytes(decoded),
+            Self::Bz2 | Self::Lzma(_) | Self::Base64 => 0,
+        }
+    }
+}
+
+impl Packer {
     /// The name in metadata.
     fn name(&self) -> &'static str {
         match self {
@@ -158,42 +195,6 @@ impl Packer {
             if rest.is_empty() || behind == Behind::Anything {
                 return Ok(());
             }
-        }
-    }
-
-    /// See [`Compression::usual_encoded_bytes`].
-    pub(super) fn usual_encoded_bytes(&self, decoded: usize) -> usize {
-        match self {
-            Self::Common(compression) => compression.usual_encoded_bytes(decoded),
-            // bzip2's manual: 1 % and 600 bytes; an empty stream may follow.
-            Self::Bz2 => decoded.saturating_add(decoded / 64).saturating_add(640),
-            // LZMA1 has no stored blocks: noise grows by some percent. xz adds headers, padding and an index.
-            Self::Lzma(_) => decoded.saturating_add(decoded / 8).saturating_add(1024),
-            Self::Base64 => decoded.div_ceil(3).saturating_mul(4),
-        }
-    }
-
-    /// See [`Compression::max_encoded_bytes`].
-    pub(super) fn max_encoded_bytes(&self, decoded: usize) -> usize {
-        match self {
-            Self::Common(compression) => compression.max_encoded_bytes(decoded),
-            // Any number of streams, and anything behind them or the padding.
-            Self::Bz2 | Self::Lzma(_) | Self::Base64 => usize::MAX,
-        }
-    }
-
-    /// The most bytes that are taken where another codec encodes them once more. How many there are is only known when that one is
-    /// undone, so that memory for the longest must be there.
-    pub(super) fn max_inside(&self, decoded: usize) -> usize {
-        let generous = decoded.saturating_mul(2).saturating_add(64 << 10);
-        self.max_encoded_bytes(decoded).min(generous)
-    }
-
-    /// See [`Compression::working_bytes`].
-    pub(super) fn working_bytes(&self, decoded: usize) -> usize {
-        match self {
-            Self::Common(compression) => compression.working_bytes(decoded),
-            Self::Bz2 | Self::Lzma(_) | Self::Base64 => 0,
         }
     }
 }
@@ -322,7 +323,7 @@ mod tests {
         for (packer, encoded) in all() {
             assert!(encoded.len() <= packer.usual_encoded_bytes(data.len()), "{packer:?}");
             let mut out = vec![0; data.len()];
-            packer.decode(&encoded, &mut out).unwrap();
+            packer.decode(&encoded, &[], &mut out).unwrap();
             assert_eq!(out, data, "{packer:?}");
             for limit in [data.len(), data.len() + 1, 1 << 30] {
                 let decoded = packer.decode_at_most(&encoded, limit).unwrap();
@@ -330,17 +331,17 @@ mod tests {
             }
             let error = packer.decode_at_most(&encoded, data.len() - 1).unwrap_err();
             assert!(error.message().contains("expected at most 49999 decoded bytes"), "{packer:?}: {error}");
-            assert!(packer.decode(&encoded, &mut out[1..]).is_err(), "{packer:?}");
+            assert!(packer.decode(&encoded, &[], &mut out[1..]).is_err(), "{packer:?}");
             out.push(0);
-            assert!(packer.decode(&encoded, &mut out).is_err(), "{packer:?}");
+            assert!(packer.decode(&encoded, &[], &mut out).is_err(), "{packer:?}");
             for cut in [0, 1, 3, 20, encoded.len() / 2, encoded.len() - 1] {
                 assert!(packer.decode_at_most(&encoded[..cut], 1 << 20).is_err(), "{packer:?} cut at {cut}");
-                assert!(packer.decode(&encoded[..cut], &mut out[1..]).is_err(), "{packer:?} cut at {cut}");
+                assert!(packer.decode(&encoded[..cut], &[], &mut out[1..]).is_err(), "{packer:?} cut at {cut}");
             }
             for at in (0..encoded.len()).step_by(97) {
                 let mut wrong = encoded.clone();
                 wrong[at] ^= 0x10;
-                let _ = packer.decode(&wrong, &mut out);
+                let _ = packer.decode(&wrong, &[], &mut out);
                 assert!(packer.decode_at_most(&wrong, 60_000).map_or(0, |d| d.len()) <= 60_000, "{packer:?}");
             }
         }
@@ -353,11 +354,11 @@ mod tests {
         encoded.extend(bz2(&data[1000..]));
         encoded.extend(b"not a stream");
         let mut out = vec![0; data.len()];
-        Packer::Bz2.decode(&encoded, &mut out).unwrap();
+        Packer::Bz2.decode(&encoded, &[], &mut out).unwrap();
         assert_eq!(out, data);
         // A stream that begins well and ends too early isn't "anything".
         let end = encoded.len() - 12 - 10;
-        assert!(Packer::Bz2.decode(&encoded[..end], &mut out).is_err());
+        assert!(Packer::Bz2.decode(&encoded[..end], &[], &mut out).is_err());
     }
 
     #[test]
@@ -367,8 +368,8 @@ mod tests {
         let error = packer.decode_at_most(&header, usize::MAX).unwrap_err();
         assert!(error.message().contains("1073741824"), "{error}");
         header[4..8].copy_from_slice(&64u32.to_le_bytes());
-        assert!(packer.decode(&header, &mut [0; 65]).is_err());
-        assert!(packer.decode(&header, &mut [0; 64]).is_err());
-        assert!(packer.decode(&header[..9], &mut [0; 64]).is_err());
+        assert!(packer.decode(&header, &[], &mut [0; 65]).is_err());
+        assert!(packer.decode(&header, &[], &mut [0; 64]).is_err());
+        assert!(packer.decode(&header[..9], &[], &mut [0; 64]).is_err());
     }
 }

@@ -8,23 +8,62 @@
 //! - It leaves statuses and sizes unwritten in some cases. So both are set to a poison value before.
 //! - A successful status doesn't mean that the values are right. So sizes and the format's checksum are compared.
 
-#![allow(unsafe_code)]
+use nvcomp_sys::result::Batch;
 
+use super::decoder::{Launch, Room, StreamDecoder};
+use crate::budget::Decoding;
+use crate::codec::streams::ChunkStream;
 use crate::error::{Error, Result};
 use crate::gpu::driver::{DecodeArrays, POISON, Stream, memset_async};
-use nvcomp_sys::result::Batch;
+use crate::gpu::streams::Stream as Encoded;
 
 /// The library, or the error that says what to install.
 fn library() -> Result<&'static nvcomp_sys::Library> {
     nvcomp_sys::load().map_err(|e| Error::runtime(e.to_string()))
 }
 
-/// Whether nvCOMP can be loaded.
-///
-/// # Errors
-/// What was tried, and what to install.
-pub fn available() -> Result<()> {
-    library().map(|_| ())
+/// nvCOMP's decoder of zstd frames.
+pub(super) struct Nvcomp;
+
+impl StreamDecoder for Nvcomp {
+    fn available(&self) -> Result<()> {
+        library().map(|_| ())
+    }
+
+    fn needs(&self, largest: usize) -> Result<Decoding> {
+        /// Streams by which the library is asked what many need.
+        const MANY: usize = 256;
+        let total = largest.saturating_mul(MANY);
+        let many = temp_bytes(MANY, largest, total)? as u128;
+        Ok(Decoding {
+            least_workspace: temp_bytes(1, largest, largest)?,
+            workspace_per_mib: usize::try_from((many << 20) / (total as u128).max(1)).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn takes(&self, stream: &ChunkStream, room: Room) -> bool {
+        temp_bytes(1, stream.decoded, stream.decoded).is_ok_and(|need| need <= room.workspace)
+    }
+
+    fn fits(&self, streams: &[Encoded], room: Room) -> Result<usize> {
+        let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
+        let mut take = streams.len();
+        while take > 1 {
+            let total = streams[..take].iter().map(|s| s.decoded).sum();
+            if temp_bytes(take, largest, total)? <= room.workspace {
+                break;
+            }
+            take = take.div_ceil(2);
+        }
+        Ok(take)
+    }
+
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+        let largest = streams.iter().map(|s| s.decoded).max().unwrap_or(0);
+        let arrays = launch.tables.decode_arrays(first);
+        // SAFETY: the caller vouches for the entries; the workspace is the lane's.
+        unsafe { decode_async(launch.stream, &arrays, streams.len(), largest, launch.workspace) }
+    }
 }
 
 /// Bytes of workspace for `n` streams, none of which decodes to more than `stream` bytes, all together to no more than
@@ -32,27 +71,28 @@ pub fn available() -> Result<()> {
 ///
 /// # Errors
 /// If the library isn't there, or doesn't support streams as large.
-pub(in crate::gpu) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize> {
+pub(super) fn temp_bytes(n: usize, stream: usize, total: usize) -> Result<usize> {
     let library = library()?;
     library.zstd_temp_size(n, stream, total).map_err(|status| {
         Error::runtime(format!("nvCOMP's workspace for {n} zstd streams of at most {stream} bytes: {status}"))
     })
 }
 
-/// Enqueues the decoding of `n` streams, the longest of which decodes to `longest` bytes.
+/// Enqueues the decoding of `n` streams, the longest of which decodes to `longest` bytes, with a workspace of that address and length.
 ///
 /// # Errors
 /// If the library isn't there or refuses the call, or the workspace is too small for one stream.
 ///
 /// # Safety
-/// As for [`crate::gpu::decoding::decode_async`].
-pub(in crate::gpu) unsafe fn decode_async(
+/// The arrays have `n` entries of device memory whose contents are addresses and sizes of device memory, and the workspace, at a
+/// multiple of 8, has its length; all stay valid until the stream has passed this point. The compressed streams are what
+/// [`crate::codec::streams::inspect`] let pass.
+pub(super) unsafe fn decode_async(
     stream: &Stream,
     arrays: &DecodeArrays,
     n: usize,
     longest: usize,
-    temp_ptr: u64,
-    temp_len: usize,
+    (temp_ptr, temp_len): (u64, usize),
 ) -> Result<()> {
     // The sum of the sizes lies on the device; what one stream alone would need is a bound that is known here.
     let needed = temp_bytes(n, longest, longest)?;
@@ -81,9 +121,4 @@ pub(in crate::gpu) unsafe fn decode_async(
     // SAFETY: the caller vouches for arrays, streams and workspace; `memset_async` made the stream's context current.
     let result = unsafe { library.zstd_decompress(&batch, temp_ptr, temp_len, raw) };
     result.map_err(|status| Error::runtime(format!("nvCOMP refused to decode {n} zstd streams: {status}")))
-}
-
-/// The sentence for a status that a decoder gave one stream. This project's kernels have nvCOMP's numbers.
-pub(in crate::gpu) fn status_text(status: i32) -> String {
-    nvcomp_sys::Status::of_stream(status).to_string()
 }

@@ -1,4 +1,4 @@
-//! The chunks and reads that the scheduler tracks.
+//! The table of chunks.
 
 use std::ops::{Index, IndexMut};
 
@@ -14,7 +14,7 @@ use crate::plan::{ChunkId, ChunkMap};
 
 /// The state of a chunk.
 #[derive(Debug)]
-pub(super) enum ChunkState {
+pub(in crate::scheduler) enum ChunkState {
     /// In the queue of wanted chunks.
     Wanted,
     /// Its shard's index is being read.
@@ -44,7 +44,7 @@ impl ChunkState {
 
 /// A chunk that a planned batch needs.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(in crate::scheduler) struct Chunk {
     pub id: ChunkId,
     /// Where the chunk lies and how it is decoded.
     pub place: Place,
@@ -53,7 +53,7 @@ pub(super) struct Chunk {
     pub order: u64,
     /// Whether it was read before, and evicted since.
     pub read: bool,
-    /// Encoded bytes, if they are more than is usually reserved ([`super::oversized`]).
+    /// Encoded bytes, if they are more than is usually reserved ([`crate::scheduler::oversized`]).
     pub oversized: Option<usize>,
     /// Whether it must be read alone, because a merged read with it failed.
     pub unmerged: bool,
@@ -164,22 +164,4 @@ impl IndexMut<Handle> for Table {
     fn index_mut(&mut self, handle: Handle) -> &mut Chunk {
         &mut self.chunks[handle as usize]
     }
-}
-
-/// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
-pub(super) type Member = (Handle, usize, Option<usize>);
-
-/// A read in progress, or whose bytes are still in use.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// The staging memory that was reserved for it. `None`: it was read to its final place.
-    pub staging: Option<arena::Range>,
-    /// Device memory that GPUDirect Storage read it to.
-    pub gds_buffer: Option<arena::Range>,
-    pub chunks: Vec<Member>,
-    pub to: Span,
-    /// How many chunks still need the memory.
-    pub remaining: u32,
-    /// Whether it is a request to a remote store.
-    pub remote: bool,
 }

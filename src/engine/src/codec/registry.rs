@@ -1,0 +1,151 @@
+//! Every codec of this project once: its name, where it stands in a chain, and how its configuration becomes a [`Step`].
+//!
+//! In v2 every filter sees bytes, and brings its own types with their byte order, as NumPy's views do. In v3 codecs
+//! before `bytes` see elements in native byte order, so that a byte order in their types has no meaning there.
+
+use serde_json::{Map, Value};
+
+use super::chain::{Side, Step};
+use super::filters::{Arithmetic, CastValue, Checksum, Lzma, PackBits, ScaleOffset, Sealed, Shuffle, Typed};
+use super::pack::Packer;
+use super::{BloscCodec, Compression};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::json::shown;
+
+/// Where a codec may stand in a v3 chain, and how it is made.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// Before the elements become bytes.
+    Elements(Make),
+    /// After that.
+    Bytes(Make),
+    /// Nowhere: it is not for arrays of numbers, but for these.
+    Refused(&'static str),
+}
+
+/// Makes the step of a codec; `None` if there is nothing to undo.
+pub(super) type Make = fn(&Given<'_>) -> Result<Option<Box<dyn Step>>>;
+
+use Place::{Bytes, Elements, Refused};
+
+/// By the name in metadata, without the prefix "numcodecs.".
+const CODECS: &[(&str, Place)] = &[
+    ("astype", Elements(|c| made(Arithmetic::astype(c)?))),
+    ("quantize", Elements(|c| Ok(Arithmetic::quantize(c)?.map(boxed)))),
+    ("delta", Elements(|c| made(Arithmetic::delta(c)?))),
+    ("fixedscaleoffset", Elements(|c| made(Arithmetic::fixed_scale_offset(c)?))),
+    // What writers rounded stays rounded.
+    ("bitround", Elements(|_| Ok(None))),
+    ("packbits", Elements(|_| made(PackBits))),
+    ("scale_offset", Elements(|c| made(ScaleOffset::parse(c.configuration, c.side.dtype)?))),
+    ("cast_value", Elements(|c| made(CastValue::parse(c.configuration, c.side.dtype)?))),
+    ("zstd", Bytes(|_| made(Packer::Common(Compression::Zstd)))),
+    ("gzip", Bytes(|_| made(Packer::Common(Compression::Gzip)))),
+    ("zlib", Bytes(|_| made(Packer::Common(Compression::Zlib)))),
+    ("lz4", Bytes(|_| made(Packer::Common(Compression::Lz4)))),
+    ("blosc", Bytes(|c| made(Packer::Common(blosc(c.configuration))))),
+    ("bz2", Bytes(|_| made(Packer::Bz2))),
+    ("lzma", Bytes(|c| made(Packer::Lzma(Lzma::parse(c.configuration)?)))),
+    ("base64", Bytes(|_| made(Packer::Base64))),
+    ("shuffle", Bytes(|c| made(Shuffle::parse(c)?))),
+    ("crc32", Bytes(|c| made(Sealed::parse(c, Checksum::Crc32, "start")?))),
+    ("crc32c", Bytes(|c| made(Sealed::parse(c, Checksum::Crc32c, "end")?))),
+    ("adler32", Bytes(|c| made(Sealed::parse(c, Checksum::Adler32, "start")?))),
+    ("fletcher32", Bytes(|_| made(Sealed { checksum: Checksum::Fletcher32, at_start: false }))),
+    ("jenkins_lookup3", Bytes(|c| made(Sealed::jenkins(c)?))),
+    ("json", Refused("any Python object")),
+    ("json2", Refused("any Python object")),
+    ("msgpack", Refused("any Python object")),
+    ("msgpack2", Refused("any Python object")),
+    ("pickle", Refused("any Python object")),
+    ("vlen-utf8", Refused("elements of different lengths")),
+    ("vlen-bytes", Refused("elements of different lengths")),
+    ("vlen-array", Refused("elements of different lengths")),
+    ("categorize", Refused("text")),
+];
+
+/// The format of the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    V2,
+    V3,
+}
+
+/// The codec of this name, if it is one of this project.
+pub(super) fn find(name: &str, format: Format) -> Option<Place> {
+    // zarrs once gave its codecs URLs.
+    let last = name.rsplit('/').next()?;
+    let plain = last.strip_prefix("numcodecs.").unwrap_or(last);
+    let other = match format {
+        Format::V2 => matches!(plain, "scale_offset" | "cast_value"),
+        // A serializer that has the name of numcodecs' filter.
+        Format::V3 => last == "packbits",
+    };
+    CODECS.iter().find(|(own, _)| *own == plain && !other).map(|&(_, place)| place)
+}
+
+fn boxed(step: impl Step + 'static) -> Box<dyn Step> {
+    Box::new(step)
+}
+
+fn made(step: impl Step + 'static) -> Result<Option<Box<dyn Step>>> {
+    Ok(Some(boxed(step)))
+}
+
+/// What metadata ask of Blosc; what readers need stands in each chunk's header.
+fn blosc(configuration: &Map<String, Value>) -> Compression {
+    let block = configuration.get("blocksize").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let codec = match configuration.get("cname").and_then(Value::as_str) {
+        Some("blosclz") => BloscCodec::BloscLz,
+        Some("snappy") => BloscCodec::Snappy,
+        Some("zlib") => BloscCodec::Zlib,
+        Some("zstd") => BloscCodec::Zstd,
+        _ => BloscCodec::Lz4,
+    };
+    Compression::Blosc(codec, block.unwrap_or(0))
+}
+
+/// A codec as metadata give it, and what it stands behind.
+pub(super) struct Given<'a> {
+    pub name: &'a str,
+    pub configuration: &'a Map<String, Value>,
+    pub format: Format,
+    /// The type of the array.
+    pub array: DType,
+    /// Its decoded side.
+    pub side: &'a Side,
+}
+
+impl Given<'_> {
+    /// The error of a field.
+    pub fn wrong(&self, field: &str, expected: &str) -> Error {
+        Error::value(format!(
+            "codec \"{}\": {field}: expected {expected}, but found {}",
+            self.name,
+            shown(self.configuration.get(field).unwrap_or(&Value::Null))
+        ))
+    }
+
+    /// A field that isn't null.
+    pub fn field(&self, field: &str) -> Option<&Value> {
+        self.configuration.get(field).filter(|value| !value.is_null())
+    }
+
+    /// A field that is a type. `default`: where there is none.
+    pub fn typed(&self, field: &str, default: Option<Typed>) -> Result<Typed> {
+        let missing = || self.wrong(field, "one of NumPy's types that DALI has, such as \"<f4\"");
+        let Some(found) = self.field(field) else { return default.ok_or_else(missing) };
+        let found = found.as_str().and_then(Typed::parse).ok_or_else(missing)?;
+        Ok(if self.format == Format::V3 { Typed::native(found.dtype) } else { found })
+    }
+
+    /// The type of the array, where it is the default of a filter's own.
+    pub fn own(&self) -> Option<Typed> {
+        (self.format == Format::V3).then(|| Typed::native(self.array))
+    }
+
+    pub fn number(&self, field: &str) -> Result<f64> {
+        self.field(field).and_then(Value::as_f64).ok_or_else(|| self.wrong(field, "a number"))
+    }
+}

@@ -1,0 +1,91 @@
+//! This project's kernels, which stay within their buffers whatever the bytes are: deflate (inside gzip and zlib), LZ4 with Snappy,
+//! and zstd.
+
+use dali_zarr_kernels::zstd;
+
+use super::decoder::{Launch, Room, StreamDecoder};
+use crate::budget::Decoding;
+use crate::codec::streams::ChunkStream;
+use crate::error::Result;
+use crate::gpu::driver::ZstdArrays;
+use crate::gpu::streams::Stream as Encoded;
+
+/// `dz_inflate_*`.
+pub(super) struct Inflate;
+
+impl StreamDecoder for Inflate {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+        let arrays = launch.tables.decode_arrays(first);
+        // SAFETY: the caller vouches for the entries.
+        unsafe { launch.module.launch_inflate(launch.stream, &arrays, streams.len() as u32) }
+    }
+}
+
+/// `dz_lz4`.
+pub(super) struct Lz4;
+
+impl StreamDecoder for Lz4 {
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+        let arrays = launch.tables.decode_arrays(first);
+        // SAFETY: the caller vouches for the entries.
+        unsafe { launch.module.launch_lz4(launch.stream, &arrays, streams.len() as u32) }
+    }
+}
+
+/// `dz_zstd_entropy` and `dz_zstd_execute_*`. Each stream has a plan.
+pub(super) struct ZstdKernels;
+
+impl StreamDecoder for ZstdKernels {
+    fn needs(&self, largest: usize) -> Result<Decoding> {
+        // Any one frame fits. Data as they come need half of their decoded bytes to all of them.
+        Ok(Decoding { least_workspace: largest.saturating_mul(3) + (64 << 10), workspace_per_mib: 1 << 20 })
+    }
+
+    fn takes(&self, stream: &ChunkStream, room: Room) -> bool {
+        stream
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.workspace as usize <= room.workspace && plan.blocks.len() <= room.blocks)
+    }
+
+    fn fits(&self, streams: &[Encoded], room: Room) -> Result<usize> {
+        let (mut space, mut blocks) = (0, 0);
+        let fits = |s: &&Encoded| {
+            let Some(plan) = &s.plan else { return false };
+            space += plan.workspace as usize;
+            blocks += plan.blocks.len();
+            space <= room.workspace && blocks <= room.blocks
+        };
+        Ok(streams.iter().take_while(fits).count())
+    }
+
+    unsafe fn enqueue(&self, launch: &mut Launch<'_>, streams: &[Encoded], first: usize) -> Result<()> {
+        let mut together = zstd::Wave::default();
+        for s in streams {
+            if let Some(plan) = &s.plan {
+                together.push(plan, launch.staging + s.offset as u64, launch.wave.chunks[s.chunk].slot + s.to as u64);
+            }
+        }
+        let [frames, blocks, work, results] = launch.tables.zstd();
+        let (n_frames, n_blocks, n_work) = (together.frames.len(), together.blocks.len(), together.work.len());
+        launch.tables.values::<zstd::Frame>(frames, n_frames).copy_from_slice(&together.frames);
+        launch.tables.values::<zstd::Block>(blocks, n_blocks).copy_from_slice(&together.blocks);
+        launch.tables.values::<u32>(work, n_work).copy_from_slice(&together.work);
+        launch.tables.send(launch.stream, frames, n_frames * size_of::<zstd::Frame>())?;
+        launch.tables.send(launch.stream, blocks, n_blocks * size_of::<zstd::Block>())?;
+        launch.tables.send(launch.stream, work, n_work * 4)?;
+        let outputs = launch.tables.decode_arrays(first);
+        let arrays = ZstdArrays {
+            frames: launch.tables.address(frames),
+            blocks: launch.tables.address(blocks),
+            work: launch.tables.address(work),
+            workspace: launch.workspace.0,
+            results: launch.tables.address(results),
+            out_sizes: outputs.out_sizes,
+            statuses: outputs.statuses,
+        };
+        // SAFETY: the arrays were just sent, and hold plans of frames that the scheduler keeps until they are copied; the
+        // workspace has room (`fits`); buffers and slots are aligned to 256 bytes and have such lengths.
+        unsafe { launch.module.launch_zstd(launch.stream, &together, &arrays) }
+    }
+}

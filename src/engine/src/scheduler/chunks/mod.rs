@@ -1,0 +1,200 @@
+//! The chunks that planned batches need: a table of them ([`table`]), the queue of those that are to be read ([`queue`]),
+//! and the decoded ones that are kept for later batches.
+
+mod queue;
+mod table;
+
+pub(super) use queue::Wanted;
+pub(super) use table::{Chunk, ChunkState};
+
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+
+use crate::chunk_index::Place;
+use crate::messages::Handle;
+use crate::plan::ChunkId;
+use queue::Queue;
+use table::Table;
+
+/// In place of the first batch that needs a kept chunk, if none is known. Such chunks are evicted first.
+const NOT_YET: u64 = u64::MAX;
+
+/// The chunks that planned batches need, by handle.
+#[derive(Default)]
+pub(super) struct Chunks {
+    table: Table,
+    queue: Queue,
+    /// Counts how often a chunk was queued. The count orders the queue within a batch.
+    order: u64,
+    /// Decoded chunks that no active batch needs, with the first planned batch that does ([`NOT_YET`] if none is known
+    /// yet). They may be evicted when memory is short.
+    kept: BTreeSet<(u64, Handle)>,
+}
+
+impl Chunks {
+    /// One more batch is planned. [`Self::need`] follows for each chunk that it uses.
+    pub fn plan_batch(&mut self) {
+        self.queue.plan();
+    }
+
+    /// The first of the batches is delivered.
+    pub fn deliver_batch(&mut self) {
+        self.queue.deliver();
+    }
+
+    /// Records that the last planned batch needs a chunk, for this use in its plan. A chunk that is not in the table is added and queued.
+    pub fn need(&mut self, id: ChunkId, place: Place, batch: u64, chunk_use: u32) -> Handle {
+        let (handle, new) = self.table.entry(id, place, self.order + 1);
+        if new {
+            self.order += 1;
+            self.queue.push(Wanted { batch, order: self.order, handle });
+        } else if self.kept.remove(&(NOT_YET, handle)) {
+            self.kept.insert((batch, handle));
+        }
+        self.table[handle].users.push((batch, chunk_use));
+        handle
+    }
+
+    /// The first wanted chunk of the batches before `limit`.
+    pub fn head(&mut self, limit: u64) -> Option<Wanted> {
+        let Self { table, queue, .. } = self;
+        queue.head(limit, |w| table.wanted(w))
+    }
+
+    /// The entries after `head` in the queue, for batches before `limit`. Some may be out of date
+    /// ([`Self::is_wanted`]).
+    pub fn after(&self, head: Wanted, limit: u64) -> impl Iterator<Item = Wanted> {
+        self.queue.after(head, limit)
+    }
+
+    /// Whether an entry of the queue is up to date.
+    pub fn is_wanted(&self, w: &Wanted) -> bool {
+        self.table.wanted(w)
+    }
+
+    /// Queues a chunk again, if anyone needs it still. Otherwise removes it. `active_end` is the number of the first batch
+    /// that isn't active.
+    pub fn requeue(&mut self, handle: Handle, active_end: u64) {
+        let chunk = &mut self.table[handle];
+        chunk.state = ChunkState::Wanted;
+        match chunk.users.first() {
+            // It keeps its old place in the queue.
+            Some(&(batch, _)) if batch < active_end => {
+                self.queue.push_again(Wanted { batch, order: chunk.order, handle });
+            }
+            Some(&(batch, _)) => {
+                self.order += 1;
+                chunk.order = self.order;
+                self.queue.push(Wanted { batch, order: self.order, handle });
+            }
+            None => self.table.remove(handle),
+        }
+    }
+
+    /// Removes a chunk that nobody needs and that has no memory.
+    pub fn remove(&mut self, handle: Handle) {
+        self.table.remove(handle);
+    }
+
+    /// Keeps a decoded chunk for the first batch that needs it.
+    pub fn keep(&mut self, handle: Handle) {
+        let first = self.table[handle].users.first().map_or(NOT_YET, |&(batch, _)| batch);
+        self.kept.insert((first, handle));
+    }
+
+    /// The chunk is about to be used: it may not be evicted.
+    pub fn unkeep(&mut self, handle: Handle) {
+        if let Some(&(batch, _)) = self.table[handle].users.first() {
+            self.kept.remove(&(batch, handle));
+        }
+    }
+
+    /// The kept chunk that is needed last, if a batch after `before`, which is not active, is the first that needs it.
+    pub fn victim(&self, before: u64, active_end: u64) -> Option<Handle> {
+        let last = self.kept.last().filter(|(batch, _)| *batch > before && *batch >= active_end);
+        last.map(|&(_, handle)| handle)
+    }
+
+    /// As [`Self::victim`], and no longer keeps it.
+    pub fn take_victim(&mut self, before: u64, active_end: u64) -> Option<Handle> {
+        let victim = self.victim(before, active_end)?;
+        self.kept.pop_last();
+        Some(victim)
+    }
+
+    /// All chunks.
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.table.iter()
+    }
+
+    /// All chunks, and where each lies.
+    pub fn places(&mut self) -> impl Iterator<Item = (ChunkId, &mut Place)> {
+        self.table.places()
+    }
+}
+
+impl Index<Handle> for Chunks {
+    type Output = Chunk;
+    fn index(&self, handle: Handle) -> &Chunk {
+        &self.table[handle]
+    }
+}
+
+impl IndexMut<Handle> for Chunks {
+    fn index_mut(&mut self, handle: Handle) -> &mut Chunk {
+        &mut self.table[handle]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk_index::{Location, Route};
+
+    fn need(chunks: &mut Chunks, number: u64, batch: u64) -> Handle {
+        let id = ChunkId { array: 0, part: 0, index: number };
+        let place = Place { location: Location::Key, decoded: 1, route: Route::Raw, remote: false };
+        chunks.need(id, place, batch, 0)
+    }
+
+    #[test]
+    fn chunks_are_queued_once_and_again_in_their_old_places() {
+        let mut chunks = Chunks::default();
+        chunks.plan_batch();
+        let (a, b) = (need(&mut chunks, 5, 0), need(&mut chunks, 6, 0));
+        chunks.plan_batch();
+        assert_eq!(need(&mut chunks, 5, 1), a, "one entry for both batches");
+        assert_eq!(chunks.head(2).unwrap().handle, a);
+        chunks[a].state = ChunkState::Fetching;
+        assert_eq!(chunks.head(2).unwrap().handle, b);
+        chunks.requeue(a, 1);
+        assert_eq!(chunks.head(2).unwrap().handle, a, "it is needed by an active batch");
+        chunks[b].users.clear();
+        chunks.requeue(b, 1);
+        assert_eq!(chunks.iter().count(), 1, "nobody needs the other");
+    }
+
+    #[test]
+    fn the_chunk_that_is_needed_last_is_evicted_first() {
+        let mut chunks = Chunks::default();
+        let handles: Vec<Handle> = (0..4u64)
+            .map(|batch| {
+                chunks.plan_batch();
+                need(&mut chunks, batch, batch)
+            })
+            .collect();
+        handles.iter().for_each(|&handle| chunks.keep(handle));
+        assert_eq!(chunks.victim(1, 1), Some(handles[3]));
+        chunks.unkeep(handles[3]);
+        assert_eq!(chunks.take_victim(1, 1), Some(handles[2]));
+        assert_eq!(chunks.take_victim(1, 1), None, "the batch itself needs the next one");
+        assert_eq!(chunks.take_victim(0, 2), None, "an active batch needs it");
+        // A chunk that no planned batch needs goes first, unless one that is planned meanwhile needs it.
+        chunks[handles[0]].users.clear();
+        chunks.keep(handles[0]);
+        assert_eq!(chunks.victim(9, 1), Some(handles[0]));
+        chunks.plan_batch();
+        need(&mut chunks, 0, 4);
+        assert_eq!((chunks.victim(4, 1), chunks.victim(3, 1)), (None, Some(handles[0])));
+    }
+}

@@ -1,0 +1,108 @@
+//! Hands waves to the lanes of a GPU, and to decode threads what they decode for it.
+
+use super::Scheduler;
+use super::chunks::ChunkState;
+use super::memory::MemoryKind;
+use super::waves::{Surroundings, Waiting};
+use crate::chunk_index::Route;
+use crate::messages::{Content, Handle, Outcome, Wave, WaveChunk};
+use crate::stats::Stats;
+
+impl Scheduler {
+    /// A chunk in host memory, or in the GDS buffer, waits for a lane.
+    pub(super) fn queue_for_lane(&mut self, handle: Handle) {
+        let chunk = &mut self.chunks[handle];
+        chunk.state = ChunkState::Fetched;
+        self.waves.push(Waiting {
+            handle,
+            content: if chunk.place.route == Route::Gpu { Content::Encoded } else { Content::Decoded },
+            bytes: chunk.payload.map_or(0, |(_, span)| span.len),
+            decoded: chunk.place.decoded,
+        });
+    }
+
+    /// Gives chunks that the GPU could decode to idle decode threads, if that spares a model's time on the GPU
+    /// ([`Sharing`](super::sharing::Sharing)).
+    pub(super) fn share(&mut self) {
+        while self.broken.is_none()
+            && let Some(Waiting { handle, decoded, .. }) = self.waves.next_shared()
+            && let Some(host_decoded) = self.memory.take(MemoryKind::Staging, decoded)
+        {
+            self.waves.begin_shared();
+            let chunk = &mut self.chunks[handle];
+            chunk.host_decoded = Some(host_decoded);
+            chunk.place.route = Route::Cpu;
+            chunk.is_shared = true;
+            Stats::add(&self.shared.stats.chunks_shared, 1);
+            self.decode(&[handle]);
+        }
+    }
+
+    /// The CPU has decoded a chunk for the GPU. The decoded bytes wait for a lane. The memory of the encoded bytes is
+    /// free.
+    pub(super) fn host_decoded(&mut self, Outcome { handle, result }: Outcome) {
+        let to = self.decoded_span(handle);
+        let chunk = &mut self.chunks[handle];
+        chunk.pins -= 1;
+        if std::mem::take(&mut chunk.is_shared) {
+            self.waves.sharing.end();
+        }
+        if let Err(e) = result {
+            self.undecodable(handle, e);
+            return;
+        }
+        let group = self.reads.hold(chunk.host_decoded.take(), to);
+        if let Some((encoded, _)) = chunk.payload.replace((group, to)) {
+            self.reads.release(encoded, 1, &mut self.memory);
+        }
+        self.queue_for_lane(handle);
+    }
+
+    /// Launches waves on idle lanes.
+    pub(super) fn launch(&mut self) {
+        while self.broken.is_none() {
+            let now = Surroundings {
+                reads: self.reads.in_flight() + self.shards.reading(),
+                tasks: self.tasks,
+                ready_uses: self.ready_jobs.assembly.served.iter().map(|s| s.uses).sum(),
+                untaken: self.batches.untaken(),
+            };
+            let Some((lane, chunks)) = self.waves.next(now) else { return };
+            let wave = self.wave(&chunks);
+            Stats::add(&self.shared.stats.waves, 1);
+            if let Some(lanes) = &self.backends.lanes {
+                lanes.launch(lane, wave);
+            }
+        }
+    }
+
+    /// A wave of these chunks and all ready jobs.
+    fn wave(&mut self, chunks: &[Waiting]) -> Wave {
+        let mut wave = std::mem::take(&mut self.ready_jobs);
+        let ready_jobs = std::mem::take(&mut wave.assembly.jobs);
+        for &Waiting { handle, content, decoded, .. } in chunks {
+            let chunk = &mut self.chunks[handle];
+            // The lane gives the group back as soon as the bytes are copied.
+            let Some((group, bytes)) = chunk.payload.take() else { continue };
+            let (id, slot) = (chunk.id, chunk.slot);
+            let first = wave.assembly.jobs.len();
+            self.serve_decoding(handle, &mut wave.assembly);
+            wave.chunks.push(WaveChunk {
+                id,
+                handle,
+                bytes,
+                source: self.reads.source(group, bytes, &self.memory),
+                content,
+                group,
+                slot: slot.map_or(0, |slot| self.memory.address(MemoryKind::Slots, slot)),
+                decoded_bytes: decoded,
+                jobs: first..wave.assembly.jobs.len(),
+            });
+        }
+        wave.ready_jobs = wave.assembly.jobs.len()..wave.assembly.jobs.len() + ready_jobs.len();
+        wave.assembly.jobs.extend(ready_jobs);
+        wave.assembly.after.sort_unstable();
+        wave.assembly.after.dedup();
+        wave
+    }
+}

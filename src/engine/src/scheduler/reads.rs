@@ -1,0 +1,190 @@
+//! The reads under way, and the memory that each holds until nobody needs its bytes any more.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use super::memory::{ChunkMemory, MemoryKind};
+use crate::memory::{Span, arena};
+use crate::messages::{GroupId, Handle};
+use crate::plan::IdHasher;
+
+/// A chunk of a read: its handle, its offset in the read, its encoded bytes (`None`: all bytes of the read).
+pub(super) type Member = (Handle, usize, Option<usize>);
+
+/// A read under way, or whose bytes are still in use.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The staging memory that was reserved for it. `None`: it was read to its final place.
+    pub staging: Option<arena::Range>,
+    /// Device memory that GPUDirect Storage read it to.
+    pub gds_buffer: Option<arena::Range>,
+    pub chunks: Vec<Member>,
+    pub to: Span,
+    /// Whether it is a request to a remote store.
+    pub remote: bool,
+    /// How many chunks still need the memory.
+    remaining: u32,
+}
+
+impl Group {
+    /// A read of these chunks to `to`.
+    pub fn new(chunks: Vec<Member>, to: Span, remote: bool) -> Self {
+        Self { staging: None, gds_buffer: None, remaining: chunks.len() as u32, chunks, to, remote }
+    }
+}
+
+/// The reads of chunks. Those of shard indexes are counted by [`super::shard_indexes::Shards`]: they hold none of the memory for chunks.
+pub(super) struct Reads {
+    groups: HashMap<GroupId, Group, BuildHasherDefault<IdHasher>>,
+    next: GroupId,
+    /// Reads under way at a time: of local stores, and of remote stores.
+    limits: [usize; 2],
+    in_flight: [usize; 2],
+    /// Reads that have ended and whose bytes the reading thread copies to the device.
+    uploads: usize,
+}
+
+impl Reads {
+    /// For so many reads of local stores at a time, and so many of remote stores.
+    pub fn new(limits: [usize; 2]) -> Self {
+        Self { groups: HashMap::default(), next: 0, limits, in_flight: [0; 2], uploads: 0 }
+    }
+
+    /// Whether another read of a remote (or local) store may begin.
+    pub fn may_begin(&self, remote: bool) -> bool {
+        self.in_flight[usize::from(remote)] < self.limits[usize::from(remote)]
+    }
+
+    /// A read begins.
+    pub fn begin(&mut self, group: Group) -> GroupId {
+        self.in_flight[usize::from(group.remote)] += 1;
+        self.insert(group)
+    }
+
+    /// Staging memory that one chunk needs, to which something else than a read writes.
+    pub fn hold(&mut self, staging: Option<arena::Range>, to: Span) -> GroupId {
+        self.insert(Group { staging, gds_buffer: None, chunks: Vec::new(), to, remote: false, remaining: 1 })
+    }
+
+    fn insert(&mut self, group: Group) -> GroupId {
+        self.next += 1;
+        self.groups.insert(self.next, group);
+        self.next
+    }
+
+    /// A read ended, and nothing is copied.
+    pub fn ended(&mut self, id: GroupId) {
+        let remote = self.groups.get(&id).is_some_and(|g| g.remote);
+        self.in_flight[usize::from(remote)] -= 1;
+    }
+
+    /// A read ended, and its bytes are being copied to the device.
+    pub fn uploading(&mut self) {
+        // Only threads upload, and threads read local stores only.
+        self.in_flight[0] -= 1;
+        self.uploads += 1;
+    }
+
+    /// A copy to the device ended.
+    pub fn uploaded(&mut self) {
+        self.uploads -= 1;
+    }
+
+    /// Copies to the device under way.
+    pub fn uploads(&self) -> usize {
+        self.uploads
+    }
+
+    /// Reads and copies to the device under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight[0] + self.in_flight[1] + self.uploads
+    }
+
+    /// Takes the chunks of a read that has ended, and its destination.
+    pub fn take_members(&mut self, id: GroupId) -> Option<(Vec<Member>, Span)> {
+        let group = self.groups.get_mut(&id)?;
+        Some((std::mem::take(&mut group.chunks), group.to))
+    }
+
+    /// A read brought `bytes`: gives back the memory beyond them.
+    pub fn shrink(&mut self, id: GroupId, bytes: usize, memory: &mut ChunkMemory) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        for (kind, range) in [(MemoryKind::Staging, &mut group.staging), (MemoryKind::GdsBuffer, &mut group.gds_buffer)]
+        {
+            *range = range.map(|range| memory.shrink(kind, range, bytes));
+        }
+    }
+
+    /// So many chunks need the bytes of a read no longer. The last gives its memory back.
+    pub fn release(&mut self, id: GroupId, chunks: u32, memory: &mut ChunkMemory) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.remaining -= chunks;
+        if group.remaining > 0 {
+            return;
+        }
+        if let Some(group) = self.groups.remove(&id) {
+            for (kind, range) in [(MemoryKind::Staging, group.staging), (MemoryKind::GdsBuffer, group.gds_buffer)] {
+                range.into_iter().for_each(|range| memory.release(kind, range));
+            }
+        }
+    }
+
+    /// Where a lane copies a part of a read's bytes from: the GDS buffer on the device, if they were read there, or host memory.
+    pub fn source(&self, id: GroupId, span: Span, memory: &ChunkMemory) -> u64 {
+        let in_gds_buffer = self.groups.get(&id).and_then(|group| {
+            let address = memory.address(MemoryKind::GdsBuffer, group.gds_buffer?);
+            Some(address + (span.address - group.to.address))
+        });
+        in_gds_buffer.unwrap_or(span.address)
+    }
+
+    /// A read under way, or whose bytes are still in use.
+    pub fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::arena::Arena;
+    use crate::scheduler::Block;
+
+    #[test]
+    fn the_last_chunk_gives_the_memory_back() {
+        let mut memory = ChunkMemory::new(Block { arena: Arena::new(4096), base: 1 << 20 }, None, None);
+        let mut reads = Reads::new([2, 1]);
+        let staging = memory.take(MemoryKind::Staging, 4096);
+        let to = memory.span(MemoryKind::Staging, staging.unwrap(), 4096);
+        let mut group = Group::new(vec![(7, 0, None), (8, 512, None)], to, true);
+        group.staging = staging;
+        let id = reads.begin(group);
+        assert!(!reads.may_begin(true) && reads.may_begin(false) && reads.in_flight() == 1);
+        reads.ended(id);
+        assert_eq!((reads.take_members(id).unwrap().0.len(), reads.in_flight()), (2, 0));
+        reads.shrink(id, 1000, &mut memory);
+        assert_eq!(memory.available(MemoryKind::Staging), 3072);
+        assert_eq!(reads.source(id, to.part(512, 10), &memory), to.address + 512);
+        reads.release(id, 1, &mut memory);
+        assert_eq!(memory.available(MemoryKind::Staging), 3072);
+        reads.release(id, 1, &mut memory);
+        assert_eq!((memory.available(MemoryKind::Staging), reads.iter().count()), (4096, 0));
+    }
+
+    #[test]
+    fn a_copy_follows_its_read() {
+        let mut reads = Reads::new([1, 0]);
+        reads.begin(Group::new(vec![(0, 0, None)], Span { address: 0, len: 1 }, false));
+        assert!(!reads.may_begin(false));
+        reads.uploading();
+        assert!(reads.may_begin(false), "the thread reads the next chunk");
+        assert_eq!((reads.in_flight(), reads.uploads()), (1, 1));
+        reads.uploaded();
+        assert_eq!((reads.in_flight(), reads.uploads()), (0, 0));
+    }
+}

@@ -1,0 +1,76 @@
+//! How samples are cut.
+
+use serde::Deserialize;
+
+use super::DimKey;
+
+/// One value for each of `dims`, in their order; empty: the default for every dimension.
+pub type PerDim<T> = Vec<T>;
+
+/// The arguments that say how samples are cut.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct SampleArguments {
+    /// The dimensions along which samples are cut; empty: the first dimension of the first array that has most.
+    pub dims: Vec<DimKey>,
+    /// Elements per sample; 0 (the default): one element, and the dimension is dropped.
+    pub window: PerDim<i64>,
+    /// Distance between sample starts; default: the window's length without stride, i.e. 1 for a dropped dimension.
+    pub step: PerDim<i64>,
+    /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
+    pub random_crop: Vec<DimKey>,
+    /// Distance between elements inside a sample; default 1.
+    pub stride: PerDim<i64>,
+    /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
+    pub offsets: Vec<i64>,
+    /// First element that samples may touch; negative from the end; default 0.
+    pub roi_start: PerDim<i64>,
+    /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
+    pub roi_end: PerDim<i64>,
+    /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
+    /// end; in any order.
+    pub breaks: Vec<i64>,
+    /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
+    pub cross_stores: bool,
+    /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
+    pub out_of_bounds_policy: OutOfBounds,
+    /// The value of elements outside the region of interest, as a value of the output; default: 0.
+    pub fill_value: Option<f64>,
+    /// One output of channels instead of one per array.
+    pub stack_arrays: bool,
+    /// One more output: the sample's start in each of `dims`, int64.
+    pub return_index: bool,
+}
+
+impl Default for SampleArguments {
+    fn default() -> Self {
+        Self {
+            dims: Vec::new(),
+            window: PerDim::new(),
+            step: PerDim::new(),
+            random_crop: Vec::new(),
+            stride: PerDim::new(),
+            offsets: Vec::new(),
+            roi_start: PerDim::new(),
+            roi_end: PerDim::new(),
+            breaks: Vec::new(),
+            cross_stores: true,
+            out_of_bounds_policy: OutOfBounds::Drop,
+            fill_value: None,
+            stack_arrays: false,
+            return_index: false,
+        }
+    }
+}
+
+/// The treatment of a window that reaches beyond the region of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutOfBounds {
+    /// An error when the reader is built.
+    Error,
+    /// Such a window isn't a sample.
+    Drop,
+    /// The elements outside get the fill value.
+    Pad,
+}

@@ -1,0 +1,177 @@
+//! What is read.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+use super::read;
+use crate::error::{Error, Result};
+
+/// The arguments that say what is read.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub struct SourceArguments {
+    /// Stores; several are joined along the first of `dims`.
+    #[serde(rename = "path")]
+    pub paths: Vec<String>,
+    /// Options of remote stores, names and values; no secrets among them.
+    #[serde(deserialize_with = "options")]
+    pub storage_options: Vec<(String, String)>,
+    /// Names of arrays; empty: the store's only array.
+    pub arrays: Vec<String>,
+    /// Indices to take.
+    pub pick: Vec<Pick>,
+}
+
+/// A dimension, named (`dimension_names`, `_ARRAY_DIMENSIONS`) or numbered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimKey {
+    /// By name.
+    Name(String),
+    /// By position; negative from the end.
+    Index(i64),
+}
+
+impl DimKey {
+    /// `"time"` is a name, `"0"` and `"-1"` are numbers.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Index)
+    }
+}
+
+impl std::fmt::Display for DimKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(n) => write!(f, "\"{n}\""),
+            Self::Index(i) => write!(f, "{i}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for DimKey {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        struct NameOrPosition;
+
+        impl Visitor<'_> for NameOrPosition {
+            type Value = DimKey;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the name or the position of a dimension")
+            }
+
+            fn visit_i64<E>(self, index: i64) -> Result<DimKey, E> {
+                Ok(DimKey::Index(index))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<DimKey, E> {
+                Ok(DimKey::parse(text))
+            }
+        }
+
+        value.deserialize_any(NameOrPosition)
+    }
+}
+
+/// Indices to take along one dimension, in that order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// The dimension.
+    pub dim: DimKey,
+    /// Lists of indices, negative from the end: one for all stores, or one of the same length for each store.
+    pub indices: Vec<Vec<i64>>,
+}
+
+impl Pick {
+    /// Reads `"level=0,5,-1"`, or with a list for each store `"level=0,5,-1|1,4,0"`.
+    ///
+    /// # Errors
+    /// If it has another form.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::value(format!(
+                "expected \"DIMENSION=INDEX,INDEX,…\" with whole numbers, e.g. \"level=0,5,-1\", or such a list for \
+                 each store with \"|\" between them, but found {text:?}"
+            ))
+        };
+        let (dim, lists) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let list = |list: &str| list.split(',').map(|i| i.trim().parse().map_err(|_| wrong())).collect();
+        let indices: Vec<Vec<i64>> = lists.split('|').map(list).collect::<Result<_>>()?;
+        Ok(Self { dim: DimKey::parse(dim.trim()), indices })
+    }
+}
+
+/// The form that [`Pick::parse`] reads.
+impl std::fmt::Display for Pick {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |list: &Vec<i64>| list.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        let lists = self.indices.iter().map(list).collect::<Vec<_>>().join("|");
+        match &self.dim {
+            DimKey::Name(name) => write!(f, "{name}={lists}"),
+            DimKey::Index(i) => write!(f, "{i}={lists}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Pick {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(value)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// `storage_options`: an object of strings, or a list of `"NAME=VALUE"`.
+fn options<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(String, String)>, D::Error> {
+    #[derive(Clone, Copy)]
+    struct Options;
+
+    impl<'de> Visitor<'de> for Options {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object of strings, or a list of \"NAME=VALUE\"")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            std::iter::from_fn(|| map.next_entry().transpose()).collect()
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            match text.split_once('=') {
+                Some((name, value)) if !name.trim().is_empty() => Ok(vec![(name.trim().to_owned(), value.to_owned())]),
+                // The text isn't repeated: it may be a secret.
+                _ => Err(read::wrong_value("\"NAME=VALUE\"", "an entry without a name or \"=\"")),
+            }
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut options = Vec::new();
+            while let Some(text) = list.next_element::<String>()? {
+                options.extend(self.visit_str(&text)?);
+            }
+            Ok(options)
+        }
+    }
+
+    value.deserialize_any(Options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_are_read_and_written() {
+        for (text, dim, indices) in [
+            ("level=0,5,-1", DimKey::Name("level".into()), vec![vec![0, 5, -1]]),
+            ("level=2,5|1,4", DimKey::Name("level".into()), vec![vec![2, 5], vec![1, 4]]),
+            ("-1=3|3|-1", DimKey::Index(-1), vec![vec![3], vec![3], vec![-1]]),
+            ("a|b=c=7", DimKey::Name("a|b=c".into()), vec![vec![7]]),
+        ] {
+            let pick = Pick { dim, indices };
+            assert_eq!((Pick::parse(text).unwrap(), pick.to_string().as_str()), (pick.clone(), text));
+        }
+        assert_eq!(Pick::parse(" x = 1 , 2 | 3,4 ").unwrap().to_string(), "x=1,2|3,4");
+        for text in
+            ["level", "level=", "level=1|", "level=|1", "level=1,|2,3", "level=1.0", "level=1;2", "=", "level=1||2"]
+        {
+            assert!(Pick::parse(text).unwrap_err().message().starts_with("expected \"DIMENSION="), "{text}");
+        }
+    }
+}
