@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 /// The longest pause. Pauses double from failure to failure up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -51,26 +51,36 @@ impl Policy {
 }
 
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// The store says that there is no such key.
     Missing,
     /// The value isn't the one that was read before.
     Replaced,
     /// The next request would fail too.
-    Permanent(String),
+    Permanent(Error),
     /// Access is denied, and will be for the next request. Some stores also answer so for a key that doesn't exist.
-    Refused(String),
+    Refused(Error),
     /// The next request may succeed, but not before the time that the server asks for.
-    Transient(String, Option<Duration>),
+    Transient(Error, Option<Duration>),
     /// The request wasn't sent.
-    Unsent(String),
+    Unsent(Error),
 }
 
 impl Fault {
+    /// The next request would fail too.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self::Permanent(Error::runtime(message))
+    }
+
+    /// The next request may succeed.
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self::Transient(Error::runtime(message), None)
+    }
+
     /// A request that took longer than `limit`.
     pub fn late(limit: Duration) -> Self {
-        Self::Transient(format!("no answer, or no end of it, within {limit:?}"), None)
+        Self::transient(format!("no answer, or no end of it, within {limit:?}"))
     }
 }
 
@@ -99,15 +109,15 @@ impl<'a> Retries<'a> {
         self.tries += 1;
         self.failures = if have > self.best { 1 } else { self.failures + 1 };
         self.best = self.best.max(have);
+        let tries = Site { tries: Some(self.tries), ..Site::default() };
         let (last, wait) = match fault {
-            Fault::Permanent(text) => return Err(Error::runtime(text)),
-            Fault::Refused(text) => return Err(Error::refused(text)),
-            Fault::Missing => return Err(Error::runtime("it vanished while it was read")),
-            Fault::Replaced => ("the value was replaced while it was read".to_owned(), None),
-            Fault::Transient(text, wait) => (text, wait),
-            Fault::Unsent(text) => {
+            Fault::Permanent(e) | Fault::Refused(e) => return Err(e.placed(tries)),
+            Fault::Missing => return Err(Error::runtime("it vanished while it was read").placed(tries)),
+            Fault::Replaced => (Error::runtime("the value was replaced while it was read"), None),
+            Fault::Transient(e, wait) => (e, wait),
+            Fault::Unsent(e) => {
                 self.unsent += 1;
-                (text, None)
+                (e, None)
             }
         };
         let doubled = self.policy.pause.saturating_mul(1 << (self.failures - 1).min(20)).min(MAX_PAUSE);
@@ -116,12 +126,9 @@ impl<'a> Retries<'a> {
         let allowed = self.policy.total + Duration::from_secs(self.best / MIN_BYTES_PER_SECOND);
         let elapsed = self.began.elapsed();
         if self.failures >= self.policy.tries || self.unsent >= MAX_UNSENT || elapsed + pause > allowed {
-            return Err(Error::runtime(format!(
-                "{} {} failed within {:.1} s; the last answer: {last}",
-                self.tries,
-                if self.tries == 1 { "try" } else { "tries" },
-                elapsed.as_secs_f64()
-            )));
+            let number = if self.tries == 1 { "try" } else { "tries" };
+            let failed = format!("{} {number} failed within {:.1} s", self.tries, elapsed.as_secs_f64());
+            return Err(last.within(format!("{failed}; the last answer")).placed(tries));
         }
         Ok(pause)
     }
@@ -137,7 +144,7 @@ mod tests {
     use super::*;
 
     fn transient() -> Fault {
-        Fault::Transient("503".into(), None)
+        Fault::transient("503")
     }
 
     #[tokio::test(start_paused = true)]
@@ -160,7 +167,7 @@ mod tests {
             let most = (100 << i).min(10_000);
             assert!((most / 2..=most).contains(pause), "{pauses:?}");
         }
-        let asked = retries.another(Fault::Transient("429".into(), Some(Duration::from_secs(20))), 0).unwrap();
+        let asked = retries.another(Fault::Transient(Error::runtime("429"), Some(Duration::from_secs(20))), 0).unwrap();
         assert_eq!(asked.as_secs(), 20);
     }
 

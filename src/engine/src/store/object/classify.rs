@@ -1,32 +1,35 @@
 //! What the failure of a request means.
 
 use super::client::Answer;
+use crate::error::Error;
 use crate::store::retry::Fault;
 
 /// The fault behind an error, given the server's answer if there was one.
-pub(super) fn classify(error: &object_store::Error, answer: &Answer) -> Fault {
+pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     use object_store::Error as E;
+    let said = text(&error);
     match *answer {
         Answer::Status(404, _) => Fault::Missing,
         Answer::Status(412, _) => Fault::Replaced,
-        Answer::Status(501 | 505, _) => Fault::Permanent(text(error)),
-        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(text(error), wait),
+        Answer::Status(501 | 505, _) => Fault::Permanent(failed(error, "")),
+        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(failed(error, ""), wait),
         // S3 answers so if it didn't get the whole request in time.
-        Answer::Status(400, wait) if text(error).contains("RequestTimeout") => Fault::Transient(text(error), wait),
-        Answer::Status(401 | 403, _) => Fault::Refused(format!(
-            "{} (credentials come from the environment, a profile or a role; some stores say this also of keys that \
-             are missing, if listing isn't allowed)",
-            text(error)
-        )),
+        Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(failed(error, ""), wait),
+        Answer::Status(401 | 403, _) => Fault::Refused(Error::refused(format!(
+            "{said} (credentials come from the environment, a profile or a role; some stores say this also of keys that \
+             are missing, if listing isn't allowed)"
+        )).caused_by(error)),
         Answer::Status(300..=399, _) => {
-            Fault::Permanent(format!("{} (is the region, or the endpoint, the bucket's?)", text(error)))
+            Fault::Permanent(failed(error, " (is the region, or the endpoint, the bucket's?)"))
         }
-        Answer::Status(..) => Fault::Permanent(text(error)),
-        Answer::Failed => Fault::Transient(text(error), None),
+        Answer::Status(..) => Fault::Permanent(failed(error, "")),
+        Answer::Failed => Fault::Transient(failed(error, ""), None),
         Answer::None => match error {
-            E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. } => Fault::Permanent(text(error)),
-            _ if text(error).contains("URL scheme is not allowed") => {
-                Fault::Permanent(format!("{} (an endpoint with http:// needs the option allow_http)", text(error)))
+            E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. } => {
+                Fault::Permanent(failed(error, ""))
+            }
+            _ if said.contains("URL scheme is not allowed") => {
+                Fault::Permanent(failed(error, " (an endpoint with http:// needs the option allow_http)"))
             }
             _ => unsent(error),
         },
@@ -34,19 +37,22 @@ pub(super) fn classify(error: &object_store::Error, answer: &Answer) -> Fault {
 }
 
 /// The fault of a failed listing. Listings carry no [`Answer`]: only the text of the error tells the status.
-pub(super) fn classify_listing(error: &object_store::Error) -> Fault {
-    let text = text(error);
-    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| text.contains(status));
-    if refused { Fault::Refused(text) } else { unsent(error) }
+pub(super) fn classify_listing(error: object_store::Error) -> Fault {
+    let said = text(&error);
+    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status));
+    if refused { Fault::Refused(Error::refused(said).caused_by(error)) } else { unsent(error) }
 }
 
 /// The fault of a request of which only this error is known.
-fn unsent(error: &object_store::Error) -> Fault {
-    Fault::Unsent(format!(
-        "{} (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
-         skip_signature)",
-        text(error)
-    ))
+fn unsent(error: object_store::Error) -> Fault {
+    let advice = " (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
+                  skip_signature)";
+    Fault::Unsent(failed(error, advice))
+}
+
+/// The error of a request, with `advice` at the end.
+pub(super) fn failed(error: object_store::Error, advice: &str) -> Error {
+    Error::runtime(text(&error) + advice).caused_by(error)
 }
 
 /// An error with its causes, short enough for a message.
@@ -102,9 +108,8 @@ mod tests {
     #[test]
     fn answers() {
         let error = || object_store::Error::Generic { store: "test", source: "words".into() };
-        let status = |code| classify(&error(), &Answer::Status(code, None));
-        assert_eq!(status(404), Fault::Missing);
-        assert_eq!(status(412), Fault::Replaced);
+        let status = |code| classify(error(), &Answer::Status(code, None));
+        assert!(matches!(status(404), Fault::Missing) && matches!(status(412), Fault::Replaced));
         for code in [408, 429, 500, 502, 503, 504] {
             assert!(matches!(status(code), Fault::Transient(..)), "{code}");
         }
@@ -112,7 +117,7 @@ mod tests {
             assert!(matches!(status(code), Fault::Permanent(_)), "{code}");
         }
         assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
-        assert!(matches!(classify(&error(), &Answer::Failed), Fault::Transient(..)));
-        assert!(matches!(classify(&error(), &Answer::None), Fault::Unsent(_)));
+        assert!(matches!(classify(error(), &Answer::Failed), Fault::Transient(..)));
+        assert!(matches!(classify(error(), &Answer::None), Fault::Unsent(_)));
     }
 }
