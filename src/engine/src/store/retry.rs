@@ -87,6 +87,8 @@ impl Fault {
 /// The tries of one read.
 pub(super) struct Retries<'a> {
     policy: &'a Policy,
+    /// The store and the key, for the log.
+    of: (&'a str, &'a str),
     began: Instant,
     tries: u32,
     /// Failures in a row that brought no new byte.
@@ -97,8 +99,8 @@ pub(super) struct Retries<'a> {
 }
 
 impl<'a> Retries<'a> {
-    pub fn new(policy: &'a Policy) -> Self {
-        Self { policy, began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
+    pub fn new(policy: &'a Policy, location: &'a str, key: &'a str) -> Self {
+        Self { policy, of: (location, key), began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
     }
 
     /// How long to wait before the next try, when `have` bytes have arrived.
@@ -130,6 +132,11 @@ impl<'a> Retries<'a> {
             let failed = format!("{} {number} failed within {:.1} s", self.tries, elapsed.as_secs_f64());
             return Err(last.within(format!("{failed}; the last answer")).placed(tries));
         }
+        let (location, key) = self.of;
+        tracing::debug!(
+            "store {location}: key {key:?}: try {} failed: {last}; the next follows in {pause:.1?}",
+            self.tries
+        );
         Ok(pause)
     }
 }
@@ -150,7 +157,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_are_counted_anew_after_progress() {
         let policy = Policy { tries: 3, ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         assert!(retries.another(transient(), 0).is_ok() && retries.another(transient(), 0).is_ok());
         assert!(retries.another(transient(), 10).is_ok(), "ten bytes more");
         assert!(retries.another(transient(), 5).is_ok());
@@ -161,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_servers_may_ask_for_more() {
         let policy = Policy { tries: 100, total: Duration::from_secs(1000), ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         let pauses: Vec<_> = (0..10).map(|_| retries.another(transient(), 0).unwrap().as_millis()).collect();
         for (i, pause) in pauses.iter().enumerate() {
             let most = (100 << i).min(10_000);
@@ -174,7 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn time_is_up_unless_bytes_came() {
         let policy = Policy { total: Duration::from_secs(10), ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         tokio::time::advance(Duration::from_secs(11)).await;
         assert!(retries.another(transient(), 64 << 14).is_ok(), "1 MiB allows for 16 seconds more");
         tokio::time::advance(Duration::from_secs(16)).await;

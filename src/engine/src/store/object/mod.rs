@@ -220,7 +220,7 @@ impl Store for RemoteStore {
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
         let path = self.path(key)?;
-        let mut retries = Retries::new(&self.policy);
+        let mut retries = Retries::new(&self.policy, &self.location, key);
         loop {
             match self.timed(self.probe(&path)).await {
                 Ok(found) => return Ok(Some(found)),
@@ -236,7 +236,7 @@ impl Store for RemoteStore {
         }
         let path = self.path(prefix)?;
         let policy = self.policy(Phase::Building);
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, &self.location, prefix);
         loop {
             let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(classify::classify_listing) };
             match self.timed(list).await {

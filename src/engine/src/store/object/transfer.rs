@@ -140,7 +140,7 @@ impl Transfer<'_> {
             // HTTP has no range of zero bytes.
             return self.nothing(policy).await;
         }
-        let mut retries = Retries::new(policy);
+        let mut retries = Retries::new(policy, &self.store.location, self.key);
         let mut progress = None;
         let (mut seen, mut resumes) = (false, true);
         loop {
@@ -170,7 +170,7 @@ impl Transfer<'_> {
     }
 
     async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
-        let mut retries = Retries::new(policy);
+        let mut retries = Retries::new(policy, &self.store.location, self.key);
         loop {
             match self.store.timed(self.store.probe(&self.path)).await {
                 Ok(found) => return Ok(Some(found)),
