@@ -84,8 +84,21 @@ typedef struct dali_zarr_meta {
 const char *dali_zarr_version(void);
 
 /* The message of the last call on this thread that did not return DALI_ZARR_OK; empty if there was none. Good until
- * the next such call on this thread. An operator of DALI that lacks memory when it is built on this thread counts as one. */
+ * the next such call on this thread. An operator of DALI that fails on this thread counts as one. A NUL in a name is written as \0. */
 const char *dali_zarr_last_error(void);
+
+/* What is known of that error beside its message: a JSON object, or an empty text if there was none. Its keys:
+ *
+ *   "kind": "value", "type", "index", "runtime" or "memory", as the status,
+ *   "message": as dali_zarr_last_error gives it, with its NULs,
+ *   "store", "array": where it happened; of stores that refer to files of another one, the store itself,
+ *   "chunk", "inner_chunk": the key of the chunk or shard, and the inner chunk's coordinates in the array's grid of inner chunks,
+ *   "key", "range": the key of a value in the store, and the bytes that were read: the first, and the one behind the last,
+ *   "tries": how often a request was sent,
+ *   "source": what the system, the server or the driver said.
+ *
+ * What is unknown is null. Programs should ask here instead of reading messages. Good as long as the message. */
+const char *dali_zarr_last_error_details(void);
 
 /* The status of that call. */
 int32_t dali_zarr_last_error_status(void);
@@ -154,6 +167,22 @@ int32_t dali_zarr_stats(const dali_zarr_reader *reader, const char **json);
 /* The same of all readers that are open in this process, DALI's included, as a JSON array; `*json` as above. "reader" is a
  * number that no other reader of the process has or had. */
 int32_t dali_zarr_all_stats(const char **json);
+
+/* How much the library logs: 0 nothing, 1 errors, 2 warnings too (the default), 3 information too, 4 also what helps to find
+ * faults, such as each request that is sent again. Records go to stderr, unless they are kept for the host. */
+int32_t dali_zarr_log_level(int32_t level);
+
+/* Keeps the records of the log for dali_zarr_take_log (`kept` is not 0), at most 1000 of them, or writes them to stderr again,
+ * without those that nobody took. A child that was forked begins with stderr. */
+int32_t dali_zarr_keep_log(int32_t kept);
+
+/* Waits for a record, and returns 1 if there is one; 0 when the time is over, or while records aren't kept. The library never
+ * calls the host for a record: so a thread of the host's may wait here without a lock of its own. */
+int32_t dali_zarr_wait_log(uint32_t timeout_ms);
+
+/* The records that were kept, the oldest first, as a JSON array of objects with "level" ("error", "warning", "info" or "debug"),
+ * "target" (the module) and "message". Each is given once. `*json` as above. */
+int32_t dali_zarr_take_log(const char **json);
 
 /* The "reader" of the operator that DALI asked last on this thread to describe its epoch, and forgets it; 0 if there is
  * none. Tells which of all readers a built pipeline's is: take, have DALI ask (`reader_meta`), take. */

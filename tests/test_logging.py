@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -37,9 +38,72 @@ def test_what_is_told(tmp_path, caplog):
     loader.set_epoch(5)
     next(iter(loader))
     loader.load_state_dict(loader.state_dict())
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "dali_zarr"] == [
         "the store is opened anew, to go to epoch 5", f"a state of rank 0 of 1 was loaded: {loader!r}",
     ]
+
+
+def test_what_the_engine_tells(tmp_path, caplog):
+    """Before the build returns, in loggers below ``dali_zarr``; nothing of it by default."""
+    make(write(tmp_path / "s"))
+    assert not [record for record in caplog.records if record.name.startswith("dali_zarr.")]
+    caplog.set_level(logging.DEBUG, "dali_zarr")
+    make(tmp_path / "s")
+    (opened,) = (record for record in caplog.records if record.name.startswith("dali_zarr."))
+    assert (opened.name, opened.levelno) == ("dali_zarr.engine.reader", logging.DEBUG)
+    assert opened.getMessage().startswith(f"store {tmp_path / 's'}: opened; an epoch has 8 samples in batches of 2")
+    caplog.clear()
+    caplog.set_level(logging.INFO, "dali_zarr.engine")
+    make(tmp_path / "s")
+    assert [record.name for record in caplog.records] == ["dali_zarr"]
+
+
+WARNS = """
+import logging, sys
+from dali_zarr.torch import Loader
+logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
+next(iter(Loader(sys.argv[1], arrays="a", device="cpu")))
+"""
+
+
+def run(script, path, **environment):
+    command = [sys.executable, "-c", script, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, env=os.environ | environment)
+
+
+def test_warnings_of_threads_are_not_lost(tmp_path):
+    """Also those that come shortly before the interpreter ends, which waits for nothing else."""
+    missing = str(tmp_path / "nothing.so")
+    done = run(WARNS, write(tmp_path / "s"), NVTX_INJECTION64_PATH=missing)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"dali_zarr.engine.nvtx WARNING: NVTX_INJECTION64_PATH: can't load {missing}")
+
+
+FORKS = """
+import logging, os, sys
+from dali_zarr import _log, _native
+logging.basicConfig(level="DEBUG", stream=sys.stdout, format="%(message)s")
+
+def opened():
+    with _log.engine(), _native.Reader({"path": sys.argv[1], "arrays": ["a"]}) as reader:
+        reader.skip()
+
+opened()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        opened()
+        sys.stdout.flush()
+        os._exit(0)
+    opened()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_forks_have_a_log_of_their_own(tmp_path):
+    """And neither waits for what the other one holds."""
+    done = run(FORKS, write(tmp_path / "s"))
+    assert done.stdout.count("store ") == 41 and done.stderr == ""
 
 
 def test_silent_by_default(tmp_path):

@@ -36,7 +36,7 @@ def program(tmp_path_factory):
     assert built.returncode == 0, built.stdout.decode() + built.stderr.decode()
     # The library holds DALI's operator too, so libdali.so has to be found when the program starts.
     environment = {**os.environ, "LD_LIBRARY_PATH": str(DALI)}
-    return lambda *arguments: run(build / "dump_batches", *arguments, env=environment)
+    return lambda *arguments, **more: run(build / "dump_batches", *arguments, env=environment | more)
 
 
 @pytest.fixture
@@ -80,6 +80,58 @@ def test_errors_have_a_status_and_a_message(program, store):
     message = done.stderr.decode()
     assert "'b'" in message or '"b"' in message
     assert "zarr_reader" in message
+
+
+def details(done):
+    """The status, the message and the details that the program ends with."""
+    *_, first, last = done.stderr.decode().splitlines()
+    status, message = first.removeprefix("error ").split(": ", 1)
+    found = json.loads(last)
+    assert int(status) == done.returncode
+    return found.pop("kind"), message, {key: value for key, value in found.items() if value is not None}
+
+
+def test_errors_tell_where_they_happened(program, store):
+    """What programs match: a damaged chunk, a missing array, a file that the system refuses."""
+    chunk = store / "a/c/1/0/0"
+    chunk.write_bytes(b"damaged")
+    spec = {"path": str(store), "arrays": ["a"], "dims": "time", "batch_size": 5}
+    kind, message, found = details(program(json.dumps(spec), 3))
+    place = {"store": str(store), "array": "a", "chunk": "a/c/1/0/0"}
+    assert (kind, found) == ("runtime", {**place, "message": message})
+    assert message.startswith(f"zarr_reader: store {store}, array 'a', chunk a/c/1/0/0: ")
+    chunk.unlink()
+    chunk.symlink_to(chunk)
+    kind, message, found = details(program(json.dumps(spec), 3))
+    assert (kind, found.pop("source")) == ("runtime", "Too many levels of symbolic links (os error 40)")
+    assert found == {**place, "key": "a/c/1/0/0", "message": message}
+    kind, message, found = details(program(json.dumps({**spec, "arrays": ["b"]}), 1))
+    assert (kind, found) == ("value", {"store": str(store), "message": message})
+
+
+def test_a_shard_with_a_damaged_inner_chunk_is_told_with_its_coordinates(program, tmp_path):
+    a = zarr.open_group(tmp_path / "s", mode="w").create_array("a", shape=(8, 4), chunks=(2, 4), shards=(8, 4), dtype="int32")
+    a[:] = np.arange(1, 33).reshape(8, 4)
+    shard = tmp_path / "s/a/c/0/0"
+    content = bytearray(shard.read_bytes())
+    content[0] ^= 255
+    shard.write_bytes(content)
+    kind, _, found = details(program(json.dumps({"path": str(tmp_path / "s"), "arrays": "a", "dims": ["0"]}), 8))
+    assert (kind, found["chunk"], len(found["inner_chunk"])) == ("runtime", "a/c/0/0", 2)
+
+
+def test_a_nul_does_not_cut_a_message(program):
+    kind, message, found = details(program(json.dumps({"path": "a\0b.zarr", "arrays": "a"}), 1))
+    assert kind == "value" and message.startswith("zarr_reader: store a\\0b.zarr: ") and found["store"] == "a\0b.zarr"
+
+
+def test_warnings_go_to_stderr(program, store, tmp_path):
+    """Where nobody takes them."""
+    spec = json.dumps({"path": str(store), "arrays": "a", "dims": "time"})
+    done = program(spec, 2, NVTX_INJECTION64_PATH=str(tmp_path / "nothing.so"))
+    warnings = [line for line in done.stderr.decode().splitlines() if line.startswith("dali_zarr: ")]
+    (warning,) = warnings
+    assert done.returncode == 0 and "nothing.so" in warning
 
 
 def test_memory_that_the_machine_lacks_has_its_own_status(program, tmp_path):

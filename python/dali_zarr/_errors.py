@@ -4,9 +4,10 @@ which DALI hasn't, for readers that need more memory than there is."""
 import functools
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from . import _dali, _native
+from . import _dali, _log, _native
 from ._hints import hinted
 
 # What the engine says, between DALI's account of where the operator was made and its last words.
@@ -35,22 +36,25 @@ def _translated(method: Callable[..., Any], *positional: Any, **arguments: Any) 
         raise
 
 
-def _replace(owner: Any, name: str) -> None:
+def _replace(owner: Any, name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
     method = getattr(owner, name)
     if getattr(method, "_dali_zarr", False):
         return
 
     @functools.wraps(method)
     def replacement(*positional: Any, **arguments: Any) -> Any:
-        return _translated(method, *positional, **arguments)
+        with around():
+            return _translated(method, *positional, **arguments)
 
     replacement.__dict__["_dali_zarr"] = True
     setattr(owner, name, replacement)
 
 
 def hook() -> None:
-    """Translates errors where pipelines, and readers of the dynamic mode, are built and run. Does nothing the second time."""
+    """Translates errors where pipelines, and readers of the dynamic mode, are built and run; what is logged while they are built
+    goes to Python's logging. Does nothing the second time."""
     backend = _dali.module("backend_impl")
-    for name in ("Build", "Outputs", "ShareOutputs"):
+    for name in ("Outputs", "ShareOutputs"):
         _replace(backend.Pipeline, name)
-    _replace(backend._Operator, "__init__")
+    for owner, name in ((backend.Pipeline, "Build"), (backend._Operator, "__init__")):
+        _replace(owner, name, _log.engine)

@@ -1,5 +1,93 @@
-"""The logger ``dali_zarr``. It has no handler: Python shows warnings by default, and the rest where logging is set up."""
+"""The logger ``dali_zarr``, and below it ``dali_zarr.engine`` for what the library logs. They have no handler: Python shows
+warnings by default, and the rest where logging is set up.
 
+The library never calls Python: a thread of its own would wait for Python's lock, which may be held by one that waits for the
+library. It keeps its records, and a thread here takes them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
 import logging
+import os
+import threading
+from collections.abc import Iterator
+
+from . import _native
 
 log = logging.getLogger("dali_zarr")
+
+_ENGINE = logging.getLogger("dali_zarr.engine")
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+# How long a change of the logger's level may have no effect, in milliseconds.
+_WAIT = 1000
+
+
+class _Thread(threading.Thread):
+    """Hands the library's records to Python's logging until the process ends."""
+
+    def __init__(self):
+        super().__init__(name="dali_zarr log", daemon=True)
+        self._handing = threading.RLock()
+        self._ends = False
+
+    def start(self) -> None:
+        _native.keep_log(True)
+        super().start()
+
+    def run(self) -> None:
+        while not self._ends:
+            set_level()
+            if _native.wait_log(_WAIT):
+                self.hand_over()
+
+    def hand_over(self) -> None:
+        """What was logged up to now has been handed over when this returns, by whatever thread."""
+        with self._handing:
+            for record in _native.take_log():
+                name = record["target"].replace("dali_zarr_engine", _ENGINE.name).replace("::", ".")
+                logging.getLogger(name).log(_LEVELS[record["level"]], "%s", record["message"])
+
+    def end(self) -> None:
+        self._ends = True
+        self.hand_over()
+        _native.keep_log(False)
+        self.join(5)
+
+
+_thread: _Thread | None = None
+
+
+def set_level() -> None:
+    """Has the library make what the logger takes."""
+    _native.set_log_level(sum(_ENGINE.isEnabledFor(level) for level in _LEVELS.values()))
+
+
+@contextlib.contextmanager
+def engine() -> Iterator[None]:
+    """What the library logs in the block has been handed to Python's logging at its end; later records follow soon."""
+    global _thread
+    set_level()
+    if _thread is None:
+        _thread = _Thread()
+        _thread.start()
+    try:
+        yield
+    finally:
+        _thread.hand_over()
+
+
+def _end() -> None:
+    if _thread is not None:
+        _thread.end()
+
+
+def _forget() -> None:
+    global _thread
+    _thread = None
+
+
+atexit.register(_end)
+# Threads don't come along into a child; the library has new records there.
+os.register_at_fork(after_in_child=_forget)

@@ -29,10 +29,14 @@ def bind(path: Path) -> None:
     library = ctypes.CDLL(str(path))
     text, size = ctypes.c_char_p, ctypes.c_size_t
     library.dali_zarr_last_error.restype = text
+    library.dali_zarr_last_error_details.restype = text
     library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(text), size]
     library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]
     library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_log_level.argtypes = library.dali_zarr_keep_log.argtypes = [ctypes.c_int32]
+    library.dali_zarr_wait_log.argtypes = [ctypes.c_uint32]
+    library.dali_zarr_take_log.argtypes = [ctypes.POINTER(text)]
     library.dali_zarr_open.argtypes = [text, ctypes.POINTER(_POINTER)]
     library.dali_zarr_close.argtypes = [_POINTER]
     library.dali_zarr_close.restype = None
@@ -58,11 +62,15 @@ def _check(status: int) -> None:
         raise _ERRORS.get(status, RuntimeError)(hinted(message))
 
 
+def last_error() -> dict[str, Any]:
+    """The last error on this thread: ``kind``, ``message``, ``store``, ``array``, ``chunk`` and so on, as the header tells."""
+    return json.loads(_loaded().dali_zarr_last_error_details() or b"{}")
+
+
 def memory_error() -> str | None:
     """What the last call on this thread, or operator that was built on it, lacked memory for; None if it failed otherwise."""
-    if _ERRORS.get(_loaded().dali_zarr_last_error_status()) is not MemoryError:
-        return None
-    return _loaded().dali_zarr_last_error().decode("utf-8", "replace")
+    error = last_error()
+    return error["message"] if error.get("kind") == "memory" else None
 
 
 def set_nvcomp_dirs(dirs: list[str]) -> None:
@@ -140,6 +148,28 @@ def all_stats() -> list[dict[str, Any]]:
     """The counters of all readers of this process."""
     text = ctypes.c_char_p()
     _check(_loaded().dali_zarr_all_stats(ctypes.byref(text)))
+    return json.loads(text.value or b"[]")
+
+
+def set_log_level(level: int) -> None:
+    """What the library logs, from 0 (nothing) to 4 (all)."""
+    _check(_loaded().dali_zarr_log_level(level))
+
+
+def keep_log(kept: bool) -> None:
+    """Whether records wait for :func:`take_log`, or go to stderr."""
+    _check(_loaded().dali_zarr_keep_log(kept))
+
+
+def wait_log(milliseconds: int) -> bool:
+    """Whether a record came in that time. Other threads of Python run meanwhile."""
+    return bool(_loaded().dali_zarr_wait_log(milliseconds))
+
+
+def take_log() -> list[dict[str, str]]:
+    """The records that nobody took yet: ``level``, ``target`` and ``message``."""
+    text = ctypes.c_char_p()
+    _check(_loaded().dali_zarr_take_log(ctypes.byref(text)))
     return json.loads(text.value or b"[]")
 
 

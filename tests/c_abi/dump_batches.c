@@ -3,7 +3,7 @@
  *   dump_batches SPEC COUNT
  *
  * opens the reader that the JSON text SPEC describes, describes it on stderr, and writes the bytes of COUNT batches,
- * output after output. Ends with the status of the library's first error and its message on stderr.
+ * output after output. Ends with the status of the library's first error, and its message and details on stderr.
  *
  *   dump_batches --misuse
  *
@@ -15,7 +15,7 @@
 #include "dali_zarr.h"
 
 static int failed(int32_t status) {
-  fprintf(stderr, "error %d: %s\n", status, dali_zarr_last_error());
+  fprintf(stderr, "error %d: %s\n%s\n", status, dali_zarr_last_error(), dali_zarr_last_error_details());
   return status;
 }
 
@@ -78,6 +78,7 @@ static int misuse(void) {
   const char *text = "";
 
   if (strlen(dali_zarr_last_error()) != 0 || dali_zarr_last_error_status() != 0) return 101;
+  if (strlen(dali_zarr_last_error_details()) != 0) return 101;
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open(NULL, &reader));
   if (reader) return 102; /* set to NULL by a failed open */
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_open("{}", NULL));
@@ -109,6 +110,9 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_pick_labels("{\"path\": \"a\"}", "x", &label, 1, NULL));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_stats(NULL, &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_all_stats(NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_log_level(5));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_log_level(-1));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_take_log(NULL));
   if (dali_zarr_all_stats(&text) != 0 || strcmp(text, "[]") != 0 || dali_zarr_take_described() != 0) return 105;
   if (dali_zarr_num_outputs(NULL) != 0 || dali_zarr_buffers_wanted(NULL) != 0) return 103;
   dali_zarr_close(NULL);

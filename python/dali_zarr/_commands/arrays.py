@@ -78,7 +78,8 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
             # The only array, which may be the store itself.
             return [_found(array, is_only=True) for array in _explained(place, None)]
         except (ValueError, TypeError) as error:
-            found = _listed(place, str(error))
+            array = _native.last_error().get("array")
+            found = _listed(place, str(error)) if array is None else [array]
             if not found:
                 raise
     else:
@@ -97,8 +98,6 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
 
 def _listed(place: Mapping[str, Any], message: str) -> list[str]:
     """The arrays of a store that hasn't exactly one, of which the engine says so; none if it says something else."""
-    if about := re.search(r", array '(.*?)': ", message):
-        return [about[1]]
     listed = _LISTED.search(message)
     if listed is None:
         return []

@@ -19,7 +19,6 @@ from .arrays import Found, Refused, described
 RESOURCES = (
     *("storage_options", "host_memory_limit", "io", "use_o_direct", "io_threads", "io_concurrency", "decode_threads"),
 )
-_CHUNK = re.compile(r", chunk (.*?): ")
 # How many messages of an array are told, and how many places of one: a report has a limit whatever a store is like.
 _MESSAGES, _TOLD = 1000, 100
 
@@ -79,21 +78,20 @@ class _Store:
                     reader.skip()
                 except RuntimeError as error:
                     at = [int(i) + low for i, low in zip(np.unravel_index(number, grid), first, strict=True)] if grid else []
-                    _note(entry, at, str(error))
+                    _note(entry, at, str(error), _native.last_error()["chunk"])
                 entry["chunks"] += 1
                 yield
 
 
-def _note(array: dict[str, Any], at: list[int], message: str) -> None:
-    """Adds a chunk. Inner chunks of a shard whose index is damaged have one message."""
+def _note(array: dict[str, Any], at: list[int], message: str, key: str | None) -> None:
+    """Adds a chunk, or an inner one of the shard at ``key``. Inner chunks of a shard whose index is damaged have one message."""
     array["unreadable"] += 1
     damaged: list[dict[str, Any]] = array["damaged"]
     entry: dict[str, Any] | None = next((one for one in damaged[-_TOLD:] if one["message"] == message), None)
     if entry is None and len(damaged) == _MESSAGES:
         return
     if entry is None:
-        named = _CHUNK.search(message)
-        entry = {"chunk": named[1] if named else None, "count": 0, "at": [], "message": message}
+        entry = {"chunk": key, "count": 0, "at": [], "message": message}
         damaged.append(entry)
     entry["count"] += 1
     if len(entry["at"]) < _TOLD:

@@ -88,5 +88,5 @@ fn decode(item: &Item, shared: &Shared) -> Result<()> {
     // SAFETY: both spans belong to this task until its event: the encoded one was filled by a read, the decoded one was
     // reserved for this chunk.
     let (encoded, out) = unsafe { (item.encoded.bytes(), item.decoded.bytes_mut()) };
-    shared.chunk_index.decode(item.id, encoded, out).map_err(|e| e.within(shared.chunk_index.name(item.id)))
+    shared.chunk_index.decode(item.id, encoded, out).map_err(|e| e.at(shared.chunk_index.site(item.id)))
 }

@@ -1,6 +1,8 @@
-//! Errors as values: a kind that a program can match, and a sentence that a person can act on.
+//! Errors as values: a kind and a place that a program can match, a source, and a sentence that a person can act on.
 
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What a handler can do about an error. The names are those of the Python exceptions that DALI raises for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +20,91 @@ pub enum ErrorKind {
     Memory = 5,
 }
 
+/// Where an error happened: in which array and chunk, and at which value of a store. Each part may be unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// The store's location, without secrets.
+    pub store: Option<String>,
+    /// The array's path in the store.
+    pub array: Option<String>,
+    /// The key of a chunk or shard.
+    pub chunk: Option<String>,
+    /// The coordinates of an inner chunk in the array's grid of inner chunks.
+    pub inner_chunk: Option<Vec<u64>>,
+    /// The key of a value of the store.
+    pub key: Option<String>,
+    /// The bytes of the value that were read.
+    pub range: Option<Range<u64>>,
+    /// How often a request was sent.
+    pub tries: Option<u32>,
+}
+
+impl Site {
+    /// In a store.
+    pub fn store(location: impl Into<String>) -> Self {
+        Self { store: Some(location.into()), ..Self::default() }
+    }
+    /// In an array of it.
+    #[must_use]
+    pub fn array(self, name: impl Into<String>) -> Self {
+        Self { array: Some(name.into()), ..self }
+    }
+    /// In a chunk or shard of that.
+    #[must_use]
+    pub fn chunk(self, key: impl Into<String>) -> Self {
+        Self { chunk: Some(key.into()), ..self }
+    }
+    /// At the value of `key`.
+    #[must_use]
+    pub fn key(self, key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+    /// At these bytes of the value.
+    #[must_use]
+    pub fn range(self, offset: u64, len: usize) -> Self {
+        Self { range: Some(offset..offset.saturating_add(len as u64)), ..self }
+    }
+
+    /// This place, with what only `inner` tells. A key is one of the store that is named.
+    fn around(self, inner: Self) -> Self {
+        let same_store = self.store.is_none() || inner.store.is_none() || self.store == inner.store;
+        Self {
+            store: self.store.or(inner.store),
+            array: self.array.or(inner.array),
+            chunk: self.chunk.or(inner.chunk),
+            inner_chunk: self.inner_chunk.or(inner.inner_chunk),
+            key: self.key.or(inner.key.filter(|_| same_store)),
+            range: self.range.or(inner.range.filter(|_| same_store)),
+            tries: self.tries.or(inner.tries),
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let coords = |coords: &Vec<u64>| coords.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let parts = [
+            self.store.as_ref().map(|store| format!("store {store}")),
+            self.array.as_ref().map(|array| format!("array '{array}'")),
+            self.chunk.as_ref().map(|key| format!("chunk {key}")),
+            self.inner_chunk.as_ref().map(|inner| format!("inner chunk ({})", coords(inner))),
+        ];
+        let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let key = self.key.as_ref().map(|key| format!("key {key:?}"));
+        f.write_str(&[Some(parts).filter(|p| !p.is_empty()), key].into_iter().flatten().collect::<Vec<_>>().join(": "))
+    }
+}
+
 /// An error of the reader. Cheap to clone, since one bad chunk fails every batch that uses it.
 #[derive(Clone, Debug)]
-pub struct Error {
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
     kind: ErrorKind,
-    message: std::sync::Arc<str>,
+    message: String,
+    site: Site,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     refused: bool,
 }
 
@@ -32,7 +114,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind` that says `message`: what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into().into(), refused: false }
+        let (message, site) = (message.into(), Site::default());
+        Self(Arc::new(Inner { kind, message, site, source: None, refused: false }))
     }
     /// [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
@@ -54,36 +137,69 @@ impl Error {
     pub fn memory(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Memory, message)
     }
-    /// That a store refuses access, which some stores also say of what isn't there.
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { refused: true, ..Self::runtime(message) }
+    /// The same error: a store refuses access, which some stores also say of what isn't there.
+    pub(crate) fn as_refusal(self) -> Self {
+        self.with(|inner| inner.refused = true)
     }
     /// Whether it is such a refusal.
     pub(crate) fn is_refused(&self) -> bool {
-        self.refused
+        self.0.refused
     }
     /// What a handler can do about it.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
-    /// The sentence, without the kind.
+    /// The sentence, without the kind. It names the place, and what the source says.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
-    /// The same error with `place` put before it, e.g. the chunk in which it happened.
+    /// Where it happened. Of stores that lie in one another (chunks in a file that another store refers to) the outer one is
+    /// named.
+    pub fn site(&self) -> &Site {
+        &self.0.site
+    }
+    /// The same error with `text` put before it.
     #[must_use]
-    pub fn within(&self, place: impl fmt::Display) -> Self {
-        Self { refused: self.refused, ..Self::new(self.kind, format!("{place}: {}", self.message)) }
+    pub fn within(&self, text: impl fmt::Display) -> Self {
+        self.clone().with(|inner| inner.message = format!("{text}: {}", inner.message))
+    }
+    /// The same error with `site` put before it, e.g. the chunk in which it happened.
+    #[must_use]
+    pub fn at(&self, site: Site) -> Self {
+        self.within(&site).placed(site)
+    }
+    /// The same error, whose message names `site` already.
+    #[must_use]
+    pub fn placed(self, site: Site) -> Self {
+        self.with(|inner| inner.site = site.around(std::mem::take(&mut inner.site)))
+    }
+    /// The same error, which `source` caused. The message tells what the source says.
+    #[must_use]
+    pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.with(|inner| inner.source = Some(Arc::new(source)))
+    }
+    /// The same error for a handler that shall do something else about it: no refusal any more.
+    #[must_use]
+    pub fn of_kind(self, kind: ErrorKind) -> Self {
+        self.with(|inner| (inner.kind, inner.refused) = (kind, false))
+    }
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(self.message())
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
 
 /// What a caught panic said.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -92,4 +208,35 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a panic without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_in_the_message_and_beside_it() {
+        let inner = Error::runtime("404").at(Site::store("s3://b").key("file"));
+        assert_eq!(inner.message(), "store s3://b: key \"file\": 404");
+        let chunk = Site { inner_chunk: Some(vec![1, 2]), ..Site::store("a.icechunk").array("t").chunk("t/c/0") };
+        let outer = inner.at(chunk.clone());
+        assert_eq!(
+            outer.message(),
+            "store a.icechunk, array 't', chunk t/c/0, inner chunk (1, 2): store s3://b: key \"file\": 404"
+        );
+        assert_eq!(*outer.site(), chunk, "a key of another store isn't one of this");
+        let same = Error::runtime("EIO").at(Site::store("a").key("k")).at(Site::store("a").array("t"));
+        assert_eq!(*same.site(), Site::store("a").array("t").key("k"));
+    }
+
+    #[test]
+    fn sources_and_refusals_stay_under_places() {
+        let source = std::io::Error::from_raw_os_error(libc::EIO);
+        let error = Error::runtime("no").as_refusal().caused_by(source).at(Site::store("a"));
+        assert!(error.is_refused());
+        let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
+        assert_eq!(source.raw_os_error(), Some(libc::EIO));
+        let value = error.of_kind(ErrorKind::Value);
+        assert_eq!((value.kind(), value.is_refused(), value.message()), (ErrorKind::Value, false, "store a: no"));
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::budget::smallest;
 use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
 use crate::reader::Reader;
 use crate::reader::opening::{Opened, shape};
@@ -105,8 +105,8 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
     let array = array.ok_or_else(|| missing(name, store.location()))?;
     let path = array.name.clone();
     let wrong = |expected: String, found: String| {
-        let place = format!("store {}, array '{path}'", store.location());
-        Err(unreadable(name, &Error::value(format!("{place}: expected {expected}, but found {found}"))))
+        let e = Error::value(format!("expected {expected}, but found {found}"));
+        Err(unreadable(name, &e.at(Site::store(store.location()).array(&*path))))
     };
     let shape = &array.parts[0].shape;
     for &(a, dim) in &group.arrays {

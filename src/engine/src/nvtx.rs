@@ -122,7 +122,7 @@ fn attach() -> Option<Profiler> {
     let library = match unsafe { libloading::Library::new(&path) } {
         Ok(library) => library,
         Err(e) => {
-            eprintln!("dali_zarr: {INJECTION}: can't load {}: {e}", path.display());
+            tracing::warn!("{INJECTION}: can't load {}: {e}", path.display());
             return None;
         }
     };

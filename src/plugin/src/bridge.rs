@@ -121,10 +121,8 @@ pub struct ReadyBatch {
 pub struct HostMemory(Option<Fenced<HostBuffer>>);
 
 fn to_status(result: Result<()>) -> ffi::Status {
-    if let Err(error) = &result
-        && error.kind() == ErrorKind::Memory
-    {
-        // DALI has no exception of this kind: whoever caught another one asks here what it was.
+    if let Err(error) = &result {
+        // DALI's exceptions tell less: whoever caught one on this thread asks here what it was.
         c_abi::remember(error);
     }
     match result {
@@ -137,7 +135,7 @@ fn to_status(result: Result<()>) -> ffi::Status {
                 ErrorKind::Runtime => ffi::Kind::Runtime,
                 ErrorKind::Memory => ffi::Kind::Memory,
             },
-            message: error.message().to_owned(),
+            message: c_abi::shown(error.message()),
         },
     }
 }
@@ -160,9 +158,6 @@ impl ZarrReader {
             let spec = Spec::from_json(arguments.as_bytes())?;
             let open = if wait { Reader::prepare } else { Reader::open };
             let reader = open(spec.clone())?;
-            for note in reader.notes() {
-                eprintln!("zarr_reader: {note}");
-            }
             self.0 = Some((Registered::new(&spec, &reader), Fenced::new(reader)));
             Ok(())
         }))

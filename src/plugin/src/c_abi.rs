@@ -6,13 +6,17 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::explain::explain;
 use dali_zarr_engine::labels;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
 use dali_zarr_engine::spec::{DimKey, Spec};
 
+use serde_json::{Value, json};
+
+use crate::log;
 use crate::registry::{self, Registered};
 use crate::unwind::{Fenced, guard};
 
@@ -56,14 +60,27 @@ pub struct CMeta {
     stick_to_shard: i32,
 }
 
+/// What `dali_zarr_last_error` and its like give.
+#[derive(Default)]
+struct LastError {
+    status: i32,
+    message: CString,
+    details: CString,
+}
+
 thread_local! {
-    static LAST: RefCell<(i32, CString)> = RefCell::new((0, CString::default()));
+    static LAST: RefCell<LastError> = RefCell::default();
     static TEXT: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Text for C; a NUL inside, which C can't hold, becomes a space.
+/// Text for C; a NUL inside, which C can't hold, becomes `\0`.
 fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', " ")).unwrap_or_default()
+    CString::new(shown(text)).unwrap_or_default()
+}
+
+/// Text that ends where its first NUL stands once it is C's, with its NULs written as `\0`.
+pub(crate) fn shown(text: &str) -> String {
+    text.replace('\0', "\\0")
 }
 
 /// Runs `work` behind the fence, and keeps its error for `dali_zarr_last_error`.
@@ -79,7 +96,31 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
 
 /// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
 pub(crate) fn remember(error: &Error) {
-    let _ = LAST.try_with(|last| *last.borrow_mut() = (error.kind() as i32, c_text(error.message())));
+    let (status, message, details) =
+        (error.kind() as i32, c_text(error.message()), c_text(&details(error).to_string()));
+    let _ = LAST.try_with(|last| *last.borrow_mut() = LastError { status, message, details });
+}
+
+fn details(error: &Error) -> Value {
+    let site = error.site();
+    json!({
+        "kind": match error.kind() {
+            ErrorKind::Value => "value",
+            ErrorKind::Type => "type",
+            ErrorKind::Index => "index",
+            ErrorKind::Runtime => "runtime",
+            ErrorKind::Memory => "memory",
+        },
+        "message": error.message(),
+        "store": site.store,
+        "array": site.array,
+        "chunk": site.chunk,
+        "inner_chunk": site.inner_chunk,
+        "key": site.key,
+        "range": site.range.as_ref().map(|range| [range.start, range.end]),
+        "tries": site.tries,
+        "source": std::error::Error::source(error).map(ToString::to_string),
+    })
 }
 
 fn null(what: &str) -> Error {
@@ -124,13 +165,19 @@ pub extern "C" fn dali_zarr_version() -> *const c_char {
 /// The message of the last error on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// What is known of the last error on this thread, as a JSON object.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_last_error_details() -> *const c_char {
+    LAST.try_with(|last| last.borrow().details.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The status of the last error on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_last_error_status() -> i32 {
-    LAST.try_with(|last| last.borrow().0).unwrap_or(0)
+    LAST.try_with(|last| last.borrow().status).unwrap_or(0)
 }
 
 /// Where to look for nvCOMP first.
@@ -371,6 +418,48 @@ pub unsafe extern "C" fn dali_zarr_all_stats(json: *mut *const c_char) -> i32 {
         let stats = registry::all().to_string();
         // SAFETY: the caller's promise.
         unsafe { put(json, keep_text(&stats), "json") }
+    })
+}
+
+/// Sets how much the library logs.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_log_level(level: i32) -> i32 {
+    call(|| {
+        let known = u8::try_from(level).ok().filter(|&level| level <= log::MAX_LEVEL);
+        log::set_level(known.ok_or_else(|| {
+            Error::value(format!("level: expected a number from 0 to {}, but found {level}", log::MAX_LEVEL))
+        })?);
+        Ok(())
+    })
+}
+
+/// Whether records of the log are kept for the host.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_keep_log(kept: i32) -> i32 {
+    call(|| {
+        log::keep(kept != 0);
+        Ok(())
+    })
+}
+
+/// Waits for a record of the log.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_wait_log(timeout_ms: u32) -> i32 {
+    guard(|| Ok(i32::from(log::wait(Duration::from_millis(timeout_ms.into()))))).unwrap_or(0)
+}
+
+/// The records of the log.
+///
+/// # Safety
+/// `json` is null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_take_log(json: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise. Nothing is taken that can't be handed over.
+        unsafe { put(json, std::ptr::null(), "json") }?;
+        let records = log::take().to_string();
+        // SAFETY: as above.
+        unsafe { put(json, keep_text(&records), "json") }
     })
 }
 

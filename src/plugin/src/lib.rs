@@ -5,5 +5,6 @@
 #[cfg(feature = "dali")]
 mod bridge;
 pub mod c_abi;
+mod log;
 mod registry;
 mod unwind;

@@ -7,15 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dali_zarr_engine::error::{Error, Result, panic_text};
 
+use crate::log;
+
 /// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    log::install();
     // What a panic leaves half done is only ever dropped or asked again, and each of those is fenced too.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref()))).map_err(named)
-}
-
-/// The error under the operator's name, where it doesn't say it already.
-fn named(error: Error) -> Error {
-    if error.message().starts_with("zarr_reader") { error } else { error.within("zarr_reader") }
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+        .map_err(|e| e.within("zarr_reader"))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {

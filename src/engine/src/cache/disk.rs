@@ -95,8 +95,8 @@ impl Disk {
             let write = move || write(&folder, limit, began, &works, &shared, &counters);
             std::thread::Builder::new().name("dali-zarr-cache".into()).spawn(write)
         };
-        let writer =
-            writer.map_err(|e| Error::runtime(format!("the system refuses to start a thread (cache): {e}")))?;
+        let writer = writer
+            .map_err(|e| Error::runtime(format!("the system refuses to start a thread (cache): {e}")).caused_by(e))?;
         Ok(Some(Self {
             folder,
             limit,

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::dataset::{ArrayInfo, Dataset, DimGrid, Part, Sharding};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::plan::{BatchPlan, ChunkId, Planner};
 use crate::store::{Extent, Latency, Store};
@@ -217,21 +217,15 @@ impl ChunkIndex {
         )
     }
 
-    /// The name of a chunk in messages.
-    pub fn name(&self, id: ChunkId) -> String {
-        let array = &self.dataset.arrays[id.array as usize];
-        let inner = if self.part(id).sharding.is_some() {
-            let coords: Vec<String> = self.planner.coords(id).iter().map(u64::to_string).collect();
-            format!(", inner chunk ({})", coords.join(", "))
-        } else {
-            String::new()
-        };
-        format!(
-            "store {}, array '{}', chunk {}{inner}",
-            self.store(id.array, id.part).location(),
-            array.name,
-            self.key(id)
-        )
+    /// Where a chunk is, for errors.
+    pub fn site(&self, id: ChunkId) -> Site {
+        let site = self.site_of(id.array, id.part, self.key(id));
+        Site { inner_chunk: self.part(id).sharding.as_ref().map(|_| self.planner.coords(id)), ..site }
+    }
+
+    /// Where a value of an array is, for errors.
+    pub fn site_of(&self, array: u16, part: u16, key: impl Into<String>) -> Site {
+        Site::store(self.store(array, part).location()).array(&*self.dataset.arrays[array as usize].name).chunk(key)
     }
 
     /// Checks that an array still exists, of which a chunk is missing. Otherwise the store may have been deleted.
@@ -254,12 +248,11 @@ impl ChunkIndex {
     /// The error for an array that was deleted.
     pub fn gone(&self, array: u16, part: u16) -> Error {
         Error::runtime(format!(
-            "store {}, array '{}': expected {} beside its chunks, but both are gone; the store was deleted or moved while it was \
+            "expected {} beside its chunks, but both are gone; the store was deleted or moved while it was \
              read, or it has consolidated metadata only, which don't tell missing chunks from a deleted array: write the array's own too",
-            self.store(array, part).location(),
-            self.dataset.arrays[array as usize].name,
             self.metadata_key(array, part),
         ))
+        .at(Site { chunk: None, ..self.site_of(array, part, "") })
     }
 
     /// The sharding of a part of an array, if it is sharded.

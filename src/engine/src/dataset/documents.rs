@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::json::{parse, shown};
 use crate::store::{Phase, Store, block_on, get_many};
 
@@ -25,10 +25,14 @@ pub(super) fn read_many(store: &dyn Store, keys: &[String]) -> Vec<Result<Option
 
 fn document(store: &dyn Store, key: &str, bytes: Option<Vec<u8>>) -> Result<Option<Value>> {
     let Some(bytes) = bytes else { return Ok(None) };
-    let place = || format!("store {}, {key}", store.location());
-    let value = parse(&bytes).map_err(|e| e.within(place()))?;
+    let value = parse(&bytes).map_err(|e| at(store, key, &e))?;
     if !value.is_object() {
-        return Err(Error::value(format!("{}: expected a JSON object, but found {}", place(), shown(&value))));
+        return Err(at(store, key, &Error::value(format!("expected a JSON object, but found {}", shown(&value)))));
     }
     Ok(Some(value))
+}
+
+/// The error of a document.
+pub(super) fn at(store: &dyn Store, key: &str, e: &Error) -> Error {
+    e.within(format!("store {}, {key}", store.location())).placed(Site::store(store.location()).key(key))
 }

@@ -53,7 +53,6 @@ pub(super) struct Node {
 impl<'a> Hierarchy<'a> {
     /// Reads the root of `store`. `None` if it has no Zarr metadata.
     pub fn open(store: &'a dyn Store) -> Result<Option<Self>> {
-        let place = |key: &str| format!("store {}, {key}", store.location());
         // Some stores refuse what isn't there: of the names that are tried, only those of one version are.
         let mut refused = None;
         let mut read = |key: &str| match documents::read(store, key) {
@@ -73,10 +72,8 @@ impl<'a> Hierarchy<'a> {
                 Some("group") => false,
                 _ => {
                     let found = shown(root.get("node_type").unwrap_or(&Value::Null));
-                    return Err(Error::value(format!(
-                        "{}: expected the node_type \"array\" or \"group\", but found {found}",
-                        place("zarr.json")
-                    )));
+                    let e = Error::value(format!("expected the node_type \"array\" or \"group\", but found {found}"));
+                    return Err(documents::at(store, "zarr.json", &e));
                 }
             };
             let inline = |c: &&Value| c.get("kind").is_none_or(|kind| kind == "inline");
@@ -121,11 +118,11 @@ impl<'a> Hierarchy<'a> {
                         return Ok(Some(Self { has_references, ..hierarchy }));
                     }
                     found => {
-                        damaged = Some(Error::value(format!(
-                            "{}: expected an object \"metadata\" with documents, but found {}; consolidate the metadata again",
-                            place(".zmetadata"),
+                        let e = Error::value(format!(
+                            "expected an object \"metadata\" with documents, but found {}; consolidate the metadata again",
                             found.as_ref().map_or("none".to_owned(), shown)
-                        )));
+                        ));
+                        damaged = Some(documents::at(store, ".zmetadata", &e));
                     }
                 }
             }
@@ -338,11 +335,10 @@ impl<'a> Hierarchy<'a> {
         match attributes {
             None | Some(Value::Null) => Ok(Map::new()),
             Some(Value::Object(attributes)) => Ok(attributes),
-            Some(found) => Err(Error::value(format!(
-                "store {}, {key}: expected the attributes to be an object, but found {}",
-                self.store.location(),
-                shown(&found)
-            ))),
+            Some(found) => {
+                let e = Error::value(format!("expected the attributes to be an object, but found {}", shown(&found)));
+                Err(documents::at(self.store, key, &e))
+            }
         }
     }
 }

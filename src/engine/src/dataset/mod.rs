@@ -22,7 +22,7 @@ pub use names::{DimNames, Unclear};
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result, panic_text};
+use crate::error::{Error, ErrorKind, Result, Site, panic_text};
 use crate::spec::Spec;
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
@@ -138,13 +138,13 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
         },
     };
     let none = || match &refused {
-        Some(e) => Error::value(e.message()),
+        Some(e) => e.clone().of_kind(ErrorKind::Value),
         None => Error::value(format!(
-            "store {}: expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
+            "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            store.location(),
             spec.source.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
-        )),
+        ))
+        .at(Site::store(store.location())),
     };
     let repository = match store.snapshot() {
         None if refused.is_none() => metadata_error(store::repository(store))?,
@@ -192,8 +192,8 @@ fn describe_in(
 pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
     let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
-    let described = metadata_error(array::describe(node, 0, true))
-        .map_err(|e| e.within(format!("store {}, array '{name}'", store.location())))?;
+    let described =
+        metadata_error(array::describe(node, 0, true)).map_err(|e| e.at(Site::store(store.location()).array(name)))?;
     Ok(Some(ArrayInfo::new(name.to_owned(), described)))
 }
 
@@ -231,33 +231,23 @@ impl ArrayInfo {
 
 /// Problems with metadata are found when the reader is built.
 fn metadata_error<T>(result: Result<T>) -> Result<T> {
-    result.map_err(|e| if e.kind() == ErrorKind::Runtime { Error::value(e.message()) } else { e })
+    result.map_err(|e| if e.kind() == ErrorKind::Runtime { e.of_kind(ErrorKind::Value) } else { e })
 }
 
 fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
-        let missing = || {
-            let (place, besides) = (store.location(), besides(hierarchy));
-            format!("store {place}: expected an array '{name}', but found none of that name{besides}")
-        };
         // The list only serves the message.
-        let names = hierarchy.names().ok().flatten().ok_or_else(|| Error::value(missing()))?;
-        return Err(Error::value(match names.as_slice() {
-            [only] if only.is_empty() => format!(
-                "store {}: expected an array '{name}' in it, but the store is an array itself; leave arrays out",
-                store.location()
-            ),
-            _ => format!(
-                "store {}: expected an array '{name}', but found {}{}",
-                store.location(),
-                listed(&names),
-                besides(hierarchy)
-            ),
-        }));
+        let names = hierarchy.names().ok().flatten();
+        let found = match names.as_deref() {
+            Some([only]) if only.is_empty() => " in it, but the store is an array itself; leave arrays out".to_owned(),
+            None => format!(", but found none of that name{}", besides(hierarchy)),
+            Some(names) => format!(", but found {}{}", listed(names), besides(hierarchy)),
+        };
+        return Err(Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location())));
     };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
     metadata_error(array::describe(node, index, mask_and_scale))
-        .map_err(|e| e.within(format!("store {}, array '{shown_name}'", store.location())))
+        .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
 }
 
 fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
@@ -267,22 +257,21 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
     };
     let mut names = names.map_err(|why| {
         Error::value(format!(
-            "store {}: expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; \
-             give arrays{}",
-            store.location(),
+            "expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; give arrays{}",
             besides(hierarchy)
         ))
+        .at(Site::store(store.location()))
     })?;
     match (names.pop(), names.is_empty()) {
         (Some(only), true) => Ok(only),
         (last, _) => {
             names.extend(last);
             Err(Error::value(format!(
-                "store {}: expected arrays to be named, since it doesn't hold exactly one, but found {}{}",
-                store.location(),
+                "expected arrays to be named, since it doesn't hold exactly one, but found {}{}",
                 listed(&names),
                 besides(hierarchy)
-            )))
+            ))
+            .at(Site::store(store.location())))
         }
     }
 }

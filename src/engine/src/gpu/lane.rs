@@ -128,7 +128,7 @@ impl Lane {
             .map(|(c, outcome)| Outcome {
                 handle: c.handle,
                 result: match (outcome, &result) {
-                    (Err(e), _) => Err(e.within(self.shared.chunk_index.name(c.id))),
+                    (Err(e), _) => Err(e.at(self.shared.chunk_index.site(c.id))),
                     (Ok(_), Err(e)) => Err(e.clone()),
                     (Ok(layout), Ok(())) => Ok(layout),
                 },

@@ -134,14 +134,8 @@ pub(super) fn fits(shared: &Shared, read: &Read, size: u64) -> Result<usize> {
             let number = shared.chunk_index.store_number(read.array, read.part);
             cache.forget(&cache.name(number, read.name(), read.byte_range(), read.len));
         }
-        e.within(place(shared, read.array, read.part, &read.key))
+        e.at(shared.chunk_index.site_of(read.array, read.part, &*read.key))
     })
-}
-
-/// The name of a value in messages.
-pub(super) fn place(shared: &Shared, array: u16, part: u16, key: &str) -> String {
-    let name = &shared.chunk_index.dataset.arrays[array as usize].name;
-    format!("store {}, array '{name}', chunk {key}", shared.chunk_index.store(array, part).location())
 }
 
 fn vanished(object: &str) -> Error {
@@ -178,7 +172,7 @@ impl Source<'_> {
     }
 
     fn within(&self, e: &Error) -> Error {
-        e.within(place(self.shared, self.array, self.part, self.key))
+        e.at(self.shared.chunk_index.site_of(self.array, self.part, self.key))
     }
 
     /// The result for a key that doesn't exist.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::fetch::{fetch, fits, index, look, place};
+use super::fetch::{fetch, fits, index, look};
 use crate::chunk_index::ShardId;
 use crate::error::{Error, Result};
 use crate::memory::{Lease, Span};
@@ -219,7 +219,7 @@ fn fetch_by_gds(
     storage: &dyn Storage,
 ) -> Result<Option<usize>> {
     let start = Instant::now();
-    let within = |e: Error| e.within(place(shared, read.array, read.part, &read.key));
+    let within = |e: Error| e.at(shared.chunk_index.site_of(read.array, read.part, &*read.key));
     let store = shared.chunk_index.store(read.array, read.part);
     let Some(value) = store.in_file(&read.key, read.version.as_ref()).map_err(within)? else {
         block_on(&**store, shared.chunk_index.confirm_missing(read.array, read.part))?;

@@ -28,7 +28,7 @@ pub(crate) fn spawn(
                 let _ = events.send(Event::Died(Error::runtime(format!("internal error in thread {label}: {what}"))));
             }
         })
-        .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")))
+        .map_err(|e| Error::runtime(format!("the system refuses to start a thread ({name}): {e}")).caused_by(e))
 }
 
 /// How much lower the priority of threads is that work beside a model: `nice` of sched(7).

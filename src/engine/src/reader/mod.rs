@@ -25,7 +25,7 @@ pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
 use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::gpu;
 use crate::gpu::driver;
 use crate::io::FetchPool;
@@ -63,7 +63,6 @@ pub struct ReaderMeta {
 pub struct Reader {
     outputs: Vec<OutputInfo>,
     meta: ReaderMeta,
-    notes: Vec<String>,
     /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
     buffers: usize,
     finished: Receiver<Finished>,
@@ -164,8 +163,17 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
-        let notes = notes.into_iter().map(|n| n.text).collect();
-        Ok(Self { outputs, meta, notes, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
+        for note in notes {
+            tracing::warn!("{}", note.text);
+        }
+        tracing::debug!(
+            "{}: opened; an epoch has {} samples in batches of {}, and {} batches are in preparation",
+            Site::store(spec.source.paths.join(", ")),
+            meta.epoch_size,
+            spec.batch_size,
+            budget.window
+        );
+        Ok(Self { outputs, meta, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
     }
 
     /// What each batch holds, in order.
@@ -176,11 +184,6 @@ impl Reader {
     /// For DALI's iterators.
     pub fn meta(&self) -> ReaderMeta {
         self.meta
-    }
-
-    /// Messages for the user, to be shown once: for example arrays that the GPU can't decode.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// The counters, which go on counting as long as the reader runs.

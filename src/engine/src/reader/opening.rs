@@ -8,7 +8,7 @@ use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, Geometry};
 use crate::memory::shown;
 use crate::order::Order;
@@ -223,7 +223,7 @@ fn routes(spec: &Spec, dataset: &Dataset, notes: &mut Vec<Note>) -> Result<Vec<V
                 Some(packed) => match gpu::available(packed, part.largest_bytes) {
                     Ok(()) => Route::Gpu,
                     Err(e) if spec.resources.decode_device == DecodeDevice::Gpu => {
-                        let e = e.within(format!("store {store}, array '{}'", array.name));
+                        let e = e.at(Site::store(store).array(&*array.name));
                         return Err(e);
                     }
                     Err(e) => {

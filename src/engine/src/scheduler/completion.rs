@@ -42,9 +42,10 @@ impl Scheduler {
                     let state = match &other {
                         Err(e) => ChunkState::Failed(e.clone()),
                         // The shard was deleted after its index was read. Its chunks are not fill values.
-                        _ if matches!(chunk.place.location, Location::Shard(..)) => ChunkState::Failed(Error::runtime(
-                            format!("{}: the shard vanished while it was read", self.shared.chunk_index.name(chunk.id)),
-                        )),
+                        _ if matches!(chunk.place.location, Location::Shard(..)) => {
+                            let gone = Error::runtime("the shard vanished while it was read");
+                            ChunkState::Failed(gone.at(self.shared.chunk_index.site(chunk.id)))
+                        }
                         _ => ChunkState::Missing,
                     };
                     self.resolve(handle, state);

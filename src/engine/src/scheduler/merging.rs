@@ -291,10 +291,10 @@ impl Scheduler {
         let (id, Place { decoded, route, .. }) = (self.chunks[handle].id, self.chunks[handle].place);
         match route {
             Route::Raw if len == decoded as u64 => Ok(()),
-            Route::Raw => Err(Error::runtime(format!(
-                "{}: expected {decoded} bytes, but found {len} in {source}; it is damaged",
-                chunk_index.name(id)
-            ))),
+            Route::Raw => {
+                Err(Error::runtime(format!("expected {decoded} bytes, but found {len} in {source}; it is damaged"))
+                    .at(chunk_index.site(id)))
+            }
             _ if len <= chunk_index.part(id).format.usual_encoded_bytes(decoded) as u64 => Ok(()),
             _ => self.holds(handle, len),
         }

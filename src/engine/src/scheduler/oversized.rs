@@ -18,9 +18,9 @@ impl Scheduler {
             None => self.holds(handle, bytes as u64),
             // The value changes while it is read. Another try could find it longer still, without end.
             Some(before) => Err(Error::runtime(format!(
-                "{}: expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read",
-                self.shared.chunk_index.name(self.chunks[handle].id)
-            ))),
+                "expected {before} bytes, as it had before, but found {bytes}; it was replaced while it was read"
+            ))
+            .at(self.shared.chunk_index.site(self.chunks[handle].id))),
         };
         match allowed {
             Ok(()) => self.requeue(handle),
@@ -36,7 +36,7 @@ impl Scheduler {
         let chunk_index = &self.shared.chunk_index;
         let (id, decoded) = (self.chunks[handle].id, self.chunks[handle].place.decoded);
         let most = chunk_index.part(id).format.max_encoded_bytes(decoded);
-        let wrong = |e: String| Err(Error::runtime(e).within(chunk_index.name(id)));
+        let wrong = |e: String| Err(Error::runtime(e).at(chunk_index.site(id)));
         let encoded = match usize::try_from(encoded) {
             Ok(encoded) if encoded <= most => encoded,
             _ => {

@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 /// Which bytes of a value a read copies to its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +276,8 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As [`Self::read`], and if there are no files.
     fn in_file(&self, key: &str, _version: Option<&Arc<str>>) -> Result<Option<InFile>> {
-        Err(Error::runtime(format!("store {}: key {key:?} isn't in a file of this machine", self.location())))
+        let message = format!("store {}: key {key:?} isn't in a file of this machine", self.location());
+        Err(Error::runtime(message).placed(Site::store(self.location()).key(key)))
     }
 
     /// The name of the snapshot that is read, if the store has snapshots.
@@ -290,7 +291,8 @@ const METADATA_DOCUMENTS: [&str; 5] = ["zarr.json", ".zarray", ".zgroup", ".zatt
 
 /// The error for a value that is longer than what is sensible to read.
 fn too_long(location: &str, key: &str, max: u64, size: u64) -> Error {
-    Error::runtime(format!("store {location}: key {key:?}: expected at most {max} bytes, but found {size}"))
+    let e = Error::runtime(format!("expected at most {max} bytes, but found {size}"));
+    e.at(Site::store(location).key(key))
 }
 
 /// How the version of an object that may be anything up to a date begins: some references give a date, and no tag.

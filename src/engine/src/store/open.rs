@@ -8,7 +8,7 @@ use super::reference::{has_extension, is_document, strip_scheme};
 use super::virtual_chunks::VirtualChunks;
 use super::zip::{split_path, split_url};
 use super::{LocalStore, References, RemoteStore, Repository, Runtime, Store, Zip, block_on, local, object};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 /// Whether `location` is the URL of a remote store.
 pub fn is_remote(location: &str) -> bool {
@@ -125,9 +125,10 @@ impl Opener<'_> {
         let version = icechunk.version(i);
         let no_repository = |version: &Version| {
             Error::value(format!(
-                "store {location}: expected an Icechunk repository, since storage_options choose its {version}, but found none with it; \
+                "expected an Icechunk repository, since storage_options choose its {version}, but found none with it; \
                  check the path and the name"
             ))
+            .at(Site::store(location))
         };
         if let Some(references) = self.references(&icechunk.virtual_chunks, location)? {
             return version.map_or_else(|| Ok(Arc::new(references) as _), |version| Err(no_repository(&version)));
@@ -158,10 +159,11 @@ impl Opener<'_> {
         let named = strip_scheme(location);
         let inner = named.unwrap_or(location);
         if inner.is_empty() && named.is_some() {
-            return Err(Error::value(format!(
-                "store {location}: expected a path or URL behind reference://, such as reference:///data/refs.json, but found nothing; \
-                 what fsspec calls \"fo\" goes there"
-            )));
+            return Err(Error::value(
+                "expected a path or URL behind reference://, such as reference:///data/refs.json, but found nothing; \
+                 what fsspec calls \"fo\" goes there",
+            )
+            .at(Site::store(location)));
         }
         let root = if is_remote(inner) { None } else { Some(local::root(inner)?) };
         let is_file = match &root {
@@ -177,10 +179,11 @@ impl Opener<'_> {
             let base = self.store(inner)?;
             let references = block_on(&*base, References::open_directory(&base, location, places))?;
             return match named {
-                Some(_) if references.is_none() => Err(Error::value(format!(
-                    "store {location}: expected references, a JSON document or a directory with .zmetadata and Parquet files, but found \
-                     neither; check the path"
-                ))),
+                Some(_) if references.is_none() => Err(Error::value(
+                    "expected references, a JSON document or a directory with .zmetadata and Parquet files, but found \
+                     neither; check the path",
+                )
+                .at(Site::store(location))),
                 _ => Ok(references),
             };
         }
@@ -189,7 +192,7 @@ impl Opener<'_> {
             Some(root) => {
                 let (folder, name) = (root.parent().unwrap_or(Path::new("")), root.file_name().unwrap_or_default());
                 let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-                let wrong = || Error::value(format!("store {location}: expected a path in UTF-8"));
+                let wrong = || Error::value("expected a path in UTF-8").at(Site::store(location));
                 let (folder, name) = folder.to_str().zip(name.to_str()).ok_or_else(wrong)?;
                 (Arc::new(LocalStore::open(folder, ReadFiles::default())?), name.to_owned())
             }

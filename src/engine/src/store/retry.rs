@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 /// The longest pause. Pauses double from failure to failure up to this.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -51,32 +51,44 @@ impl Policy {
 }
 
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// The store says that there is no such key.
     Missing,
     /// The value isn't the one that was read before.
     Replaced,
     /// The next request would fail too.
-    Permanent(String),
+    Permanent(Error),
     /// Access is denied, and will be for the next request. Some stores also answer so for a key that doesn't exist.
-    Refused(String),
+    Refused(Error),
     /// The next request may succeed, but not before the time that the server asks for.
-    Transient(String, Option<Duration>),
+    Transient(Error, Option<Duration>),
     /// The request wasn't sent.
-    Unsent(String),
+    Unsent(Error),
 }
 
 impl Fault {
+    /// The next request would fail too.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self::Permanent(Error::runtime(message))
+    }
+
+    /// The next request may succeed.
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self::Transient(Error::runtime(message), None)
+    }
+
     /// A request that took longer than `limit`.
     pub fn late(limit: Duration) -> Self {
-        Self::Transient(format!("no answer, or no end of it, within {limit:?}"), None)
+        Self::transient(format!("no answer, or no end of it, within {limit:?}"))
     }
 }
 
 /// The tries of one read.
 pub(super) struct Retries<'a> {
     policy: &'a Policy,
+    /// The store and the key, for the log.
+    of: (&'a str, &'a str),
     began: Instant,
     tries: u32,
     /// Failures in a row that brought no new byte.
@@ -87,8 +99,8 @@ pub(super) struct Retries<'a> {
 }
 
 impl<'a> Retries<'a> {
-    pub fn new(policy: &'a Policy) -> Self {
-        Self { policy, began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
+    pub fn new(policy: &'a Policy, location: &'a str, key: &'a str) -> Self {
+        Self { policy, of: (location, key), began: Instant::now(), tries: 0, failures: 0, unsent: 0, best: 0 }
     }
 
     /// How long to wait before the next try, when `have` bytes have arrived.
@@ -99,15 +111,15 @@ impl<'a> Retries<'a> {
         self.tries += 1;
         self.failures = if have > self.best { 1 } else { self.failures + 1 };
         self.best = self.best.max(have);
+        let tries = Site { tries: Some(self.tries), ..Site::default() };
         let (last, wait) = match fault {
-            Fault::Permanent(text) => return Err(Error::runtime(text)),
-            Fault::Refused(text) => return Err(Error::refused(text)),
-            Fault::Missing => return Err(Error::runtime("it vanished while it was read")),
-            Fault::Replaced => ("the value was replaced while it was read".to_owned(), None),
-            Fault::Transient(text, wait) => (text, wait),
-            Fault::Unsent(text) => {
+            Fault::Permanent(e) | Fault::Refused(e) => return Err(e.placed(tries)),
+            Fault::Missing => return Err(Error::runtime("it vanished while it was read").placed(tries)),
+            Fault::Replaced => (Error::runtime("the value was replaced while it was read"), None),
+            Fault::Transient(e, wait) => (e, wait),
+            Fault::Unsent(e) => {
                 self.unsent += 1;
-                (text, None)
+                (e, None)
             }
         };
         let doubled = self.policy.pause.saturating_mul(1 << (self.failures - 1).min(20)).min(MAX_PAUSE);
@@ -116,13 +128,15 @@ impl<'a> Retries<'a> {
         let allowed = self.policy.total + Duration::from_secs(self.best / MIN_BYTES_PER_SECOND);
         let elapsed = self.began.elapsed();
         if self.failures >= self.policy.tries || self.unsent >= MAX_UNSENT || elapsed + pause > allowed {
-            return Err(Error::runtime(format!(
-                "{} {} failed within {:.1} s; the last answer: {last}",
-                self.tries,
-                if self.tries == 1 { "try" } else { "tries" },
-                elapsed.as_secs_f64()
-            )));
+            let number = if self.tries == 1 { "try" } else { "tries" };
+            let failed = format!("{} {number} failed within {:.1} s", self.tries, elapsed.as_secs_f64());
+            return Err(last.within(format!("{failed}; the last answer")).placed(tries));
         }
+        let (location, key) = self.of;
+        tracing::debug!(
+            "store {location}: key {key:?}: try {} failed: {last}; the next follows in {pause:.1?}",
+            self.tries
+        );
         Ok(pause)
     }
 }
@@ -137,13 +151,13 @@ mod tests {
     use super::*;
 
     fn transient() -> Fault {
-        Fault::Transient("503".into(), None)
+        Fault::transient("503")
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_are_counted_anew_after_progress() {
         let policy = Policy { tries: 3, ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         assert!(retries.another(transient(), 0).is_ok() && retries.another(transient(), 0).is_ok());
         assert!(retries.another(transient(), 10).is_ok(), "ten bytes more");
         assert!(retries.another(transient(), 5).is_ok());
@@ -154,20 +168,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_servers_may_ask_for_more() {
         let policy = Policy { tries: 100, total: Duration::from_secs(1000), ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         let pauses: Vec<_> = (0..10).map(|_| retries.another(transient(), 0).unwrap().as_millis()).collect();
         for (i, pause) in pauses.iter().enumerate() {
             let most = (100 << i).min(10_000);
             assert!((most / 2..=most).contains(pause), "{pauses:?}");
         }
-        let asked = retries.another(Fault::Transient("429".into(), Some(Duration::from_secs(20))), 0).unwrap();
+        let asked = retries.another(Fault::Transient(Error::runtime("429"), Some(Duration::from_secs(20))), 0).unwrap();
         assert_eq!(asked.as_secs(), 20);
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_is_up_unless_bytes_came() {
         let policy = Policy { total: Duration::from_secs(10), ..Policy::default() };
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, "s3://b", "k");
         tokio::time::advance(Duration::from_secs(11)).await;
         assert!(retries.another(transient(), 64 << 14).is_ok(), "1 MiB allows for 16 seconds more");
         tokio::time::advance(Duration::from_secs(16)).await;

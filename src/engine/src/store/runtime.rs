@@ -44,7 +44,9 @@ impl Runtime {
             .thread_name("dali-zarr-io")
             .enable_all()
             .build()
-            .map_err(|e| Error::runtime(format!("the system refuses to start the threads for requests: {e}")))?;
+            .map_err(|e| {
+                Error::runtime(format!("the system refuses to start the threads for requests: {e}")).caused_by(e)
+            })?;
         Ok(Arc::new(Self { runtime: Some(runtime), counters: Arc::default() }))
     }
 

@@ -24,7 +24,7 @@ pub use kernels::{Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use stream::{Event, Stream};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use cudarc::driver::{result::DriverError, sys::CUresult};
 
 /// Turns a driver call's code into a [`Result`] whose message names the call.
@@ -50,7 +50,8 @@ fn driver_error(call: &str, error: DriverError) -> Error {
         _ => "",
     };
     let message = format!("{call} failed: {}: {}{advice}", text(error.error_name()), text(error.error_string()));
-    if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY { Error::memory(message) } else { Error::runtime(message) }
+    let kind = if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY { ErrorKind::Memory } else { ErrorKind::Runtime };
+    Error::new(kind, message).caused_by(error)
 }
 #[cfg(test)]
 pub(crate) mod test_gpu;

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, place};
 use super::{ByteRange, Extent, Found, Latency, Phase, Runtime, Store, too_long};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result, Site};
 use file::{Id, MAX_FILE};
 use manifest::{Chunk, Manifest};
 use snapshot::Snapshot;
@@ -98,7 +98,10 @@ impl Repository {
         version: &Version,
         virtual_chunks: Arc<VirtualChunks>,
     ) -> Result<Option<Self>> {
-        let within = |e: Error| Error::value(format!("store {}, as an Icechunk repository: {e}", base.location()));
+        let within = |e: Error| {
+            let e = e.of_kind(ErrorKind::Value).within(format!("store {}, as an Icechunk repository", base.location()));
+            e.placed(Site::store(base.location()))
+        };
         let Some(id) = refs::resolve(&**base, version).await.map_err(within)? else { return Ok(None) };
         let key = format!("snapshots/{}", file::name(&id));
         let missing = || match version {
@@ -203,7 +206,7 @@ impl Repository {
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        e.within(format!("store {}: key {key:?}", self.location))
+        e.at(Site::store(&*self.location).key(key))
     }
 }
 

@@ -6,7 +6,7 @@ use super::Version;
 use super::file::{self, Id, Kind, MAX_FILE};
 use super::flat::{Table, Tables};
 use super::snapshot::damaged;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Phase, Store};
 
 /// The snapshot of `version` in the repository at `base`; `None` if there is no repository.
@@ -14,7 +14,7 @@ use crate::store::{Phase, Store};
 /// # Errors
 /// If there is one that can't be read or has no such version.
 pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Option<Id>> {
-    let wrong = |e: Error| Error::value(e.message());
+    let wrong = |e: Error| e.of_kind(ErrorKind::Value);
     let by_name = match version {
         Version::Snapshot(name) => Some(file::id(name).ok_or_else(|| {
             Error::value(format!("expected the name of a snapshot (20 digits and letters), but found {name:?}"))
@@ -22,7 +22,7 @@ pub(super) async fn resolve(base: &dyn Store, version: &Version) -> Result<Optio
         _ => None,
     };
     match base.get("repo", MAX_FILE, Phase::Building).await.map_err(wrong)? {
-        Some(repo) => of_repo(&repo, version, by_name).map(Some).map_err(|e| Error::value(format!("repo: {e}"))),
+        Some(repo) => of_repo(&repo, version, by_name).map(Some).map_err(|e| wrong(e).within("repo")),
         None => match by_name {
             // Whether it exists is known when its own file is read.
             Some(id) => Ok(Some(id)),

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use super::links::Dangling;
 use super::{ByteRange, Found, InFile, Latency, Phase, ReadFiles, Store, not_after_date, too_long};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 pub(crate) use direct::BYTES_PER_THREAD as O_DIRECT_BYTES_PER_THREAD;
 
@@ -75,17 +75,26 @@ impl LocalStore {
         self.root.join(key)
     }
 
-    fn failed(&self, key: &str, e: &io::Error) -> Error {
-        Error::runtime(format!("store {}: key {key:?} can't be read: {e}", self.location))
+    fn failed(&self, key: &str, e: io::Error) -> Error {
+        self.unreadable(key, &e.to_string()).caused_by(e)
+    }
+
+    fn unreadable(&self, key: &str, why: &str) -> Error {
+        let place = Site::store(&*self.location).key(key);
+        Error::runtime(format!("{place} can't be read: {why}")).placed(place)
+    }
+
+    fn at(&self, key: &str, e: &Error) -> Error {
+        e.at(Site::store(&*self.location).key(key))
     }
 
     /// The file of `key`, open, and its metadata; `None` if there is none.
     fn open_key(&self, key: &str, flags: i32) -> Result<Option<(File, Metadata)>> {
         let file = match self.open_with(key, flags) {
             Ok(file) => file,
-            Err(e) => return self.not_found(key, &e).map(|()| None),
+            Err(e) => return self.not_found(key, e).map(|()| None),
         };
-        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
+        let meta = file.metadata().map_err(|e| self.failed(key, e))?;
         self.check_kind(key, &meta)?;
         Ok(Some((file, meta)))
     }
@@ -94,7 +103,7 @@ impl LocalStore {
     fn metadata(&self, key: &str) -> Result<Option<Metadata>> {
         match fs::metadata(self.path(key)) {
             Ok(meta) => Ok(Some(meta)),
-            Err(e) => self.not_found(key, &e).map(|()| None),
+            Err(e) => self.not_found(key, e).map(|()| None),
         }
     }
 
@@ -102,14 +111,12 @@ impl LocalStore {
     ///
     /// # Errors
     /// If it doesn't, or a symbolic link says that there is one.
-    fn not_found(&self, key: &str, e: &io::Error) -> Result<()> {
-        if !is_missing(e) {
+    fn not_found(&self, key: &str, e: io::Error) -> Result<()> {
+        if !is_missing(&e) {
             return Err(self.failed(key, e));
         }
         match Dangling::find(&self.path(key)) {
-            Some(dangling) => {
-                Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but {dangling}", self.location)))
-            }
+            Some(dangling) => Err(self.at(key, &Error::runtime(format!("expected a file, but {dangling}")))),
             None => Ok(()),
         }
     }
@@ -121,7 +128,7 @@ impl LocalStore {
             return Ok(());
         }
         let found = if meta.is_dir() { "a directory" } else { "a special file" };
-        Err(Error::runtime(format!("store {}: key {key:?}: expected a file, but found {found}", self.location)))
+        Err(self.at(key, &Error::runtime(format!("expected a file, but found {found}"))))
     }
 
     /// # Errors
@@ -134,22 +141,21 @@ impl LocalStore {
             Some(foreign) if foreign.describes(meta) => return Ok(()),
             Some(_) => "it was changed since its reference was written; write the references to virtual chunks again",
         };
-        Err(Error::runtime(format!("store {}: key {key:?} can't be read: {what}", self.location)))
+        Err(self.unreadable(key, what))
     }
 
     /// Fills `to` from an open file and its size.
     fn fill(&self, key: &str, (file, size): (&File, u64), offset: u64, to: &mut [u8], unbuffered: bool) -> Result<()> {
-        let place = || format!("store {}: key {key:?}", self.location);
         let read = if unbuffered { direct::read_exact_at(file, to, offset) } else { file.read_exact_at(to, offset) };
-        read.map_err(|e| match e.kind() {
+        let len = to.len();
+        let failed = |e: io::Error| match e.kind() {
             ErrorKind::UnexpectedEof => Error::runtime(format!(
-                "{}: expected {} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
+                "expected {len} bytes at offset {offset}, but the file ends before (it had {size} bytes when it was \
                  opened); it is truncated or being rewritten",
-                place(),
-                to.len(),
             )),
-            _ => Error::runtime(format!("{}: {} bytes at offset {offset} can't be read: {e}", place(), to.len())),
-        })
+            _ => Error::runtime(format!("{len} bytes at offset {offset} can't be read: {e}")).caused_by(e),
+        };
+        read.map_err(|e| failed(e).at(Site::store(&*self.location).key(key)).placed(Site::default().range(offset, len)))
     }
 }
 
@@ -206,7 +212,8 @@ impl ForeignVersion<'_> {
 }
 
 fn wrong(location: &str, found: &str) -> Error {
-    Error::value(format!("store {location}: expected a directory, a zip archive or references in JSON, but {found}"))
+    let e = Error::value(format!("expected a directory, a zip archive or references in JSON, but {found}"));
+    e.at(Site::store(location))
 }
 
 /// The path of `location`, which is one or a `file://` URL.
@@ -279,8 +286,8 @@ impl Store for LocalStore {
             (None, ByteRange::Whole) if !self.how.versions => None,
             _ => Some(Version::of(&meta).as_str().into()),
         };
-        let within = |e: Error| e.within(format!("store {}: key {key:?}", self.location));
-        let (offset, len) = range.resolve(size, to.len()).map_err(within)?.unwrap_or((0, 0));
+        let resolved = range.resolve(size, to.len()).map_err(|e| self.at(key, &e));
+        let (offset, len) = resolved?.unwrap_or((0, 0));
         self.fill(key, (&file, size), offset, &mut to[..len], self.how.unbuffered)?;
         Ok(Some(Found { size, version }))
     }
@@ -317,9 +324,9 @@ impl Store for LocalStore {
         // Some file systems don't have O_DIRECT.
         let file = match open(libc::O_DIRECT).or_else(|_| open(0)) {
             Ok(file) => file,
-            Err(e) => return self.not_found(key, &e).map(|()| None),
+            Err(e) => return self.not_found(key, e).map(|()| None),
         };
-        let meta = file.metadata().map_err(|e| self.failed(key, &e))?;
+        let meta = file.metadata().map_err(|e| self.failed(key, e))?;
         self.check_kind(key, &meta)?;
         self.check_version(key, &meta, version)?;
         Ok(Some(InFile { file, start: 0, size: meta.len() }))
@@ -340,7 +347,7 @@ impl Store for LocalStore {
             names.sort();
             Ok(names)
         };
-        list().map(Some).map_err(|e| self.failed(prefix, &e))
+        list().map(Some).map_err(|e| self.failed(prefix, e))
     }
 }
 

@@ -1,52 +1,81 @@
 //! What the failure of a request means.
 
+use std::fmt;
+
 use super::client::Answer;
+use crate::error::Error;
 use crate::store::retry::Fault;
 
+/// Advice for requests of which no answer is known.
+const NO_CREDENTIALS: &str = " (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
+                              skip_signature)";
+
 /// The fault behind an error, given the server's answer if there was one.
-pub(super) fn classify(error: &object_store::Error, answer: &Answer) -> Fault {
+pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     use object_store::Error as E;
+    let said = text(&error);
+    let is_unsupported = matches!(error, E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. });
+    let with = |advice| failed(error, advice);
     match *answer {
         Answer::Status(404, _) => Fault::Missing,
         Answer::Status(412, _) => Fault::Replaced,
-        Answer::Status(501 | 505, _) => Fault::Permanent(text(error)),
-        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(text(error), wait),
+        Answer::Status(501 | 505, _) => Fault::Permanent(with("")),
+        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(with(""), wait),
         // S3 answers so if it didn't get the whole request in time.
-        Answer::Status(400, wait) if text(error).contains("RequestTimeout") => Fault::Transient(text(error), wait),
-        Answer::Status(401 | 403, _) => Fault::Refused(format!(
-            "{} (credentials come from the environment, a profile or a role; some stores say this also of keys that \
-             are missing, if listing isn't allowed)",
-            text(error)
-        )),
-        Answer::Status(300..=399, _) => {
-            Fault::Permanent(format!("{} (is the region, or the endpoint, the bucket's?)", text(error)))
+        Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(with(""), wait),
+        Answer::Status(401 | 403, _) => Fault::Refused(
+            with(
+                " (credentials come from the environment, a profile or a role; some stores say this also of keys that \
+                 are missing, if listing isn't allowed)",
+            )
+            .as_refusal(),
+        ),
+        Answer::Status(300..=399, _) => Fault::Permanent(with(" (is the region, or the endpoint, the bucket's?)")),
+        Answer::Status(..) => Fault::Permanent(with("")),
+        Answer::Failed => Fault::Transient(with(""), None),
+        Answer::None if is_unsupported => Fault::Permanent(with("")),
+        Answer::None if said.contains("URL scheme is not allowed") => {
+            Fault::Permanent(with(" (an endpoint with http:// needs the option allow_http)"))
         }
-        Answer::Status(..) => Fault::Permanent(text(error)),
-        Answer::Failed => Fault::Transient(text(error), None),
-        Answer::None => match error {
-            E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. } => Fault::Permanent(text(error)),
-            _ if text(error).contains("URL scheme is not allowed") => {
-                Fault::Permanent(format!("{} (an endpoint with http:// needs the option allow_http)", text(error)))
-            }
-            _ => unsent(error),
-        },
+        Answer::None => Fault::Unsent(with(NO_CREDENTIALS)),
     }
 }
 
 /// The fault of a failed listing. Listings carry no [`Answer`]: only the text of the error tells the status.
-pub(super) fn classify_listing(error: &object_store::Error) -> Fault {
-    let text = text(error);
-    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| text.contains(status));
-    if refused { Fault::Refused(text) } else { unsent(error) }
+pub(super) fn classify_listing(error: object_store::Error) -> Fault {
+    let said = text(&error);
+    let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status));
+    if refused { Fault::Refused(failed(error, "").as_refusal()) } else { Fault::Unsent(failed(error, NO_CREDENTIALS)) }
 }
 
-/// The fault of a request of which only this error is known.
-fn unsent(error: &object_store::Error) -> Fault {
-    Fault::Unsent(format!(
-        "{} (if no credentials were found in the environment, a profile or a role: a public bucket needs the option \
-         skip_signature)",
-        text(error)
-    ))
+/// The error of a request, with `advice` at the end.
+pub(super) fn failed(error: object_store::Error, advice: &str) -> Error {
+    let said = text(&error);
+    Error::runtime(format!("{said}{advice}")).caused_by(RequestError { said, error })
+}
+
+/// What object_store says, without the secrets that answers repeat. They are still in its own error, which is the source.
+pub(super) struct RequestError {
+    said: String,
+    error: object_store::Error,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl fmt::Debug for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for RequestError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
 }
 
 /// An error with its causes, short enough for a message.
@@ -102,9 +131,8 @@ mod tests {
     #[test]
     fn answers() {
         let error = || object_store::Error::Generic { store: "test", source: "words".into() };
-        let status = |code| classify(&error(), &Answer::Status(code, None));
-        assert_eq!(status(404), Fault::Missing);
-        assert_eq!(status(412), Fault::Replaced);
+        let status = |code| classify(error(), &Answer::Status(code, None));
+        assert!(matches!(status(404), Fault::Missing) && matches!(status(412), Fault::Replaced));
         for code in [408, 429, 500, 502, 503, 504] {
             assert!(matches!(status(code), Fault::Transient(..)), "{code}");
         }
@@ -112,7 +140,7 @@ mod tests {
             assert!(matches!(status(code), Fault::Permanent(_)), "{code}");
         }
         assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
-        assert!(matches!(classify(&error(), &Answer::Failed), Fault::Transient(..)));
-        assert!(matches!(classify(&error(), &Answer::None), Fault::Unsent(_)));
+        assert!(matches!(classify(error(), &Answer::Failed), Fault::Transient(..)));
+        assert!(matches!(classify(error(), &Answer::None), Fault::Unsent(_)));
     }
 }

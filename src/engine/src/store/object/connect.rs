@@ -13,7 +13,7 @@ use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
 use super::{profile, validate};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 
 /// An open object store, and what its kind can do.
 pub(super) struct Connected {
@@ -40,7 +40,7 @@ pub(super) fn connect(
     options: &[(String, String)],
     connector: impl HttpConnector,
 ) -> Result<Connected> {
-    let wrong = |found: &dyn Display| Error::value(format!("store {}: {found}", shown(location)));
+    let wrong = |found: &dyn Display| Error::value(found.to_string()).at(Site::store(shown(location)));
     let url = Url::parse(location).map_err(|e| wrong(&format!("expected a URL, but found {e}")))?;
     if !url.username().is_empty() && !is_azure(url.scheme()) || url.password().is_some() {
         return Err(wrong(&"expected a URL without user and password; set credentials in the environment"));

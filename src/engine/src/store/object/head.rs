@@ -77,7 +77,7 @@ impl HeadProbe {
                 Err(_) if method == Method::Byte && matches!(answer, Answer::Status(416, _)) => {
                     Ok(Found { size: 0, version: None })
                 }
-                Err(e) => Err(classify(&e, &answer)),
+                Err(e) => Err(classify(e, &answer)),
             };
             // If the next method fails too, the server may refuse this value only: nothing is remembered.
             if at > known && matches!(result, Ok(_) | Err(Fault::Missing)) {

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use super::retry::{Fault, Policy, Retries};
 use super::shared_failure::SharedFailure;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Sink, Store};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use client::Connector;
 use head::HeadProbe;
 use hedging::Hedging;
@@ -143,15 +143,12 @@ impl RemoteStore {
             "" => key.to_owned(),
             prefix => format!("{prefix}/{key}"),
         };
-        Path::parse(path).map_err(|e| self.within(key, &Error::runtime(e.to_string())))
+        Path::parse(path).map_err(|e| self.within(key, &Error::runtime(e.to_string()).caused_by(e)))
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        match key {
-            // The URL is that of one value.
-            "" => e.within(format!("store {}", self.location)),
-            _ => e.within(format!("store {}: key {key:?}", self.location)),
-        }
+        // Without a key the URL is that of one value.
+        e.at(Site { key: Some(key.to_owned()).filter(|key| !key.is_empty()), ..Site::store(&*self.location) })
     }
 }
 
@@ -223,7 +220,7 @@ impl Store for RemoteStore {
 
     async fn head(&self, key: &str) -> Result<Option<Found>> {
         let path = self.path(key)?;
-        let mut retries = Retries::new(&self.policy);
+        let mut retries = Retries::new(&self.policy, &self.location, key);
         loop {
             match self.timed(self.probe(&path)).await {
                 Ok(found) => return Ok(Some(found)),
@@ -239,10 +236,9 @@ impl Store for RemoteStore {
         }
         let path = self.path(prefix)?;
         let policy = self.policy(Phase::Building);
-        let mut retries = Retries::new(&policy);
+        let mut retries = Retries::new(&policy, &self.location, prefix);
         loop {
-            let list =
-                async { self.store.list_with_delimiter(Some(&path)).await.map_err(|e| classify::classify_listing(&e)) };
+            let list = async { self.store.list_with_delimiter(Some(&path)).await.map_err(classify::classify_listing) };
             match self.timed(list).await {
                 Ok(list) => {
                     let names = list.common_prefixes.iter().filter_map(|p| p.filename().map(str::to_owned));

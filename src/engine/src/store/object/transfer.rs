@@ -13,9 +13,9 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
 use tokio::time::{Instant, timeout};
 
 use super::RemoteStore;
-use super::classify::{classify, text};
+use super::classify::{classify, failed};
 use super::client::Note;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::store::retry::{Fault, Policy, Retries};
 use crate::store::{ByteRange, Found, Sink, not_after_date, too_long};
 
@@ -50,7 +50,7 @@ impl Target<'_> {
                 if at == 0 {
                     to.begin();
                 }
-                return to.put(bytes).map_err(|e| Fault::Permanent(e.message().to_owned()));
+                return to.put(bytes).map_err(Fault::Permanent);
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ impl Transfer<'_> {
             // HTTP has no range of zero bytes.
             return self.nothing(policy).await;
         }
-        let mut retries = Retries::new(policy);
+        let mut retries = Retries::new(policy, &self.store.location, self.key);
         let mut progress = None;
         let (mut seen, mut resumes) = (false, true);
         loop {
@@ -157,11 +157,11 @@ impl Transfer<'_> {
                 Err(fault) => fault,
             };
             seen |= progress.is_some();
-            if fault == Fault::Replaced || !resumes || !progress.as_ref().is_some_and(Progress::can_resume) {
+            if matches!(fault, Fault::Replaced) || !resumes || !progress.as_ref().is_some_and(Progress::can_resume) {
                 progress = None;
             }
             let fault = match (fault, self.version) {
-                (Fault::Replaced, Some(_)) => Fault::Permanent("it was replaced since its index was read".into()),
+                (Fault::Replaced, Some(_)) => Fault::permanent("it was replaced since its index was read"),
                 (fault, _) => fault,
             };
             let have = progress.as_ref().map_or(0, |p| p.have as u64);
@@ -170,7 +170,7 @@ impl Transfer<'_> {
     }
 
     async fn nothing(&self, policy: &Policy) -> Result<Option<Found>> {
-        let mut retries = Retries::new(policy);
+        let mut retries = Retries::new(policy, &self.store.location, self.key);
         loop {
             match self.store.timed(self.store.probe(&self.path)).await {
                 Ok(found) => return Ok(Some(found)),
@@ -186,7 +186,11 @@ impl Transfer<'_> {
             ByteRange::From(offset) => format!("bytes {offset} to {}", offset + len as u64),
             ByteRange::Last => format!("the last {len} bytes"),
         };
-        self.store.within(self.key, &e.within(format!("{what} can't be read")))
+        let range = match self.range {
+            ByteRange::From(offset) => Site::default().range(offset, len),
+            _ => Site::default(),
+        };
+        self.store.within(self.key, &e.within(format!("{what} can't be read")).placed(range))
     }
 
     async fn attempt(&self, progress: &mut Option<Progress>, to: &mut Target<'_>) -> Outcome<Found> {
@@ -221,7 +225,7 @@ impl Transfer<'_> {
                 let began = Instant::now();
                 let result = store.store.get_opts(&self.path, options).await;
                 store.hedging.answered(began.elapsed());
-                result.map_err(|e| classify(&e, &note.get()))
+                result.map_err(|e| classify(e, &note.get()))
             }
         };
         let mut first = pin!(send());
@@ -258,11 +262,11 @@ impl Transfer<'_> {
                     (ByteRange::Whole, Target::Slice(to)) if meta.size > to.len() as u64 => return Ok(found(&meta)),
                     (ByteRange::Whole, Target::Grow(_, most)) if meta.size > *most => {
                         let e = too_long(&self.store.location, self.key, *most, meta.size);
-                        return Err(Fault::Permanent(e.message().to_owned()));
+                        return Err(Fault::Permanent(e));
                     }
                     (ByteRange::Last, _) if meta.size < to.len() as u64 => return Ok(found(&meta)),
                     (ByteRange::From(offset), _) if range.end < offset + to.len() as u64 => {
-                        return Err(Fault::Permanent(format!(
+                        return Err(Fault::permanent(format!(
                             "the value ends before: it has {} bytes; it is truncated or was replaced",
                             meta.size
                         )));
@@ -278,18 +282,18 @@ impl Transfer<'_> {
         };
         let mut body = answer.into_stream();
         while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|e| Fault::Transient(format!("the answer broke off: {}", text(&e)), None))?;
+            let bytes = bytes.map_err(|e| Fault::Transient(failed(e, "").within("the answer broke off"), None))?;
             self.store.runtime.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
             if bytes.len() > p.len - p.have {
                 let announced = p.len;
                 *progress = None;
-                return Err(Fault::Transient(format!("more bytes than the {announced} that were announced"), None));
+                return Err(Fault::transient(format!("more bytes than the {announced} that were announced")));
             }
             to.put(p.have, &bytes)?;
             p.have += bytes.len();
         }
         if p.have < p.len {
-            return Err(Fault::Transient(format!("{} bytes instead of {}", p.have, p.len), None));
+            return Err(Fault::transient(format!("{} bytes instead of {}", p.have, p.len)));
         }
         Ok(found(&p.meta))
     }

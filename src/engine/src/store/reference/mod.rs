@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::shared_failure::SharedFailure;
 use super::virtual_chunks::{VirtualChunks, gone};
 use super::{ByteRange, Extent, Found, Latency, METADATA_DOCUMENTS, Phase, Runtime, Store};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result, Site};
 use crate::json;
 use index::Index;
 use layout::{Layout, Place};
@@ -133,7 +133,7 @@ impl References {
                 bytes.ok_or_else(|| Error::value("expected a JSON document, but found nothing; check the path"))?;
             document::parse(&bytes, Resolver::new())
         };
-        let index = open.await.map_err(|e| Error::value(format!("store {location}, as references: {e}")))?;
+        let index = open.await.map_err(|e| as_references(location, &e))?;
         Ok(Self::new(location, &base, index, None, virtual_chunks))
     }
 
@@ -146,7 +146,7 @@ impl References {
         location: &str,
         virtual_chunks: Arc<VirtualChunks>,
     ) -> Result<Option<Self>> {
-        let within = |e: Error| Error::value(format!("store {location}, as references: {METADATA}: {e}"));
+        let within = |e: Error| as_references(location, &e.within(METADATA));
         let Some(bytes) = base.get(METADATA, MAX_METADATA, Phase::Building).await.map_err(within)? else {
             return Ok(None);
         };
@@ -217,7 +217,7 @@ impl References {
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        e.within(format!("store {}: key {key:?}", self.location))
+        e.at(Site::store(&*self.location).key(key))
     }
 }
 
@@ -271,6 +271,10 @@ impl Records {
         let bytes = targets.memory() + self.bytes.fetch_add(targets.memory(), Relaxed);
         if bytes > MAX_BYTES { Err(too_large(bytes)) } else { Ok(Some(targets)) }
     }
+}
+
+fn as_references(location: &str, e: &Error) -> Error {
+    e.within(format!("store {location}, as references")).of_kind(ErrorKind::Value).placed(Site::store(location))
 }
 
 /// The metadata documents of a directory, and all of them as consolidated metadata.

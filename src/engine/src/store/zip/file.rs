@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::store::{ByteRange, Found, Latency, METADATA_DOCUMENTS, Phase, Store, too_long};
 
 /// An open archive.
@@ -64,7 +64,8 @@ impl ArchiveFile {
     /// # Errors
     /// [`Error::value`] if the file can't be opened.
     pub fn open(location: &str, path: &Path) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::value(format!("store {location}: it can't be read: {e}"));
+        let failed =
+            |e: std::io::Error| Error::value(format!("it can't be read: {e}")).caused_by(e).at(Site::store(location));
         let file = File::open(path).map_err(failed)?;
         let stamp = stamp(&file).map_err(failed)?;
         let (size, seconds, nanoseconds) = stamp;
@@ -79,7 +80,8 @@ impl ArchiveFile {
     fn fill(&self, range: ByteRange, to: &mut [u8]) -> Result<()> {
         if let Some((offset, len)) = range.resolve(self.size, to.len())? {
             self.file.read_exact_at(&mut to[..len], offset).map_err(|e| {
-                Error::runtime(format!("{len} bytes at offset {offset} of the archive can't be read: {e}"))
+                let message = format!("{len} bytes at offset {offset} of the archive can't be read: {e}");
+                Error::runtime(message).caused_by(e).placed(Site::default().range(offset, len))
             })?;
         }
         // After the read, so that no change before or during it is missed.
@@ -110,7 +112,7 @@ impl Store for ArchiveFile {
         _: Phase,
         to: &mut [u8],
     ) -> Result<Option<Found>> {
-        self.fill(range, to).map_err(|e| e.within(format!("store {}", self.location)))?;
+        self.fill(range, to).map_err(|e| e.at(Site::store(&*self.location)))?;
         Ok(Some(self.found()))
     }
 

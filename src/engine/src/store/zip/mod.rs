@@ -28,7 +28,7 @@ use async_trait::async_trait;
 use super::blocking::drive;
 use super::local::percent_decoded;
 use super::{ByteRange, Found, Latency, Phase, Runtime, Store, block_on, too_long};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result, Site};
 use directory::{Directory, Entry, HEADER_LEN, Method, u16_at, u32_at};
 use end::{End, TAIL};
 use file::ArchiveFile;
@@ -80,7 +80,7 @@ impl Zip {
     pub fn open_file(location: &str, path: &Path, inner: &str) -> Result<Self> {
         let base = Arc::new(ArchiveFile::open(location, path)?);
         let opened = drive(Self::open(location.to_owned(), Arc::clone(&base) as _, inner));
-        opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(format!("store {location}: {kind}"))))
+        opened.map_err(|e| base.other_kind(path).map_or(e, |kind| Error::value(kind).at(Site::store(location))))
     }
 
     /// Opens the archive at the URL of `base`, and of that the part below `inner`. Blocks.
@@ -96,12 +96,12 @@ impl Zip {
     }
 
     async fn open(location: String, base: Arc<dyn Store>, inner: &str) -> Result<Self> {
-        let within = |e: Error| Error::value(format!("store {location}: {e}"));
+        let within = |e: Error| e.of_kind(ErrorKind::Value).at(Site::store(&*location));
         let read = async |range, version: Option<&Arc<str>>, to: &mut [u8]| {
             // These errors name the store.
             let found = base.read(ITSELF, range, version, Phase::Building, to).await;
             let gone = || within(Error::value("expected a zip archive, but found nothing; check the URL"));
-            found.map_err(|e| Error::value(e.message()))?.ok_or_else(gone)
+            found.map_err(|e| e.of_kind(ErrorKind::Value))?.ok_or_else(gone)
         };
         let mut tail = vec![0; TAIL];
         let Found { size, version } = read(ByteRange::Last, None, &mut tail).await?;
@@ -257,7 +257,7 @@ impl Zip {
     }
 
     fn within(&self, key: &str, e: &Error) -> Error {
-        e.within(format!("store {}: key {key:?}", self.location))
+        e.at(Site::store(&*self.location).key(key))
     }
 }
 
