@@ -138,7 +138,7 @@ impl Error {
         Self::new(ErrorKind::Memory, message)
     }
     /// The same error: a store refuses access, which some stores also say of what isn't there.
-    pub(crate) fn as_refusal(self) -> Self {
+    pub(crate) fn refusing(self) -> Self {
         self.with(|inner| inner.refused = true)
     }
     /// Whether it is such a refusal.
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn sources_and_refusals_stay_under_places() {
         let source = std::io::Error::from_raw_os_error(libc::EIO);
-        let error = Error::runtime("no").as_refusal().caused_by(source).at(Site::store("a"));
+        let error = Error::runtime("no").refusing().caused_by(source).at(Site::store("a"));
         assert!(error.is_refused());
         let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
         assert_eq!(source.raw_os_error(), Some(libc::EIO));

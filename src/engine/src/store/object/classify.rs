@@ -28,7 +28,7 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
                 " (credentials come from the environment, a profile or a role; some stores say this also of keys that \
                  are missing, if listing isn't allowed)",
             )
-            .as_refusal(),
+            .refusing(),
         ),
         Answer::Status(300..=399, _) => Fault::Permanent(with(" (is the region, or the endpoint, the bucket's?)")),
         Answer::Status(..) => Fault::Permanent(with("")),
@@ -45,7 +45,7 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
 pub(super) fn classify_listing(error: object_store::Error) -> Fault {
     let said = text(&error);
     let refused = ["401 Unauthorized", "403 Forbidden"].iter().any(|status| said.contains(status));
-    if refused { Fault::Refused(failed(error, "").as_refusal()) } else { Fault::Unsent(failed(error, NO_CREDENTIALS)) }
+    if refused { Fault::Refused(failed(error, "").refusing()) } else { Fault::Unsent(failed(error, NO_CREDENTIALS)) }
 }
 
 /// The error of a request, with `advice` at the end.
