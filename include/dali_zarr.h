@@ -95,6 +95,8 @@ const char *dali_zarr_last_error(void);
  *   "chunk", "inner_chunk": the key of the chunk or shard, and the inner chunk's coordinates in the array's grid of inner chunks,
  *   "key", "range": the key of a value in the store, and the bytes that were read: the first, and the one behind the last,
  *   "tries": how often a request was sent,
+ *   "name", "known": the name of an array or dimension that doesn't exist, and a list of those that do; "name" is null
+ *     while one has to be given,
  *   "source": what the system, the server or the driver said.
  *
  * What is unknown is null. Programs should ask here instead of reading messages. Good as long as the message. */

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
+from support.server import Server
 from support.stores import Layout, write_array
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
@@ -56,6 +59,34 @@ def test_what_the_engine_tells(tmp_path, caplog):
     caplog.set_level(logging.INFO, "dali_zarr.engine")
     make(tmp_path / "s")
     assert [record.name for record in caplog.records] == ["dali_zarr"]
+
+
+def test_what_a_gpu_does_not_decode_is_a_warning(tmp_path, gpu, caplog):
+    values = np.arange(40, dtype="float32").reshape(8, 5)
+    write_array(tmp_path / "s", "a", values, codec="numcodecs-bz2", layout=Layout((1, 5)), dims=("time", "x"))
+    Loader(tmp_path / "s", arrays=["a"], batch_size=2, device="cuda")
+    (record,) = (record for record in caplog.records if record.name.startswith("dali_zarr."))
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"store {tmp_path / 's'}, array 'a': its codecs (")
+
+
+def test_requests_that_are_sent_again(tmp_path, caplog):
+    """While the reader runs, by whatever thread."""
+    caplog.set_level(logging.DEBUG, "dali_zarr")
+    write(tmp_path / "s")
+    asked: set[str] = set()
+
+    def fault(_number, _method, path):
+        return None if "/c/3/" not in path or path in asked else asked.add(path) or 503
+
+    with Server(tmp_path / "s", fault=fault) as server:
+        list(make(server.url))
+        until = time.monotonic() + 30
+        while not (found := [record for record in caplog.records if record.name == "dali_zarr.engine.store.retry"]):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    (record,) = found
+    assert re.match(f"store {server.url}/: key \"a/c/3/0\": try 1 failed: .*503.*; the next follows in ", record.getMessage())
 
 
 WARNS = """

@@ -106,7 +106,11 @@ def test_errors_tell_where_they_happened(program, store):
     assert (kind, found.pop("source")) == ("runtime", "Too many levels of symbolic links (os error 40)")
     assert found == {**place, "key": "a/c/1/0/0", "message": message}
     kind, message, found = details(program(json.dumps({**spec, "arrays": ["b"]}), 1))
-    assert (kind, found) == ("value", {"store": str(store), "message": message})
+    assert (kind, found) == ("value", {"store": str(store), "name": "b", "known": ["a", "time"], "message": message})
+    kind, message, found = details(program(json.dumps({"path": str(store)}), 1))
+    assert (kind, found) == ("value", {"store": str(store), "known": ["a", "time"], "message": message})
+    kind, message, found = details(program(json.dumps({**spec, "dims": "tim"}), 1))
+    assert (kind, found) == ("value", {"name": "tim", "known": ["time", "lat", "lon"], "message": message})
 
 
 def test_a_shard_with_a_damaged_inner_chunk_is_told_with_its_coordinates(program, tmp_path):

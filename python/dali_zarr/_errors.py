@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from . import _dali, _log, _native
-from ._hints import hinted
 
 # What the engine says, between DALI's account of where the operator was made and its last words.
 _MESSAGE = re.compile(r"(?:^|\n)(zarr_reader(?: '[^'\n]*')?: .*?)(?=\n(?:Current pipeline object|Stacktrace)|\Z)", re.DOTALL)
@@ -20,7 +19,7 @@ def first(text: str) -> str:
     if found is None or found.start(1) == 0:
         return text
     rest = (text[: found.start(1)] + text[found.end(1) :]).replace("\nencountered:\n", "\n")
-    return f"{hinted(found[1].rstrip())}\n\n{rest.strip()}"
+    return f"{_native.hinted(found[1].rstrip())}\n\n{rest.strip()}"
 
 
 def _translated(method: Callable[..., Any], *positional: Any, **arguments: Any) -> Any:

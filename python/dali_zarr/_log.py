@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from . import _native
 
@@ -65,7 +65,7 @@ def set_level() -> None:
 
 
 @contextlib.contextmanager
-def engine() -> Iterator[None]:
+def engine() -> Generator[None, None, None]:
     """What the library logs in the block has been handed to Python's logging at its end; later records follow soon."""
     global _thread
     set_level()

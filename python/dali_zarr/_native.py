@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ._hints import hinted
+from ._hints import did_you_mean
 
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
@@ -65,6 +65,15 @@ def _check(status: int) -> None:
 def last_error() -> dict[str, Any]:
     """The last error on this thread: ``kind``, ``message``, ``store``, ``array``, ``chunk`` and so on, as the header tells."""
     return json.loads(_loaded().dali_zarr_last_error_details() or b"{}")
+
+
+def hinted(message: str) -> str:
+    """A message; if it is that of the last error on this thread, with the array or dimension that was probably meant at the end."""
+    error = last_error()
+    if error.get("message") != message or error["name"] is None:
+        return message
+    hint = did_you_mean(error["name"], error["known"], "")
+    return f"{message}; {hint}" if hint else message
 
 
 def memory_error() -> str | None:

@@ -17,8 +17,8 @@ from .._arguments.types import Names, StorageOptions
 from .._selection.stores import Store
 
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, MemoryError)
-# Of the message in which the engine lists the arrays of a store that has several.
-_LISTED = re.compile(r"but found the arrays (?P<names>'.*?')(?P<more> and \d+ more)?(?:;|$)", re.DOTALL)
+# Beyond so many arrays zarr-python is asked, since the engine doesn't list any number.
+_LISTED = 30
 # Of arrays that hold nothing for a reader.
 _SOUND = re.compile(r"codecs for arrays of numbers|has length 0|is empty, so the store holds no sample")
 _ONCE = 8
@@ -77,9 +77,8 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
         try:
             # The only array, which may be the store itself.
             return [_found(array, is_only=True) for array in _explained(place, None)]
-        except (ValueError, TypeError) as error:
-            array = _native.last_error().get("array")
-            found = _listed(place, str(error)) if array is None else [array]
+        except (ValueError, TypeError):
+            found = _listed(place, _native.last_error())
             if not found:
                 raise
     else:
@@ -96,17 +95,16 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
     return described
 
 
-def _listed(place: Mapping[str, Any], message: str) -> list[str]:
-    """The arrays of a store that hasn't exactly one, of which the engine says so; none if it says something else."""
-    listed = _LISTED.search(message)
-    if listed is None:
-        return []
-    if listed["more"]:
-        # zarr-python lists any number.
+def _listed(place: Mapping[str, Any], error: Mapping[str, Any]) -> list[str]:
+    """The arrays of a store, of which the engine says that it has several, or that its only one is wrong; else none."""
+    if error.get("array") is not None:
+        return [error["array"]]
+    known: list[str] = error.get("known") or []
+    if len(known) > _LISTED:
         options = place.get("storage_options") or ()
         given: list[str] = [options] if isinstance(options, str) else list(options)
         return sorted(Store(place["path"], dict(option.split("=", 1) for option in given)).names())
-    return [name.strip("'") for name in listed["names"].split("', '")]
+    return known
 
 
 def _explained(place: Mapping[str, Any], names: list[str] | None) -> list[dict[str, Any]]:

@@ -95,6 +95,15 @@ impl fmt::Display for Site {
     }
 }
 
+/// A name that doesn't exist, or that is missing, and the names that do exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnknownName {
+    /// What was asked for; `None` if a name has to be given.
+    pub name: Option<String>,
+    /// The names of arrays or dimensions, in their order. Long lists may be cut.
+    pub known: Vec<String>,
+}
+
 /// An error of the reader. Cheap to clone, since one bad chunk fails every batch that uses it.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
@@ -104,6 +113,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     site: Site,
+    unknown: Option<UnknownName>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     refused: bool,
 }
@@ -115,7 +125,7 @@ impl Error {
     /// An error of `kind` that says `message`: what was expected, what was found, where, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let (message, site) = (message.into(), Site::default());
-        Self(Arc::new(Inner { kind, message, site, source: None, refused: false }))
+        Self(Arc::new(Inner { kind, message, site, unknown: None, source: None, refused: false }))
     }
     /// [`ErrorKind::Value`].
     pub fn value(message: impl Into<String>) -> Self {
@@ -158,6 +168,10 @@ impl Error {
     pub fn site(&self) -> &Site {
         &self.0.site
     }
+    /// The name that doesn't exist, if that is the error.
+    pub fn unknown_name(&self) -> Option<&UnknownName> {
+        self.0.unknown.as_ref()
+    }
     /// The same error with `text` put before it.
     #[must_use]
     pub fn within(&self, text: impl fmt::Display) -> Self {
@@ -177,6 +191,11 @@ impl Error {
     #[must_use]
     pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.with(|inner| inner.source = Some(Arc::new(source)))
+    }
+    /// The same error, which is that a name doesn't exist.
+    #[must_use]
+    pub fn unknown(self, name: Option<&str>, known: Vec<String>) -> Self {
+        self.with(|inner| inner.unknown = Some(UnknownName { name: name.map(str::to_owned), known }))
     }
     /// The same error for a handler that shall do something else about it: no refusal any more.
     #[must_use]

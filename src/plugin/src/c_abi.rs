@@ -102,7 +102,7 @@ pub(crate) fn remember(error: &Error) {
 }
 
 fn details(error: &Error) -> Value {
-    let site = error.site();
+    let (site, unknown) = (error.site(), error.unknown_name());
     json!({
         "kind": match error.kind() {
             ErrorKind::Value => "value",
@@ -119,6 +119,8 @@ fn details(error: &Error) -> Value {
         "key": site.key,
         "range": site.range.as_ref().map(|range| [range.start, range.end]),
         "tries": site.tries,
+        "name": unknown.and_then(|unknown| unknown.name.as_ref()),
+        "known": unknown.map(|unknown| &unknown.known),
         "source": std::error::Error::source(error).map(ToString::to_string),
     })
 }

@@ -68,8 +68,9 @@ impl Queue {
         let mut state = self.state();
         if !state.kept {
             drop(state);
-            // A host that closed its stderr doesn't want to know.
-            let _ = writeln!(std::io::stderr(), "dali_zarr: {}", record["message"].as_str().unwrap_or_default());
+            let line = format!("dali_zarr: {}\n", record["message"].as_str().unwrap_or_default());
+            // One write, so that lines of threads stay whole. A host that closed its stderr doesn't want to know.
+            let _ = std::io::stderr().write_all(line.as_bytes());
             return;
         }
         if state.records.len() == MAX_RECORDS {

@@ -243,7 +243,8 @@ fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask
             None => format!(", but found none of that name{}", besides(hierarchy)),
             Some(names) => format!(", but found {}{}", listed(names), besides(hierarchy)),
         };
-        return Err(Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location())));
+        let error = Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location()));
+        return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
     metadata_error(array::describe(node, index, mask_and_scale))
@@ -271,7 +272,8 @@ fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
                 listed(&names),
                 besides(hierarchy)
             ))
-            .at(Site::store(store.location())))
+            .at(Site::store(store.location()))
+            .unknown(None, names))
         }
     }
 }

@@ -81,7 +81,8 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
             Err(Error::value(format!(
                 "{argument}: no array has a dimension \"{name}\"; the dimensions are {}",
                 known.join(", ")
-            )))
+            ))
+            .unknown(Some(name), known.into_iter().map(str::to_owned).collect()))
         }
         DimKey::Index(i) => {
             let rank = reference.dims.len() as i64;

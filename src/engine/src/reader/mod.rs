@@ -166,9 +166,10 @@ impl Reader {
         for note in notes {
             tracing::warn!("{}", note.text);
         }
+        let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());
         tracing::debug!(
             "{}: opened; an epoch has {} samples in batches of {}, and {} batches are in preparation",
-            Site::store(spec.source.paths.join(", ")),
+            Site::store(stores.collect::<Vec<_>>().join(", ")),
             meta.epoch_size,
             spec.batch_size,
             budget.window

@@ -162,6 +162,7 @@ mod tests {
         assert!(retries.another(transient(), 10).is_ok(), "ten bytes more");
         assert!(retries.another(transient(), 5).is_ok());
         let error = retries.another(transient(), 10).unwrap_err();
+        assert_eq!(error.site().tries, Some(5));
         assert!(error.message().starts_with("5 tries failed") && error.message().ends_with("503"), "{error}");
     }
 
