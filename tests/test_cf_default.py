@@ -96,10 +96,10 @@ def test_what_the_log_says(tmp_path, caplog):
 def test_attributes_that_do_not_decode(tmp_path, caplog):
     """Those of packed arrays are errors, as in xarray; others are named as they are."""
     write(tmp_path / "s", ["packed"], scale_factor="half")
-    write(tmp_path / "s", ["filled"], _FillValue="none")
+    write(tmp_path / "t", ["filled"], _FillValue="none")
     with pytest.raises(ValueError, match="array 'packed': .*scale_factor = \"half\".*mask_and_scale=False"):
         build(path=tmp_path / "s", arrays=["packed"])
-    ((level, text),) = logged(caplog, path=tmp_path / "s", arrays=["filled"])
+    ((level, text),) = logged(caplog, path=tmp_path / "t", arrays=["filled"])
     assert level == "WARNING" and "missing values (_FillValue = \"none\")" in text
     # Dimensions and coordinates are found whatever the attributes say.
     pipe = build(path=tmp_path / "s", arrays=["packed"], mask_and_scale=False, isel={"x": [0, 2]})
@@ -154,7 +154,7 @@ def test_checkpoints(tmp_path, device, name):
 
 def test_explain(tmp_path):
     write(tmp_path)
-    found = dali_zarr.explain(tmp_path, arrays=list(ARRAYS))
+    found = dali_zarr.explain(path=tmp_path, arrays=list(ARRAYS))
     assert {a["name"]: a["mask_and_scale"] for a in found["arrays"]} == {name: name in DECODED for name in ARRAYS}
     assert {o["name"]: o["dtype"] for o in found["outputs"]} == {
         name: "float64" if name in DECODED else dtype for name, (_, dtype, _) in ARRAYS.items()
@@ -163,7 +163,7 @@ def test_explain(tmp_path):
     assert len(told) == 2 and "array 'filled': stays as stored" in told[0] and "(3, -999)" in told[1]
     assert "array packed (time, x), int16, decoded by mask_and_scale" in str(found)
     for told in (True, False):
-        found = dali_zarr.explain(tmp_path, arrays=list(ARRAYS), mask_and_scale=told)
+        found = dali_zarr.explain(path=tmp_path, arrays=list(ARRAYS), mask_and_scale=told)
         assert {a["mask_and_scale"] for a in found["arrays"]} == {told}
         assert not any("mask_and_scale" in text for text in found["advice"])
 
