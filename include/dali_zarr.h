@@ -147,8 +147,9 @@ int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, 
 /* Describes an epoch. */
 int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta *meta);
 
-/* Says what a reader of `spec` would do, as a JSON object: samples, outputs, how arrays are stored, how often chunks are
- * read and where they are decoded, memory, advice. Reads metadata only and needs no GPU. `*json` is good until the next call
+/* Says what a reader of `spec` would do, as a JSON object: samples, outputs, how arrays are stored and whether their
+ * attributes are applied ("mask_and_scale", also where `spec` leaves that out), how often chunks are read and where they are
+ * decoded, memory, advice. Reads metadata only and needs no GPU. `*json` is good until the next call
  * on this thread that gives a text. Fails as dali_zarr_open does, but for memory limits that are too small
  * and memory that the machine lacks. */
 int32_t dali_zarr_explain(const char *spec, const char **json);

@@ -116,10 +116,10 @@ def test_with_normalisation_and_cast(tmp_path, device, dtype):
     check(device, 2, mean=[3.0], stddev=[1.7], **args)
 
 
-def test_off_by_default(tmp_path, device):
-    """Without mask_and_scale the stored integers come through."""
+def test_off(tmp_path, device):
+    """With mask_and_scale=False the stored integers come through."""
     written = _write(tmp_path, "int16", 2, {"scale_factor": 0.01}, fill_value=100)
-    out = to_numpy(build(device, 6, path=tmp_path, arrays=["a"]).run()[0])
+    out = to_numpy(build(device, 6, path=tmp_path, arrays=["a"], mask_and_scale=False).run()[0])
     assert out.dtype == np.int16
     np.testing.assert_array_equal(out, written)
 

@@ -131,7 +131,8 @@ def native(values):
 
 def read(device, path, name, count, **args):
     """The first samples, of which there are as many as the first dimension is long."""
-    pipe = build(device, count, path=path, arrays=name if isinstance(name, list) else [name], dims=[0], **args)
+    args = {"mask_and_scale": False, "arrays": name if isinstance(name, list) else [name]} | args
+    pipe = build(device, count, path=path, dims=[0], **args)
     return [to_numpy(out) for out in pipe.run()]
 
 

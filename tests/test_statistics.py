@@ -145,9 +145,10 @@ def test_packed_data(store):
     path, _ = store
     decoded = xr.open_zarr(path, consolidated=False)["packed"].values
     assert np.isnan(decoded).any()
-    found = dali_zarr.statistics(path, arrays=["packed"], mask_and_scale=True)
-    agrees(found["arrays"]["packed"], reference(decoded))
-    assert found["mask_and_scale"] is True
+    for args in ({}, {"mask_and_scale": True}):
+        found = dali_zarr.statistics(path, arrays=["packed"], **args)
+        agrees(found["arrays"]["packed"], reference(decoded))
+        assert found["arrays"]["packed"]["mask_and_scale"] is True
 
 
 def test_area_weights(store):

@@ -50,7 +50,8 @@ def explain(
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
 
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``;
-        - ``arrays``, each with its ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
+        - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with its
+          ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
           ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
           is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
           memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
@@ -67,7 +68,7 @@ def explain(
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
           the decoded chunks of an epoch, and their ratios: what fits depends on how well chunks are compressed, which isn't
           known without reading them. With a ratio below 0.95 they fit in any case;
-        - ``advice``: what would make it faster.
+        - ``advice``: what would make it faster, and which arrays stay as stored though their attributes name missing values.
 
     Raises:
         ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory

@@ -55,6 +55,7 @@ def zarr_reader(
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
+            Default: to the arrays that have ``scale_factor`` or ``add_offset``.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
             or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level.
         dtype: Type of the outputs: NumPy's, DALI's or PyTorch's, or a name. Default: the stored or decoded type, float32 with

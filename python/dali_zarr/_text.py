@@ -35,7 +35,8 @@ def _samples(e: dict[str, Any]) -> str:
 
 
 def _array(a: dict[str, Any]) -> list[str]:
-    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}"]
+    decoded = ", decoded by mask_and_scale" if a["mask_and_scale"] else ""
+    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}{decoded}"]
     seen: list[tuple[str, str]] = []
     for part in a["stores"]:
         stored = f"chunks of {shape(part['chunks'])} ({size(part['chunk_bytes'])})"

@@ -50,7 +50,7 @@ class Foreign:
     dims: list[str] | None = None
     """Names of its dimensions, for layouts and for `pick`; by default they have none."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the reader: ``mask_and_scale``."""
+    """Further arguments of the reader: ``mask_and_scale``, by default False."""
 
     def values(self) -> np.ndarray:
         """What the references agree on, in native byte order; times are int64."""
@@ -103,7 +103,7 @@ def unpack(stored: np.ndarray, missing: float | None, scale: float = 1.0, offset
 def compare(device: str, array: Foreign, seed: int = 0, tries: int = 4) -> None:
     """Reads the array whole and in random windows and compares every value, shape and layout."""
     values = array.values()
-    reader = array.options | {"path": array.path} | ({"arrays": [array.name]} if array.name else {})
+    reader = {"mask_and_scale": False} | array.options | {"path": array.path} | ({"arrays": [array.name]} if array.name else {})
     dims = array.dims or [f"dim_{i}" for i in range(values.ndim)]
 
     def load(*_: Any) -> Variable:

@@ -82,10 +82,11 @@ def _dims_of(array: zarr.Array) -> list[str]:
         names = alone
 
 
-def load(path: str, name: str, mask_and_scale: bool) -> Variable:
-    """An array as zarr-python reads it, or with ``mask_and_scale`` as xarray does; native byte order, times as int64."""
+def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
+    """An array as zarr-python reads it, or with ``mask_and_scale`` (None: if it is packed) as xarray does; native byte order,
+    times as int64."""
     array = zarr.open_group(path, mode="r")[name]
-    if mask_and_scale:
+    if mask_and_scale or mask_and_scale is None and {"scale_factor", "add_offset"} & set(array.attrs):
         with xarray.open_zarr(path, consolidated=False, decode_times=False) as ds:
             values = ds[name].values
     else:
@@ -102,12 +103,12 @@ class Oracle:
 
     def __init__(
         self, batch_size: int = 1, *, path: str | Sequence[str], arrays: Sequence[str], stack_arrays: bool = False,
-        load: Callable[[str, str, bool], Variable] = load,
+        load: Callable[[str, str, bool | None], Variable] = load,
         pick: Sequence[str] = (), dims: Sequence[str] = (), window: Sequence[int] = (), step: Sequence[int] = (),
         random_crop: Sequence[str] = (), stride: Sequence[int] = (), offsets: Sequence[int] = (),
         roi_start: Sequence[int] = (), roi_end: Sequence[int] = (), breaks: Sequence[int] = (),
         cross_stores: bool = True, out_of_bounds_policy: str = "drop", fill_value: float = 0.0,
-        mask_and_scale: bool = False, dtype: str | None = None, mean: Sequence[float] = (),
+        mask_and_scale: bool | None = None, dtype: str | None = None, mean: Sequence[float] = (),
         stddev: Sequence[float] = (), random_shuffle: bool = False, shuffle_after_epoch: bool = False, seed: int = -1,
         shard_id: int = 0, num_shards: int = 1, stick_to_shard: bool = False, pad_last_batch: bool = False,
         return_index: bool = False,

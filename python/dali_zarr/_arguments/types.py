@@ -50,7 +50,7 @@ class ElementArguments(TypedDict, total=False):
     roi_end: Integers | None
     breaks: Integers | None
     cross_stores: bool
-    mask_and_scale: bool
+    mask_and_scale: bool | None
 
 
 class SampleArguments(ElementArguments, total=False):

@@ -109,7 +109,7 @@ def _listed(place: Mapping[str, Any], error: Mapping[str, Any]) -> list[str]:
 
 def _explained(place: Mapping[str, Any], names: list[str] | None) -> list[dict[str, Any]]:
     """What the engine says of arrays that are read by one reader. The epoch that it rehearses is one sample."""
-    given = {**place, "device": "gpu", **({} if names is None else {"arrays": names})}
+    given = {**place, "device": "gpu", "mask_and_scale": False, **({} if names is None else {"arrays": names})}
     try:
         return _native.explain({**given, "roi_start": [0], "roi_end": [1]})["arrays"]
     except ValueError as error:

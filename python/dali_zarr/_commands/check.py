@@ -62,7 +62,7 @@ class _Store:
                 entry["sound"] = not entry["damaged"]
 
     def _check(self, array: Found, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
-        spec: dict[str, Any] = {**self._options, **array.arguments()}
+        spec: dict[str, Any] = {**self._options, **array.arguments(), "mask_and_scale": False}
         if array.dims:
             # A sample is a chunk. Dimensions are given by position, since names may be missing.
             spec |= {

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def info(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     with ThreadPoolExecutor(_ONCE) as pool:
         # Of remote stores, attributes are a request for each array.
         entries = list(pool.map(functools.partial(_entry, path, store), arrays))
-    return {"path": path, "arrays": entries, **_suggested(path, given, arrays, entries)}
+    return {"path": path, "arrays": entries, **_suggested(path, given, arrays)}
 
 
 def _attributes_of(path: str, options: Any) -> Store | None:
@@ -105,9 +105,7 @@ def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _suggested(
-    path: str, options: Mapping[str, Any], arrays: list[Found | Refused], entries: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _suggested(path: str, options: Mapping[str, Any], arrays: list[Found | Refused]) -> dict[str, Any]:
     """A call of the loader that reads the largest arrays with common dimensions, and what explain says of it."""
     found = [array for array in arrays if isinstance(array, Found)]
     if not found:
@@ -115,10 +113,9 @@ def _suggested(
     largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
     like = [one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)]
     chosen = like[:_ARRAYS] if largest in like[:_ARRAYS] else [largest]
-    packed = {entry["name"] for entry in entries if any(name in (entry.get("packing") or ()) for name in _PACKED[:2])}
-    call, explained = _explained(path, options, chosen, packed)
+    call, explained = _explained(path, options, chosen)
     if explained is None and len(chosen) > 1:
-        call, explained = _explained(path, options, [largest], packed)
+        call, explained = _explained(path, options, [largest])
     if explained is None:
         return {"suggested": None, "explained": None}
     sample = sum(output["sample_bytes"] for output in explained["outputs"])
@@ -128,13 +125,9 @@ def _suggested(
     return {"suggested": f"dali_zarr.torch.Loader({', '.join(shown)})", "explained": explained}
 
 
-def _explained(
-    path: str, options: Mapping[str, Any], arrays: list[Found], packed: Collection[str],
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _explained(path: str, options: Mapping[str, Any], arrays: list[Found]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Arguments beside the path, and what explain says of them; None where one reader can't take these arrays."""
     call: dict[str, Any] = {**({} if arrays[0].is_only else {"arrays": [array.name for array in arrays]}), **options}
-    if any(array.name in packed for array in arrays):
-        call["mask_and_scale"] = True
     try:
         found = _native.explain(_arguments.of_spec({**call, "path": path}) | {"device": "gpu"})
     except (ValueError, TypeError, IndexError):

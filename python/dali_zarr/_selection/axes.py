@@ -14,7 +14,7 @@ from .._arguments import options, pick, values
 from . import coordinates, stores
 
 # The arguments on which they depend.
-_PLACES = ("path", "arrays", "storage_options", "dims")
+PLACES = ("path", "arrays", "storage_options", "dims")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Axes:
         Raises:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
-        spec = {name: arguments[name] for name in _PLACES if arguments.get(name) is not None}
+        spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
         path = arguments["path"]
         arrays = _arrays(spec)
         storage_options = options.by_name(_listed(arguments.get("storage_options")))
@@ -162,8 +162,10 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
     then."""
     paths = _listed(spec["path"])
+    # Values don't matter here, nor attributes that don't decode.
+    spec = {**spec, "mask_and_scale": False}
     try:
-        stores = [_native.explain(dict(spec))["arrays"]]
+        stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
         if len(paths) < 2:
             raise

@@ -56,8 +56,11 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
         origins.check(axes, array, dataset[array.name].variable, isel, path is None)
     if isel:
         found["isel"] = isel
+    # Attributes that xarray applied move to the encoding.
     if any(name in dataset[array].encoding for array in names for name in _PACKED):
         found["mask_and_scale"] = True
+    elif any(name in dataset[array].attrs for array in names for name in _PACKED):
+        found["mask_and_scale"] = False
     return found
 
 

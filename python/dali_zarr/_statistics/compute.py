@@ -108,13 +108,12 @@ def statistics(
         "format": files.FORMAT, "version": files.VERSION,
         "path": [given["path"]] if isinstance(given["path"], str) else given["path"],
         "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
-        "mask_and_scale": bool(given.get("mask_and_scale", False)),
         "arrays": {
-            name: files.described(
+            name: {"mask_and_scale": is_decoded} | files.described(
                 one.channels,
                 [combined(_moments(part[i][offset]) for part in parts) for offset in range(len(told))], list(dict.fromkeys(flat)),
             )
-            for i, (name, one) in enumerate(zip(names, sums, strict=True))
+            for i, (name, one, is_decoded) in enumerate(zip(names, sums, selected.decoded(), strict=True))
         },
     })
     if output is not None and rank == 0:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._selection.axes import Array, Axes
+from .. import _native
+from .._selection.axes import PLACES, Array, Axes
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,15 @@ class Selected:
     def arrays(self) -> list[Array]:
         """In the reader's order."""
         return self.axes.arrays
+
+    def decoded(self) -> list[bool]:
+        """Of each array, whether ``mask_and_scale`` decodes it, as it is given or by default. Reads metadata."""
+        given = self._arguments.get("mask_and_scale")
+        if given is not None:
+            return [given] * len(self.arrays)
+        # One store speaks for all: others must be decoded the same.
+        spec = {name: self._arguments[name] for name in PLACES if self._arguments.get(name) is not None}
+        return [array["mask_and_scale"] for array in _native.explain({**spec, "path": self.axes.paths[0]})["arrays"]]
 
     def sample_dims(self, array: Array) -> list[str]:
         """The dimensions that the array has in a sample."""

@@ -51,7 +51,8 @@ struct Coordinates {
 /// If the dimension is unknown, if a store lacks its coordinates, or if a label isn't the coordinate of exactly one element:
 /// in each store, or in all of them together if stores are joined along `dim`.
 pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
-    let dataset = Dataset::open(spec)?;
+    // Of the reader's own arrays only shapes count, whatever their attributes say.
+    let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = Some(false)))?;
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
     let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
@@ -141,7 +142,7 @@ fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
         s.samples.window = vec![-1];
-        s.values.mask_and_scale = true;
+        s.values.mask_and_scale = Some(true);
         s.values.dtype = Some(DType::F64);
         s.resources.prefetch_queue_depth = Some(1);
         s.resources.io_threads = Some(1);

@@ -143,9 +143,12 @@ without offset, as int64.)",
 
 void AddValueArguments(dali::OpSchema &schema) {
   schema
-      .AddOptionalArg("mask_and_scale", R"(If set, the attributes ``_FillValue``, ``missing_value``, ``scale_factor``,
-``add_offset`` and ``_Unsigned`` are applied as xarray does it: missing values become NaN.)",
-                      false)
+      .AddOptionalArg<bool>("mask_and_scale", R"(Whether the attributes ``_FillValue``, ``missing_value``, ``scale_factor``,
+``add_offset`` and ``_Unsigned`` are applied as xarray does it: missing values become NaN.
+
+By default they are for those of `arrays` that have ``scale_factor`` or ``add_offset``, and the log says so. An array that has only
+``_FillValue`` or ``missing_value`` stays as stored, with a warning.)",
+                            nullptr)
       .AddOptionalTypeArg("dtype", R"(The type of the outputs.
 
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.

@@ -38,6 +38,8 @@ pub struct Part {
     pub format: Arc<ChunkFormat>,
     /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
+    /// Where `mask_and_scale` was left out and values stay as stored: those that the attributes call missing, for people.
+    pub unmasked: Option<String>,
     keys: ChunkKeyEncoding,
     prefix: String,
     metadata_key: String,
@@ -72,11 +74,12 @@ pub(super) struct Described {
     pub dims: DimNames,
     pub stored: Stored,
     pub fill: u64,
+    pub decoded: bool,
     pub cf: Cf,
 }
 
-/// Reads the metadata of an array in the store number `store`.
-pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result<Described> {
+/// Reads the metadata of an array in the store number `store`. `mask_and_scale` is the spec's.
+pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -> Result<Described> {
     let Value::Object(document) = &node.metadata else {
         return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
     };
@@ -101,10 +104,17 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
     let fill = own_fill.unwrap_or(0);
     countable(&shape, stored)?;
     let dims = DimNames::read(document.get("dimension_names"), &node.attributes, shape.len());
-    let cf = if mask_and_scale {
-        cf::decode(node.version, stored, own_fill.filter(|_| node.version == 2), &node.attributes)?
+    let decoded = mask_and_scale.unwrap_or_else(|| !stored.time && cf::is_packed(&node.attributes));
+    let own_fill = own_fill.filter(|_| node.version == 2);
+    let cf = if decoded {
+        cf::decode(node.version, stored, own_fill, &node.attributes)?
     } else {
         Cf::identity(stored.dtype)
+    };
+    let unmasked = if decoded || mask_and_scale.is_some() {
+        None
+    } else {
+        cf::named_missing(node.version, stored, own_fill, &node.attributes)
     };
     let chunks = if node.version == 3 {
         understood(document)?;
@@ -119,11 +129,12 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: bool) -> Result
         largest_bytes: chunks.largest_bytes,
         format: Arc::new(chunks.format),
         sharding: chunks.sharding,
+        unmasked,
         keys: chunks.keys,
         prefix: node.prefix,
         metadata_key: node.key,
     };
-    Ok(Described { part, dims, stored, fill, cf })
+    Ok(Described { part, dims, stored, fill, decoded, cf })
 }
 
 struct Chunks {
@@ -307,7 +318,7 @@ mod tests {
 
     #[test]
     fn keys_and_names() {
-        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, false).unwrap();
+        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, Some(false)).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
         assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
@@ -322,7 +333,8 @@ mod tests {
             });
             let attributes = attributes.as_object().unwrap().clone();
             let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
-            describe(node, 0, false).map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
+            describe(node, 0, Some(false))
+                .map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
         };
         let zero = json!({"id": "shuffle", "elementsize": 0});
         assert_eq!(shuffled(zero.clone(), json!({"_nczarr_array": {}}), "<f4").unwrap(), Some(4));
@@ -362,9 +374,9 @@ mod tests {
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {
-            let result = describe(node(|m| m[*key] = value.clone()), 0, false);
+            let result = describe(node(|m| m[*key] = value.clone()), 0, Some(false));
             assert!(result.is_err(), "{key} = {value}");
         }
-        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), 0, false).is_ok());
+        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), 0, Some(false)).is_ok());
     }
 }

@@ -46,21 +46,26 @@ impl Cf {
         let factors = self.scale.is_some() || self.int_scale.is_some() || self.offset.is_some();
         self.missing.is_empty() && !factors && self.src_dtype == self.decoded
     }
-}
 
-impl fmt::Display for Cf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The values that mean missing, for people.
+    fn missing_text(&self) -> String {
         const SHOWN: usize = 8;
-        let number = |n: Option<f64>| n.map_or("none".to_owned(), |n| n.to_string());
         let value = |&bits: &u64| match int_value(bits, self.src_dtype) {
             Some(i) => i.to_string(),
-            None => float_value(bits, self.src_dtype).to_string(),
+            None => format!("{:?}", float_value(bits, self.src_dtype)),
         };
         let mut missing: Vec<_> = self.missing.iter().take(SHOWN).map(value).collect();
         if let more @ 1.. = self.missing.len().saturating_sub(SHOWN) {
             missing.push(format!("and {more} more"));
         }
-        let (missing, offset) = (missing.join(", "), number(self.offset));
+        missing.join(", ")
+    }
+}
+
+impl fmt::Display for Cf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |n: Option<f64>| n.map_or("none".to_owned(), |n| n.to_string());
+        let (missing, offset) = (self.missing_text(), number(self.offset));
         let scale = self.int_scale.map_or_else(|| number(self.scale), |scale| format!("{scale} (integer)"));
         write!(
             f,
@@ -127,6 +132,32 @@ enum Packed {
     NoNumber,
 }
 
+/// Whether stored values are packed: whether there is `scale_factor` or `add_offset`.
+pub(super) fn is_packed(attrs: &Map<String, Value>) -> bool {
+    attrs.contains_key("scale_factor") || attrs.contains_key("add_offset")
+}
+
+/// The values that mean missing, for people, where the attribute `_FillValue` or `missing_value` names them; `None` if no
+/// stored value would be masked. Arguments as for [`decode`].
+pub(super) fn named_missing(
+    version: u8,
+    stored: Stored,
+    own_fill: Option<u64>,
+    attrs: &Map<String, Value>,
+) -> Option<String> {
+    let named: Vec<_> = ["_FillValue", "missing_value"].into_iter().filter_map(|n| Some((n, attrs.get(n)?))).collect();
+    if named.is_empty() || stored.time {
+        return None;
+    }
+    match decode(version, stored, own_fill, attrs) {
+        Ok(cf) => Some(cf.missing_text()).filter(|text| !text.is_empty()),
+        // What can't be decoded is shown as it was found.
+        Err(_) => {
+            Some(named.iter().map(|(name, value)| format!("{name} = {}", shown(value))).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
 /// Reads an array's attributes. `own_fill` is the array's fill value in v2 metadata, where it isn't null.
 ///
 /// # Errors
@@ -176,7 +207,7 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
     let src_dtype = unsigned(dtype, attrs, &fill, &mut values)?;
     let scale = factor(attrs, "scale_factor")?;
     let offset = factor(attrs, "add_offset")?;
-    let packed = attrs.contains_key("scale_factor") || attrs.contains_key("add_offset");
+    let packed = is_packed(attrs);
 
     let mut decoded = src_dtype;
     if !values.is_empty() {

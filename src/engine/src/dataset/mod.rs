@@ -47,7 +47,9 @@ pub struct ArrayInfo {
     pub dtype: DType,
     /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
     pub fill: u64,
-    /// How stored values become decoded ones; the identity unless the spec asks for decoding.
+    /// Whether values are decoded: what `mask_and_scale` says, or what follows from the attributes where it is left out.
+    pub decoded: bool,
+    /// How stored values become decoded ones; the identity unless they are decoded.
     pub cf: Cf,
     /// One for each store, with the same number of dimensions.
     pub parts: Vec<Part>,
@@ -192,15 +194,15 @@ fn describe_in(
 pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
     let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
-    let described =
-        metadata_error(array::describe(node, 0, true)).map_err(|e| e.at(Site::store(store.location()).array(name)))?;
+    let described = metadata_error(array::describe(node, 0, Some(true)))
+        .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
     Ok(Some(ArrayInfo::new(name.to_owned(), described)))
 }
 
 impl ArrayInfo {
     fn new(name: String, described: Described) -> Self {
-        let Described { part, dims, stored, fill, cf } = described;
-        Self { name, dims, dtype: stored.dtype, fill, cf, parts: vec![part] }
+        let Described { part, dims, stored, fill, decoded, cf } = described;
+        Self { name, dims, dtype: stored.dtype, fill, decoded, cf, parts: vec![part] }
     }
 
     /// Adds the part in another store.
@@ -222,7 +224,8 @@ impl ArrayInfo {
             return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
         }
         if self.cf != other.cf {
-            return differ("decoding attributes", self.cf.to_string(), other.cf.to_string());
+            let theirs = format!("{}; mask_and_scale=False reads them as stored", other.cf);
+            return differ("decoding attributes", self.cf.to_string(), theirs);
         }
         self.parts.push(other.part);
         Ok(())
@@ -234,7 +237,13 @@ fn metadata_error<T>(result: Result<T>) -> Result<T> {
     result.map_err(|e| if e.kind() == ErrorKind::Runtime { e.of_kind(ErrorKind::Value) } else { e })
 }
 
-fn find(hierarchy: &Hierarchy, store: &dyn Store, index: usize, name: &str, mask_and_scale: bool) -> Result<Described> {
+fn find(
+    hierarchy: &Hierarchy,
+    store: &dyn Store,
+    index: usize,
+    name: &str,
+    mask_and_scale: Option<bool>,
+) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
         // The list only serves the message.
         let names = hierarchy.names().ok().flatten();

@@ -172,17 +172,48 @@ fn a_deleted_array_is_not_a_missing_chunk() {
 }
 
 #[test]
-fn decoding_attributes_count_only_when_asked_for() {
+fn packed_arrays_are_decoded_unless_told_otherwise() {
     let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), "zarr.json", &v3(&[4], json!(["x"])));
-    assert!(open(&[dir.path()], &[]).unwrap().arrays[0].cf.is_identity());
-    let paths = vec![dir.path().to_str().unwrap().to_owned()];
-    let dataset = Dataset::open(&Spec::default().with(|s| {
-        s.source.paths = paths;
-        s.values.mask_and_scale = true;
-    }))
-    .unwrap();
-    assert_eq!((dataset.arrays[0].cf.scale, dataset.arrays[0].cf.decoded), (Some(0.5), DType::F64));
+    let attributes = [
+        ("packed", json!({"scale_factor": 0.5, "_FillValue": -9})),
+        ("missing", json!({"missing_value": [-9, 8]})),
+        ("nan", json!({"_FillValue": "AAAAAAAA+H8="})),
+        ("wrong", json!({"_FillValue": "text"})),
+        ("out of range", json!({"_FillValue": 1 << 20})),
+        ("plain", json!({})),
+    ];
+    let names = attributes.each_ref().map(|(name, _)| (*name).to_owned());
+    for (name, attributes) in attributes {
+        let mut array = v3(&[4], json!(["x"]));
+        array["data_type"] = json!(if name == "nan" { "float32" } else { "int16" });
+        array["attributes"] = attributes;
+        write(dir.path(), &format!("{name}/zarr.json"), &array);
+    }
+    write(dir.path(), "zarr.json", &json!({"zarr_format": 3, "node_type": "group"}));
+    let read = |name: &str, mask_and_scale| {
+        let dataset = Dataset::open(&Spec::default().with(|s| {
+            s.source.paths = vec![dir.path().to_str().unwrap().to_owned()];
+            s.source.arrays = vec![name.to_owned()];
+            s.values.mask_and_scale = mask_and_scale;
+        }));
+        dataset.map(|mut dataset| {
+            let ArrayInfo { decoded, cf, parts, .. } = dataset.arrays.remove(0);
+            (decoded, cf.decoded, parts.into_iter().next().unwrap().unmasked)
+        })
+    };
+    let by_default = names.each_ref().map(|name| read(name, None).unwrap());
+    let stored = |unmasked: Option<&str>| (false, DType::I16, unmasked.map(str::to_owned));
+    assert_eq!(by_default[0], (true, DType::F64, None));
+    assert_eq!(by_default[1], stored(Some("-9, 8")));
+    assert_eq!(by_default[2], (false, DType::F32, None), "NaN is masked as it is");
+    assert_eq!(by_default[3], stored(Some("_FillValue = \"text\"")));
+    assert_eq!(by_default[4], stored(None), "no value equals it");
+    assert_eq!(by_default[5], stored(None));
+    assert_eq!(read("missing", Some(true)).unwrap(), (true, DType::F32, None));
+    assert!(read("wrong", Some(true)).is_err());
+    for name in ["packed", "missing", "wrong"] {
+        assert_eq!(read(name, Some(false)).unwrap(), stored(None), "{name}");
+    }
 }
 
 #[test]

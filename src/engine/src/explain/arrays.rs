@@ -38,6 +38,8 @@ pub(crate) struct ArrayFacts {
     pub name: String,
     pub dims: Vec<String>,
     pub dtype: &'static str,
+    /// Whether its attributes are applied (`mask_and_scale`).
+    pub decoded: bool,
     pub parts: Vec<PartFacts>,
     /// The array whose chunks these are: itself, or the first of the same name.
     pub chunks_of: usize,
@@ -128,6 +130,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 name: array.name.clone(),
                 dims: array.dims.names.clone(),
                 dtype: array.dtype.name(),
+                decoded: array.decoded,
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
                 bytes_per_sample: elements(geometry, &geometry.views[a])

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::ordered;
-use crate::reader::opening::Opened;
+use crate::reader::opening::{Opened, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -94,6 +94,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         advice: Vec::new(),
     };
     explanation.advice = advice::advice(&explanation, opened.needs.working_set);
+    explanation.advice.extend(unmasked(&opened.chunk_index.dataset));
     Ok(explanation)
 }
 
@@ -158,6 +159,7 @@ impl Explanation {
             "name": a.name,
             "dims": a.dims,
             "dtype": a.dtype,
+            "mask_and_scale": a.decoded,
             "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
             "bytes_per_sample": a.bytes_per_sample,
             "chunks_per_sample": a.chunks_per_sample,

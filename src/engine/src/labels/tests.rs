@@ -69,7 +69,7 @@ fn labels_are_decoded_values() {
     let spec = spec(&[folder.path()]);
     assert_eq!(found(&spec, "level", &[10.0, 1.0]), "level=1,0", "not the stored 10");
     assert_eq!(found(&spec, "-1", &[100.0]), "-1=2", "a dimension by its position");
-    assert_eq!(found(&spec.clone().with(|s| s.values.mask_and_scale = true), "level", &[1.0, 1.0]), "level=0,0");
+    assert_eq!(found(&spec.clone().with(|s| s.values.mask_and_scale = Some(true)), "level", &[1.0, 1.0]), "level=0,0");
     assert_eq!(found(&spec, "time", &[-0.0]), "time=0");
     for (label, words) in [
         (1000.0, "1000.0 isn't a coordinate of dimension \"level\" in store"),

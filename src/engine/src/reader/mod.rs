@@ -109,6 +109,8 @@ impl Reader {
         let there =
             MachineMemory { host: Machine::find(), device: free.map(|(free, total)| (free as u64, total as u64)) };
         let budget = opened.divide(spec, &there)?.accepted()?;
+        let decoded = opening::decoded_by_default(spec, &opened.chunk_index.dataset);
+        let unmasked: Vec<String> = opening::unmasked(&opened.chunk_index.dataset).collect();
         let Opened { chunk_index, order, ops, outputs, meta, identity, notes, needs } = opened;
         let (events, event_receiver) = unbounded();
         let (finished_sender, finished) = unbounded();
@@ -163,8 +165,11 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
-        for note in notes {
-            tracing::warn!("{}", note.text);
+        for text in notes.into_iter().map(|note| note.text).chain(unmasked) {
+            tracing::warn!("{text}");
+        }
+        if let Some(text) = decoded {
+            tracing::info!("{text}");
         }
         let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());
         tracing::debug!(

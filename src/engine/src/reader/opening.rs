@@ -165,6 +165,35 @@ struct Slow {
     expected: Expected,
 }
 
+/// The arrays that are decoded because `mask_and_scale` is left out, as a sentence for the log; `None` if there are none.
+pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
+    let decoded = dataset.arrays.iter().filter(|a| a.decoded && spec.values.mask_and_scale.is_none());
+    let mut names: Vec<_> = decoded.map(|a| format!("'{}'", a.name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: decoded as xarray does it, since they have scale_factor or add_offset and mask_and_scale is left out: {}",
+            Site::store(spec.source.paths.join(", ")),
+            names.join(", ")
+        )
+    })
+}
+
+/// For each array that stays as stored because `mask_and_scale` is left out, though its attributes name missing values: a
+/// sentence that says so.
+pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
+    let is_first = |(i, array): &(usize, &ArrayInfo)| dataset.arrays[..*i].iter().all(|other| other.name != array.name);
+    dataset.arrays.iter().enumerate().filter(is_first).filter_map(|(_, array)| {
+        let (part, values) = array.parts.iter().find_map(|part| Some((part, part.unmasked.as_ref()?)))?;
+        Some(format!(
+            "{}: stays as stored, though its attributes name missing values ({values}): mask_and_scale=True makes them \
+             NaN, as xarray does it; mask_and_scale=False keeps them without this warning",
+            Site::store(dataset.stores[part.store].location()).array(&*array.name)
+        ))
+    })
+}
+
 /// The array as geometry needs it.
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {

@@ -11,8 +11,9 @@ pub type PerOutput<T> = Vec<T>;
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct ValueArguments {
-    /// Decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned` as xarray does.
-    pub mask_and_scale: bool,
+    /// Decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned` as xarray does. Left out: decode the
+    /// arrays that have `scale_factor` or `add_offset`.
+    pub mask_and_scale: Option<bool>,
     /// Subtracted.
     pub mean: PerOutput<f64>,
     /// Divided by, after `mean`.

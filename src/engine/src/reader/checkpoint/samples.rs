@@ -39,7 +39,7 @@ impl Samples {
             .iter()
             .zip(names)
             .enumerate()
-            .map(|(i, (_, name))| described(dataset, name, i, spec.values.mask_and_scale, geometry))
+            .map(|(i, (_, name))| described(dataset, name, i, geometry))
             .collect();
         if arrays.len() > MAX_ARRAYS {
             let others = json!(arrays.split_off(MAX_ARRAYS));
@@ -166,7 +166,7 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
 }
 
 /// An array, and what is done to it.
-fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry: &Geometry) -> Map<String, Value> {
+fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) -> Map<String, Value> {
     let array = &dataset.arrays[at];
     let norms: Vec<_> = geometry.norms.iter().filter(|norm| norm.array == at).collect();
     let per_channel = |of: fn((f64, f64)) -> f64| {
@@ -185,7 +185,7 @@ fn described(dataset: &Dataset, name: String, at: usize, decoded: bool, geometry
     };
     // Values that are unsigned may be reinterpreted only.
     let is_identity = cf.is_identity() && cf.src_dtype == array.dtype;
-    let decoding = (decoded && !is_identity).then(|| {
+    let decoding = (!is_identity).then(|| {
         json!({
             "missing": shortened(json!(cf.missing)), "scale_factor": scale, "add_offset": cf.offset.map(number),
             "from": cf.src_dtype.name(), "to": cf.decoded.name(),

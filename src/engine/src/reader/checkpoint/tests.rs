@@ -123,7 +123,7 @@ fn arguments_that_mean_the_same_are_the_same() {
             }),
             base.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Error),
             base.clone().with(|s| {
-                s.values.mask_and_scale = true;
+                s.values.mask_and_scale = Some(true);
                 s.order.seed = 9;
                 s.order.initial_fill = 3;
                 s.samples.cross_stores = false;
@@ -451,12 +451,17 @@ fn decoding_counts_where_there_is_something_to_decode() {
     array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
     let of =
         |name: &str, mask_and_scale| at(&folder.path().join(name)).with(|s| s.values.mask_and_scale = mask_and_scale);
-    identity(&of("plain", true)).read(&state(&of("plain", false))).unwrap();
-    let message = refusal(&of("packed", true), &of("packed", false));
+    let (yes, no) = (Some(true), Some(false));
+    identity(&of("plain", yes)).read(&state(&of("plain", no))).unwrap();
+    // Left out, it says what it decides.
+    identity(&of("packed", None)).read(&state(&of("packed", yes))).unwrap();
+    identity(&of("unsigned", None)).read(&state(&of("unsigned", no))).unwrap();
+    refusal(&of("packed", None), &of("packed", no));
+    let message = refusal(&of("packed", yes), &of("packed", no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
     // Bits that are only read as another type.
     let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = Some(DType::F32));
-    let message = refusal(&cast(true), &cast(false));
+    let message = refusal(&cast(yes), &cast(no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
 }
 
