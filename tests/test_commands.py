@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
-import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
-from dali_zarr.__main__ import main
 from dali_zarr._commands import check
+from support.command_line import command
 from support.stores import Layout, chunk_files, write_array
 
 DIMS = ("time", "lat", "lon")
@@ -22,15 +22,7 @@ SHAPE = (48, 8, 16)
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["dali_zarr", *map(str, words)])
-        try:
-            status = main()
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    return command
+    return functools.partial(command, monkeypatch, capsys)
 
 
 def write(path, values):
@@ -204,8 +196,8 @@ def test_info_tells_what_is_stored(tmp_path, values, run):
 
 def test_arrays_that_are_not_there(tmp_path, values, run):
     path = write(tmp_path / "s", values)
-    for command in ("info", "check"):
-        status, out, err = run(command, path, "--arrays", "a", "bb")
+    for subcommand in ("info", "check"):
+        status, out, err = run(subcommand, path, "--arrays", "a", "bb")
         assert (status, out) == (1, "") and "expected an array 'bb', but found the arrays 'a', 'deep/b'" in err
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from dali_zarr import _native
 from nvidia.dali import types
+from support.command_line import command
 from support.pipelines import at_rest, build
 from support.stores import Layout, chunk_files, write_array
 
@@ -228,18 +229,6 @@ def test_the_command_line(tmp_path, values):
     status, _, err = run("explain", "--json")
     assert (status, "STORE" in err) == (2, True)
     assert run()[0] == 0
-
-
-def command(monkeypatch, capsys, *words):
-    """The same without a process of its own."""
-    from dali_zarr.__main__ import main
-
-    monkeypatch.setattr(sys, "argv", ["dali_zarr", *map(str, words)])
-    try:
-        status = main()
-    except SystemExit as end:
-        status = end.code
-    return status, *capsys.readouterr()
 
 
 @pytest.mark.parametrize("dtype", ["types.FLOAT16", "float16"])

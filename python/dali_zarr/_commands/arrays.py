@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arguments, _native
+from .._arguments import options, values
 from .._arguments.types import Names, StorageOptions
 from .._selection.stores import Store
 
@@ -101,9 +102,8 @@ def _listed(place: Mapping[str, Any], error: Mapping[str, Any]) -> list[str]:
         return [error["array"]]
     known: list[str] = error.get("known") or []
     if len(known) > _LISTED:
-        options = place.get("storage_options") or ()
-        given: list[str] = [options] if isinstance(options, str) else list(options)
-        return sorted(Store(place["path"], dict(option.split("=", 1) for option in given)).names())
+        given = place.get("storage_options")
+        return sorted(Store(place["path"], options.by_name(values.items(given) if given else [])).names())
     return known
 
 

@@ -173,8 +173,9 @@ fn slot_bytes(chunk_index: &ChunkIndex, chunk: ChunkId) -> usize {
     rounded(chunk_index.decoded_bytes(chunk))
 }
 
-/// Of batches in a row: bytes of decoded chunks that each adds to those before, on average ([`Needs::new_per_batch`]), and the most bytes
-/// of decoded chunks that batches before some moment need as well as batches after it ([`Needs::used_again`]).
+/// Bytes of decoded chunks of batches in a row. The first are those that each batch adds to the ones before, on average
+/// ([`Needs::new_per_batch`]). The second are the most that batches before some moment and batches after it need
+/// ([`Needs::used_again`]).
 fn in_a_row(chunk_index: &ChunkIndex, working_set: usize, batches: impl Iterator<Item = BatchPlan>) -> (usize, usize) {
     // Of each chunk the last batch that needs it, so far.
     let mut last: ChunkMap<usize> = ChunkMap::default();
