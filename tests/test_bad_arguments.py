@@ -252,7 +252,7 @@ def test_budget_too_small(tmp_path, device, limit):
         ({"pad_last_batch": 1}, TypeError, ("pad_last_batch", "True or False", "1")),
         ({"host_memory_limit": "10 apples"}, ValueError, ("host_memory_limit", "'10GB'", "'10 apples'")),
         ({"host_memory_limit": 1e9}, TypeError, ("host_memory_limit", "'10GB'", "1000000000.0")),
-        ({"mean": {"missing": 280}}, ValueError, ("mean: there is no output 'missing'",)),
+        ({"mean": {"t2m": "much"}}, TypeError, ("mean: expected numbers, found 'much'",)),
         ({"windows": 3}, TypeError, ("windows: there is no such argument; did you mean window?",)),
         ({"randomshuffle": True}, TypeError, ("did you mean random_shuffle?",)),
         ({"xyzzy": 3}, TypeError, ("xyzzy: there is no such argument; see help(dali_zarr.zarr_reader)",)),
