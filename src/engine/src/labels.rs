@@ -7,21 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::budget::smallest;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
+use crate::dataset::{Dataset, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
-use crate::reader::Reader;
-use crate::reader::opening::{Opened, shape};
+use crate::reader::column::{self, MAX_VALUES};
+use crate::reader::opening::shape;
 use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
 use crate::stored_type::{float_bits, float_value};
 
-/// Limit on coordinates: they take 512 MiB.
-const MAX_COORDINATES: u64 = 1 << 26;
-/// Host memory for reading coordinates, unless more is needed.
-const MEMORY: u64 = 64 << 20;
 /// Coordinates that an error shows.
 const SHOWN: usize = 20;
 
@@ -102,7 +97,7 @@ fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
 
 /// The coordinates of a group's arrays in the store number `i`.
 fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
-    let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
+    let array = column::nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
     let array = array.ok_or_else(|| missing(name, store.location()))?;
     let path = array.name.clone();
     let wrong = |expected: String, found: String| {
@@ -118,42 +113,13 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
             return wrong(expected, format!("{shape:?}"));
         }
     }
-    if shape[0] > MAX_COORDINATES {
-        return wrong(format!("at most {MAX_COORDINATES} coordinates"), shape[0].to_string());
+    if shape[0] > MAX_VALUES {
+        return wrong(format!("at most {MAX_VALUES} coordinates"), shape[0].to_string());
     }
     let (dtype, is_empty) = (array.cf.decoded, shape[0] == 0);
-    let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
+    let values = if is_empty { Ok(Vec::new()) } else { column::values(store, array) };
     let values = values.map_err(|e| unreadable(name, &e))?;
     Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
-}
-
-/// The array `name` of a group, or of the nearest group around it that has one.
-fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
-    let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
-    match decoded_array(store, &path)? {
-        None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
-        found => Ok(found),
-    }
-}
-
-/// All values of an array of one dimension.
-fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
-    let mut spec = Spec::default().with(|s| {
-        s.source.paths = vec![store.location().to_owned()];
-        s.samples.dims = vec![DimKey::Index(0)];
-        s.samples.window = vec![-1].into();
-        s.values.mask_and_scale = PerOutput::one(true);
-        s.values.dtype = PerOutput::one(DType::F64);
-        s.resources.prefetch_queue_depth = Some(1);
-        s.resources.io_threads = Some(1);
-        s.resources.decode_threads = Some(1);
-    });
-    let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
-    spec.resources.host_memory_limit =
-        Some(MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
-    let batch = Reader::start(&spec, opened)?.next_batch()?;
-    let (values, _) = batch.host[0].as_slice().as_chunks();
-    Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
 }
 
 /// The index of each label among the coordinates of these stores, counted over all of them.

@@ -3,7 +3,7 @@
 use super::cuts::{Cut, Row, by_array, common, named_dims};
 use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
-use crate::spec::{DimKey, OutOfBounds, Spec};
+use crate::spec::{DimKey, OutOfBounds, Segments, Spec};
 
 /// One of the dimensions that samples are cut along. All numbers are elements of the joined, picked dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,17 +32,55 @@ impl Axis {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
     }
 
-    /// The elements, from and to, that a sample with this start may touch: the segment between breaks that holds all of
-    /// its windows, or, where none does, the segment of its start.
-    pub fn segment(&self, start: i64) -> (i64, i64) {
-        let around = |at: i64| {
-            let next = self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1);
-            (self.bounds[next - 1], self.bounds[next])
-        };
-        let (first, end) = (start + self.reach.0, start + self.reach.1);
-        let (from, to) = around(first);
-        if from <= first && end <= to { (from, to) } else { around(start) }
+    /// The `k`-th of [`Axis::starts`], with its segment.
+    pub fn start(&self, k: i64) -> Start {
+        let (at, segment) = self.starts.at(k);
+        Start { at, segment: segment.unwrap_or_else(|| self.around(at)) }
     }
+
+    /// The elements, from and to, of a segment.
+    pub fn segment(&self, number: usize) -> (i64, i64) {
+        (self.bounds[number], self.bounds[number + 1])
+    }
+
+    /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
+    /// the start.
+    fn around(&self, start: i64) -> usize {
+        let around = |at: i64| self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1) - 1;
+        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        let number = around(first);
+        let (from, to) = self.segment(number);
+        if from <= first && end <= to { number } else { around(start) }
+    }
+
+    /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
+    pub fn fitting(&self, reach: (i64, i64)) -> i64 {
+        Starts::within(self.starts.at(0).0, self.starts.step(), reach, &self.bounds).count()
+    }
+
+    /// How many starts read elements outside of their segment.
+    pub fn reaching_out(&self) -> i64 {
+        let step = self.starts.step();
+        let of = |((n, first), segment): ((i64, i64), Option<usize>)| {
+            let Some(segment) = segment else { return n - self.fitting(self.reach) };
+            let (from, to) = self.segment(segment);
+            // The first starts read elements before the segment, the last ones elements after it.
+            let (before, room) = ((from - first - self.reach.0).max(0), to - self.reach.1 - first);
+            let before = before / step + i64::from(before % step > 0);
+            let fit = if room < 0 { 0 } else { room / step + 1 };
+            n - (fit.min(n) - before).max(0)
+        };
+        self.starts.runs().zip(self.starts.segments()).map(of).sum()
+    }
+}
+
+/// Where a sample starts along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The element of the joined, picked dimension; outside of it where windows may reach out.
+    pub at: i64,
+    /// The segment between breaks that it belongs to.
+    pub segment: usize,
 }
 
 /// The array whose dimensions numbers refer to: the first of the highest rank.
@@ -131,6 +169,9 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             ("roi_end", samples.roi_end.is_empty()),
             ("offsets", samples.offsets.iter().all(|&o| o == 0)),
             ("breaks", samples.breaks.is_empty()),
+            ("segments", samples.segments == Segments::All),
+            ("pad_before", samples.pad_before.is_empty()),
+            ("pad_after", samples.pad_after.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
         ];
         return match unused.into_iter().find(|(_, unused)| !unused) {
@@ -147,6 +188,10 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
     let overlaps = common("overlap", &samples.overlap, names, arrays)?;
     let roi =
         [common("roi_start", &samples.roi_start, names, arrays)?, common("roi_end", &samples.roi_end, names, arrays)?];
+    let pads = [
+        common("pad_before", &samples.pad_before, names, arrays)?,
+        common("pad_after", &samples.pad_after, names, arrays)?,
+    ];
     if !samples.step.is_empty() && !samples.overlap.is_empty() {
         return Err(Error::value(
             "step, overlap: expected one of both, since overlap is the window without step, but found two",
@@ -189,6 +234,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             random: random.contains(name),
             step: steps[i],
             overlap: overlaps[i],
+            pads: [pads[0][i], pads[1][i]],
         };
         axes.push(axis(spec, asked, &reading)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
@@ -199,8 +245,8 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
 /// The breaks along the first of `dims`, sorted: those that were asked for, and the borders between stores unless samples
 /// may cross them.
 fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>> {
-    let mut breaks = Vec::with_capacity(spec.samples.breaks.len());
-    for &b in &spec.samples.breaks {
+    let mut breaks = Vec::with_capacity(spec.samples.breaks.at.len());
+    for &b in &spec.samples.breaks.at {
         let at = if b < 0 { b + len } else { b };
         if at <= 0 || at >= len {
             return Err(Error::value(format!(
@@ -293,9 +339,33 @@ struct Asked<'a> {
     random: bool,
     step: Option<i64>,
     overlap: Option<i64>,
+    /// `pad_before` and `pad_after`.
+    pads: [Option<i64>; 2],
 }
 
 impl Asked<'_> {
+    /// How far windows that span so many elements may lie outside of their segment; `None` if nothing was said.
+    fn pads(&self, span: i64, policy: OutOfBounds) -> Result<Option<(i64, i64)>> {
+        let name = self.name;
+        for (what, given) in ["pad_before", "pad_after"].into_iter().zip(self.pads) {
+            let Some(given) = given else { continue };
+            if !policy.fills() {
+                return Err(Error::value(format!(
+                    "{what}: expected out_of_bounds_policy=\"pad\" or \"edge\", which say what the elements outside are, but found \"{}\"",
+                    if policy == OutOfBounds::Drop { "drop" } else { "error" }
+                )));
+            }
+            if given < 0 || given >= span {
+                return Err(Error::value(format!(
+                    "{what}: expected 0 to {} along \"{name}\", one less than the elements that a sample spans, found {given}",
+                    span - 1
+                )));
+            }
+        }
+        let [before, after] = self.pads;
+        Ok((before.is_some() || after.is_some()).then(|| (before.unwrap_or(0), after.unwrap_or(0))))
+    }
+
     /// The distance between sample starts, of which the longest window has so many elements.
     fn step(&self, window: i64) -> Result<i64> {
         let name = self.name;
@@ -321,6 +391,50 @@ impl Asked<'_> {
     }
 }
 
+/// For each of so many segments whether it was chosen; `None` if all were.
+fn chosen(segments: &Segments, count: usize) -> Result<Option<Vec<bool>>> {
+    let chosen = match segments {
+        Segments::All => return Ok(None),
+        Segments::Mask(mask) if mask.len() == count => mask.clone(),
+        Segments::Mask(mask) => {
+            return Err(Error::value(format!(
+                "segments: expected true or false for each of the {count} segments between breaks, found {}",
+                mask.len()
+            )));
+        }
+        Segments::Numbers(numbers) => {
+            let mut chosen = vec![false; count];
+            for &number in numbers {
+                let at = if number < 0 { number.saturating_add(count as i64) } else { number };
+                match usize::try_from(at).ok().and_then(|at| chosen.get_mut(at)) {
+                    Some(one) if *one => {
+                        return Err(Error::value(format!(
+                            "segments: expected each segment once, but found segment {at} twice"
+                        )));
+                    }
+                    Some(one) => *one = true,
+                    None => {
+                        return Err(Error::index(format!(
+                            "segments: segment {number} isn't one of the {count} segments between breaks"
+                        )));
+                    }
+                }
+            }
+            chosen
+        }
+    };
+    match chosen.contains(&true) {
+        true => Ok(Some(chosen)),
+        false => Err(Error::value(format!(
+            "segments: expected at least one of the {count} segments between breaks, found none"
+        ))),
+    }
+}
+
+pub(super) fn too_many() -> Error {
+    Error::value("there are more than 2^62 samples; use larger steps")
+}
+
 /// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
 fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     let Asked { name, region: (roi_start, roi_end), random, .. } = asked;
@@ -338,20 +452,36 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     let inner = asked.breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
     let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
     let reach = (least, most + need);
-    // One grid of starts under every policy: `roi_start`, then every `step` elements within the region. Random starts are
-    // drawn from those places of it where all windows fit.
-    let grid = Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1);
-    let fitting = Starts::within(roi_start, step, reach, &bounds);
+    let policy = spec.samples.out_of_bounds_policy;
+    let pads = asked.pads(reach.1 - reach.0, policy)?;
+    let chosen = if asked.first { chosen(&spec.samples.segments, bounds.len() - 1)? } else { None };
+    let of_chosen = |starts: Starts| match &chosen {
+        None => starts,
+        Some(chosen) => starts.only(|segment| chosen[segment]),
+    };
+    // Without pads, one grid of starts under every policy: `roi_start`, then every `step` elements within the region. Random
+    // starts are drawn from those places of it where all windows fit.
+    let grid = || match chosen {
+        None => Starts::grid(roi_start, step, (roi_end - roi_start - 1) / step + 1),
+        Some(_) => of_chosen(Starts::told(step, reach, &bounds)),
+    };
+    let fitting = || of_chosen(Starts::within(roi_start, step, reach, &bounds));
     let around = match (least, most) {
         (0, 0) => String::new(),
         _ if least == most => format!(", offset {least}"),
         _ => format!(", offsets from {least} to {most}"),
     };
-    let starts = match spec.samples.out_of_bounds_policy {
-        OutOfBounds::Pad if !random => grid,
-        OutOfBounds::Pad if fitting.count() == 0 => Starts::grid(roi_start, 1, 1),
-        OutOfBounds::Error if !random => {
-            if fitting.count() < grid.count() {
+    let starts = match (policy, pads) {
+        (_, Some(pads)) => of_chosen(Starts::each(step, reach, pads, &bounds)),
+        (OutOfBounds::Pad | OutOfBounds::Edge, None) if !random => grid(),
+        (OutOfBounds::Pad | OutOfBounds::Edge, None) => match fitting() {
+            fitting if fitting.count() > 0 => fitting,
+            _ if chosen.is_none() => Starts::grid(roi_start, 1, 1),
+            _ => of_chosen(Starts::of_segments(&bounds)),
+        },
+        (OutOfBounds::Error, None) if !random => {
+            let grid = grid();
+            if fitting().count() < grid.count() {
                 let across = if bounds.len() > 2 { " or cross a break" } else { "" };
                 return Err(Error::value(format!(
                     "out_of_bounds_policy=\"error\": along \"{name}\" windows of {need} elements (window {window}, stride \
@@ -361,10 +491,17 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
             }
             grid
         }
-        _ => fitting,
+        _ => fitting(),
     };
+    if starts.count() >= 1 << 62 {
+        return Err(too_many());
+    }
     if starts.count() == 0 {
-        let between = if bounds.len() > 2 { " without a break" } else { "" };
+        let between = match (bounds.len() > 2, &chosen) {
+            (_, Some(_)) => " in one of the segments that were chosen",
+            (true, None) => " without a break",
+            (false, None) => "",
+        };
         return Err(Error::value(format!(
             "window: along \"{name}\" a sample spans {} elements (window {window}, stride {stride}{around}), which fit at no \
              start in the region of interest [{roi_start}, {roi_end}){between}, so the store holds no sample; make them \

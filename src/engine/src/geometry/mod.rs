@@ -8,10 +8,10 @@ mod outputs;
 mod picked;
 mod starts;
 
-pub use axes::Axis;
+pub use axes::{Axis, Start};
 pub(crate) use axes::{resolve, sample_dims};
 pub use cuts::Cut;
-pub use outputs::{Channels, Placement};
+pub use outputs::{Channels, Mask, Placement};
 pub use picked::Picked;
 pub use starts::Starts;
 
@@ -21,7 +21,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::Spec;
+use crate::spec::{OutOfBounds, Spec};
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -105,8 +105,14 @@ pub struct Geometry {
     pub placements: Vec<Placement>,
     /// What [`Placement::norm`] points into.
     pub norms: Vec<Norm>,
-    /// The outputs, the index output included.
+    /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
+    /// The output that tells which elements weren't padded, if there is one.
+    pub mask: Option<Mask>,
+    /// Whether elements out of bounds repeat those at the edge.
+    pub repeats_edges: bool,
+    /// Whether the index of a sample has the number of its segment.
+    pub names_segments: bool,
     /// Of random starts.
     seed: u64,
 }
@@ -129,15 +135,26 @@ impl Geometry {
             .iter()
             .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
             .filter(|&n| n < 1 << 62)
-            .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
-        let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
+            .ok_or_else(axes::too_many)?;
+        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
+        Ok(Self {
+            axes,
+            samples,
+            views,
+            placements,
+            norms,
+            outputs,
+            mask,
+            repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
+            names_segments: spec.samples.names_segments(),
+            seed: spec.order.effective_seed(),
+        })
     }
 
     /// The start of a sample along each axis.
-    pub fn start(&self, sample: Sample) -> Vec<i64> {
+    pub fn start(&self, sample: Sample) -> Vec<Start> {
         let mut rest = sample.index as i64;
-        let mut start = vec![0; self.axes.len()];
+        let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
                 let bits = key(&[self.seed, sample.epoch, sample.index, i as u64, CROP]);
@@ -147,9 +164,66 @@ impl Geometry {
                 rest /= axis.count();
                 k
             };
-            start[i] = axis.starts.at(k);
+            start[i] = axis.start(k);
         }
         start
+    }
+
+    /// What the index output has for a sample: the number of its segment, where samples are named by it, and its start along
+    /// each axis.
+    pub fn index<'a>(&self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
+        let segment = start.first().filter(|_| self.names_segments).map(|first| first.segment as i64);
+        segment.into_iter().chain(start.iter().map(|one| one.at))
+    }
+
+    /// How many of the dimension's elements that a window reads, from `first` on, lie before its segment, and how many before
+    /// its end: the numbers of the first and one past the last that need no padding.
+    pub fn inside(&self, axis: usize, cut: Cut, start: Start, offset: i64) -> std::ops::Range<i64> {
+        let (from, to) = self.axes[axis].segment(start.segment);
+        let first = start.at + if axis == 0 { offset } else { 0 };
+        let below = from - first;
+        let k0 = if below > 0 { (below - 1) / cut.stride + 1 } else { 0 };
+        let room = to - 1 - first;
+        let k1 = if room < 0 { 0 } else { room / cut.stride + 1 };
+        k0.min(cut.window)..k1.clamp(0, cut.window)
+    }
+}
+
+/// The first of `dims`, along which breaks are.
+pub(crate) struct FirstDim {
+    /// Its name.
+    pub name: String,
+    /// An array that has it.
+    pub array: usize,
+    /// The first element of each store, and the end of the last one.
+    pub stores: Vec<u64>,
+    /// The elements of all stores that it consists of, if `pick` names it.
+    pub pick: Option<Vec<u64>>,
+}
+
+impl FirstDim {
+    /// That of `spec` in `arrays`; `None` if no array has a dimension.
+    ///
+    /// # Errors
+    /// Those of [`Geometry::new`] about dimensions, `pick` and stores.
+    pub fn of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<Self>> {
+        let names = axes::sample_dims(spec, arrays)?;
+        let views = views(spec, arrays, &names)?;
+        let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
+        let Some((array, d)) = views.iter().enumerate().find_map(|(a, view)| Some((a, along(view)?))) else {
+            return Ok(None);
+        };
+        let stores = match &views[array].joined {
+            Some((joined, starts)) if *joined == d => starts.clone(),
+            _ => vec![0, arrays[array].parts[0][d]],
+        };
+        let pick = views[array].dims[d].picked(0).map(<[u64]>::to_vec);
+        Ok(Some(Self { name: names[0].clone(), array, stores, pick }))
+    }
+
+    /// Its length in a store, without `pick`.
+    pub fn len(&self, store: usize) -> u64 {
+        self.stores[store + 1] - self.stores[store]
     }
 }
 

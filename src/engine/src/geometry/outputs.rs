@@ -1,7 +1,7 @@
 //! The outputs, and where the elements of each array go in them.
 
 use super::cuts::{check, per_channel};
-use super::{ArrayShape, Axis, Norm, Role, View, layout};
+use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -35,7 +35,25 @@ pub struct Channels {
     pub dims: Vec<(usize, u64)>,
 }
 
-type Built = (Vec<OutputInfo>, Vec<Placement>, Vec<Norm>);
+/// The output that tells which elements weren't padded: true for those inside, along each axis whose dimension samples have,
+/// for each offset.
+#[derive(Clone, Debug)]
+pub struct Mask {
+    /// The output.
+    pub output: usize,
+    /// The axes, and how the array with the longest window along each is cut.
+    pub axes: Vec<(usize, Cut)>,
+    /// The offsets: one after the other, if there are several.
+    pub offsets: Vec<i64>,
+}
+
+/// The outputs, and what goes into them.
+pub(super) struct Built {
+    pub outputs: Vec<OutputInfo>,
+    pub placements: Vec<Placement>,
+    pub norms: Vec<Norm>,
+    pub mask: Option<Mask>,
+}
 
 /// A dimension that arrays of one output share: its name and its length in a sample.
 struct GridDim<'a> {
@@ -54,7 +72,12 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     } else {
         separate(spec, arrays, views, offsets)?
     };
-    for output in &built.0 {
+    if spec.samples.return_mask {
+        let (info, mask) = mask(views, axes, offsets, built.outputs.len());
+        built.outputs.push(info);
+        built.mask = Some(mask);
+    }
+    for output in &built.outputs {
         let elements = output.shape.iter().try_fold(output.dtype.size() as i64, |n, &s| n.checked_mul(s));
         if elements.is_none_or(|bytes| bytes > 1 << 46) {
             return Err(Error::value(format!(
@@ -64,10 +87,25 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         }
     }
     if spec.samples.return_index {
-        let shape = vec![axes.len() as i64];
-        built.0.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
+        let shape = vec![(axes.len() + usize::from(spec.samples.names_segments() && !axes.is_empty())) as i64];
+        built.outputs.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
     }
     Ok(built)
+}
+
+/// The output number `output`, of the mask.
+fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (OutputInfo, Mask) {
+    let longest = |a: usize| {
+        let reads = |view: &&View| view.dims.iter().any(|dim| dim.role == Role::Axis(a));
+        let cuts = views.iter().filter(reads).map(|view| view.cuts[a]).filter(|cut| !cut.dropped);
+        // The first of the longest.
+        cuts.reduce(|best, next| if next.window > best.window { next } else { best }).map(|cut| (a, cut))
+    };
+    let axes: Vec<(usize, Cut)> = (0..axes.len()).filter_map(longest).collect();
+    let groups = (offsets.len() > 1).then_some(offsets.len() as i64);
+    let shape = groups.into_iter().chain(axes.iter().map(|(_, cut)| cut.window)).collect();
+    let info = OutputInfo { shape, dtype: DType::Bool, layout: String::new(), name: "mask".into() };
+    (info, Mask { output, axes, offsets: offsets.to_vec() })
 }
 
 /// The length of a dimension in a sample, `None` if it is dropped.
@@ -159,7 +197,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
             });
         }
     }
-    Ok((outputs, placements, norms))
+    Ok(Built { outputs, placements, norms, mask: None })
 }
 
 /// The dimensions of a stack after its channels: those of `dims` that are kept, and the others that every array of two
@@ -262,5 +300,5 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         .enumerate()
         .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
         .collect();
-    Ok((vec![info; offsets.len()], placements, norms))
+    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, mask: None })
 }

@@ -1,34 +1,111 @@
-//! Where the samples along one axis start: a grid of equal distances, without the starts whose windows would cross a
-//! break.
+//! Where the samples along one axis start: at equal distances, on one grid or on one for each segment between breaks.
+
+/// A stretch of starts at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The number of its first start.
+    number: i64,
+    /// Its first start.
+    first: i64,
+    /// The segment that its samples belong to; `None`: that of each follows from where it starts.
+    segment: Option<u32>,
+}
 
 /// The starts of samples along one axis. It takes memory for each break, whatever the number of starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Starts {
-    first: i64,
     step: i64,
     count: i64,
-    /// The stretches of the grid without a gap: the number of the first start, and its place in the grid. Ascending.
-    runs: Vec<(i64, i64)>,
+    /// By number.
+    runs: Vec<Run>,
 }
 
 impl Starts {
-    /// `count` starts from `first` on.
+    /// `count` starts from `first` on, which belong to the segments that they lie in.
     pub fn grid(first: i64, step: i64, count: i64) -> Self {
-        Self { first, step, count, runs: vec![(0, 0)] }
+        Self { step, count, runs: vec![Run { number: 0, first, segment: None }] }
+    }
+
+    fn none(step: i64) -> Self {
+        Self { step, count: 0, runs: Vec::new() }
+    }
+
+    /// Adds the starts of a segment from `first` to `last`, if there are any.
+    fn push(&mut self, first: i64, last: i64, segment: usize) {
+        if last >= first {
+            self.runs.push(Run { number: self.count, first, segment: Some(segment as u32) });
+            self.count = self.count.saturating_add((last - first) / self.step + 1);
+        }
     }
 
     /// The starts `first`, `first + step`, ... within `bounds` that read elements of one segment between `bounds` only: a
     /// start `s` reads elements from `s + reach.0` to before `s + reach.1`.
     pub fn within(first: i64, step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
-        let mut all = Self { first, step, count: 0, runs: Vec::new() };
+        let mut all = Self::none(step);
         let last = bounds[bounds.len() - 1] - 1;
-        for segment in bounds.windows(2) {
-            let least = (segment[0] - reach.0 - first).max(0);
-            let most = (segment[1] - reach.1).min(last) - first;
-            let from = least / step + i64::from(least % step > 0);
-            if most >= 0 && most / step >= from {
-                all.runs.push((all.count, from));
-                all.count += most / step - from + 1;
+        for (i, segment) in bounds.windows(2).enumerate() {
+            let least = above(segment[0] - reach.0, first, step);
+            all.push(least, (segment[1] - reach.1).min(last), i);
+        }
+        all
+    }
+
+    /// A grid for each segment: the first start reads from `pad.0` elements before the segment on, the last one to `pad.1`
+    /// elements after it at most.
+    pub fn each(step: i64, reach: (i64, i64), pad: (i64, i64), bounds: &[i64]) -> Self {
+        let mut all = Self::none(step);
+        for (i, segment) in bounds.windows(2).enumerate() {
+            all.push(segment[0] - pad.0 - reach.0, segment[1] + pad.1 - reach.1, i);
+        }
+        all
+    }
+
+    /// The first element of each segment.
+    pub fn of_segments(bounds: &[i64]) -> Self {
+        let mut all = Self::none(1);
+        bounds[1..].iter().zip(bounds).enumerate().for_each(|(i, (_, &first))| all.push(first, first, i));
+        all
+    }
+
+    /// The starts of one grid from `bounds[0]` to the last of `bounds`, each with its segment: the one that holds all that the
+    /// start reads, or, where none does, the one that it lies in.
+    pub fn told(step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
+        let mut all = Self::none(step);
+        let (first, end) = (bounds[0], bounds[bounds.len() - 1]);
+        // From where on starts aren't told yet, and the segment that it lies in.
+        let (mut at, mut own) = (first, 0);
+        let mut lie_in = |all: &mut Self, at: i64, to: i64| {
+            let mut at = at;
+            while at < to {
+                while bounds[own + 1] <= at {
+                    own += 1;
+                }
+                all.push(above(at, first, step), to.min(bounds[own + 1]) - 1, own);
+                at = bounds[own + 1];
+            }
+        };
+        for (i, segment) in bounds.windows(2).enumerate() {
+            let (from, to) = ((segment[0] - reach.0).max(at), (segment[1] - reach.1 + 1).min(end));
+            if from < to {
+                lie_in(&mut all, at, from);
+                all.push(above(from, first, step), to - 1, i);
+                at = to;
+            }
+        }
+        lie_in(&mut all, at, end);
+        all
+    }
+
+    /// Those of the segments that `is_chosen` has.
+    ///
+    /// # Panics
+    /// If a start isn't told its segment.
+    pub fn only(&self, is_chosen: impl Fn(usize) -> bool) -> Self {
+        let mut all = Self::none(self.step);
+        for (n, Run { first, segment, .. }) in self.stretches() {
+            let segment = segment.expect("each start has a segment") as usize;
+            if is_chosen(segment) {
+                all.push(first, first + (n - 1) * self.step, segment);
             }
         }
         all
@@ -39,22 +116,37 @@ impl Starts {
         self.count
     }
 
-    /// The `k`-th; `k` is less than [`Self::count`].
-    pub fn at(&self, k: i64) -> i64 {
-        let (number, place) = self.runs[self.runs.partition_point(|run| run.0 <= k) - 1];
-        self.first + (place + k - number) * self.step
+    /// The `k`-th, and its segment if that doesn't follow from it; `k` is less than [`Self::count`].
+    pub fn at(&self, k: i64) -> (i64, Option<usize>) {
+        let run = self.runs[self.runs.partition_point(|run| run.number <= k) - 1];
+        (run.first + (k - run.number) * self.step, run.segment.map(|s| s as usize))
+    }
+
+    fn stretches(&self) -> impl Iterator<Item = (i64, Run)> {
+        let end = |i: usize| self.runs.get(i + 1).map_or(self.count, |next| next.number);
+        self.runs.iter().enumerate().map(move |(i, &run)| (end(i) - run.number, run))
     }
 
     /// The stretches of starts at equal distances: how many, and the first.
     pub fn runs(&self) -> impl Iterator<Item = (i64, i64)> {
-        let end = |i: usize| self.runs.get(i + 1).map_or(self.count, |next| next.0);
-        self.runs.iter().enumerate().map(move |(i, &(number, place))| (end(i) - number, self.first + place * self.step))
+        self.stretches().map(|(n, run)| (n, run.first))
+    }
+
+    /// The segments of these stretches, where they are told.
+    pub fn segments(&self) -> impl Iterator<Item = Option<usize>> {
+        self.runs.iter().map(|run| run.segment.map(|s| s as usize))
     }
 
     /// The distance between neighbouring starts.
     pub fn step(&self) -> i64 {
         self.step
     }
+}
+
+/// The least of `first`, `first + step`, ... that is at least `least`.
+fn above(least: i64, first: i64, step: i64) -> i64 {
+    let apart = (least - first).max(0);
+    first + (apart / step + i64::from(apart % step > 0)) * step
 }
 
 #[cfg(test)]
@@ -77,10 +169,46 @@ mod tests {
                 .filter(|s| bounds.windows(2).any(|b| b[0] <= s + least && s + least + len <= b[1]))
                 .collect();
             let starts = Starts::within(first, step, (least, least + len), &bounds);
-            let got: Vec<i64> = (0..starts.count()).map(|k| starts.at(k)).collect();
+            let got: Vec<i64> = (0..starts.count()).map(|k| starts.at(k).0).collect();
             prop_assert_eq!(&got, &expected);
             let runs: Vec<i64> = starts.runs().flat_map(|(n, s)| (0..n).map(move |i| s + i * step)).collect();
             prop_assert_eq!(runs, expected);
+            for (k, start) in got.into_iter().enumerate() {
+                let segment = starts.at(k as i64).1.unwrap();
+                prop_assert!(bounds[segment] <= start + least && start + least + len <= bounds[segment + 1]);
+            }
+        }
+
+        #[test]
+        fn each_segment_has_a_grid(
+            cuts in prop::collection::btree_set(-5i64..60, 2..8), step in 1i64..7, least in -9i64..9, len in 1i64..9,
+            pad: (prop::sample::Index, prop::sample::Index), chosen in any::<u8>(),
+        ) {
+            let bounds: Vec<i64> = cuts.into_iter().collect();
+            let pad = (pad.0.index(len as usize) as i64, pad.1.index(len as usize) as i64);
+            let is_chosen = |segment: usize| chosen >> segment & 1 == 1;
+            let expected: Vec<(i64, Option<usize>)> = bounds.windows(2).enumerate().filter(|(i, _)| is_chosen(*i)).flat_map(|(i, b)| {
+                let last = b[1] - b[0] - len + pad.1;
+                (-pad.0..=last).step_by(step as usize).map(move |from| (b[0] + from - least, Some(i)))
+            }).collect();
+            let starts = Starts::each(step, (least, least + len), pad, &bounds).only(is_chosen);
+            prop_assert_eq!((0..starts.count()).map(|k| starts.at(k)).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn starts_on_one_grid_are_told_their_segments(
+            cuts in prop::collection::btree_set(-5i64..60, 2..8), step in 1i64..7, least in -9i64..9, len in 1i64..9,
+        ) {
+            let bounds: Vec<i64> = cuts.into_iter().collect();
+            let (from, end) = (bounds[0], bounds[bounds.len() - 1]);
+            let of = |start: i64| {
+                let holds = |b: &[i64]| b[0] <= start + least && start + least + len <= b[1];
+                let around = |b: &[i64]| b[0] <= start && start < b[1];
+                bounds.windows(2).position(holds).or(bounds.windows(2).position(around))
+            };
+            let expected: Vec<_> = (from..end).step_by(step as usize).map(|start| (start, of(start))).collect();
+            let starts = Starts::told(step, (least, least + len), &bounds);
+            prop_assert_eq!((0..starts.count()).map(|k| starts.at(k)).collect::<Vec<_>>(), expected);
         }
     }
 }

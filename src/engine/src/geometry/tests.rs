@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::ErrorKind;
-use crate::spec::{DimKey, OutOfBounds, Pick};
+use crate::spec::{DimKey, OutOfBounds, Pick, Segments};
 
 fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
@@ -23,6 +23,10 @@ fn era5() -> Vec<ArrayShape> {
     ]
 }
 
+fn at(g: &Geometry, sample: Sample) -> Vec<i64> {
+    g.start(sample).iter().map(|start| start.at).collect()
+}
+
 fn shapes(g: &Geometry) -> Vec<Vec<i64>> {
     g.outputs.iter().map(|o| o.shape.clone()).collect()
 }
@@ -38,7 +42,7 @@ fn separate_outputs_of_era5() {
     assert_eq!(shapes(&g), [&group[..], &group[..], &[vec![1]]].concat());
     assert_eq!(g.samples, 9);
     assert_eq!(g.outputs[0].layout, "HW");
-    assert_eq!(g.start(Sample { epoch: 0, index: 8 }), [8]);
+    assert_eq!(at(&g, Sample { epoch: 0, index: 8 }), [8]);
 }
 
 #[test]
@@ -69,7 +73,7 @@ fn tiles_keep_levels_as_channels() {
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[8, 2, 4, 4]]);
     assert_eq!(g.samples, 9 * 2 * 2);
-    assert_eq!(g.start(Sample { epoch: 0, index: 5 }), [1, 0, 4]);
+    assert_eq!(at(&g, Sample { epoch: 0, index: 5 }), [1, 0, 4]);
     assert_eq!(g.placements[2].broadcast, [(2, 16)], "the mask is repeated along time");
 }
 
@@ -103,7 +107,7 @@ fn windows_and_policies() {
             s.samples.offsets = offsets.to_vec();
             s.samples.out_of_bounds_policy = policy;
         });
-        Geometry::new(&spec, &a).map(|g| (g.axes[0].starts.at(0), g.axes[0].count()))
+        Geometry::new(&spec, &a).map(|g| (g.axes[0].starts.at(0).0, g.axes[0].count()))
     };
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Drop).unwrap(), (0, 3));
     assert_eq!(with(3, 3, 1, &[], OutOfBounds::Pad).unwrap(), (0, 4));
@@ -231,7 +235,7 @@ fn stacks_need_one_type() {
 /// The starts along the first axis of a dimension of 20.
 fn starts(spec: Spec) -> Result<Vec<i64>> {
     let g = Geometry::new(&spec, &[array("a", &[("t", 20)])])?;
-    Ok((0..g.samples).map(|index| g.start(Sample { epoch: 0, index })[0]).collect())
+    Ok((0..g.samples).map(|index| g.start(Sample { epoch: 0, index })[0].at).collect())
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn windows_keep_to_their_side_of_a_break() {
     let spec = |policy| {
         Spec::default().with(|s| {
             s.samples.window = vec![3].into();
-            s.samples.breaks = vec![-12, 3];
+            s.samples.breaks = vec![-12, 3].into();
             s.samples.out_of_bounds_policy = policy;
         })
     };
@@ -247,19 +251,19 @@ fn windows_keep_to_their_side_of_a_break() {
     assert_eq!(starts(spec(OutOfBounds::Pad)).unwrap(), [0, 3, 6, 9, 12, 15, 18]);
     assert!(starts(spec(OutOfBounds::Error)).unwrap_err().message().contains("cross a break"));
     let tiles = spec(OutOfBounds::Error).with(|s| s.samples.window = vec![4].into());
-    assert_eq!(starts(tiles.with(|s| s.samples.breaks = vec![8, 16])).unwrap(), [0, 4, 8, 12, 16]);
+    assert_eq!(starts(tiles.with(|s| s.samples.breaks = vec![8, 16].into())).unwrap(), [0, 4, 8, 12, 16]);
     let offsets = Spec::default().with(|s| {
         s.samples.window = vec![1].into();
         s.samples.offsets = vec![-1, 1];
-        s.samples.breaks = vec![8];
+        s.samples.breaks = vec![8].into();
     });
     assert_eq!(starts(offsets).unwrap(), [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]);
     for bad in [0, 20, -20, 25] {
-        let e = starts(Spec::default().with(|s| s.samples.breaks = vec![bad])).unwrap_err();
+        let e = starts(Spec::default().with(|s| s.samples.breaks = vec![bad].into())).unwrap_err();
         assert!(e.message().contains("breaks") && e.message().contains(&bad.to_string()), "{e}");
     }
     let e = starts(Spec::default().with(|s| {
-        s.samples.breaks = vec![10];
+        s.samples.breaks = vec![10].into();
         s.samples.window = vec![11].into();
     }))
     .unwrap_err();
@@ -288,7 +292,7 @@ fn only_windows_that_are_read_count() {
     // With breaks: all windows on one side of each, whichever side the start is on.
     let with = |offsets: &[i64], policy| {
         spec(offsets, policy).with(|s| {
-            s.samples.breaks = vec![8];
+            s.samples.breaks = vec![8].into();
             s.samples.step = vec![1].into();
         })
     };
@@ -296,8 +300,8 @@ fn only_windows_that_are_read_count() {
     assert_eq!(starts(with(&[-5, -4], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 13, 14, 15]);
     // A sample that "drop" keeps is read whole under "pad" too; of others, what lies on the side of their start.
     let axis = &Geometry::new(&with(&[-5], OutOfBounds::Pad), &[array("a", &[("t", 20)])]).unwrap().axes[0];
-    assert_eq!([10, 11, 12, 13].map(|s| axis.segment(s)), [(1, 8), (8, 16), (8, 16), (8, 16)]);
-    assert_eq!([1, 5, 6, 7, 8].map(|s| axis.segment(s)), [(1, 8); 5]);
+    assert_eq!([10, 11, 12, 13].map(|s| axis.segment(axis.start(s - 1).segment)), [(1, 8), (8, 16), (8, 16), (8, 16)]);
+    assert_eq!([1, 5, 6, 7, 8].map(|s| axis.segment(axis.start(s - 1).segment)), [(1, 8); 5]);
 }
 
 #[test]
@@ -311,7 +315,7 @@ fn arrays_without_dimensions_are_one_sample() {
     let g = Geometry::new(&spec, &arrays).unwrap();
     assert_eq!((g.samples, g.axes.len()), (1, 0));
     assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
-    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), [0; 0]);
+    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), []);
     let g = Geometry::new(
         &spec.clone().with(|s| {
             s.samples.stack_arrays = true;
@@ -326,7 +330,7 @@ fn arrays_without_dimensions_are_one_sample() {
         ("window", spec.clone().with(|s| s.samples.window = vec![0].into())),
         ("roi_end", spec.clone().with(|s| s.samples.roi_end = vec![1].into())),
         ("offsets", spec.clone().with(|s| s.samples.offsets = vec![0, 1])),
-        ("breaks", spec.clone().with(|s| s.samples.breaks = vec![1])),
+        ("breaks", spec.clone().with(|s| s.samples.breaks = vec![1].into())),
         ("random_crop", spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Index(0)])),
     ] {
         let message = of(spec);
@@ -343,12 +347,12 @@ fn a_million_breaks_are_found_quickly() {
     let spec = Spec::default().with(|s| {
         s.samples.window = vec![3].into();
         s.samples.step = vec![1].into();
-        s.samples.breaks = breaks;
+        s.samples.breaks = breaks.into();
     });
     let g = Geometry::new(&spec, &[a]).unwrap();
     assert_eq!(g.samples, (1 << 40) - 2 * 1_000_000);
-    assert_eq!(g.start(Sample { epoch: 0, index: (1 << 20) - 2 }), [1 << 20]);
-    assert_eq!(g.axes[0].segment(g.axes[0].starts.at(g.samples as i64 - 1)), (999_999 << 20, 1 << 40));
+    assert_eq!(at(&g, Sample { epoch: 0, index: (1 << 20) - 2 }), [1 << 20]);
+    assert_eq!(g.axes[0].segment(g.axes[0].start(g.samples as i64 - 1).segment), (999_999 << 20, 1 << 40));
 }
 
 #[test]
@@ -383,8 +387,8 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     let mut seen = std::collections::HashMap::new();
     for epoch in 0..2100 {
         for index in 0..10 {
-            let start = g.start(Sample { epoch, index });
-            assert_eq!(start, g.start(Sample { epoch, index }));
+            let start = at(&g, Sample { epoch, index });
+            assert_eq!(start, at(&g, Sample { epoch, index }));
             assert_eq!(start[0], index as i64);
             *seen.entry((start[1], start[2])).or_insert(0u32) += 1;
         }
@@ -412,5 +416,70 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
         s.samples.window = vec![1, 7, 3].into();
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
     });
-    assert_eq!(Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2], [2, 1]);
+    assert_eq!(
+        Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2]
+            .iter()
+            .map(|s| s.at)
+            .collect::<Vec<_>>(),
+        [2, 1]
+    );
+}
+
+#[test]
+fn segments_have_grids_of_their_own() {
+    let spec = Spec::default().with(|s| {
+        s.samples.window = vec![4].into();
+        s.samples.step = vec![1].into();
+        s.samples.breaks = vec![3, 10, -1].into();
+        s.samples.out_of_bounds_policy = OutOfBounds::Edge;
+        s.samples.pad_before = vec![1].into();
+        s.samples.pad_after = vec![2].into();
+        s.samples.return_mask = true;
+        s.samples.return_index = true;
+    });
+    let of = |spec: &Spec| {
+        let g = Geometry::new(spec, &[array("a", &[("t", 12)])])?;
+        let index = |index| g.index(&g.start(Sample { epoch: 0, index })).collect();
+        Ok::<Vec<Vec<i64>>, Error>((0..g.samples).map(index).collect())
+    };
+    // Segments of 3, 7, 1 and 1 elements; starts from 1 before each to 2 before its end.
+    let second = (2..=8).map(|s| vec![1, s]);
+    let all: Vec<Vec<i64>> = [vec![0, -1], vec![0, 0], vec![0, 1]]
+        .into_iter()
+        .chain(second.clone())
+        .chain([vec![2, 9], vec![3, 10]])
+        .collect();
+    assert_eq!(of(&spec).unwrap(), all);
+    let chosen = |segments: Segments| of(&spec.clone().with(|s| s.samples.segments = segments));
+    let expected: Vec<Vec<i64>> = second.chain([vec![3, 10]]).collect();
+    assert_eq!(chosen(Segments::Numbers(vec![-1, 1])).unwrap(), expected);
+    assert_eq!(chosen(Segments::Mask(vec![false, true, false, true])).unwrap(), expected);
+    for (segments, message) in [
+        (Segments::Numbers(vec![4]), "segments: segment 4 isn't one of the 4 segments between breaks"),
+        (Segments::Numbers(vec![-5]), "segments: segment -5 isn't one of the 4 segments between breaks"),
+        (
+            Segments::Numbers(vec![i64::MIN]),
+            "segments: segment -9223372036854775808 isn't one of the 4 segments between breaks",
+        ),
+        (Segments::Numbers(vec![1, -3]), "segments: expected each segment once, but found segment 1 twice"),
+        (Segments::Numbers(vec![]), "segments: expected at least one of the 4 segments between breaks, found none"),
+        (
+            Segments::Mask(vec![false; 4]),
+            "segments: expected at least one of the 4 segments between breaks, found none",
+        ),
+        (
+            Segments::Mask(vec![true; 3]),
+            "segments: expected true or false for each of the 4 segments between breaks, found 3",
+        ),
+    ] {
+        assert_eq!(chosen(segments).unwrap_err().message(), message);
+    }
+    let g = Geometry::new(&spec, &[array("a", &[("t", 12)])]).unwrap();
+    assert_eq!(shapes(&g), [vec![4], vec![4], vec![2]]);
+    let drop = spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Drop);
+    assert!(
+        of(&drop).unwrap_err().message().starts_with("pad_before: expected out_of_bounds_policy=\"pad\" or \"edge\"")
+    );
+    let far = spec.with(|s| s.samples.pad_after = vec![4].into());
+    assert!(of(&far).unwrap_err().message().starts_with("pad_after: expected 0 to 3 along \"t\""));
 }

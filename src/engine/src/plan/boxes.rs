@@ -1,10 +1,12 @@
 //! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
 
+use std::ops::Range;
+
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
 use super::chunk_runs::{ChunkRun, chunk_runs};
-use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
-use crate::geometry::{Placement, Role};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, mask_op, op_index};
+use crate::geometry::{Cut, Mask, Placement, Role, Start, View, ViewDim};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
@@ -24,7 +26,7 @@ pub(super) struct Boxes {
     chunks: Vec<ChunkId>,
     jobs: Vec<(u32, Job)>,
     pads: Vec<Job>,
-    pub starts: Vec<i64>,
+    pub index: Vec<i64>,
 }
 
 /// What all boxes of one array of one sample have in common.
@@ -90,7 +92,7 @@ impl Boxes {
             jobs[*place] = Some(job);
             *place += 1;
         }
-        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, starts: self.starts }
+        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, index: self.index }
     }
 }
 
@@ -129,35 +131,115 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
     out
 }
 
+/// What a sample reads along one dimension.
+struct Reads {
+    /// The numbers of its elements that lie in its segment.
+    inside: Range<i64>,
+    /// Its elements.
+    window: i64,
+    /// Where the element number 0 is, or would be.
+    first: i64,
+    /// The distance of its elements.
+    stride: i64,
+    /// The segment.
+    segment: (i64, i64),
+}
+
+/// Elements of a sample along one dimension: element `k` is at `first + k * stride`.
+struct Piece {
+    ks: Range<i64>,
+    first: i64,
+    stride: i64,
+}
+
+impl Reads {
+    /// The elements that are read: those inside, and, if edges are repeated, the others.
+    fn pieces(&self, repeats_edges: bool) -> impl Iterator<Item = Piece> {
+        let Self { ref inside, window, first, stride, segment: (from, to) } = *self;
+        let edge = |ks, first| Piece { ks, first, stride: 0 };
+        let before = repeats_edges.then(|| edge(0..inside.start, from));
+        let after = repeats_edges.then(|| edge(inside.end..window, to - 1));
+        let all = [before, Some(Piece { ks: inside.clone(), first, stride }), after];
+        all.into_iter().flatten().filter(|piece| !piece.ks.is_empty())
+    }
+}
+
 impl Planner {
+    /// What a sample with this start reads along one dimension of an array.
+    fn reads(&self, dim: &ViewDim, view: &View, offset: i64, start: &[Start]) -> Reads {
+        match dim.role {
+            Role::Whole => {
+                let len = dim.len as i64;
+                Reads { inside: 0..len, window: len, first: 0, stride: 1, segment: (0, len) }
+            }
+            Role::Axis(a) => {
+                let cut = view.cuts[a];
+                Reads {
+                    inside: self.geometry.inside(a, cut, start[a], offset),
+                    window: cut.window,
+                    first: start[a].at + if a == 0 { offset } else { 0 },
+                    stride: cut.stride,
+                    segment: self.geometry.axes[a].segment(start[a].segment),
+                }
+            }
+        }
+    }
+
+    /// The boxes of the mask of one sample: true inside, and false around it.
+    pub(super) fn mask(&self, out: &mut Boxes, mask: &Mask, start: &[Start], origin: i64) {
+        let target = Target { output: mask.output as u32, src_size: 1, dst_size: 1 };
+        let mut strides = vec![1i64; mask.axes.len()];
+        for d in (1..strides.len()).rev() {
+            strides[d - 1] = strides[d] * mask.axes[d].1.window;
+        }
+        let elements: i64 = mask.axes.iter().map(|(_, cut)| cut.window).product();
+        let norms = self.geometry.norms.len();
+        for (group, &offset) in (0..).zip(&mask.offsets) {
+            let origin = origin + group * elements;
+            let ranges: Vec<_> = mask
+                .axes
+                .iter()
+                .map(|&(a, cut)| {
+                    let inside = self.geometry.inside(a, cut, start[a], offset);
+                    (inside.start, inside.end, cut.window)
+                })
+                .collect();
+            // The dimensions that the sample lacks are one element, which may lie outside.
+            let dropped = self.geometry.axes.iter().enumerate().filter(|(a, _)| mask.axes.iter().all(|(b, _)| a != b));
+            let one = Cut { window: 1, dropped: true, stride: 1 };
+            let mut is_inside = ranges.iter().all(|(from, to, _)| from < to);
+            is_inside &= dropped.into_iter().all(|(a, _)| !self.geometry.inside(a, one, start[a], offset).is_empty());
+            if is_inside {
+                outside(out, target, mask_op(norms, false), origin, &strides, &ranges, &[]);
+                let at = ranges.iter().zip(&strides).map(|((from, ..), stride)| from * stride).sum::<i64>();
+                let dims: Vec<Dim> = ranges
+                    .iter()
+                    .zip(&strides)
+                    .map(|((from, to, _), &dst)| Dim { n: (to - from) as u64, src: 0, dst })
+                    .collect();
+                out.push(None, target, mask_op(norms, true), 0, origin + at, &dims);
+            } else {
+                let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
+                out.push(None, target, mask_op(norms, false), 0, origin, &all);
+            }
+        }
+    }
+
     /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
     /// placement's first element goes in the output, in elements of the batch.
-    pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[i64], origin: i64, dst_size: usize) {
+    pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[Start], origin: i64, dst_size: usize) {
         let view = &self.geometry.views[p.array];
         let array = &self.arrays[p.array];
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        // For each dimension, the elements of the sample that lie in the region of interest.
-        let mut ranges = Vec::with_capacity(rank);
-        for dim in &view.dims {
-            ranges.push(match dim.role {
-                Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
-                Role::Axis(a) => {
-                    let (axis, cut) = (&self.geometry.axes[a], view.cuts[a]);
-                    let first = start[a] + if a == 0 { p.offset } else { 0 };
-                    let (from, to) = axis.segment(start[a]);
-                    let below = from - first;
-                    let k0 = if below > 0 { (below - 1) / cut.stride + 1 } else { 0 };
-                    let room = to - 1 - first;
-                    let k1 = if room < 0 { 0 } else { room / cut.stride + 1 };
-                    (k0.min(cut.window), k1.clamp(0, cut.window), first, cut.stride, cut.window)
-                }
-            });
-        }
-        self.pad(out, p, target, origin, &ranges.iter().map(|r| (r.0, r.1, r.4)).collect::<Vec<_>>());
-        if ranges.iter().any(|r| r.0 >= r.1) {
-            return;
+        let ranges: Vec<Reads> = view.dims.iter().map(|dim| self.reads(dim, view, p.offset, start)).collect();
+        if !self.geometry.repeats_edges {
+            let ranges: Vec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
+            self.pad(out, p, target, origin, &ranges);
+            if ranges.iter().any(|r| r.0 >= r.1) {
+                return;
+            }
         }
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
@@ -167,32 +249,32 @@ impl Planner {
             let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
-                let (k0, k1, first, stride, _) = ranges[d];
                 if let Some(list) = &self.whole[p.array][part][d] {
                     lists.push(list.into());
                     continue;
                 }
                 let pick = dim.picked(part);
-                let list = if d == joined {
+                let mut list = Vec::new();
+                for Piece { ks, first, stride } in ranges[d].pieces(self.geometry.repeats_edges) {
+                    if d != joined {
+                        list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], 0));
+                        continue;
+                    }
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
                     let inside = |k: i64| {
                         let at = first + k * stride;
                         let at = pick.map_or(at, |p| p[at as usize] as i64);
                         lo <= at && at < hi
                     };
-                    let mut list = Vec::new();
-                    let mut k = k0;
-                    while k < k1 {
-                        let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
+                    let mut k = ks.start;
+                    while k < ks.end {
+                        let run = (k..ks.end).take_while(|&k| inside(k)).count() as i64;
                         if run > 0 {
                             list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
                         }
                         k += run.max(1);
                     }
-                    list
-                } else {
-                    chunk_runs(pick, first, stride, k0..k1, &grids.dims[d], 0)
-                };
+                }
                 empty |= list.is_empty();
                 lists.push(list.into());
             }
@@ -265,33 +347,47 @@ impl Planner {
         }
     }
 
-    /// The boxes outside the region of interest, or beyond a break: for each dimension those before and after it, with the dimensions
-    /// before restricted to what is inside, so that no element comes twice. `ranges` are (inside from, to, window).
+    /// The boxes of the placement outside the region of interest, or beyond a break. `ranges` are (inside from, to, window).
     fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
-        for (d, &(k0, k1, window)) in ranges.iter().enumerate() {
-            let (k0, k1) = if k0 >= k1 { (window, window) } else { (k0, k1) };
-            for (from, to) in [(0, k0), (k1, window)] {
-                if from >= to {
-                    continue;
-                }
-                let mut dst = origin + from * p.strides[d];
-                let mut dims: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
-                for (e, &(a, b, w)) in ranges.iter().enumerate() {
-                    let (a, b) = match e.cmp(&d) {
-                        std::cmp::Ordering::Less => (a, b),
-                        std::cmp::Ordering::Equal => (from, to),
-                        std::cmp::Ordering::Greater => (0, w),
-                    };
-                    if e < d {
-                        dst += a * p.strides[e];
-                    }
-                    dims.push(Dim { n: (b - a).max(0) as u64, src: 0, dst: p.strides[e] });
-                }
-                out.push(None, target, op_index(p.norm, false), 0, dst, &dims);
+        let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
+        outside(out, target, op_index(p.norm, false), origin, &p.strides, ranges, &repeat);
+    }
+}
+
+/// The boxes around what is inside: for each dimension those before and after it, with the dimensions before restricted to
+/// what is inside, so that no element comes twice. `ranges` are (inside from, to, window); `repeat` are further dimensions.
+fn outside(
+    out: &mut Boxes,
+    target: Target,
+    op: u32,
+    origin: i64,
+    strides: &[i64],
+    ranges: &[(i64, i64, i64)],
+    repeat: &[Dim],
+) {
+    for (d, &(k0, k1, window)) in ranges.iter().enumerate() {
+        let (k0, k1) = if k0 >= k1 { (window, window) } else { (k0, k1) };
+        for (from, to) in [(0, k0), (k1, window)] {
+            if from >= to {
+                continue;
             }
-            if ranges[d].0 >= ranges[d].1 {
-                return;
+            let mut dst = origin + from * strides[d];
+            let mut dims = repeat.to_vec();
+            for (e, &(a, b, w)) in ranges.iter().enumerate() {
+                let (a, b) = match e.cmp(&d) {
+                    std::cmp::Ordering::Less => (a, b),
+                    std::cmp::Ordering::Equal => (from, to),
+                    std::cmp::Ordering::Greater => (0, w),
+                };
+                if e < d {
+                    dst += a * strides[e];
+                }
+                dims.push(Dim { n: (b - a).max(0) as u64, src: 0, dst: strides[e] });
             }
+            out.push(None, target, op, 0, dst, &dims);
+        }
+        if ranges[d].0 >= ranges[d].1 {
+            return;
         }
     }
 }

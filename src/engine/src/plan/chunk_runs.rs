@@ -45,7 +45,8 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
         let at = start + k * stride;
         let chunk = grid.chunk_at(at as u64);
         let (first, len) = (grid.start(chunk) as i64, grid.len(chunk) as i64);
-        let fits = (first + len - 1 - at) / stride + 1;
+        // Without a distance, all are the same element.
+        let fits = if stride == 0 { ks.end - k } else { (first + len - 1 - at) / stride + 1 };
         let n = fits.min(ks.end - k).min(i64::from(MAX_EXTENT));
         out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride });
         k += n;

@@ -116,12 +116,18 @@ impl Planner {
         let part_at = |at: u64| borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
         let step = axis.starts.step() as u64;
         let mut runs = Runs::default();
-        for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
+        let end = view.dims[d].len;
+        for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first)) {
+            // Starts before the first element share its chunk.
+            let before = first.unsigned_abs().div_ceil(step).min(if first < 0 { count } else { 0 });
+            runs.push(before, 1);
+            count -= before;
+            let first = first.saturating_add_unsigned(before * step).max(0) as u64;
             if let Some(pick) = view.dims[d].picked(0) {
                 // Picked elements are in any order, so they and their chunks are listed. If stores are not joined along
                 // the dimension, the first store stands for all.
                 let chunk = |i: u64| {
-                    let at = pick[(first + i * step) as usize];
+                    let at = pick[(first + i * step).min(end - 1) as usize];
                     let part = part_at(at);
                     (part, parts[part].dims[d].chunk_at(at - borders[part]))
                 };
@@ -136,6 +142,11 @@ impl Planner {
             }
             let mut at = first;
             while count > 0 {
+                if at >= end {
+                    // Those after the last element share its chunk.
+                    runs.push(count, 1);
+                    break;
+                }
                 let part = part_at(at);
                 let n = (borders[part + 1] - at).div_ceil(step).min(count);
                 let local = at - borders[part];

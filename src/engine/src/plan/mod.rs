@@ -69,10 +69,10 @@ pub struct BatchPlan {
     pub uses: Vec<ChunkUse>,
     /// Grouped by chunk.
     pub jobs: Vec<Job>,
-    /// Jobs for elements outside the region of interest.
+    /// Jobs that read no chunk: for elements outside the region of interest, and for the mask output.
     pub pads: Vec<Job>,
-    /// For the index output: the start of each sample along each axis.
-    pub starts: Vec<i64>,
+    /// What the index output holds.
+    pub index: Vec<i64>,
 }
 
 /// The grid of one array in one store, as plans need it.
@@ -109,6 +109,11 @@ pub struct Planner {
 /// The index of the operation for a norm; byte order is part of the operation.
 pub const fn op_index(norm: usize, swap: bool) -> u32 {
     (norm * 2 + swap as usize) as u32
+}
+
+/// The index of the operation that writes a mask: false or true where the geometry has so many norms.
+pub const fn mask_op(norms: usize, is_inside: bool) -> u32 {
+    (norms * 2 + is_inside as usize) as u32
 }
 
 impl Planner {
@@ -194,7 +199,10 @@ impl Planner {
                 let origin = i as i64 * self.sample_elements[placement.output] + placement.base;
                 self.place(&mut out, placement, &start, origin, output.dtype.size());
             }
-            out.starts.extend(&start);
+            if let Some(mask) = &self.geometry.mask {
+                self.mask(&mut out, mask, &start, i as i64 * self.sample_elements[mask.output]);
+            }
+            out.index.extend(self.geometry.index(&start));
         }
         out.finish()
     }

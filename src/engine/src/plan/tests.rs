@@ -9,6 +9,26 @@ use proptest::prelude::*;
 
 const PAD: i64 = -1;
 
+/// Carries out the jobs that write the mask.
+fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
+    let mask = planner.geometry.mask.as_ref().unwrap();
+    let per_sample: i64 = planner.geometry.outputs[mask.output].shape.iter().product();
+    let mut out = vec![None; per_sample as usize * batch];
+    for job in plan.pads.iter().filter(|job| job.output as usize == mask.output) {
+        let n = job.ndim as usize;
+        for linear in 0..job.extent[..n].iter().map(|&e| u64::from(e)).product() {
+            let (mut rest, mut dst): (u64, _) = (linear, job.dst as i64);
+            for d in (0..n).rev() {
+                dst += (rest % u64::from(job.extent[d])) as i64 * job.dst_stride[d];
+                rest /= u64::from(job.extent[d]);
+            }
+            let value = job.op == mask_op(planner.geometry.norms.len(), true);
+            assert!(out[dst as usize].replace(value).is_none(), "written twice");
+        }
+    }
+    out.into_iter().map(|value| value.expect("written")).collect()
+}
+
 /// Runs a plan: every chunk holds, for each element, the number of the element in the joined array.
 fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch: usize) -> Vec<i64> {
     let per_sample: i64 = planner.geometry.outputs[0].shape.iter().product();
@@ -45,7 +65,7 @@ fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch
         };
         plan.jobs[u.jobs.clone()].iter().for_each(|job| run(job, &element));
     }
-    for job in &plan.pads {
+    for job in plan.pads.iter().filter(|job| job.output == 0) {
         assert_eq!(job.source, Source::Pad as u32);
         run(job, &|_| PAD);
     }
@@ -53,9 +73,9 @@ fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch
 }
 
 /// The same by walking over every element of every sample. `starts` are the first joined indices of the stores.
-fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> Vec<i64> {
+fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64], edge: bool) -> (Vec<i64>, Vec<bool>) {
     let view = &g.views[0];
-    let mut out = Vec::new();
+    let (mut out, mut mask) = (Vec::new(), Vec::new());
     for &s in samples {
         let start = g.start(s);
         let lens: Vec<i64> = view
@@ -77,12 +97,16 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             for (d, dim) in view.dims.iter().enumerate() {
                 if let Role::Axis(a) = dim.role {
                     let axis = &g.axes[a];
-                    at[d] = start[a] + at[d] * view.cuts[a].stride + if a == 0 { g.placements[0].offset } else { 0 };
-                    let (from, to) = axis.segment(start[a]);
+                    at[d] = start[a].at + at[d] * view.cuts[a].stride + if a == 0 { g.placements[0].offset } else { 0 };
+                    let (from, to) = axis.segment(start[a].segment);
                     inside &= from <= at[d] && at[d] < to;
+                    if edge {
+                        at[d] = at[d].clamp(from, to - 1);
+                    }
                 }
             }
-            out.push(if inside {
+            mask.push(inside);
+            out.push(if inside || edge {
                 let stored = |d: usize, store| view.dims[d].picked(store).map_or(at[d], |p| p[at[d] as usize] as i64);
                 let store = starts.partition_point(|&start| start <= stored(0, 0) as u64) - 1;
                 (0..at.len()).fold(0, |n, d| n * shape[d] as i64 + stored(d, store))
@@ -91,7 +115,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             });
         }
     }
-    out
+    (out, mask)
 }
 
 fn grid(len: u64, chunk: u64, irregular: bool) -> DimGrid {
@@ -117,6 +141,8 @@ proptest! {
         pick in prop::option::of(prop::collection::vec(any::<[prop::sample::Index; 2]>(), 1..6)),
         axes in 0usize..4,
         breaks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+        edge: bool,
+        pads in prop::option::of(prop::collection::vec(any::<[prop::sample::Index; 2]>(), 5)),
     ) {
         let rank = lens.len();
         let name = |d: usize| format!("d{d}");
@@ -131,12 +157,15 @@ proptest! {
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
-        let spec = Spec::default().with(|s| { s.source.paths = vec!["p".into(), "q".into()]; s.samples.dims = (0..=axes).map(|d| DimKey::Name(name(d))).collect(); s.samples.window = windows[..=axes].iter().map(|w| w.0).collect(); s.samples.stride = windows[..=axes].iter().map(|w| w.2).collect(); s.samples.offsets = vec![offset]; s.samples.step = windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(); s.samples.random_crop = (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(); s.samples.breaks = if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] }; s.samples.cross_stores = flags >> 10 & 1 == 1; s.samples.out_of_bounds_policy = OutOfBounds::Pad; s.source.pick = pick.iter().map(|p| {
+        let spec = Spec::default().with(|s| { s.source.paths = vec!["p".into(), "q".into()]; s.samples.dims = (0..=axes).map(|d| DimKey::Name(name(d))).collect(); s.samples.window = windows[..=axes].iter().map(|w| w.0).collect(); s.samples.stride = windows[..=axes].iter().map(|w| w.2).collect(); s.samples.offsets = vec![offset]; s.samples.step = windows[..=axes].iter().enumerate().map(|(d, w)| if flags >> (16 + d) & 1 == 1 { 0 } else { w.1 }).collect(); s.samples.random_crop = (0..=axes).filter(|d| flags >> (16 + d) & 1 == 1).map(|d| DimKey::Name(name(d))).collect(); s.samples.breaks = if first_len > 1 { breaks.iter().map(|b| b.index(first_len - 1) as i64 + 1).collect() } else { vec![] }.into(); s.samples.cross_stores = flags >> 10 & 1 == 1; s.samples.out_of_bounds_policy = if edge { OutOfBounds::Edge } else { OutOfBounds::Pad }; s.samples.return_mask = true; let pad = |side: usize| pads.iter().flat_map(|pads| (0..=axes).map(|d| pads[d][side].index(((windows[d].0.max(1) - 1) * windows[d].2 + 1) as usize) as i64).collect::<Vec<_>>()).collect(); s.samples.pad_before = pad(0); s.samples.pad_after = pad(1); s.source.pick = pick.iter().map(|p| {
                 let list = |store: usize| p.iter().map(|i| i[store].index(shape[pick_dim] as usize) as i64).collect();
                 let own = second.is_some() && pick_dim > 0 && flags >> 11 & 1 == 1;
                 Pick { dim: DimKey::Name(name(pick_dim)), indices: (0..if own { 2 } else { 1 }).map(list).collect() }
             }).collect(); });
-        let geometry = Geometry::new(&spec, &[array]).unwrap();
+        let geometry = Geometry::new(&spec, &[array]);
+        // No segment may be long enough.
+        prop_assume!(geometry.is_ok() || pads.is_none());
+        let geometry = geometry.unwrap();
         let grids = parts.iter().enumerate().map(|(p, part)| PartGrid {
             dims: part.iter().enumerate().map(|(d, &n)| grid(n, chunks[p * 5 + d], flags >> d & 1 == 1)).collect(),
             order: if flags >> 9 & 1 == 1 { (0..rank).rev().collect() } else { (0..rank).collect() },
@@ -147,8 +176,13 @@ proptest! {
         let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
         let plan = planner.plan(&samples);
         let starts = &[0, lens[0]][..parts.len()];
-        let expected = expected(&planner.geometry, &samples, starts, &shape);
+        let (expected, inside) = expected(&planner.geometry, &samples, starts, &shape, edge);
         prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), expected);
+        prop_assert!(!edge || plan.pads.iter().all(|job| job.output == 1), "all elements are of chunks");
+        // The mask lacks the dimensions that are read whole, and those without a window.
+        let whole: usize = shape[axes + 1..].iter().zip(axes + 1..).map(|(&n, d)| pick.as_ref().filter(|_| d == pick_dim).map_or(n as usize, Vec::len)).product();
+        let inside: Vec<bool> = inside.into_iter().step_by(whole).collect();
+        prop_assert_eq!(run_mask(&planner, &plan, 4), inside);
         let mut seen = plan.uses.iter().map(|u| u.chunk).collect::<Vec<_>>();
         seen.sort();
         seen.dedup();

@@ -1,6 +1,8 @@
 //! The reader, as its hosts use it: open it, ask for its outputs, take finished batches.
 
+mod breaks;
 pub mod checkpoint;
+pub(crate) mod column;
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;

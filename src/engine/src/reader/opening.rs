@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use super::needs::{bound_chunks, bound_counts, needs, parts};
+use super::needs::{bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
+use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, Geometry};
+use crate::geometry::{ArrayShape, Geometry, Norm};
+use crate::gpu;
 use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, Io, Spec};
-use crate::{cache, gpu};
+use crate::spec::{DecodeDevice, Device, Spec};
 
 /// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
 /// it, and [`crate::explain`] describes it.
@@ -41,24 +42,10 @@ pub(crate) struct Note {
 }
 
 impl Opened {
-    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk and touches no device.
+    /// Checks the spec, whose breaks are all known, against a dataset that is open. Reads no chunk and touches no device.
     ///
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
-    pub fn new(spec: &Spec) -> Result<Self> {
-        if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
-            return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
-        }
-        // Checked before these numbers are used.
-        bound_counts(spec)?;
-        cache::check(spec)?;
-        Self::of(spec, Dataset::open(spec)?)
-    }
-
-    /// As [`Self::new`], for a dataset that is open.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn of(spec: &Spec, dataset: Dataset) -> Result<Self> {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
@@ -220,9 +207,9 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 
-/// The table of operations that jobs index: each norm in both byte orders.
+/// The table of operations that jobs index: each norm in both byte orders, and those that write a mask.
 fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
-    Ops::new(geometry.norms.iter().flat_map(|norm| {
+    let of_norms = geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
         let decoding = assemble::Decoding {
@@ -233,7 +220,12 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
             decoded: Some(cf.decoded),
         };
         [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, swap))
-    }))
+    });
+    let of_mask = [0.0, 1.0].map(|fill| {
+        let norm = Norm { array: 0, mean_stddev: None, fill, dtype: DType::Bool };
+        assemble::op(DType::Bool, 0, &assemble::Decoding::default(), &norm, false)
+    });
+    Ops::new(of_norms.chain(of_mask.into_iter().filter(|_| geometry.mask.is_some())))
 }
 
 /// How each part of each array is decoded, and a note for each array that falls back.

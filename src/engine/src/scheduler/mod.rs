@@ -356,7 +356,7 @@ impl Scheduler {
         let on_gpu = self.on_gpu();
         let batch = self.batches.get_mut(number).expect("the batch is active");
         if self.rules.index_output {
-            let bytes: Vec<u8> = batch.plan.starts.iter().flat_map(|s| s.to_ne_bytes()).collect();
+            let bytes: Vec<u8> = batch.plan.index.iter().flat_map(|s| s.to_ne_bytes()).collect();
             if on_gpu {
                 let to = *batch.outputs.last().expect("the index is an output");
                 self.ready_jobs.uploads.push((to, bytes));

@@ -7,6 +7,7 @@ mod order;
 mod read;
 mod resources;
 mod samples;
+mod segments;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
 pub use samples::{OutOfBounds, SampleArguments};
+pub use segments::{Breaks, Segments};
 pub use source::{ArrayArgument, DimKey, Pick, SourceArguments};
 pub use values::ValueArguments;
 
@@ -84,7 +86,7 @@ fn ordinal<'de, D: serde::Deserializer<'de>>(value: D) -> Result<i32, D::Error> 
 }
 
 /// The arguments that decide how many outputs there are.
-const OF_OUTPUTS: [&str; 4] = ["arrays", "offsets", "stack_arrays", "return_index"];
+const OF_OUTPUTS: [&str; 5] = ["arrays", "offsets", "stack_arrays", "return_mask", "return_index"];
 
 /// Requests to remote stores at a time: what 10 Gbit/s take at 100 ms an answer and a megabyte a request.
 const DEFAULT_CONCURRENCY: usize = 128;
@@ -195,8 +197,8 @@ impl Spec {
         !paths.is_empty() && paths.iter().all(|p| store::is_remote(p))
     }
 
-    /// The number of outputs of a reader with the arguments in a JSON object: groups of arrays, one group per offset, and the
-    /// index. It is known without opening a store, and also if other arguments are wrong.
+    /// The number of outputs of a reader with the arguments in a JSON object: groups of arrays, one group per offset, the
+    /// mask and the index. It is known without opening a store, and also if other arguments are wrong.
     ///
     /// # Errors
     /// As [`Self::from_json`], for the arguments that count.
@@ -205,6 +207,7 @@ impl Spec {
         arguments.retain(|name, _| OF_OUTPUTS.contains(&name.as_str()));
         let Self { source, samples, .. } = Self::of_arguments(arguments)?;
         let per_offset = if samples.stack_arrays { 1 } else { source.arrays.len().max(1) };
-        Ok(per_offset * samples.offsets.len().max(1) + usize::from(samples.return_index))
+        let others = usize::from(samples.return_mask) + usize::from(samples.return_index);
+        Ok(per_offset * samples.offsets.len().max(1) + others)
     }
 }

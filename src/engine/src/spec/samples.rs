@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{DimKey, PerDim, PerOutput};
+use super::{Breaks, DimKey, PerDim, PerOutput, Segments};
 
 /// The arguments that say how samples are cut.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,19 +28,36 @@ pub struct SampleArguments {
     pub roi_start: PerDim,
     /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
     pub roi_end: PerDim,
-    /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
-    /// end; in any order.
-    pub breaks: Vec<i64>,
+    /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond.
+    pub breaks: Breaks,
+    /// Which of the segments between breaks samples are of.
+    pub segments: Segments,
     /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
     pub cross_stores: bool,
+    /// How many elements before its segment a window may begin at most. With it or `pad_after` each segment has a grid of
+    /// starts of its own, whose first is so far before the segment.
+    pub pad_before: PerDim,
+    /// How many elements after its segment a window may end at most.
+    pub pad_after: PerDim,
     /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
     pub out_of_bounds_policy: OutOfBounds,
     /// The value of elements outside the region of interest, as a value of the output; default: 0.
     pub fill_value: PerOutput<f64>,
     /// One output of channels instead of one per array.
     pub stack_arrays: bool,
-    /// One more output: the sample's start in each of `dims`, int64.
+    /// One more output: which elements of the longest windows weren't padded, bool.
+    pub return_mask: bool,
+    /// One more output: the sample's start in each of `dims`, int64; before it the number of its segment, where
+    /// [`SampleArguments::names_segments`] says so.
     pub return_index: bool,
+}
+
+impl SampleArguments {
+    /// Whether the index of a sample has the number of its segment: with `breaks`, and where the windows of neighbouring stores
+    /// may start at the same element.
+    pub fn names_segments(&self) -> bool {
+        !self.breaks.is_empty() || (!self.cross_stores && !(self.pad_before.is_empty() && self.pad_after.is_empty()))
+    }
 }
 
 impl Default for SampleArguments {
@@ -55,11 +72,15 @@ impl Default for SampleArguments {
             offsets: Vec::new(),
             roi_start: PerDim::new(),
             roi_end: PerDim::new(),
-            breaks: Vec::new(),
+            breaks: Breaks::default(),
+            segments: Segments::All,
+            pad_before: PerDim::new(),
+            pad_after: PerDim::new(),
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: PerOutput::new(),
             stack_arrays: false,
+            return_mask: false,
             return_index: false,
         }
     }
@@ -75,4 +96,13 @@ pub enum OutOfBounds {
     Drop,
     /// The elements outside get the fill value.
     Pad,
+    /// The elements outside repeat the first or the last element inside.
+    Edge,
+}
+
+impl OutOfBounds {
+    /// Whether windows that reach out are samples.
+    pub fn fills(self) -> bool {
+        matches!(self, Self::Pad | Self::Edge)
+    }
 }

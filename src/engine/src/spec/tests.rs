@@ -27,7 +27,7 @@ fn every_kind_of_value_is_read() {
     assert_eq!((&source.pick[0].indices, &source.pick[1].indices), (&vec![vec![0, 5]], &vec![vec![2], vec![3]]));
     assert_eq!(samples.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
     assert_eq!(samples.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
-    assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3].into(), vec![0, -1], vec![8, -3]));
+    assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3].into(), vec![0, -1], vec![8, -3].into()));
     assert_eq!((samples.cross_stores, samples.out_of_bounds_policy), (false, OutOfBounds::Pad));
     assert_eq!((values.dtype, values.mean), (PerOutput::one(DType::F16), vec![1.0, 2.5].into()));
     assert_eq!(order.initial_fill, 77);
@@ -148,7 +148,7 @@ fn errors_say_what_was_expected_and_found() {
         (
             r#""out_of_bounds_policy": "wrap""#,
             value,
-            "out_of_bounds_policy: expected \"error\", \"drop\" or \"pad\", but found \"wrap\"",
+            "out_of_bounds_policy: expected \"error\", \"drop\", \"pad\" or \"edge\", but found \"wrap\"",
         ),
         (
             r#""out_of_bounds_policy": 1"#,

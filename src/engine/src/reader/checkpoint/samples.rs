@@ -58,6 +58,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let SampleArguments {
         stack_arrays,
         offsets,
+        return_mask,
         return_index,
         // These are in the geometry.
         dims: _,
@@ -69,6 +70,9 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         roi_start: _,
         roi_end: _,
         breaks: _,
+        segments: _,
+        pad_before: _,
+        pad_after: _,
         cross_stores: _,
         out_of_bounds_policy: _,
         fill_value: _,
@@ -90,8 +94,10 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
     let is_random = is_shuffled || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
-    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
+    let policy = spec.samples.out_of_bounds_policy;
+    let is_padded = policy.fills() && axes.iter().any(|axis| axis.reaching_out() > 0);
     let is_apart = is_padded && axes.iter().any(lies_apart);
+    let is_filled = is_padded && policy == OutOfBounds::Pad;
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
         ("stack_arrays", json!(stack_arrays)),
@@ -103,7 +109,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
-        ("fill_value", only(is_padded, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
+        ("fill_value", only(is_filled, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
@@ -111,8 +117,16 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
         ("return_index", json!(return_index)),
     ];
-    let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
-    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
+    // What came later, so that checkpoints without it stay good.
+    let of_segments = axes.iter().any(is_by_segment);
+    let others = [
+        (is_apart, "windows beyond a break from their start", json!("read")),
+        (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
+        (of_segments, "segments", only(of_segments, each(&in_segments))),
+        (*return_mask, "return_mask", json!(true)),
+    ];
+    let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
+    all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// A number for each axis; where arrays are cut in different ways, a list of them for each array.
@@ -141,19 +155,24 @@ fn runs(starts: &Starts) -> Vec<(i64, i64)> {
     all
 }
 
-/// How many starts of this axis read elements from `reach.0` to before `reach.1` of one segment only.
-fn fitting(axis: &Axis, reach: (i64, i64)) -> i64 {
-    Starts::within(axis.starts.at(0), axis.starts.step(), reach, &axis.bounds).count()
-}
-
-/// Whether a window of this axis holds elements that its sample may not touch, which are filled.
-fn reaches_out(axis: &Axis) -> bool {
-    fitting(axis, axis.reach) < axis.starts.count()
-}
-
 /// Whether the windows of a sample lie in another segment than its start. Such windows were filled once.
 fn lies_apart(axis: &Axis) -> bool {
-    fitting(axis, axis.reach) > fitting(axis, (axis.reach.0.min(0), axis.reach.1.max(1)))
+    let by_place = axis.starts.segments().any(|segment| segment.is_none());
+    by_place && axis.fitting(axis.reach) > axis.fitting((axis.reach.0.min(0), axis.reach.1.max(1)))
+}
+
+/// Whether starts belong to segments that don't follow from where they are and what they read.
+fn is_by_segment(axis: &Axis) -> bool {
+    axis.starts.segments().any(|segment| segment.is_some()) && axis.reaching_out() > 0
+}
+
+/// How many starts belong to which segment, and where the segment lies.
+fn in_segments(axis: &Axis) -> Value {
+    let of = |((n, _), segment): ((i64, i64), Option<usize>)| {
+        let (from, to) = axis.segment(segment.filter(|_| is_by_segment(axis))?);
+        Some(json!(format!("{n} in {from} to {to}")))
+    };
+    axis.starts.runs().zip(axis.starts.segments()).map_while(of).collect()
 }
 
 /// Blocks along an axis, for people.

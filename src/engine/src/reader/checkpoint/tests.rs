@@ -110,7 +110,7 @@ fn arguments_that_mean_the_same_are_the_same() {
             // One element has no stride, and doesn't cross breaks.
             base.clone().with(|s| {
                 s.samples.stride = vec![5].into();
-                s.samples.breaks = vec![40, -7];
+                s.samples.breaks = vec![40, -7].into();
             }),
             base.clone().with(|s| {
                 s.samples.roi_start = vec![0].into();
@@ -219,7 +219,7 @@ fn stores_that_are_joined_are_as_good_as_one() {
         message.contains(r#"starts: [["67 from 0","27 from 70"]] in the checkpoint, [["97 from 0"]] here"#),
         "{message}"
     );
-    let with = of(&["all"]).with(|s| s.samples.breaks = vec![70]);
+    let with = of(&["all"]).with(|s| s.samples.breaks = vec![70].into());
     identity(&with).read(&state(&apart(&["one", "two"]))).unwrap();
 }
 
@@ -399,7 +399,7 @@ fn what_differs_is_named() {
         ),
         (
             padded.clone(),
-            padded.clone().with(|s| s.samples.breaks = vec![50]),
+            padded.clone().with(|s| s.samples.breaks = vec![50].into()),
             &["region and breaks: [[0,100]] in the checkpoint, [[0,50,100]] here"],
         ),
         (crop("level"), crop("x"), &[r#"random_crop: ["level"] in the checkpoint, ["x"] here"#]),
@@ -424,7 +424,7 @@ fn windows_beyond_a_break_from_their_start_count() {
         at(folder.path()).with(|s| {
             s.source.arrays = named(&["g/a"]);
             s.samples.offsets = offsets.to_vec();
-            s.samples.breaks = breaks.to_vec();
+            s.samples.breaks = breaks.to_vec().into();
             s.samples.out_of_bounds_policy = OutOfBounds::Pad;
         })
     };

@@ -1,0 +1,215 @@
+//! Breaks that are known only from values in the stores: arrays of ends, coordinates that aren't evenly spaced. They are read
+//! once, when a reader is opened.
+
+use std::sync::Arc;
+
+use super::column::{self, MAX_VALUES};
+use super::needs::bound_counts;
+use super::opening::{Opened, shape};
+use crate::cache;
+use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
+use crate::dtype::DType;
+use crate::error::{Error, Result, Site};
+use crate::geometry::{ArrayShape, FirstDim};
+use crate::spec::{Device, Io, Spec};
+use crate::store::Store;
+
+impl Opened {
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk but those of arrays that `breaks`
+    /// names, and touches no device.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the arguments or the metadata, named.
+    pub fn new(spec: &Spec) -> Result<Self> {
+        if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
+            return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
+        }
+        // Checked before these numbers are used.
+        bound_counts(spec)?;
+        cache::check(spec)?;
+        let dataset = Dataset::open(spec)?;
+        if !spec.samples.breaks.are_stored() {
+            return Self::of(spec, dataset);
+        }
+        let stored = stored(spec, &dataset)?;
+        Self::of(&spec.clone().with(|s| s.samples.breaks.at.extend(stored)), dataset)
+    }
+}
+
+/// The breaks that arrays of the stores say, as elements of the joined, picked dimension.
+fn stored(spec: &Spec, dataset: &Dataset) -> Result<Vec<i64>> {
+    let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let Some(first) = FirstDim::of(spec, &shapes)? else {
+        return Err(Error::value(
+            "breaks: expected an array with dimensions, but none has one, so that there is one sample; leave breaks out",
+        ));
+    };
+    let mut breaks = Vec::new();
+    for name in &spec.samples.breaks.ends {
+        let read = |i: usize, store: &Arc<dyn Store>| ends(store, name, first.len(i));
+        let all: Vec<Vec<i64>> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+        let joined: Vec<i64> = all
+            .iter()
+            .zip(&first.stores)
+            .flat_map(|(ends, &start)| ends.iter().map(move |end| start as i64 + end))
+            .collect();
+        breaks.extend(between(&joined, &first));
+    }
+    if spec.samples.breaks.auto {
+        breaks.extend(uneven(dataset, &first)?);
+    }
+    Ok(breaks)
+}
+
+/// Where elements of two segments follow each other, of which `ends` says the ends.
+fn between(ends: &[i64], first: &FirstDim) -> Vec<i64> {
+    match &first.pick {
+        None => {
+            let len = first.stores[first.stores.len() - 1] as i64;
+            ends.iter().copied().filter(|&end| end < len).collect()
+        }
+        Some(pick) => {
+            let segment = |&at: &u64| ends.partition_point(|&end| end <= at as i64);
+            let borders = pick.windows(2).enumerate().filter(|(_, two)| segment(&two[0]) != segment(&two[1]));
+            borders.map(|(i, _)| i as i64 + 1).collect()
+        }
+    }
+}
+
+/// Checks an array of one dimension, and reads it.
+fn values(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
+    let shape = &array.parts[0].shape;
+    let at = |e: Error| e.at(Site::store(store.location()).array(&*array.name));
+    if shape.len() != 1 || shape[0] > MAX_VALUES {
+        return Err(at(Error::value(format!(
+            "breaks: expected one dimension of at most {MAX_VALUES} elements, but found the shape {shape:?}"
+        ))));
+    }
+    match shape[0] {
+        0 => Ok(Vec::new()),
+        _ => column::values(store, array),
+    }
+}
+
+/// The ends of the segments of one store, in which the dimension has length `len`.
+fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
+    let wrong = |found: String| {
+        let e = Error::value(format!(
+            "breaks: expected ends of segments, whole numbers that ascend from at least 1 to at most {len}, but found {found}"
+        ));
+        e.at(Site::store(store.location()).array(name))
+    };
+    let Some(array) = decoded_array(&**store, name)? else {
+        return Err(Error::value(format!(
+            "breaks: expected \"auto\", or an array with the ends of segments, but found no array '{name}'"
+        ))
+        .at(Site::store(store.location())));
+    };
+    if array.dtype.is_float() || array.dtype == DType::Bool {
+        return Err(wrong(format!("values of the type {}", array.dtype)));
+    }
+    let mut before = 0;
+    let one = |(i, end): (usize, f64)| {
+        // Longer dimensions than a float counts exactly aren't stored.
+        if end.fract() != 0.0 || end <= before as f64 || end > len as f64 {
+            let after = if i == 0 { String::new() } else { format!(" after {before}") };
+            return Err(wrong(format!("{end}{after} at element {i}")));
+        }
+        before = end as i64;
+        Ok(before)
+    };
+    values(store, array)?.into_iter().enumerate().map(one).collect()
+}
+
+/// The elements whose coordinate isn't as far from the one before as most are.
+fn uneven(dataset: &Dataset, first: &FirstDim) -> Result<Vec<i64>> {
+    let name = &first.name;
+    let group = dataset.arrays[first.array].name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+    let read = |i: usize, store: &Arc<dyn Store>| {
+        let is_root = dataset.arrays[first.array].parts[i].is_root();
+        let array = if is_root { None } else { column::nearest(&**store, group, name)? };
+        let Some(array) = array else {
+            return Err(Error::value(format!(
+                "breaks: \"auto\" needs the coordinates along \"{name}\", but there is no array '{name}' beside the arrays or in a \
+                 group above; give the breaks"
+            ))
+            .at(Site::store(store.location())));
+        };
+        if array.parts[0].shape != [first.len(i)] {
+            return Err(Error::value(format!(
+                "breaks: expected a coordinate for each of the {} elements along \"{name}\", but found the shape {:?}",
+                first.len(i),
+                array.parts[0].shape
+            ))
+            .at(Site::store(store.location()).array(&*array.name)));
+        }
+        Ok((array.cf.decoded, values(store, array)?))
+    };
+    let all: Vec<(DType, Vec<f64>)> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+    let dtype = all[0].0;
+    let mut coordinates: Vec<f64> = all.into_iter().flat_map(|(_, values)| values).collect();
+    if let Some(pick) = &first.pick {
+        coordinates = pick.iter().map(|&at| coordinates[at as usize]).collect();
+    }
+    Ok(gaps(&coordinates, dtype))
+}
+
+/// See [`uneven`]. Differences count as equal if they differ by rounding only.
+fn gaps(coordinates: &[f64], dtype: DType) -> Vec<i64> {
+    let apart = |two: &[f64]| two[1] - two[0];
+    let largest = coordinates.iter().filter(|c| c.is_finite()).fold(0.0f64, |most, c| most.max(c.abs()));
+    let rounding = match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::F32 => f64::from(f32::EPSILON) / 2.0,
+        // Whole numbers up to 2^53 are exact.
+        _ if !dtype.is_float() && largest < 2f64.powi(53) => 0.0,
+        _ => f64::EPSILON / 2.0,
+    };
+    // Each of four coordinates is rounded.
+    let tolerance = 4.0 * rounding * largest;
+    let mut sorted: Vec<f64> = coordinates.windows(2).map(apart).filter(|d| d.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    // The most differences that are equal but for rounding; of several, the least.
+    let (mut from, mut best) = (0, 0..0);
+    for (to, difference) in sorted.iter().enumerate() {
+        while difference - sorted[from] > tolerance {
+            from += 1;
+        }
+        if to + 1 - from > best.len() {
+            best = from..to + 1;
+        }
+    }
+    let Some(&usual) = sorted.get(best.start + best.len() / 2) else { return Vec::new() };
+    let is_gap = |two: &[f64]| {
+        let differs = (apart(two) - usual).abs();
+        differs > tolerance || differs.is_nan()
+    };
+    coordinates.windows(2).enumerate().filter(|(_, two)| is_gap(two)).map(|(i, _)| i as i64 + 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_where_the_distance_is_unusual() {
+        for (coordinates, dtype, expected) in [
+            (vec![], DType::I64, vec![]),
+            (vec![3.0], DType::I64, vec![]),
+            (vec![3.0, 9.0], DType::I64, vec![]),
+            (vec![0.0, 1.0, 2.0, 9.0, 10.0, 10.0, 11.0], DType::I64, vec![3, 5]),
+            // Two differences are as common: the least is the usual one.
+            (vec![0.0, 2.0, 3.0, 5.0, 6.0], DType::I64, vec![1, 3]),
+            (vec![5.0, 4.0, 3.0, 7.0, 6.0, f64::NAN, 4.0], DType::F64, vec![3, 5, 6]),
+            ((0..50).map(|i| f64::from(i + i / 20 * 7) * 0.1).collect(), DType::F64, vec![20, 40]),
+            ((0..50).map(|i| f64::from((i + i / 30) as f32 * 0.1)).collect(), DType::F32, vec![30]),
+            (
+                (0..9).map(|i| (1_600_000_000_000_000_000i64 + 3_600_000_000_003 * (i + i / 4)) as f64).collect(),
+                DType::I64,
+                vec![4, 8],
+            ),
+        ] {
+            assert_eq!(gaps(&coordinates, dtype), expected, "{coordinates:?}");
+        }
+    }
+}
