@@ -37,7 +37,12 @@ Selection: TypeAlias = Mapping[str, Any]
 Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
-OutOfBounds: TypeAlias = Literal["drop", "pad", "error"]
+Concat: TypeAlias = Literal["dims", "samples"]
+OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
+# Elements, the name of an array of ends, or "auto".
+Breaks: TypeAlias = Integers | str | Sequence[int | str]
+# Numbers of segments, or whether each is chosen.
+Segments: TypeAlias = Integers | Sequence[bool] | npt.NDArray[np.bool_]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["auto", "posix", "gds"]
 
@@ -54,7 +59,9 @@ class ElementArguments(TypedDict, total=False):
     dims: Names | None
     roi_start: PerDim | None
     roi_end: PerDim | None
-    breaks: Integers | None
+    breaks: Breaks | None
+    segments: Segments | None
+    concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
 
@@ -67,10 +74,14 @@ class SampleArguments(ElementArguments, total=False):
     step: PerDim | None
     overlap: PerDim | None
     random_crop: Names | None
+    samples_per_volume: int
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
+    pad_before: PerDim | None
+    pad_after: PerDim | None
     fill_value: float | Mapping[str, float]
     stack_arrays: bool
+    return_mask: bool
     mean: Statistics | None
     stddev: Statistics | None
     dtype: DType | Mapping[str, DType] | None

@@ -105,6 +105,9 @@ one sample for each time. The start depends on nothing but the seed, the epoch a
 tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
+      .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
+`random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
+                               int64_t{1})
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -126,8 +129,25 @@ Negative values count from the end. By default the dimension's length.)",
 each other, for example.
 
 No sample (its window with all `offsets`) may reach from before a break to it or beyond: there, too, is out of
-bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.)",
+bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.
+
+The function ``fn.zarr_reader`` also takes the name of an array with the ends of segments in each store, such as
+``"meta/episode_ends"``: whole numbers that ascend, of which the last may equal the length. ``"auto"`` breaks where the coordinates
+along the dimension aren't evenly spaced: where one is not as far from the one before as most are (of distances that are as
+common, the least counts; differences by rounding don't). A list may have all of these.)",
                       Integers{})
+      .AddOptionalArg<std::vector<int64_t>>("segments", R"(Which of the segments between `breaks` (after `roi_start` and `roi_end`)
+samples are of, by their numbers: a split by episodes.
+
+Negative numbers count from the end. Samples keep the order of the store. The function ``fn.zarr_reader`` also takes True or False for
+each segment. By default all.)",
+                                            nullptr)
+      .AddOptionalArg("concat", R"(How several stores of `path` are put together.
+
+- ``"dims"``: to one axis, along the first of `dims`.
+- ``"samples"``: one after the other, each with samples of its own. Stores may have any shapes, as long as samples have one. Regions
+  and breaks are those of each store, and the index of `return_index` begins with the store's number.)",
+                      "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
 borders between stores are `breaks`.)",
                       true)
@@ -136,9 +156,21 @@ and `roi_end` leave, or across one of `breaks`.
 
 - ``"error"``: building the pipeline fails.
 - ``"drop"``: such a window isn't a sample.
-- ``"pad"``: its elements outside get `fill_value`. Where a break parts the windows of a sample, those elements are read
+- ``"edge"``: its elements outside repeat the first or the last element inside.
+- ``"pad"``: its elements outside get `fill_value`. With both, where a break parts the windows of a sample, those elements are read
   that lie on the same side of it as the sample's start.)",
                       "drop")
+      .AddOptionalArg("pad_before", R"(For each of `dims`, how many elements before its segment between `breaks` a window may begin
+at most, with ``out_of_bounds_policy`` ``"pad"`` or ``"edge"``.
+
+With it or `pad_after` each segment has a grid of starts of its own: windows begin from `pad_before` elements before the segment on, at
+every `step`, and end at most `pad_after` elements after it. So an episode of length ``L`` has windows that begin from ``-pad_before``
+to ``L - window + pad_after``, both included. Both are at most one less than the elements that a sample spans. Without them there is
+one grid of starts, from `roi_start` to `roi_end`.)",
+                      Integers{})
+      .AddOptionalArg("pad_after", R"(For each of `dims`, how many elements after its segment a window may end at most; see
+`pad_before`.)",
+                      Integers{})
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
 

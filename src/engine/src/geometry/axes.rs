@@ -173,6 +173,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             ("pad_before", samples.pad_before.is_empty()),
             ("pad_after", samples.pad_after.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
+            ("samples_per_volume", samples.samples_per_volume == 1),
         ];
         return match unused.into_iter().find(|(_, unused)| !unused) {
             None => Ok((Vec::new(), vec![Vec::new(); arrays.len()])),
@@ -217,6 +218,11 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         }
         random.push(name);
     }
+    if samples.samples_per_volume > 1 && random.is_empty() {
+        return Err(Error::value(
+            "samples_per_volume: expected random_crop too, since the samples of one start would all be the same",
+        ));
+    }
     let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
     for (i, name) in names.iter().enumerate() {
         let len = length(name, arrays, views);
@@ -257,6 +263,7 @@ fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>>
         }
         breaks.push(at);
     }
+    breaks.extend(spec.samples.breaks.found.iter().flatten());
     if !spec.samples.cross_stores {
         for view in views {
             let Some((d, starts)) = &view.joined else { continue };

@@ -18,10 +18,10 @@ pub use starts::Starts;
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::{OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -58,6 +58,13 @@ pub struct ViewDim {
     pub len: u64,
     /// The indices that it consists of, if `pick` names it.
     pub pick: Option<Picked>,
+}
+
+impl ArrayShape {
+    /// The array in one store alone.
+    fn of_store(&self, store: usize) -> Self {
+        Self { parts: vec![self.parts[store].clone()], ..self.clone() }
+    }
 }
 
 impl ViewDim {
@@ -113,8 +120,14 @@ pub struct Geometry {
     pub repeats_edges: bool,
     /// Whether the index of a sample has the number of its segment.
     pub names_segments: bool,
+    /// Whether the index output begins with the number of the store.
+    pub names_store: bool,
+    /// How many samples there are for each start.
+    pub per_start: u64,
     /// Of random starts.
     seed: u64,
+    /// The number of its first sample among those of all stores, if these come one after the other.
+    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -133,7 +146,7 @@ impl Geometry {
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let samples = axes
             .iter()
-            .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
+            .try_fold(spec.samples.samples_per_volume as u64, |n, a| n.checked_mul(a.count() as u64))
             .filter(|&n| n < 1 << 62)
             .ok_or_else(axes::too_many)?;
         let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
@@ -147,17 +160,49 @@ impl Geometry {
             mask,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             names_segments: spec.samples.names_segments(),
+            names_store: spec.samples.concat == Concat::Samples,
+            per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
+            first: 0,
         })
+    }
+
+    /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; if samples of the stores have different shapes.
+    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Self>> {
+        if !is_by_store(spec, arrays) {
+            return Ok(vec![Self::new(spec, arrays)?]);
+        }
+        let mut all: Vec<Self> = Vec::new();
+        let mut first = 0u64;
+        for (store, path) in spec.source.paths.iter().enumerate() {
+            let (own, shapes) = of_store(spec, arrays, store);
+            let mut geometry = Self::new(&own, &shapes).map_err(|e| e.at(Site::store(path)))?;
+            geometry.first = first;
+            first = first.saturating_add(geometry.samples);
+            if let Some(before) = all.first()
+                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
+            {
+                return Err(Error::value(format!(
+                    "concat=\"samples\": expected samples of one shape in all stores, but output '{}' has {:?} in {} and {:?} in \
+                     {path}; name more of its dimensions in dims, with a window",
+                    a.name, a.shape, spec.source.paths[0], b.shape
+                )));
+            }
+            all.push(geometry);
+        }
+        Ok(all)
     }
 
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<Start> {
-        let mut rest = sample.index as i64;
+        let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();
@@ -169,8 +214,8 @@ impl Geometry {
         start
     }
 
-    /// What the index output has for a sample: the number of its segment, where samples are named by it, and its start along
-    /// each axis.
+    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the start
+    /// along each axis.
     pub fn index<'a>(&self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
         let segment = start.first().filter(|_| self.names_segments).map(|first| first.segment as i64);
         segment.into_iter().chain(start.iter().map(|one| one.at))
@@ -187,6 +232,26 @@ impl Geometry {
         let k1 = if room < 0 { 0 } else { room / cut.stride + 1 };
         k0.min(cut.window)..k1.clamp(0, cut.window)
     }
+}
+
+/// Whether samples are cut from each store on its own.
+pub(crate) fn is_by_store(spec: &Spec, arrays: &[ArrayShape]) -> bool {
+    spec.samples.concat == Concat::Samples && arrays[0].parts.len() > 1
+}
+
+/// What a spec says of one of several stores, and the arrays in it.
+pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spec, Vec<ArrayShape>) {
+    let own = spec.clone().with(|s| {
+        s.source.paths = vec![s.source.paths[store].clone()];
+        for pick in &mut s.source.pick {
+            if pick.indices.len() > 1 {
+                pick.indices = pick.indices.get(store).into_iter().cloned().collect();
+            }
+        }
+        let found = &mut s.samples.breaks.found;
+        *found = found.get_mut(store).map(std::mem::take).into_iter().collect();
+    });
+    (own, arrays.iter().map(|array| array.of_store(store)).collect())
 }
 
 /// The first of `dims`, along which breaks are.

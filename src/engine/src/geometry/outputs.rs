@@ -5,7 +5,7 @@ use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::Spec;
+use crate::spec::{Concat, Spec};
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
 #[derive(Clone, Debug)]
@@ -87,7 +87,8 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         }
     }
     if spec.samples.return_index {
-        let shape = vec![(axes.len() + usize::from(spec.samples.names_segments() && !axes.is_empty())) as i64];
+        let others = [spec.samples.concat == Concat::Samples, spec.samples.names_segments() && !axes.is_empty()];
+        let shape = vec![axes.len() as i64 + others.map(i64::from).iter().sum::<i64>()];
         built.outputs.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
     }
     Ok(built)

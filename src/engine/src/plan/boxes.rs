@@ -6,7 +6,7 @@ use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
 use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, mask_op, op_index};
-use crate::geometry::{Cut, Mask, Placement, Role, Start, View, ViewDim};
+use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
@@ -164,77 +164,81 @@ impl Reads {
     }
 }
 
+/// What a sample with this start reads along one dimension of an array.
+fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, start: &[Start]) -> Reads {
+    match dim.role {
+        Role::Whole => {
+            let len = dim.len as i64;
+            Reads { inside: 0..len, window: len, first: 0, stride: 1, segment: (0, len) }
+        }
+        Role::Axis(a) => {
+            let cut = view.cuts[a];
+            Reads {
+                inside: geometry.inside(a, cut, start[a], offset),
+                window: cut.window,
+                first: start[a].at + if a == 0 { offset } else { 0 },
+                stride: cut.stride,
+                segment: geometry.axes[a].segment(start[a].segment),
+            }
+        }
+    }
+}
+
+/// The boxes of the mask of one sample: true inside, and false around it.
+pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[Start], origin: i64) {
+    let target = Target { output: mask.output as u32, src_size: 1, dst_size: 1 };
+    let mut strides = vec![1i64; mask.axes.len()];
+    for d in (1..strides.len()).rev() {
+        strides[d - 1] = strides[d] * mask.axes[d].1.window;
+    }
+    let elements: i64 = mask.axes.iter().map(|(_, cut)| cut.window).product();
+    let norms = geometry.norms.len();
+    let one = Cut { window: 1, dropped: true, stride: 1 };
+    for (group, &offset) in (0..).zip(&mask.offsets) {
+        let origin = origin + group * elements;
+        let range = |&(a, cut): &(usize, Cut)| {
+            let inside = geometry.inside(a, cut, start[a], offset);
+            (inside.start, inside.end, cut.window)
+        };
+        let ranges: Vec<_> = mask.axes.iter().map(range).collect();
+        // The dimensions that the sample lacks are one element, which may lie outside.
+        let mut dropped = (0..geometry.axes.len()).filter(|a| mask.axes.iter().all(|(kept, _)| kept != a));
+        if ranges.iter().any(|(from, to, _)| from >= to)
+            || dropped.any(|a| geometry.inside(a, one, start[a], offset).is_empty())
+        {
+            let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
+            out.push(None, target, mask_op(norms, false), 0, origin, &all);
+            continue;
+        }
+        outside(out, target, mask_op(norms, false), origin, &strides, &ranges, &[]);
+        let at = ranges.iter().zip(&strides).map(|((from, ..), stride)| from * stride).sum::<i64>();
+        let dim = |(&(from, to, _), &dst): (&(i64, i64, i64), &i64)| Dim { n: (to - from) as u64, src: 0, dst };
+        let dims: Vec<Dim> = ranges.iter().zip(&strides).map(dim).collect();
+        out.push(None, target, mask_op(norms, true), 0, origin + at, &dims);
+    }
+}
+
 impl Planner {
-    /// What a sample with this start reads along one dimension of an array.
-    fn reads(&self, dim: &ViewDim, view: &View, offset: i64, start: &[Start]) -> Reads {
-        match dim.role {
-            Role::Whole => {
-                let len = dim.len as i64;
-                Reads { inside: 0..len, window: len, first: 0, stride: 1, segment: (0, len) }
-            }
-            Role::Axis(a) => {
-                let cut = view.cuts[a];
-                Reads {
-                    inside: self.geometry.inside(a, cut, start[a], offset),
-                    window: cut.window,
-                    first: start[a].at + if a == 0 { offset } else { 0 },
-                    stride: cut.stride,
-                    segment: self.geometry.axes[a].segment(start[a].segment),
-                }
-            }
-        }
-    }
-
-    /// The boxes of the mask of one sample: true inside, and false around it.
-    pub(super) fn mask(&self, out: &mut Boxes, mask: &Mask, start: &[Start], origin: i64) {
-        let target = Target { output: mask.output as u32, src_size: 1, dst_size: 1 };
-        let mut strides = vec![1i64; mask.axes.len()];
-        for d in (1..strides.len()).rev() {
-            strides[d - 1] = strides[d] * mask.axes[d].1.window;
-        }
-        let elements: i64 = mask.axes.iter().map(|(_, cut)| cut.window).product();
-        let norms = self.geometry.norms.len();
-        for (group, &offset) in (0..).zip(&mask.offsets) {
-            let origin = origin + group * elements;
-            let ranges: Vec<_> = mask
-                .axes
-                .iter()
-                .map(|&(a, cut)| {
-                    let inside = self.geometry.inside(a, cut, start[a], offset);
-                    (inside.start, inside.end, cut.window)
-                })
-                .collect();
-            // The dimensions that the sample lacks are one element, which may lie outside.
-            let dropped = self.geometry.axes.iter().enumerate().filter(|(a, _)| mask.axes.iter().all(|(b, _)| a != b));
-            let one = Cut { window: 1, dropped: true, stride: 1 };
-            let mut is_inside = ranges.iter().all(|(from, to, _)| from < to);
-            is_inside &= dropped.into_iter().all(|(a, _)| !self.geometry.inside(a, one, start[a], offset).is_empty());
-            if is_inside {
-                outside(out, target, mask_op(norms, false), origin, &strides, &ranges, &[]);
-                let at = ranges.iter().zip(&strides).map(|((from, ..), stride)| from * stride).sum::<i64>();
-                let dims: Vec<Dim> = ranges
-                    .iter()
-                    .zip(&strides)
-                    .map(|((from, to, _), &dst)| Dim { n: (to - from) as u64, src: 0, dst })
-                    .collect();
-                out.push(None, target, mask_op(norms, true), 0, origin + at, &dims);
-            } else {
-                let all = [Dim { n: elements as u64, src: 0, dst: 1 }];
-                out.push(None, target, mask_op(norms, false), 0, origin, &all);
-            }
-        }
-    }
-
     /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
     /// placement's first element goes in the output, in elements of the batch.
-    pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[Start], origin: i64, dst_size: usize) {
-        let view = &self.geometry.views[p.array];
+    pub(super) fn place(
+        &self,
+        out: &mut Boxes,
+        source: &super::Source,
+        p: &Placement,
+        start: &[Start],
+        origin: i64,
+        dst_size: usize,
+    ) {
+        let geometry = &source.geometry;
+        let view = &geometry.views[p.array];
         let array = &self.arrays[p.array];
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        let ranges: Vec<Reads> = view.dims.iter().map(|dim| self.reads(dim, view, p.offset, start)).collect();
-        if !self.geometry.repeats_edges {
+        let reads = |dim| reads(geometry, dim, view, p.offset, start);
+        let ranges: Vec<Reads> = view.dims.iter().map(reads).collect();
+        if !geometry.repeats_edges {
             let ranges: Vec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
             self.pad(out, p, target, origin, &ranges);
             if ranges.iter().any(|r| r.0 >= r.1) {
@@ -243,19 +247,19 @@ impl Planner {
         }
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
-        for (part, grids) in array.parts.iter().enumerate() {
+        for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
             // each.
             let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
-                if let Some(list) = &self.whole[p.array][part][d] {
+                if let Some(list) = &source.whole[p.array][part][d] {
                     lists.push(list.into());
                     continue;
                 }
                 let pick = dim.picked(part);
                 let mut list = Vec::new();
-                for Piece { ks, first, stride } in ranges[d].pieces(self.geometry.repeats_edges) {
+                for Piece { ks, first, stride } in ranges[d].pieces(geometry.repeats_edges) {
                     if d != joined {
                         list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], 0));
                         continue;
@@ -281,7 +285,7 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, part, target, origin, &lists);
+            self.walk(out, p, source.parts.start + part, target, origin, &lists);
         }
     }
 

@@ -11,8 +11,8 @@ const PAD: i64 = -1;
 
 /// Carries out the jobs that write the mask.
 fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
-    let mask = planner.geometry.mask.as_ref().unwrap();
-    let per_sample: i64 = planner.geometry.outputs[mask.output].shape.iter().product();
+    let mask = planner.geometry().mask.as_ref().unwrap();
+    let per_sample: i64 = planner.geometry().outputs[mask.output].shape.iter().product();
     let mut out = vec![None; per_sample as usize * batch];
     for job in plan.pads.iter().filter(|job| job.output as usize == mask.output) {
         let n = job.ndim as usize;
@@ -22,7 +22,7 @@ fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
                 dst += (rest % u64::from(job.extent[d])) as i64 * job.dst_stride[d];
                 rest /= u64::from(job.extent[d]);
             }
-            let value = job.op == mask_op(planner.geometry.norms.len(), true);
+            let value = job.op == mask_op(planner.geometry().norms.len(), true);
             assert!(out[dst as usize].replace(value).is_none(), "written twice");
         }
     }
@@ -31,7 +31,7 @@ fn run_mask(planner: &Planner, plan: &BatchPlan, batch: usize) -> Vec<bool> {
 
 /// Runs a plan: every chunk holds, for each element, the number of the element in the joined array.
 fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch: usize) -> Vec<i64> {
-    let per_sample: i64 = planner.geometry.outputs[0].shape.iter().product();
+    let per_sample: i64 = planner.geometry().outputs[0].shape.iter().product();
     let mut out = vec![i64::MIN; per_sample as usize * batch];
     let mut run = |job: &Job, source: &dyn Fn(i64) -> i64| {
         let n = job.ndim as usize;
@@ -171,12 +171,12 @@ proptest! {
             order: if flags >> 9 & 1 == 1 { (0..rank).rev().collect() } else { (0..rank).collect() },
             swap: false,
         }).collect();
-        let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
-        let n = planner.geometry.samples;
+        let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
+        let n = planner.geometry().samples;
         let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
         let plan = planner.plan(&samples);
         let starts = &[0, lens[0]][..parts.len()];
-        let (expected, inside) = expected(&planner.geometry, &samples, starts, &shape, edge);
+        let (expected, inside) = expected(planner.geometry(), &samples, starts, &shape, edge);
         prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), expected);
         prop_assert!(!edge || plan.pads.iter().all(|job| job.output == 1), "all elements are of chunks");
         // The mask lacks the dimensions that are read whole, and those without a window.
@@ -203,7 +203,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
     let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
-    let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
+    let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
     let plan = planner.plan(&[7, 3, 7].map(|index| Sample { epoch: 0, index }));
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);

@@ -1,6 +1,7 @@
 //! Breaks that are known only from values in the stores: arrays of ends, coordinates that aren't evenly spaced. They are read
 //! once, when a reader is opened.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::column::{self, MAX_VALUES};
@@ -10,7 +11,7 @@ use crate::cache;
 use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim};
+use crate::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
 use crate::spec::{Device, Io, Spec};
 use crate::store::Store;
 
@@ -31,15 +32,27 @@ impl Opened {
         if !spec.samples.breaks.are_stored() {
             return Self::of(spec, dataset);
         }
-        let stored = stored(spec, &dataset)?;
-        Self::of(&spec.clone().with(|s| s.samples.breaks.at.extend(stored)), dataset)
+        let found = found(spec, &dataset)?;
+        Self::of(&spec.clone().with(|s| s.samples.breaks.found = found), dataset)
     }
 }
 
-/// The breaks that arrays of the stores say, as elements of the joined, picked dimension.
-fn stored(spec: &Spec, dataset: &Dataset) -> Result<Vec<i64>> {
+/// The breaks that arrays of the stores say: for all stores, or for each where samples are cut from each on its own.
+fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<i64>>> {
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
-    let Some(first) = FirstDim::of(spec, &shapes)? else {
+    if !is_by_store(spec, &shapes) {
+        return Ok(vec![of_stores(spec, &shapes, dataset, 0..dataset.stores.len())?]);
+    }
+    let one = |store: usize| {
+        let (own, shapes) = of_store(spec, &shapes, store);
+        of_stores(&own, &shapes, dataset, store..store + 1)
+    };
+    (0..dataset.stores.len()).map(one).collect()
+}
+
+/// The breaks along the dimension that these stores have together, as elements of it after `pick`.
+fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Range<usize>) -> Result<Vec<i64>> {
+    let Some(first) = FirstDim::of(spec, shapes)? else {
         return Err(Error::value(
             "breaks: expected an array with dimensions, but none has one, so that there is one sample; leave breaks out",
         ));
@@ -47,16 +60,14 @@ fn stored(spec: &Spec, dataset: &Dataset) -> Result<Vec<i64>> {
     let mut breaks = Vec::new();
     for name in &spec.samples.breaks.ends {
         let read = |i: usize, store: &Arc<dyn Store>| ends(store, name, first.len(i));
-        let all: Vec<Vec<i64>> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
-        let joined: Vec<i64> = all
-            .iter()
-            .zip(&first.stores)
-            .flat_map(|(ends, &start)| ends.iter().map(move |end| start as i64 + end))
-            .collect();
-        breaks.extend(between(&joined, &first));
+        let all: Vec<Vec<i64>> =
+            each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
+        let joined =
+            all.iter().zip(&first.stores).flat_map(|(ends, &start)| ends.iter().map(move |end| start as i64 + end));
+        breaks.extend(between(&joined.collect::<Vec<_>>(), &first));
     }
     if spec.samples.breaks.auto {
-        breaks.extend(uneven(dataset, &first)?);
+        breaks.extend(uneven(dataset, stores, &first)?);
     }
     Ok(breaks)
 }
@@ -122,11 +133,11 @@ fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
 }
 
 /// The elements whose coordinate isn't as far from the one before as most are.
-fn uneven(dataset: &Dataset, first: &FirstDim) -> Result<Vec<i64>> {
+fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
     let name = &first.name;
     let group = dataset.arrays[first.array].name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
     let read = |i: usize, store: &Arc<dyn Store>| {
-        let is_root = dataset.arrays[first.array].parts[i].is_root();
+        let is_root = dataset.arrays[first.array].parts[stores.start + i].is_root();
         let array = if is_root { None } else { column::nearest(&**store, group, name)? };
         let Some(array) = array else {
             return Err(Error::value(format!(
@@ -145,7 +156,8 @@ fn uneven(dataset: &Dataset, first: &FirstDim) -> Result<Vec<i64>> {
         }
         Ok((array.cf.decoded, values(store, array)?))
     };
-    let all: Vec<(DType, Vec<f64>)> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+    let all: Vec<(DType, Vec<f64>)> =
+        each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
     let dtype = all[0].0;
     let mut coordinates: Vec<f64> = all.into_iter().flat_map(|(_, values)| values).collect();
     if let Some(pick) = &first.pick {

@@ -14,6 +14,9 @@ pub struct Breaks {
     pub ends: Vec<String>,
     /// Where the coordinates along the dimension aren't evenly spaced.
     pub auto: bool,
+    /// What was found of the latter two when the stores were read: a list for all stores, or one for each where samples are cut
+    /// from each on its own.
+    pub found: Vec<Vec<i64>>,
 }
 
 /// What asks for breaks where coordinates aren't evenly spaced.

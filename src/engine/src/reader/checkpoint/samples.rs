@@ -11,8 +11,9 @@ use serde_json::{Map, Value, json};
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::geometry::{Axis, Cut, Geometry, Role, Starts, View};
-use crate::order::{Blocks, Run};
-use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
+use crate::order::{Blocks, Layout, Run};
+use crate::plan::Planner;
+use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -32,7 +33,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(spec: &Spec, dataset: &Dataset, geometry: &Geometry, blocks: &Blocks) -> Self {
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
+        let geometry = planner.geometry();
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
             .arrays
@@ -47,8 +49,21 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
-        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays, stores }
+        let mut cut = cut(spec, geometry, blocks);
+        if planner.geometries().count() > 1 {
+            // The first is described above.
+            cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
+        }
+        Self { count: blocks.samples(), cut, folder, arrays, stores }
     }
+}
+
+/// Which samples a store has, if stores come one after the other.
+fn of_store(geometry: &Geometry) -> Value {
+    let starts: Vec<Value> =
+        geometry.axes.iter().map(|axis| json!([axis.starts.step(), runs(&axis.starts), axis.bounds])).collect();
+    let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
+    json!([starts, shapes])
 }
 
 /// How samples are cut and ordered.
@@ -60,6 +75,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         offsets,
         return_mask,
         return_index,
+        samples_per_volume,
+        concat,
         // These are in the geometry.
         dims: _,
         window: _,
@@ -114,13 +131,15 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
         ("initial_fill", only(by_chunks, json!(initial_fill))),
-        ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
+        ("samples that share chunks", if by_chunks { shared(blocks) } else { Value::Null }),
         ("return_index", json!(return_index)),
     ];
     // What came later, so that checkpoints without it stay good.
     let of_segments = axes.iter().any(is_by_segment);
     let others = [
         (is_apart, "windows beyond a break from their start", json!("read")),
+        (*samples_per_volume > 1, "samples_per_volume", json!(samples_per_volume)),
+        (*concat == Concat::Samples, "concat", json!("samples")),
         (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
@@ -175,9 +194,15 @@ fn in_segments(axis: &Axis) -> Value {
     axis.starts.runs().zip(axis.starts.segments()).map_while(of).collect()
 }
 
-/// Blocks along an axis, for people.
-fn shared(runs: &[Run]) -> Value {
-    runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+/// Blocks of samples, for people.
+fn shared(blocks: &Blocks) -> Value {
+    let along = |runs: Vec<Run>| -> Value {
+        runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+    };
+    match blocks.layout() {
+        Layout::Grid(axes) => shortened(axes.into_iter().map(along).collect()),
+        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash:016x}")),
+    }
 }
 
 /// The last part of a store's location, which stays when the stores are moved together.
