@@ -56,6 +56,8 @@ def explain(
           is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
           memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
           ``shuffled``;
+        - ``segments`` between ``breaks``: their ``count``, how many are ``read``, and ``padded_samples``, the share of samples with
+          elements that are padded or repeated;
         - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs), and ``reads`` of an epoch of
           this shard in both, while batches are waited for: then a chunk that is read serves all batches in preparation.
           ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
@@ -87,6 +89,8 @@ def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, *
     device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)
     found = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
+    # There may be millions.
+    del found["segments"]["bounds"]
     if name is not None:
         found["name"] = name
     return _json.dumps(found, indent=2) if json else found

@@ -101,12 +101,20 @@ def _cache(c: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _segments(s: dict[str, Any]) -> list[str]:
+    if s["count"] < 2 and not s["padded_samples"]:
+        return []
+    read = "" if s["read"] == s["count"] else f", {s['read']} of them read"
+    return [f"segments: {s['count']}{read}; {100 * s['padded_samples']:.3g} % of the samples have elements outside of theirs"]
+
+
 def explanation_text(e: dict[str, Any]) -> str:
     """The text of an explanation."""
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
     for o in e["outputs"]:
         layout = f", layout {o['layout']}" if o["layout"] else ""
         lines.append(f"output {o['name']}: {shape(o['shape'])} {o['dtype']}{layout}, {size(o['sample_bytes'])} a sample")
+    lines += _segments(e["segments"])
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

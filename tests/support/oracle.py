@@ -150,6 +150,7 @@ class Oracle:
             if len(values) != len(self.dims):
                 raise ValueError(f"{what} has {len(values)} entries for {len(self.dims)} dims")
         cuts = self._breaks(breaks, cross_stores)
+        self.edge, self.names_segments = out_of_bounds_policy == "edge", len(breaks) > 0
         self.kept, self.count, self.stride, self.bounds, self.places = [], [], strides, [], []
         for k, dim in enumerate(self.dims):
             extent = self.extents[dim]
@@ -269,10 +270,10 @@ class Oracle:
 
         inside = [s for s in places if fits(s)]
         if k in self.random:
-            return inside or (list(places[:1]) if policy == "pad" else [])
+            return inside or (list(places[:1]) if policy in ("pad", "edge") else [])
         if policy == "error" and len(inside) < len(places):
             raise ValueError(f"a window reaches beyond {self.bounds[k]}")
-        return list(places) if policy == "pad" else inside
+        return list(places) if policy in ("pad", "edge") else inside
 
     def _grid_dims(self) -> list[str]:
         fields = [v for v in self.variables if v.values.ndim >= 2]
@@ -296,6 +297,7 @@ class Oracle:
             axis = v.dims.index(dim)
             where = start[k] + (offset if k == 0 else 0) + np.arange(self.count[k]) * self.stride[k]
             lo, hi = self.segment(k, start[k])
+            where = np.clip(where, lo, hi - 1) if self.edge else where
             good = (where >= lo) & (where < hi)
             values = np.take(values, np.where(good, where, 0), axis)
             shape = [1] * v.values.ndim
@@ -357,7 +359,8 @@ class Oracle:
                     channel += 1
             outputs.append(np.stack(done))
         if self.return_index:
-            outputs.append(np.array(start, np.int64))
+            number = [self.bounds[0].index(self.segment(0, start[0])[0])] if self.names_segments else []
+            outputs.append(np.array([*number, *start], np.int64))
         return outputs
 
     @staticmethod

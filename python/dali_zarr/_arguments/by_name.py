@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, cast
 
-from . import dtypes, values
+from . import dtypes, segments, values
 
 # For each of dims.
-PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end"})
+PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
 # One for each output.
 PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value"})
 
@@ -18,6 +18,8 @@ def checked(name: str, value: Any) -> Any:
     Raises:
         TypeError, ValueError: It isn't one that the argument can have.
     """
+    if name in ("breaks", "segments") and value is not None:
+        return segments.checked(name, value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
     given = {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
@@ -41,9 +43,11 @@ def _of_output(name: str, value: Any) -> Any:
 
 
 def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that are dictionaries, for which DALI has no type."""
+    """Those of the arguments that are dictionaries, or lists of several types, for which DALI has no type."""
     given = PER_DIM | PER_OUTPUT | {"arrays"}
-    return {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
+    found = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
+    lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
+    return found | {name: value for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
 
 
 def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:

@@ -60,7 +60,6 @@ class ElementArguments(TypedDict, total=False):
     roi_start: PerDim | None
     roi_end: PerDim | None
     breaks: Breaks | None
-    segments: Segments | None
     concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
@@ -74,6 +73,7 @@ class SampleArguments(ElementArguments, total=False):
     step: PerDim | None
     overlap: PerDim | None
     random_crop: Names | None
+    segments: Segments | None
     samples_per_volume: int
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds

@@ -26,7 +26,7 @@ def checked(name: str, value: Any) -> Any:
         value = _bytes(name, value)
     if name in names.of_type("INT64", "_INT64_VEC"):
         for item in items(value):
-            _check_integer(name, item)
+            check_integer(name, item)
     elif name in names.of_type("BOOL"):
         if not isinstance(value, bool):
             raise TypeError(f"zarr_reader: {name}: expected True or False, found {value!r}")
@@ -35,7 +35,8 @@ def checked(name: str, value: Any) -> Any:
     return value
 
 
-def _check_integer(name: str, item: Any) -> None:
+def check_integer(name: str, item: Any) -> None:
+    """Raises TypeError or ValueError for what isn't a whole number of 64 bits."""
     try:
         number = operator.index(item)
     except TypeError:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from .. import _arguments, _native
 from .._log import log
 from .._selection.axes import Axes
 
@@ -20,6 +21,8 @@ class Labels:
         self._axes: Axes | None = None
         # One array for all stores, or one for each.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
+        # Of segments, of all stores or of each.
+        self._bounds: list[npt.NDArray[np.int64]] | None = None
 
     def axes(self) -> Axes:
         """The dimensions of what is read."""
@@ -55,10 +58,10 @@ class Labels:
                     )
 
     def of(self, index: npt.NDArray[np.int64], offset: int) -> dict[str, npt.NDArray[Any]]:
-        """Labels by dimension, of samples that start at ``index`` (sample, dimension), plus ``offset`` along the first one.
+        """Labels by dimension, of samples with this ``index`` (sample, column), plus ``offset`` along the first one.
 
         Their shape is (sample,), or (sample, window) along dimensions that have windows. Elements that the store doesn't have
-        are NaT or NaN. Dimensions without coordinates have positions.
+        are NaT or NaN, as are those outside of the sample's segment; where edges are repeated, they are those at the edge. Dimensions without coordinates have positions.
 
         Raises:
             AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
@@ -68,20 +71,52 @@ class Labels:
         found: dict[str, npt.NDArray[Any]] = {}
         own_stores = index[:, 0] if axes.one_by_one else None
         index = index[:, 1:] if axes.one_by_one else index
+        segments = index[:, 0] if index.shape[1] > len(axes.dims) else None
+        index = index[:, index.shape[1] - len(axes.dims) :]
+        edge = self._arguments.get("out_of_bounds_policy") == "edge"
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
             if window[i]:
                 length = window[i] if window[i] > 0 else axes.region_length(i, self._arguments)
                 place = place[:, None] + np.arange(length) * stride[i]
             values = self._coordinates(axes, i)
+            if edge or (i == 0 and segments is not None):
+                start, end = (one[:, None] if window[i] else one for one in self._segments(axes, i, index, segments, own_stores))
+                if edge:
+                    place = np.clip(place, start, end - 1)
+                elif values is not None:
+                    place = np.where((place < start) | (place >= end), -1, place)
             if values is None:
                 found[dim] = place
             elif len(values) == 1:
                 found[dim] = _taken(values[0], place)
             else:
-                stores = self._stores_of(axes, dim, index, offset) if own_stores is None else own_stores
+                if own_stores is None:
+                    within = self._segments(axes, 0, index, segments, None) if edge or segments is not None else None
+                    stores = self._stores_of(axes, dim, index[:, 0] + offset, within)
+                else:
+                    stores = own_stores
                 found[dim] = _of_stores(values, stores, place)
         return found
+
+    def _segments(
+        self, axes: Axes, i: int, index: npt.NDArray[np.int64], segments: npt.NDArray[np.int64] | None,
+        stores: npt.NDArray[np.int64] | None,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the segments of samples start and end along one of ``dims``."""
+        if i > 0:
+            start, end = axes.region(i, self._arguments)
+            return np.full(len(index), start), np.full(len(index), end)
+        if self._bounds is None:
+            found = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))
+            self._bounds = [np.array(bounds, np.int64) for bounds in found["segments"]["bounds"]]
+        starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
+        for store, bounds in enumerate(self._bounds):
+            own = np.full(len(index), True) if stores is None else stores == store
+            at = np.searchsorted(bounds, index[own, 0], "right") - 1 if segments is None else segments[own]
+            at = np.clip(at, 0, len(bounds) - 2)
+            starts[own], ends[own] = bounds[at], bounds[at + 1]
+        return starts, ends
 
     def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
         dim = axes.dims[i]
@@ -95,13 +130,18 @@ class Labels:
                 self._values[dim] = values[:1] if values is not None and same else values
         return self._values[dim]
 
-    def _stores_of(self, axes: Axes, dim: str, index: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.int64]:
-        """Which store each sample is in."""
+    def _stores_of(
+        self, axes: Axes, dim: str, first: npt.NDArray[np.int64],
+        within: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    ) -> npt.NDArray[np.int64]:
+        """Which store each sample is in, by its first element and, if known, where its segment starts and ends."""
         window, stride = self.listed("window", 0)[0], self.listed("stride", 1)[0]
         if window < 0:
             window = axes.region_length(0, self._arguments)
-        first = index[:, 0] + offset
-        stores = axes.store_of(first[:, None] + np.arange(max(window, 1)) * stride)
+        place = first[:, None] + np.arange(max(window, 1)) * stride
+        if within is not None:
+            place = np.clip(place, within[0][:, None], within[1][:, None] - 1)
+        stores = axes.store_of(place)
         if (stores != stores[:, :1]).any():
             raise AttributeError(
                 f"dali_zarr: coords: the stores have other coordinates along {dim!r}, and a sample reaches from one store into the "

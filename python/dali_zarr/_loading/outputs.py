@@ -44,8 +44,8 @@ def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
     return 0
 
 
-def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Place]:
-    """Where the operator's outputs stand, in their order.
+def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask: bool = False) -> list[Place]:
+    """Where the operator's outputs stand, in their order, without the index.
 
     Raises:
         ValueError: Two would have the same name.
@@ -61,6 +61,7 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool) -> list[Plac
     else:
         given = [0] if offsets is None else [int(o) for o in _listed(offsets)]
         found = [(_with_offset(name, offset),) for offset in given for name in names]
+    found += [("mask",)] if return_mask else []
     twice = [place for place in found if found.count(place) > 1]
     if twice:
         raise ValueError(f"dali_zarr: arrays, offsets: expected each output once, but found {'/'.join(twice[0])!r} twice")

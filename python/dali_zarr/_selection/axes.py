@@ -157,11 +157,16 @@ class Axes:
         lengths = self.lengths(dim)
         return sum(lengths) if self.is_joined and i == 0 else lengths[0]
 
-    def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
-        """Elements between ``roi_start`` and ``roi_end`` along one of ``dims``."""
+    def region(self, i: int, arguments: Mapping[str, Any]) -> tuple[int, int]:
+        """``roi_start`` and ``roi_end`` along one of ``dims``, from the start."""
         length = self.axis_length(i)
         start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
-        return (end + length if end < 0 else end) - (start + length if start < 0 else start)
+        return start + length if start < 0 else start, end + length if end < 0 else end
+
+    def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
+        """Elements between ``roi_start`` and ``roi_end`` along one of ``dims``."""
+        start, end = self.region(i, arguments)
+        return end - start
 
 
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:

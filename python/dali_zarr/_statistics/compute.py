@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _progress
+from .. import _arguments, _native, _progress
 from .._arguments.types import ElementArguments, Integers, Names, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
@@ -165,18 +165,24 @@ class _Borders:
     start: int
     end: int
     breaks: npt.NDArray[np.int64]
+    # How many dims there are.
+    dims: int
 
     @classmethod
     def of(cls, selected: Selected, arguments: Mapping[str, Any]) -> _Borders:
         axes = selected.axes
         length = axes.axis_length(0)
         start, end = axes.listed("roi_start", arguments, 0)[0], axes.listed("roi_end", arguments, length)[0]
-        listed = [int(b) for b in _arguments.values.items(arguments["breaks"])] if arguments.get("breaks") is not None else []
-        breaks = [b + length if b < 0 else b for b in listed]
+        listed = _arguments.values.items(arguments["breaks"]) if arguments.get("breaks") is not None else []
+        if any(isinstance(one, str) for one in listed):
+            # Of what the stores say, the engine knows.
+            listed = _native.explain(_arguments.of_spec(arguments))["segments"]["bounds"][0][1:-1]
+        breaks = [b + length if b < 0 else b for b in map(int, listed)]
         if arguments.get("cross_stores") is False and axes.is_joined:
             breaks += np.cumsum(axes.lengths(axes.dims[0])).tolist()
         return cls(
             start + length if start < 0 else start, end + length if end < 0 else end, np.array(sorted(breaks), np.int64),
+            len(axes.dims),
         )
 
     def joins(self, at: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.bool_]:
@@ -268,7 +274,8 @@ class _Pass(BaseLoader[None]):
     def _taken(self, found: list[Any], valid: int) -> None:
         *values, index = [_array(output)[:valid] for output in found]
         count = len(self._sums)
-        at = index.reshape(valid, -1)[:, 0] if index.size else np.zeros(valid, np.int64)
+        # Before the starts there may be the number of the segment.
+        at = index.reshape(valid, -1)[:, -self._borders.dims] if index.size else np.zeros(valid, np.int64)
         for i, one in enumerate(self._sums):
             one.add(0, values[i])
             for number, offset in enumerate(self._plan.told_offsets[1:], 1):

@@ -178,8 +178,15 @@ It is a value of the output: neither scaled nor normalised. The function ``fn.za
 `mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
 that the array defines.)",
                       0.0f)
+      .AddOptionalArg("return_mask", R"(If set, there is one more output, of bool: False for elements that were padded or repeated, with
+``out_of_bounds_policy`` ``"pad"`` or ``"edge"``.
+
+Its shape is the (longest) window along each of `dims` that samples have; with several `offsets` there is a row for each in
+front. It comes after the arrays.)",
+                      false)
       .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
-without offset, as int64.)",
+without offset, as int64. With `breaks` (and with ``cross_stores=False`` beside `pad_before` or `pad_after`) the number of its segment comes
+before, which may begin after the start.)",
                       false);
 }
 

@@ -46,6 +46,47 @@ pub struct Explanation {
     /// Bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
+    segments: Segments,
+}
+
+/// The segments between breaks along the first of `dims`, and what lies outside of them.
+struct Segments {
+    /// For all stores, or for each where samples are cut from each on its own: the first element of each segment, and the end of
+    /// the last one.
+    bounds: Vec<Vec<i64>>,
+    /// How many samples are of.
+    read: usize,
+    /// The share of samples with elements that are padded or repeated.
+    padded: f64,
+}
+
+impl Segments {
+    fn of(spec: &Spec, opened: &Opened) -> Self {
+        let (mut bounds, mut read, mut padded, mut samples) = (Vec::new(), 0, 0.0, 0.0);
+        for geometry in opened.chunk_index.planner.geometries() {
+            let Some(first) = geometry.axes.first() else { continue };
+            bounds.push(first.bounds.clone());
+            let told = first.starts.segments().map(|segment| segment.map_or(first.bounds.len() - 1, |_| 1));
+            read += told.sum::<usize>();
+            let inside = geometry.axes.iter().map(|axis| {
+                let count = axis.starts.count();
+                (count - axis.reaching_out()) as f64 / count.max(1) as f64
+            });
+            padded += (1.0 - inside.product::<f64>()) * geometry.samples as f64;
+            samples += geometry.samples as f64;
+        }
+        let is_padded = spec.samples.out_of_bounds_policy.fills() && samples > 0.0;
+        Self { bounds, read, padded: if is_padded { padded / samples } else { 0.0 } }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "count": self.bounds.iter().map(|bounds| bounds.len() - 1).sum::<usize>(),
+            "read": self.read,
+            "padded_samples": self.padded,
+            "bounds": self.bounds,
+        })
+    }
 }
 
 /// Explains what a reader of `spec` would do.
@@ -79,6 +120,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
     let arrays = facts(spec, &opened);
+    let segments = Segments::of(spec, &opened);
     let mut explanation = Explanation {
         spec: spec.clone(),
         outputs: opened.outputs,
@@ -92,6 +134,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         is_shuffled,
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
+        segments,
     };
     explanation.advice = advice::advice(&explanation, opened.needs.working_set);
     explanation.advice.extend(unmasked(&opened.chunk_index.dataset));
@@ -123,6 +166,7 @@ impl Explanation {
             "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),
             "outputs": self.outputs.iter().map(output).collect::<Vec<_>>(),
             "arrays": arrays,
+            "segments": self.segments.to_json(),
             "order": if self.is_shuffled { "shuffled" } else { "in_order" },
             "reads": {
                 "in_order": reads_json(&self.in_order),

@@ -187,8 +187,11 @@ fn is_by_segment(axis: &Axis) -> bool {
 
 /// How many starts belong to which segment, and where the segment lies.
 fn in_segments(axis: &Axis) -> Value {
+    if !is_by_segment(axis) {
+        return Value::Null;
+    }
     let of = |((n, _), segment): ((i64, i64), Option<usize>)| {
-        let (from, to) = axis.segment(segment.filter(|_| is_by_segment(axis))?);
+        let (from, to) = axis.segment(segment?);
         Some(json!(format!("{n} in {from} to {to}")))
     };
     axis.starts.runs().zip(axis.starts.segments()).map_while(of).collect()
