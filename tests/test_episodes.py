@@ -36,7 +36,8 @@ def write(base, lengths: list[int], chunk: int = 7, seed: int = 0) -> dict[str, 
     """Episodes one after the other, with their ends."""
     total, rng = sum(lengths), np.random.default_rng(seed)
     arrays = {
-        "data/image": rng.integers(0, 255, (total, 3, 2), dtype=np.uint8), "data/action": rng.standard_normal((total, 2)).astype("float32"),
+        "data/image": rng.integers(0, 255, (total, 3, 2), dtype=np.uint8),
+        "data/action": rng.standard_normal((total, 2)).astype("float32"),
     }
     for name, values in arrays.items():
         write_array(base, name, values, layout=Layout((chunk, *values.shape[1:])), dims=("t", *"xy"[: values.ndim - 1]))
@@ -107,8 +108,9 @@ def test_shuffled_epochs_have_each_window_once(many, device, shards):
     for shard in range(shards):
         pipe = build(
             device, 16, path=path, arrays=["data/action"], dims=["t"], window=[6], step=[1], pad_before=[2], pad_after=[3],
-            breaks="meta/episode_ends", segments=[number - 300 for number in chosen], out_of_bounds_policy="edge", return_index=True,
-            random_shuffle=True, shard_id=shard, num_shards=shards, seed=4, initial_fill=100, stick_to_shard=True,
+            breaks="meta/episode_ends", segments=[number - 300 for number in chosen], out_of_bounds_policy="edge",
+            return_index=True, random_shuffle=True, shard_id=shard, num_shards=shards, seed=4, initial_fill=100,
+            stick_to_shard=True,
         )
         n = len(expected)
         found += epoch(pipe, n * (shard + 1) // shards - n * shard // shards)
@@ -120,15 +122,18 @@ def test_shuffled_epochs_have_each_window_once(many, device, shards):
         same(window, arrays["data/action"][elements], "window")
 
 
-@pytest.mark.parametrize("chosen", [[0, 2], [-1], np.array([3, 1]), [True, False, False, True, True], np.array([False] * 4 + [True])], ids=str)
+@pytest.mark.parametrize(
+    "chosen", [[0, 2], [-1], np.array([3, 1]), [True, False, False, True, True], np.array([False] * 4 + [True])], ids=str
+)
 def test_segments_are_numbers_or_a_mask(tmp_path, device, chosen):
     lengths = [4, 9, 2, 7, 5]
     arrays = write(tmp_path / "a.zarr", lengths)
     numbers = np.arange(5)[np.asarray(chosen)]
     expected = rule(lengths, 3, 1, 1, segments=numbers.tolist())
     pipe = build(
-        device, 2, path=tmp_path / "a.zarr", arrays=["data/action"], dims=["t"], window=[3], step=[1], pad_before=[1], pad_after=[1],
-        breaks="meta/episode_ends", segments=chosen, out_of_bounds_policy="edge", return_mask=True, return_index=True,
+        device, 2, path=tmp_path / "a.zarr", arrays=["data/action"], dims=["t"], window=[3], step=[1], pad_before=[1],
+        pad_after=[1], breaks="meta/episode_ends", segments=chosen, out_of_bounds_policy="edge", return_mask=True,
+        return_index=True,
     )
     check(pipe, expected, arrays["data/action"], None)
 
@@ -158,8 +163,8 @@ def test_several_dimensions_clamp_on_their_own(tmp_path, device, policy):
     values = np.random.default_rng(0).standard_normal((6, 9, 7)).astype("float32")
     write_array(tmp_path, "a", values, layout=Layout((2, 4, 3)), dims=("t", "y", "x"))
     pipe = build(
-        device, 3, path=tmp_path, arrays=["a"], dims=["y", "x"], window=[4, 5], step=[3, 4], stride=[2, 1], pad_before=[3, 2], pad_after=[1, 4],
-        out_of_bounds_policy=policy, fill_value=9.0, return_mask=True, return_index=True,
+        device, 3, path=tmp_path, arrays=["a"], dims=["y", "x"], window=[4, 5], step=[3, 4], stride=[2, 1], pad_before=[3, 2],
+        pad_after=[1, 4], out_of_bounds_policy=policy, fill_value=9.0, return_mask=True, return_index=True,
     )
     along = [rule([9], 4, 3, 1, 3, 2), rule([7], 5, 2, 4, 4)]
     expected = list(itertools.product(*along))
@@ -293,8 +298,8 @@ def test_loaders_have_masks_and_coordinates(tmp_path):
     lengths = [4, 3]
     arrays = write(tmp_path / "a.zarr", lengths)
     write_array(tmp_path / "a.zarr", "data/t", np.arange(7) * 10.0, layout=Layout((4,)), dims=("t",))
-    args = {"path": tmp_path / "a.zarr", "arrays": ["data/action"], "dims": ["t"], "window": 3, "step": 1, "pad_before": 2, "pad_after": 2,
-            "breaks": "meta/episode_ends", "return_mask": True, "device": "cpu", "batch_size": 20}
+    args = {"path": tmp_path / "a.zarr", "arrays": ["data/action"], "dims": ["t"], "window": 3, "step": 1, "pad_before": 2,
+            "pad_after": 2, "breaks": "meta/episode_ends", "return_mask": True, "device": "cpu", "batch_size": 20}
     for policy in ("edge", "pad"):
         (batch,) = Loader(**args, out_of_bounds_policy=policy)
         expected = rule(lengths, 3, 2, 2)
@@ -305,7 +310,8 @@ def test_loaders_have_masks_and_coordinates(tmp_path):
         np.testing.assert_array_equal(batch.coords["t"], times)
     (batch,) = Loader(**args, out_of_bounds_policy="edge", segments=[1])
     assert batch.index[:, 0].tolist() == [1] * 5
-    np.testing.assert_array_equal(batch["data/action"].numpy(), np.stack([arrays["data/action"][one[2]] for one in expected if one[0] == 1]))
+    own = [arrays["data/action"][one[2]] for one in expected if one[0] == 1]
+    np.testing.assert_array_equal(batch["data/action"].numpy(), np.stack(own))
 
 
 def test_explain_tells_segments(tmp_path):

@@ -71,7 +71,7 @@ def arguments(draw: st.DrawFn, arrays: list[dict[str, Any]]) -> dict[str, Any]:
         args["offsets"] = draw(st.lists(st.integers(-2, 3), min_size=1, max_size=3))
     if draw(st.booleans()):
         args["breaks"] = draw(st.lists(st.integers(-9, 9), max_size=3))
-    args["out_of_bounds_policy"] = draw(st.sampled_from(["drop", "drop", "pad", "error"]))
+    args["out_of_bounds_policy"] = draw(st.sampled_from(["drop", "drop", "pad", "edge", "error"]))
     args["fill_value"] = draw(st.sampled_from([0.0, -2.5, 300.0]))
     if draw(st.booleans()):
         args["dtype"] = draw(st.sampled_from(DTYPES))

@@ -52,14 +52,24 @@ def zarr_reader(
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
-        breaks: Elements along the first of `dims` where something new begins: no sample reaches across.
+        breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
+            with the end of each segment in its store (``"meta/episode_ends"``), or ``"auto"``: where coordinates aren't evenly
+            spaced.
+        segments: Which of the segments between breaks are read: their numbers, or True or False for each. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes.
         cross_stores: Whether samples may reach from one store into the next.
-        out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"`` or ``"error"``.
+        out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"``, ``"edge"`` (the first
+            or last element inside is repeated) or ``"error"``.
+        pad_before, pad_after: How many elements outside of its segment a window may begin or end, for each of `dims`, with
+            ``"pad"`` or ``"edge"``: a segment of length ``L`` has windows from ``-pad_before`` to ``L - window + pad_after``.
+            Default: one grid of starts for all segments.
         fill_value: What ``"pad"`` fills in, as a value of the output. By output.
         stack_arrays: One output of channels instead of one for each array.
-        return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number before.
+        return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
+            each of `dims` that samples have, with a row for each offset in front if there are several.
+        return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
+            before, and with `breaks` that of its segment.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.

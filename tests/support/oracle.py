@@ -337,7 +337,8 @@ class Oracle:
         return self.sample_at(self.start(index))
 
     def sample_at(self, start: Sequence[int]) -> list[np.ndarray]:
-        """All outputs of a sample that starts there."""
+        """All outputs of a sample that starts there; the number of its segment may come before."""
+        start = start[len(start) - len(self.dims) :]
         outputs = []
         for offset in self.offsets:
             cuts = [self._cut(v, start, offset) for v in self.variables]

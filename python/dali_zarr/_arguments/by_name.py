@@ -47,7 +47,8 @@ def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = PER_DIM | PER_OUTPUT | {"arrays"}
     found = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
     lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
-    return found | {name: value for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
+    mixed = {name for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
+    return found | {name: lists[name] for name in mixed}
 
 
 def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:

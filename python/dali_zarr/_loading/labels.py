@@ -61,7 +61,8 @@ class Labels:
         """Labels by dimension, of samples with this ``index`` (sample, column), plus ``offset`` along the first one.
 
         Their shape is (sample,), or (sample, window) along dimensions that have windows. Elements that the store doesn't have
-        are NaT or NaN, as are those outside of the sample's segment; where edges are repeated, they are those at the edge. Dimensions without coordinates have positions.
+        are NaT or NaN, as are those outside of the sample's segment; where edges are repeated, they are those at the edge.
+        Dimensions without coordinates have positions.
 
         Raises:
             AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.

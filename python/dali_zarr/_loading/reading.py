@@ -82,9 +82,8 @@ class Reading:
             **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
             shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
         )
-        places = outputs.places(
-            plan.arrays, plan.offsets, bool(plan.arguments.get("stack_arrays", False)), bool(plan.arguments.get("return_mask", False)),
-        )
+        stack, mask = (bool(plan.arguments.get(name, False)) for name in ("stack_arrays", "return_mask"))
+        places = outputs.places(plan.arrays, plan.offsets, stack, mask)
         if plan.transform is None:
             return places, found
         given = outputs.nested(places, found[:-1], lambda content, _: content)
