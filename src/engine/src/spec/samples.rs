@@ -62,7 +62,8 @@ impl SampleArguments {
     /// Whether the index of a sample has the number of its segment: with `breaks`, and where the windows of neighbouring stores
     /// may start at the same element.
     pub fn names_segments(&self) -> bool {
-        !self.breaks.is_empty() || (!self.cross_stores && !(self.pad_before.is_empty() && self.pad_after.is_empty()))
+        let pads = !self.pad_before.is_empty() || !self.pad_after.is_empty();
+        !self.breaks.is_empty() || (pads && !self.cross_stores)
     }
 }
 
