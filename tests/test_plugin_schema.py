@@ -56,6 +56,7 @@ ARGUMENTS = {
     "cache_dir_size": "INT64",
     "cache_validate": "BOOL",
     "decode_threads": "INT64",
+    "pad_after": "_INT64_VEC", "pad_before": "_INT64_VEC", "return_mask": "BOOL", "segments": "_INT64_VEC",
     "return_index": "BOOL",
 }
 
@@ -120,6 +121,7 @@ def test_no_inputs_are_taken(store):
         ({"arrays": ["a", "b"], "offsets": [0, 1, 3]}, 6),
         ({"arrays": ["a", "b"], "offsets": [0, 1], "stack_arrays": True}, 2),
         ({"arrays": ["a", "b"], "return_index": True}, 3),
+        ({"arrays": ["a", "b"], "return_index": True, "return_mask": True}, 4),
     ],
 )
 def test_number_of_outputs(store, arguments, count):

@@ -45,7 +45,7 @@ def _of_output(name: str, value: Any) -> Any:
 def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments that are dictionaries, or lists of several types, for which DALI has no type."""
     given = PER_DIM | PER_OUTPUT | {"arrays"}
-    found = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
+    found: dict[str, Any] = {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
     lists = {name: value for name, value in arguments.items() if name in ("breaks", "segments") and value is not None}
     mixed = {name for name, value in lists.items() if any(isinstance(item, str | bool) for item in values.items(value))}
     return found | {name: lists[name] for name in mixed}
