@@ -114,8 +114,8 @@ class Labels:
         starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
         for store, bounds in enumerate(self._bounds):
             own = np.full(len(index), True) if stores is None else stores == store
-            found_at = np.searchsorted(bounds, index[own, 0], "right") - 1
-            at: npt.NDArray[np.int64] = np.clip(found_at, 0, len(bounds) - 2).astype(np.int64) if segments is None else segments[own]
+            around = np.clip(np.searchsorted(bounds, index[own, 0], "right") - 1, 0, len(bounds) - 2).astype(np.int64)
+            at: npt.NDArray[np.int64] = around if segments is None else segments[own]
             starts[own], ends[own] = bounds[at], bounds[at + 1]
         return starts, ends
 
