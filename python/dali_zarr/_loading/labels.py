@@ -109,13 +109,14 @@ class Labels:
             start, end = axes.region(i, self._arguments)
             return np.full(len(index), start), np.full(len(index), end)
         if self._bounds is None:
-            found = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))
-            self._bounds = [np.array(bounds, np.int64) for bounds in found["segments"]["bounds"]]
+            told = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))
+            self._bounds = [np.array(bounds, np.int64) for bounds in told["segments"]["bounds"]]
         starts, ends = np.empty(len(index), np.int64), np.empty(len(index), np.int64)
         for store, bounds in enumerate(self._bounds):
             own = np.full(len(index), True) if stores is None else stores == store
-            around = np.clip(np.searchsorted(bounds, index[own, 0], "right") - 1, 0, len(bounds) - 2).astype(np.int64)
-            at: npt.NDArray[np.int64] = around if segments is None else segments[own]
+            # With the ends left out, what is before the first or after the last segment counts to it.
+            place: npt.NDArray[np.int64] = index[own][:, 0]
+            at = np.searchsorted(bounds[1:-1], place, side="right") if segments is None else segments[own]
             starts[own], ends[own] = bounds[at], bounds[at + 1]
         return starts, ends
 
