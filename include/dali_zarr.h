@@ -54,7 +54,8 @@ enum dali_zarr_dtype {
   DALI_ZARR_UINT64 = 8,
   DALI_ZARR_FLOAT16 = 9,
   DALI_ZARR_FLOAT32 = 10,
-  DALI_ZARR_FLOAT64 = 11
+  DALI_ZARR_FLOAT64 = 11,
+  DALI_ZARR_BFLOAT16 = 12 /* only of arrays that are stored so; not a value of "dtype" */
 };
 
 typedef struct dali_zarr_reader dali_zarr_reader;

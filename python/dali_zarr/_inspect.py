@@ -122,7 +122,7 @@ def counters(pipe: Any = None) -> Any:
         meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those
         that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
         The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
-        ``device`` and ``dtypes`` (of its outputs).
+        ``device`` and ``dtypes`` (of its outputs; of those that hold bits of bfloat16 as uint16, ``bfloat16``).
 
         Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and
         ``cache_bytes`` that came from it. Of ``cache_dir`` the same (``cache_dir_hits`` ...; misses are of what memory lacked),

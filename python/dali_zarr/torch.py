@@ -189,6 +189,8 @@ class Loader(BaseLoader[Batch]):
     def _taken(self, found: list[Any], valid: int) -> Batch:
         tensors = [self._tensor(output, valid) for output in found]
         index = tensors.pop()
+        for i in self._reading.bfloats():
+            tensors[i] = tensors[i].view(torch.bfloat16)
 
         def made(values: dict[str, Any], group: str) -> Batch:
             offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)

@@ -70,6 +70,7 @@ class Reading:
         pipe.build()
         self._pipe: Any = pipe
         self._scheduled = False
+        self._bfloats: list[int] | None = None
         stick = bool(plan.arguments.get("stick_to_shard", False))
         # The state isn't the new reader's own before it has delivered a batch.
         self._delivered = 0
@@ -109,6 +110,13 @@ class Reading:
     def dtypes(self) -> list[str]:
         """Those of the reader's outputs."""
         return self.counters()["dtypes"]
+
+    def bfloats(self) -> list[int]:
+        """The numbers of the outputs that are the reader's own and hold bits of bfloat16 as uint16."""
+        if self._bfloats is None:
+            own = self.dtypes() if self.plan.transform is None else []
+            self._bfloats = [i for i, dtype in enumerate(own) if dtype == "bfloat16"]
+        return self._bfloats
 
     def counters(self) -> dict[str, Any]:
         """The reader's."""

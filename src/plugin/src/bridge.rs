@@ -171,7 +171,7 @@ impl ZarrReader {
                 .iter()
                 .map(|o| ffi::Output {
                     shape: o.shape.clone(),
-                    dtype: ffi::DType { repr: o.dtype as u8 },
+                    dtype: ffi::DType { repr: o.dtype.delivered() as u8 },
                     layout: o.layout.clone(),
                 })
                 .collect())

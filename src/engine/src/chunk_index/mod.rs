@@ -220,7 +220,14 @@ impl ChunkIndex {
     /// Where a chunk is, for errors.
     pub fn site(&self, id: ChunkId) -> Site {
         let site = self.site_of(id.array, id.part, self.key(id));
-        Site { inner_chunk: self.part(id).sharding.as_ref().map(|_| self.planner.coords(id)), ..site }
+        Site {
+            inner_chunk: self
+                .part(id)
+                .sharding
+                .as_ref()
+                .map(|_| self.part(id).stored(&self.planner.coords(id)).to_vec()),
+            ..site
+        }
     }
 
     /// Where a value of an array is, for errors.

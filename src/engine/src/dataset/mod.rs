@@ -43,10 +43,14 @@ pub struct ArrayInfo {
     pub name: String,
     /// What its dimensions are called.
     pub dims: DimNames,
-    /// The type of the stored elements.
+    /// The type that stored elements are read as; of complex ones, that of their two parts.
     pub dtype: DType,
+    /// The stored type, as NumPy names it.
+    pub stored: String,
     /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
     pub fill: u64,
+    /// Of complex elements, the imaginary part of that; else the same.
+    pub imaginary_fill: u64,
     /// Whether values are decoded: what `mask_and_scale` says, or what follows from the attributes where it is left out.
     pub decoded: bool,
     /// How stored values become decoded ones; the identity unless they are decoded.
@@ -202,7 +206,9 @@ pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<Arra
 impl ArrayInfo {
     fn new(name: String, described: Described) -> Self {
         let Described { part, dims, stored, fill, decoded, cf } = described;
-        Self { name, dims, dtype: stored.dtype, fill, decoded, cf, parts: vec![part] }
+        let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
+        let parts = vec![part];
+        Self { name, dims, dtype: stored.dtype, stored: stored.to_string(), fill, imaginary_fill, decoded, cf, parts }
     }
 
     /// Adds the part in another store.
@@ -217,11 +223,13 @@ impl ArrayInfo {
         if self.dims.names != other.dims.names {
             return differ("dimensions", format!("{:?}", self.dims.names), format!("{:?}", other.dims.names));
         }
-        if self.dtype != other.stored.dtype {
-            return differ("data type", self.dtype.to_string(), other.stored.dtype.to_string());
+        if self.stored != other.stored.to_string() {
+            return differ("data type", self.stored.clone(), other.stored.to_string());
         }
-        if self.fill != other.fill {
-            return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
+        let (mine, theirs) = ((self.fill, self.imaginary_fill), (other.fill.bits, other.fill.imaginary));
+        if mine != theirs {
+            let shown = |fill: (u64, u64)| format!("{:#x}", if mine.0 == theirs.0 { fill.1 } else { fill.0 });
+            return differ("fill value", shown(mine), shown(theirs));
         }
         if self.cf != other.cf {
             let theirs = format!("{}; mask_and_scale=False reads them as stored", other.cf);

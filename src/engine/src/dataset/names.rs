@@ -59,6 +59,13 @@ impl DimNames {
         });
         Self { names, unclear }
     }
+
+    /// Adds a dimension that the metadata don't know, with this name unless another has it.
+    pub(super) fn push(&mut self, name: &str) {
+        let free = |name: &String| !self.names.contains(name);
+        let numbered = (2..).map(|n| format!("{name}_{n}"));
+        self.names.extend(std::iter::once(name.to_owned()).chain(numbered).find(free));
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,10 @@ pub(crate) struct PartFacts {
 pub(crate) struct ArrayFacts {
     pub name: String,
     pub dims: Vec<String>,
+    /// What its elements are read as.
     pub dtype: &'static str,
+    /// The stored type, as NumPy names it.
+    pub stored: String,
     /// Whether its attributes are applied (`mask_and_scale`).
     pub decoded: bool,
     pub parts: Vec<PartFacts>,
@@ -129,7 +132,8 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
             ArrayFacts {
                 name: array.name.clone(),
                 dims: array.dims.names.clone(),
-                dtype: array.dtype.name(),
+                dtype: array.dtype.delivered().name(),
+                stored: array.stored.clone(),
                 decoded: array.decoded,
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,

@@ -108,8 +108,8 @@ impl Explanation {
     pub fn to_json(&self) -> Value {
         let output = |o: &OutputInfo| {
             json!({
-                "name": o.name, "shape": o.shape, "dtype": o.dtype.name(), "layout": o.layout,
-                "sample_bytes": o.sample_bytes(),
+                "name": o.name, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
+                "bits_of": (o.dtype.delivered() != o.dtype).then(|| o.dtype.name()), "sample_bytes": o.sample_bytes(),
             })
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
@@ -159,6 +159,7 @@ impl Explanation {
             "name": a.name,
             "dims": a.dims,
             "dtype": a.dtype,
+            "stored": a.stored,
             "mask_and_scale": a.decoded,
             "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
             "bytes_per_sample": a.bytes_per_sample,

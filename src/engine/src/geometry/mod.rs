@@ -34,6 +34,8 @@ pub struct ArrayShape {
     pub parts: Vec<Vec<u64>>,
     /// The element type that its values have before normalisation and cast.
     pub values: DType,
+    /// Whether missing chunks have another value at odd indices along the last dimension: imaginary parts.
+    pub two_fills: bool,
 }
 
 /// How one dimension of an array is read for a sample.
@@ -82,6 +84,8 @@ pub struct Norm {
     pub mean_stddev: Option<(f64, f64)>,
     /// The output's type.
     pub dtype: DType,
+    /// Whether missing chunks have the imaginary part of the fill value.
+    pub imaginary: bool,
 }
 
 /// The whole of it.

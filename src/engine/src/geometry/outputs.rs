@@ -54,6 +54,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     } else {
         separate(spec, arrays, views, axes, offsets)?
     };
+    two_fills(&mut built, arrays, views)?;
     for output in &built.0 {
         let elements = output.shape.iter().try_fold(output.dtype.size() as i64, |n, &s| n.checked_mul(s));
         if elements.is_none_or(|bytes| bytes > 1 << 46) {
@@ -68,6 +69,50 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         built.0.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
     }
     Ok(built)
+}
+
+/// Gives the parts of complex numbers a [`Norm`] each, where missing chunks have different values for them.
+fn two_fills((_, placements, norms): &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result<()> {
+    // What replaces a placement's norms and channels is the same at each offset.
+    let mut replaced: Vec<(usize, usize, Channels)> = Vec::new();
+    for placement in placements.iter_mut().filter(|p| arrays[p.array].two_fills) {
+        let array = &arrays[placement.array];
+        let last = array.dims.len() - 1;
+        let dim = &views[placement.array].dims[last];
+        let is_one = dim.pick.as_ref().is_none_or(|pick| pick.lists().windows(2).all(|two| two[0] == two[1]));
+        if dim.role != Role::Whole || !is_one {
+            return Err(Error::value(format!(
+                "array '{}': expected the same of \"{}\" in all samples and stores, since the parts of its fill value differ; leave \
+                 that out of dims, or pick the same in each store",
+                array.name, array.dims[last]
+            )));
+        }
+        if let Some((_, norm, channels)) = replaced.iter().find(|(old, ..)| *old == placement.norm) {
+            (placement.norm, placement.channels) = (*norm, Some(channels.clone()));
+            continue;
+        }
+        let is_imaginary = |k: u64| dim.pick.as_ref().map_or(k, |pick| pick.of(0)[k as usize]) == 1;
+        let old = placement.channels.clone().unwrap_or(Channels { dims: Vec::new() });
+        let lens = old.dims.iter().map(|&(d, _)| views[placement.array].dims[d].len);
+        let of_old = norms[placement.norm..placement.norm + lens.product::<u64>() as usize].to_vec();
+        let norm = norms.len();
+        let channels = match old.dims.iter().find(|&&(d, _)| d == last) {
+            Some(&(_, weight)) => {
+                let of = |(c, one): (u64, Norm)| Norm { imaginary: is_imaginary(c / weight % dim.len), ..one };
+                norms.extend((0..).zip(of_old).map(of));
+                old
+            }
+            None => {
+                let both = |one: Norm| (0..dim.len).map(move |k| Norm { imaginary: is_imaginary(k), ..one });
+                norms.extend(of_old.into_iter().flat_map(both));
+                let wider = old.dims.iter().map(|&(d, weight)| (d, weight * dim.len));
+                Channels { dims: wider.chain([(last, 1)]).collect() }
+            }
+        };
+        replaced.push((placement.norm, norm, channels.clone()));
+        (placement.norm, placement.channels) = (norm, Some(channels));
+    }
+    Ok(())
 }
 
 /// The length of a dimension in a sample, `None` if it is dropped.
@@ -105,7 +150,7 @@ fn one_of(values: &[f64], i: usize, default: f64) -> f64 {
 fn norm_of(spec: &Spec, array: usize, dtype: DType, mean_at: usize, stddev_at: usize) -> Norm {
     let asked = !spec.values.mean.is_empty() || !spec.values.stddev.is_empty();
     let pair = (one_of(&spec.values.mean, mean_at, 0.0), one_of(&spec.values.stddev, stddev_at, 1.0));
-    Norm { array, mean_stddev: asked.then_some(pair), dtype }
+    Norm { array, mean_stddev: asked.then_some(pair), dtype, imaginary: false }
 }
 
 fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {

@@ -127,7 +127,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None };
+        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, two_fills: false };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -159,6 +159,7 @@ proptest! {
 #[test]
 fn a_field_in_one_chunk_is_one_contiguous_job() {
     let array = ArrayShape {
+        two_fills: false,
         name: "t2m".into(),
         dims: ["time", "lat", "lon"].map(Into::into).to_vec(),
         parts: vec![vec![100, 721, 1440]],

@@ -202,6 +202,7 @@ pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         values: array.cf.decoded,
+        two_fills: array.fill != array.imaginary_fill,
     }
 }
 
@@ -221,6 +222,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
     Ops::new(geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
+        let fill = if norm.imaginary { array.imaginary_fill } else { array.fill };
         let decoding = assemble::Decoding {
             missing: cf.missing.clone(),
             scale: cf.scale,
@@ -228,7 +230,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
             offset: cf.offset,
             decoded: Some(cf.decoded),
         };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+        [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, pad, swap))
     }))
 }
 

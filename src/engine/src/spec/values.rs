@@ -26,7 +26,7 @@ pub struct ValueArguments {
 /// The name of an element type.
 fn dtype<'de, D: Deserializer<'de>>(value: D) -> Result<Option<DType>, D::Error> {
     let name = String::deserialize(value)?;
-    let known = || DType::ALL.map(DType::name).join(", ");
+    let known = || DType::of_dali().map(DType::name).collect::<Vec<_>>().join(", ");
     match DType::from_name(&name) {
         None => Err(D::Error::invalid_type(
             Unexpected::Other(&format!("{name:?}")),
