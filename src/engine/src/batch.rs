@@ -42,4 +42,15 @@ pub struct Batch {
     pub host: Vec<HostBuffer>,
     /// With [`Device::Gpu`](crate::spec::Device::Gpu): the lent set that was filled. `None` otherwise.
     pub buffers: Option<u64>,
+    /// What the samples are called.
+    pub names: Names,
+}
+
+/// What samples are called, for people: their store, and their start along each axis, as `era5.zarr time=17 latitude=0`.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The names, one after the other.
+    pub text: String,
+    /// Where each ends.
+    pub ends: Vec<u32>,
 }

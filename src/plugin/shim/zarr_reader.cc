@@ -60,6 +60,21 @@ dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
 }
 
 template <typename Backend>
+void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch) {
+  const auto text = batch.source_text();
+  const auto ends = batch.source_ends();
+  std::string name;
+  size_t begin = 0;
+  for (size_t sample = 0; sample < ends.size(); sample++) {
+    name.assign(text.data() + begin, ends[sample] - begin);
+    begin = ends[sample];
+    for (size_t i = 0; i < outputs_.size(); i++) {
+      ws.Output<Backend>(i).SetSourceInfo(static_cast<int>(sample), name);
+    }
+  }
+}
+
+template <typename Backend>
 void ZarrReaderBase<Backend>::SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder) {
   // Nothing of it lies on a device, so there is no order to keep.
   checkpoint.MutableCheckpointState() = State{reader_->delivered(), std::nullopt};
@@ -110,6 +125,7 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
                                              /*pinned=*/false, info.shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
   }
+  NameSamples(ws, *batch);
 }
 
 ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
@@ -162,6 +178,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     list.set_order(ws.output_order());
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
+  NameSamples(ws, *batch);
   Lend(id, ws);
   failed_ = false;
 }

@@ -57,6 +57,9 @@ class ZarrReaderBase : public dali::Operator<Backend> {
   /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
   rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
 
+  /// Gives each sample of each output the name that the engine gives it: DALI's `source_info`.
+  void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch);
+
   /// Ends the reader's threads and all that they have under way. After this nothing writes to lent memory.
   void CloseReader() { reader_ = engine::new_reader(); }
 

@@ -5,7 +5,7 @@
 
 use cxx::CxxString;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
-use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
+use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names, Reader};
 use dali_zarr_engine::spec::Spec;
 
 use crate::c_abi;
@@ -96,6 +96,9 @@ mod ffi {
         fn set(self: &ReadyBatch) -> u64;
         /// The number of host buffers; 0 where batches are delivered to a GPU.
         fn num_host(self: &ReadyBatch) -> usize;
+        /// What the samples are called, one after the other, and where each name ends.
+        fn source_text(self: &ReadyBatch) -> &str;
+        fn source_ends(self: &ReadyBatch) -> &[u32];
         /// The memory of one output; a second call for the same output gives a null pointer.
         fn take_host(self: &mut ReadyBatch, output: usize) -> Box<HostMemory>;
 
@@ -115,6 +118,7 @@ pub struct ReadyBatch {
     status: ffi::Status,
     set: u64,
     host: Vec<Option<HostMemory>>,
+    names: Names,
 }
 
 /// The memory of one output of one batch. Keeps nothing of the reader alive but its pool.
@@ -216,13 +220,14 @@ impl ZarrReader {
     fn next_batch(&self) -> Box<ReadyBatch> {
         let (status, batch) = match guard(|| self.reader()?.next_batch()) {
             Ok(batch) => (to_status(Ok(())), batch),
-            Err(error) => (to_status(Err(error)), Batch { host: Vec::new(), buffers: None }),
+            Err(error) => (to_status(Err(error)), Batch { host: Vec::new(), buffers: None, names: Names::default() }),
         };
         Box::new(ReadyBatch {
             status,
             // No set ever gets this name, so a batch without one can't be mistaken for another's.
             set: batch.buffers.unwrap_or(u64::MAX),
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
+            names: batch.names,
         })
     }
 }
@@ -253,6 +258,12 @@ impl ReadyBatch {
     }
     fn set(&self) -> u64 {
         self.set
+    }
+    fn source_text(&self) -> &str {
+        &self.names.text
+    }
+    fn source_ends(&self) -> &[u32] {
+        &self.names.ends
     }
     fn num_host(&self) -> usize {
         self.host.len()

@@ -4,6 +4,7 @@ use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
 use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
+use crate::batch::Names;
 use crate::geometry::{Placement, Role};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
@@ -90,7 +91,13 @@ impl Boxes {
             jobs[*place] = Some(job);
             *place += 1;
         }
-        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, starts: self.starts }
+        BatchPlan {
+            uses,
+            jobs: jobs.into_iter().flatten().collect(),
+            pads: self.pads,
+            starts: self.starts,
+            names: Names::default(),
+        }
     }
 }
 

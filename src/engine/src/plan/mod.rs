@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use dali_zarr_kernels::Job;
 
+use crate::batch::Names;
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role, ViewDim};
 use crate::order::Sample;
@@ -73,6 +74,8 @@ pub struct BatchPlan {
     pub pads: Vec<Job>,
     /// For the index output: the start of each sample along each axis.
     pub starts: Vec<i64>,
+    /// What the samples are called; empty unless the reader names them.
+    pub names: Names,
 }
 
 /// The grid of one array in one store, as plans need it.

@@ -5,6 +5,7 @@ pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
 mod reserve;
+mod sources;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
+pub use crate::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
@@ -41,6 +42,7 @@ use needs::{gds_buffer, rules};
 use opening::Opened;
 use progress::{Progress, Start};
 use reserve::Memory;
+use sources::Sources;
 
 /// The numbers that DALI's iterators ask of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,13 +299,15 @@ impl Drop for Reader {
 /// The body of the planner's thread: plans one batch for each request, once the first sample is known.
 fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
     let Ok((mut order, mut next)) = start.recv() else { return };
+    let sources = Sources::new(&shared.chunk_index);
     for () in requests {
         if shared.stopped() {
             continue;
         }
         let samples: Vec<Sample> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
-        let plan = Box::new(shared.chunk_index.plan(&samples));
+        let mut plan = Box::new(shared.chunk_index.plan(&samples));
+        plan.batch.names = sources.names(&plan.batch.starts, samples.len());
         if shared.events.send(Event::Planned(plan)).is_err() {
             return;
         }

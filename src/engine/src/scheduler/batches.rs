@@ -280,7 +280,7 @@ impl Batches {
         self.planned_jobs -= batch.plan.jobs.len();
         self.untaken += 1;
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
-            None => Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id) })),
+            None => Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), names: batch.plan.names })),
             Some(e) if done => {
                 // The batch failed, so nobody sees its outputs, and they can be used again.
                 batch.lent.into_iter().for_each(|lent| self.lend(lent));
