@@ -8,8 +8,9 @@ use zarrs::metadata::v3::MetadataV3;
 
 use super::cf::{self, Cf};
 use super::grid::{self, DimGrid};
-use super::hierarchy::Node;
+use super::hierarchy::{Hierarchy, Node};
 use super::names::DimNames;
+use super::ome::Level;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
@@ -89,10 +90,16 @@ pub(super) struct Described {
     pub fill: Fill,
     pub decoded: bool,
     pub cf: Cf,
+    pub level: Option<Level>,
 }
 
-/// Reads the metadata of an array in the store number `store`. `mask_and_scale` is the spec's.
-pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -> Result<Described> {
+/// Reads the metadata of an array in the store number `store`, whose group says of it that it is `level`. `mask_and_scale` is the spec's.
+pub(super) fn describe(
+    node: Node,
+    level: Option<Level>,
+    store: usize,
+    mask_and_scale: Option<bool>,
+) -> Result<Described> {
     let Value::Object(document) = &node.metadata else {
         return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
     };
@@ -116,7 +123,10 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -
     }
     let fill = own_fill.unwrap_or_default();
     let key_dims = shape.len();
-    let mut dims = DimNames::read(document.get("dimension_names"), &node.attributes, key_dims);
+    let mut dims = match &level {
+        Some(level) if !Hierarchy::has_names(&node) => DimNames { names: level.axes.clone(), unclear: None },
+        _ => DimNames::read(document.get("dimension_names"), &node.attributes, key_dims),
+    };
     if stored.is_complex {
         shape.push(PARTS);
         dims.push("complex");
@@ -153,7 +163,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -
         key_dims,
         metadata_key: node.key,
     };
-    Ok(Described { part, dims, stored, fill, decoded, cf })
+    Ok(Described { part, dims, stored, fill, decoded, cf, level })
 }
 
 struct Chunks {
@@ -392,7 +402,7 @@ mod tests {
 
     #[test]
     fn keys_and_names() {
-        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, Some(false)).unwrap();
+        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), None, 0, Some(false)).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
         assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
@@ -407,7 +417,7 @@ mod tests {
             });
             let attributes = attributes.as_object().unwrap().clone();
             let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
-            describe(node, 0, Some(false))
+            describe(node, None, 0, Some(false))
                 .map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
         };
         let zero = json!({"id": "shuffle", "elementsize": 0});
@@ -448,9 +458,9 @@ mod tests {
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {
-            let result = describe(node(|m| m[*key] = value.clone()), 0, Some(false));
+            let result = describe(node(|m| m[*key] = value.clone()), None, 0, Some(false));
             assert!(result.is_err(), "{key} = {value}");
         }
-        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), 0, Some(false)).is_ok());
+        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), None, 0, Some(false)).is_ok());
     }
 }

@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::{Map, Value};
 
 use super::documents;
+use super::names::DimNames;
+use super::ome::{self, Level};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
@@ -190,6 +192,52 @@ impl<'a> Hierarchy<'a> {
 
     fn read(&self, key: &str) -> Result<Option<Value>> {
         self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
+    }
+
+    /// Whether the dimensions of an array have names of its own.
+    pub fn has_names(node: &Node) -> bool {
+        DimNames::are_stored(node.metadata.get("dimension_names"), &node.attributes)
+    }
+
+    /// What OME-Zarr's attributes of the nearest group around an array with images say of it.
+    ///
+    /// # Errors
+    /// If these can't be read. Attributes that make no sense aren't an error.
+    pub fn level(&self, node: &Node) -> Result<Option<Level>> {
+        let path = node.prefix.trim_end_matches('/');
+        let ndim = node.metadata.get("shape").and_then(Value::as_array).map_or(0, Vec::len);
+        let mut group = path;
+        while let Some(end) = group.rfind('/').or((!group.is_empty()).then_some(0)) {
+            group = &group[..end];
+            let attributes = self.group_attributes(group, node.version)?;
+            if ome::has_images(&attributes) {
+                return Ok(ome::level(&attributes, group, path[end..].trim_start_matches('/'), ndim));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The attributes of a group; empty if there are none, or they are damaged.
+    fn group_attributes(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let all = self.consolidated.as_ref().filter(|_| self.version == version);
+        let read = |key: &str| match self.read(key) {
+            Err(e) if e.is_refused() || is_damage(&e) => Ok(None),
+            read => read,
+        };
+        let found = match (version, all) {
+            (3, _) if path.is_empty() && self.version == 3 && self.rooted => self.root.get("attributes").cloned(),
+            (3, Some(all)) if all.contains_key(path) => all[path].get("attributes").cloned(),
+            (3, _) => {
+                read(&format!("{prefix}zarr.json"))?.and_then(|mut group| group.get_mut("attributes").map(Value::take))
+            }
+            (_, Some(all)) => all.get(&format!("{prefix}.zattrs")).cloned(),
+            _ => read(&format!("{prefix}.zattrs"))?,
+        };
+        Ok(match found {
+            Some(Value::Object(attributes)) => attributes,
+            _ => Map::new(),
+        })
     }
 
     /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed

@@ -11,6 +11,7 @@ mod documents;
 mod grid;
 mod hierarchy;
 mod names;
+mod ome;
 mod sharding;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use array::Part;
 pub use cf::Cf;
 pub use grid::DimGrid;
 pub use names::{DimNames, Unclear};
+pub use ome::Level;
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
@@ -187,8 +189,15 @@ fn describe_in(
     let names =
         if spec.source.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.source.arrays.clone() };
     hierarchy.read_ahead(&names);
-    let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.values.mask_and_scale)?));
-    names.iter().map(found).collect()
+    let group = |name: &'_ str| name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
+    let is_several = names.iter().any(|name| group(name) != group(&names[0]));
+    let found =
+        |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.values.mask_and_scale, is_several)?));
+    let found: Vec<(String, Described)> = names.iter().map(found).collect::<Result<_>>()?;
+    let levels =
+        found.iter().filter_map(|(name, described)| Some((format!("array '{name}'"), described.level.as_ref()?)));
+    Level::check_places(&levels.collect::<Vec<_>>()).map_err(|e| e.at(Site::store(store.location())))?;
+    Ok(found)
 }
 
 /// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
@@ -198,14 +207,14 @@ fn describe_in(
 pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
     let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
-    let described = metadata_error(array::describe(node, 0, Some(true)))
+    let described = metadata_error(array::describe(node, None, 0, Some(true)))
         .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
     Ok(Some(ArrayInfo::new(name.to_owned(), described)))
 }
 
 impl ArrayInfo {
     fn new(name: String, described: Described) -> Self {
-        let Described { part, dims, stored, fill, decoded, cf } = described;
+        let Described { part, dims, stored, fill, decoded, cf, level: _ } = described;
         let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
         let parts = vec![part];
         Self { name, dims, dtype: stored.dtype, stored: stored.to_string(), fill, imaginary_fill, decoded, cf, parts }
@@ -251,6 +260,7 @@ fn find(
     index: usize,
     name: &str,
     mask_and_scale: Option<bool>,
+    is_several: bool,
 ) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
         // The list only serves the message.
@@ -263,8 +273,10 @@ fn find(
         let error = Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location()));
         return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
+    // Groups of weather data have names of dimensions, and nothing to say of levels: their attributes aren't read.
+    let level = if is_several || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
-    metadata_error(array::describe(node, index, mask_and_scale))
+    metadata_error(array::describe(node, level, index, mask_and_scale))
         .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
 }
 
