@@ -25,7 +25,7 @@ pub use sharding::Sharding;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, Site, panic_text};
-use crate::spec::Spec;
+use crate::spec::{ArrayArgument, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
@@ -43,6 +43,8 @@ pub struct Dataset {
 pub struct ArrayInfo {
     /// Its name in the store; that of the store if it is the array itself.
     pub name: String,
+    /// The name of its output.
+    pub output: String,
     /// What its dimensions are called.
     pub dims: DimNames,
     /// The type that stored elements are read as; of complex ones, that of their two parts.
@@ -84,10 +86,12 @@ impl Dataset {
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             let (store, described) = described?;
             stores[i] = store;
-            for (position, (name, described)) in described.into_iter().enumerate() {
+            for (position, (ArrayArgument { output, array }, described)) in described.into_iter().enumerate() {
                 if i == 0 {
-                    let name = if name.is_empty() { base_name(stores[0].location()) } else { name };
-                    arrays.push(ArrayInfo::new(name, described));
+                    let own = || base_name(stores[0].location());
+                    let name = if array.is_empty() { own() } else { array };
+                    let output = if output.is_empty() { own() } else { output };
+                    arrays.push(ArrayInfo::new(name, output, described));
                 } else {
                     arrays[position].join(described, stores[0].location(), stores[i].location())?;
                 }
@@ -98,7 +102,7 @@ impl Dataset {
 }
 
 /// A store, and its arrays with their names.
-type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
+type Arrays = (Arc<dyn Store>, Vec<(ArrayArgument, Described)>);
 
 /// How many remote stores' metadata are read at the same time.
 const TOGETHER: usize = 16;
@@ -150,7 +154,7 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
         None => Error::value(format!(
             "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            spec.source.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
+            spec.source.arrays.first().map_or(String::new(), |a| format!("'{}' ", a.array))
         ))
         .at(Site::store(store.location())),
     };
@@ -168,11 +172,12 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let found = if spec.source.arrays.is_empty() {
         metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
     } else {
-        hierarchy.read_ahead(&spec.source.arrays);
+        let names: Vec<String> = spec.source.arrays.iter().map(|a| a.array.clone()).collect();
+        hierarchy.read_ahead(&names);
         spec.source
             .arrays
             .iter()
-            .any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+            .any(|a| hierarchy.array(&a.array).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
     };
     if !found {
         return Err(none());
@@ -185,18 +190,26 @@ fn describe_in(
     i: usize,
     store: &dyn Store,
     mut hierarchy: Hierarchy<'_>,
-) -> Result<Vec<(String, Described)>> {
-    let names =
-        if spec.source.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.source.arrays.clone() };
-    hierarchy.read_ahead(&names);
-    let group = |name: &'_ str| name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
-    let is_several = names.iter().any(|name| group(name) != group(&names[0]));
-    let found =
-        |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.values.mask_and_scale, is_several)?));
-    let found: Vec<(String, Described)> = names.iter().map(found).collect::<Result<_>>()?;
-    let levels =
-        found.iter().filter_map(|(name, described)| Some((format!("array '{name}'"), described.level.as_ref()?)));
-    Level::check_places(&levels.collect::<Vec<_>>()).map_err(|e| e.at(Site::store(store.location())))?;
+) -> Result<Vec<(ArrayArgument, Described)>> {
+    let arrays = if spec.source.arrays.is_empty() {
+        vec![only_name(&hierarchy, store)?.as_str().into()]
+    } else {
+        spec.source.arrays.clone()
+    };
+    hierarchy.read_ahead(&arrays.iter().map(|a| a.array.clone()).collect::<Vec<_>>());
+    let group = |name: &str| name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
+    let is_several = arrays.iter().any(|one| group(&one.array) != group(&arrays[0].array));
+    let found = |(at, array): (usize, ArrayArgument)| {
+        let decode = spec.values.mask_and_scale.of(&array.output, at);
+        let described = find(&hierarchy, store, i, &array.array, decode, is_several)?;
+        Ok((array, described))
+    };
+    let found: Vec<(ArrayArgument, Described)> = arrays.into_iter().enumerate().map(found).collect::<Result<_>>()?;
+    let level = |(array, described): &'_ (ArrayArgument, Described)| {
+        (format!("array '{}'", array.array), described.level.clone())
+    };
+    let levels: Vec<_> = found.iter().map(level).filter_map(|(name, level)| Some((name, level?))).collect();
+    Level::check_places(&levels).map_err(|e| e.at(Site::store(store.location())))?;
     Ok(found)
 }
 
@@ -209,15 +222,15 @@ pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<Arra
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
     let described = metadata_error(array::describe(node, None, 0, Some(true)))
         .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
-    Ok(Some(ArrayInfo::new(name.to_owned(), described)))
+    Ok(Some(ArrayInfo::new(name.to_owned(), name.to_owned(), described)))
 }
 
 impl ArrayInfo {
-    fn new(name: String, described: Described) -> Self {
+    fn new(name: String, output: String, described: Described) -> Self {
         let Described { part, dims, stored, fill, decoded, cf, level: _ } = described;
+        let (dtype, stored, parts) = (stored.dtype, stored.to_string(), vec![part]);
         let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
-        let parts = vec![part];
-        Self { name, dims, dtype: stored.dtype, stored: stored.to_string(), fill, imaginary_fill, decoded, cf, parts }
+        Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, parts }
     }
 
     /// Adds the part in another store.

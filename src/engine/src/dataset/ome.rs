@@ -90,7 +90,7 @@ impl Level {
     ///
     /// # Errors
     /// If they don't.
-    pub(super) fn check_places(levels: &[(String, &Self)]) -> Result<()> {
+    pub(super) fn check_places(levels: &[(String, Self)]) -> Result<()> {
         for (i, (name, level)) in levels.iter().enumerate() {
             for (other_name, other) in &levels[..i] {
                 if level.image != other.image {
@@ -159,7 +159,7 @@ mod tests {
             let all = json!([{"type": "scale", "scale": scale}, {"type": "translation", "translation": translation}]);
             level(&image(axes, all, Value::Null), group, "0", 2).unwrap()
         };
-        let check = |a: &Level, b: &Level| Level::check_places(&[("a".into(), a), ("b".into(), b)]);
+        let check = |a: &Level, b: &Level| Level::check_places(&[("a".into(), a.clone()), ("b".into(), b.clone())]);
         let one = of("", json!(["c", "x"]), json!([1, 0.3]), json!([0, 5]));
         assert!(check(&one, &of("l", json!(["x", "t"]), json!([0.1 + 0.2, 9]), json!([5, 9]))).is_ok());
         let error = check(&one, &of("l", json!(["x", "t"]), json!([0.6, 1]), json!([5, 0]))).unwrap_err();

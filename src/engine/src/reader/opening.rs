@@ -66,7 +66,7 @@ impl Opened {
         let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
         bound_chunks(spec, &dataset, &geometry)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(spec, &dataset, &geometry);
+        let ops = operations(&dataset, &geometry);
         let outputs = geometry.outputs.clone();
         let planner = Planner::new(geometry, grids);
         let blocks = planner.blocks();
@@ -167,8 +167,12 @@ struct Slow {
 
 /// The arrays that are decoded because `mask_and_scale` is left out, as a sentence for the log; `None` if there are none.
 pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
-    let decoded = dataset.arrays.iter().filter(|a| a.decoded && spec.values.mask_and_scale.is_none());
-    let mut names: Vec<_> = decoded.map(|a| format!("'{}'", a.name)).collect();
+    let decoded = dataset
+        .arrays
+        .iter()
+        .enumerate()
+        .filter(|(i, a)| a.decoded && spec.values.mask_and_scale.of(&a.output, *i).is_none());
+    let mut names: Vec<_> = decoded.map(|(_, a)| format!("'{}'", a.name)).collect();
     names.sort_unstable();
     names.dedup();
     (!names.is_empty()).then(|| {
@@ -198,6 +202,7 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
+        output: array.output.clone(),
         dims: array.dims.names.clone(),
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
@@ -217,8 +222,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let pad = spec.samples.fill_value.unwrap_or(0.0);
+fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     Ops::new(geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
@@ -230,7 +234,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
             offset: cf.offset,
             decoded: Some(cf.decoded),
         };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, pad, swap))
+        [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, swap))
     }))
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Geometry, Role, Starts, View};
-use crate::order::{Blocks, Run};
+use crate::geometry::{Axis, Cut, Geometry, Role, Starts, View};
+use crate::order::{Blocks, Layout, Run};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
@@ -59,11 +59,11 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         stack_arrays,
         offsets,
         return_index,
-        fill_value,
         // These are in the geometry.
         dims: _,
         window: _,
         step: _,
+        overlap: _,
         random_crop: _,
         stride: _,
         roi_start: _,
@@ -71,6 +71,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         breaks: _,
         cross_stores: _,
         out_of_bounds_policy: _,
+        fill_value: _,
     } = &spec.samples;
     let OrderArguments {
         random_shuffle,
@@ -95,23 +96,36 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let all = [
         ("stack_arrays", json!(stack_arrays)),
         ("dims", each(&|a| json!(a.name))),
-        ("window", each(&|a| json!(if a.dropped { 0 } else { a.window }))),
-        ("stride", each(&|a| json!(if a.window > 1 { a.stride } else { 1 }))),
+        ("window", of_cuts(geometry, |cut| if cut.dropped { 0 } else { cut.window })),
+        ("stride", of_cuts(geometry, |cut| if cut.window > 1 { cut.stride } else { 1 })),
         ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
         ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
-        ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
+        ("fill_value", only(is_padded, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
         ("initial_fill", only(by_chunks, json!(initial_fill))),
-        ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
+        ("samples that share chunks", if by_chunks { shared(blocks) } else { Value::Null }),
         ("return_index", json!(return_index)),
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
     all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A number for each axis; where arrays are cut in different ways, a list of them for each array.
+fn of_cuts(geometry: &Geometry, of: impl Fn(&Cut) -> i64) -> Value {
+    of_all(geometry.views.iter().map(|view| shortened(view.cuts.iter().map(|cut| json!(of(cut))).collect())).collect())
+}
+
+/// One value if all are equal, else all of them.
+fn of_all(values: Vec<Value>) -> Value {
+    match values.split_first() {
+        Some((first, others)) if others.iter().all(|value| value == first) => first.clone(),
+        _ => shortened(Value::Array(values)),
+    }
 }
 
 /// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
@@ -142,9 +156,15 @@ fn lies_apart(axis: &Axis) -> bool {
     fitting(axis, axis.reach) > fitting(axis, (axis.reach.0.min(0), axis.reach.1.max(1)))
 }
 
-/// Blocks along an axis, for people.
-fn shared(runs: &[Run]) -> Value {
-    runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+/// Blocks of samples, for people.
+fn shared(blocks: &Blocks) -> Value {
+    let along = |runs: Vec<Run>| -> Value {
+        runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+    };
+    match blocks.layout() {
+        Layout::Grid(axes) => shortened(axes.into_iter().map(along).collect()),
+        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash:016x}")),
+    }
 }
 
 /// The last part of a store's location, which stays when the stores are moved together.
