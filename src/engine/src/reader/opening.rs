@@ -63,14 +63,14 @@ impl Opened {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
-        let geometry = Geometry::new(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
-        bound_chunks(spec, &dataset, &geometry)?;
+        let geometries = Geometry::of_stores(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(&dataset, &geometry);
-        let outputs = geometry.outputs.clone();
-        let planner = Planner::new(geometry, grids);
+        let ops = operations(&dataset, &geometries[0]);
+        let outputs = geometries[0].outputs.clone();
+        let planner = Planner::new(geometries, grids);
         let blocks = planner.blocks();
-        let identity = Identity::new(spec, &dataset, planner.geometry(), &blocks);
+        let identity = Identity::new(spec, &dataset, &planner, &blocks);
         let order = Order::by_chunks(spec, blocks)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
