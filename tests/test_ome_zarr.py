@@ -36,7 +36,8 @@ def _write(path: Path, version: str, image: dict[str, Any], labels: dict[str, An
     values = sample_values("uint16", (2, 4, 6, 8))
     write_array(path, "0", values, zarr_format=zarr_format, layout=Layout((1, 2, 6, 8)))
     zarr.open_group(str(path / "labels" / "cells"), mode="w", zarr_format=zarr_format)
-    write_array(path / "labels" / "cells", "0", sample_values("uint8", (4, 6, 8)), zarr_format=zarr_format, layout=Layout((4, 3, 8)))
+    labelled = sample_values("uint8", (4, 6, 8))
+    write_array(path / "labels" / "cells", "0", labelled, zarr_format=zarr_format, layout=Layout((4, 3, 8)))
     for group, attribute in ((path, image), (path / "labels" / "cells", labels)):
         found = {"multiscales": [attribute]} if version == "0.4" else {"ome": {"version": "0.5", "multiscales": [attribute]}}
         zarr.open_group(str(group), mode="a", zarr_format=zarr_format).attrs.update(found)

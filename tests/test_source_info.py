@@ -1,4 +1,4 @@
-"""``fn.get_property(key="source_info")`` names each sample: its store, and its start along each of ``dims``, as the index has it."""
+"""``fn.get_property(key="source_info")`` names each sample: its store, and its start along each of ``dims``, as in the index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def _write(root, length=7):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"dims": ["time", "x"], "window": [2, 2]}, {"random_shuffle": True}, {"offsets": [0, 1]}, {"stack_arrays": True}], ids=str,
+    "how",
+    [{}, {"dims": ["time", "x"], "window": [2, 2]}, {"random_shuffle": True}, {"offsets": [0, 1]}, {"stack_arrays": True}],
+    ids=str,
 )
 def test_samples_are_named(tmp_path, device, how):
     """Every output of a sample has its name; the order, shuffled or not, is that of the samples."""

@@ -7,21 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::budget::smallest;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
+use crate::dataset::{Dataset, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
-use crate::reader::Reader;
-use crate::reader::opening::{Opened, shape};
+use crate::reader::coordinates::{MAX_COORDINATES, nearest, read};
+use crate::reader::opening::shape;
 use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
 use crate::stored_type::{float_bits, float_value};
 
-/// Limit on coordinates: they take 512 MiB.
-const MAX_COORDINATES: u64 = 1 << 26;
-/// Host memory for reading coordinates, unless more is needed.
-const MEMORY: u64 = 64 << 20;
 /// Coordinates that an error shows.
 const SHOWN: usize = 20;
 
@@ -55,12 +50,14 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
-    let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
+    let is_joined = spec.source.paths.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
     // The array of coordinates, and what was found in it.
     let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
+    // Arrays that have a store of their own have no labels.
+    let stores = &dataset.stores[..spec.source.paths.len().min(dataset.stores.len())];
     for group in groups(&dataset, &name) {
         let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
-        let all: Vec<Coordinates> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+        let all: Vec<Coordinates> = each_store(stores, read).into_iter().collect::<Result<_>>()?;
         let together = if is_joined { all.len() } else { 1 };
         let mut places: Vec<_> = all.chunks(together).map(|some| places(&name, labels, some)).collect::<Result<_>>()?;
         // One list for all stores is for dimensions of one length.
@@ -125,35 +122,6 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
     let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
     let values = values.map_err(|e| unreadable(name, &e))?;
     Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
-}
-
-/// The array `name` of a group, or of the nearest group around it that has one.
-fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
-    let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
-    match decoded_array(store, &path)? {
-        None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
-        found => Ok(found),
-    }
-}
-
-/// All values of an array of one dimension.
-fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
-    let mut spec = Spec::default().with(|s| {
-        s.source.paths = vec![store.location().to_owned()];
-        s.samples.dims = vec![DimKey::Index(0)];
-        s.samples.window = vec![-1].into();
-        s.values.mask_and_scale = PerOutput::one(true);
-        s.values.dtype = PerOutput::one(DType::F64);
-        s.resources.prefetch_queue_depth = Some(1);
-        s.resources.io_threads = Some(1);
-        s.resources.decode_threads = Some(1);
-    });
-    let opened = Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] })?;
-    spec.resources.host_memory_limit =
-        Some(MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
-    let batch = Reader::start(&spec, opened)?.next_batch()?;
-    let (values, _) = batch.host[0].as_slice().as_chunks();
-    Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
 }
 
 /// The index of each label among the coordinates of these stores, counted over all of them.

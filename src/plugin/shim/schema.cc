@@ -33,15 +33,17 @@ what the shards had not delivered of their epoch is then divided anew.)";
 
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
-      .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
+      .AddOptionalArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
 begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``; or zip archives in any of these
 (``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories; or references, as kerchunk and VirtualiZarr
 write them: JSON (``refs.json``) or a directory of Parquet files (``refs.parq``).
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
-Arrays that don't have that dimension are read from the first store.)",
-              DALI_STRING_VEC)
+Arrays that don't have that dimension are read from the first store.
+
+It may be left out if every entry of `arrays` has a location of its own.)",
+                      std::vector<std::string>())
       .AddOptionalArg("storage_options", R"(Options of remote stores, each in the form ``"NAME=VALUE"``, for example
 ``"aws_region=eu-central-1"``. The function ``fn.zarr_reader`` also takes a dictionary.
 

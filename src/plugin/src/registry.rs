@@ -38,7 +38,7 @@ impl Registered {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let about = json!({
             "reader": number,
-            "path": spec.source.paths,
+            "path": spec.source.locations(),
             "arrays": spec.source.arrays.iter().map(|a| &a.output).collect::<Vec<_>>(),
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),

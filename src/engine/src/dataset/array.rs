@@ -65,6 +65,16 @@ impl Part {
         &coords[..self.key_dims]
     }
 
+    /// How many dimensions its metadata have: one less than [`Self::shape`] of complex numbers.
+    pub(super) fn key_dims(&self) -> usize {
+        self.key_dims
+    }
+
+    /// Its path in the store; empty if the store is the array.
+    pub fn path(&self) -> &str {
+        self.prefix.trim_end_matches('/')
+    }
+
     /// Whether the store is the array, not a group with the array in it.
     pub fn is_root(&self) -> bool {
         self.prefix.is_empty()
@@ -91,6 +101,12 @@ pub(super) struct Described {
     pub decoded: bool,
     pub cf: Cf,
     pub level: Option<Level>,
+    /// Whether its dimensions have names, its own or those of the level.
+    pub named: bool,
+    /// 2 or 3.
+    pub version: u8,
+    /// See [`super::ArrayInfo::units`].
+    pub units: Option<String>,
 }
 
 /// Reads the metadata of an array in the store number `store`, whose group says of it that it is `level`. `mask_and_scale` is the spec's.
@@ -123,6 +139,12 @@ pub(super) fn describe(
     }
     let fill = own_fill.unwrap_or_default();
     let key_dims = shape.len();
+    let usual = |calendar: &Value| matches!(calendar.as_str(), Some("standard" | "gregorian" | "proleptic_gregorian"));
+    let units = match (stored.unit, node.attributes.get("units").and_then(Value::as_str)) {
+        (Some(_), _) => Some(stored.to_string()),
+        (None, units) => units.filter(|_| node.attributes.get("calendar").is_none_or(usual)).map(str::to_owned),
+    };
+    let (version, named) = (node.version, level.is_some() || Hierarchy::has_names(&node));
     let mut dims = match &level {
         Some(level) if !Hierarchy::has_names(&node) => DimNames { names: level.axes.clone(), unclear: None },
         _ => DimNames::read(document.get("dimension_names"), &node.attributes, key_dims),
@@ -163,7 +185,7 @@ pub(super) fn describe(
         key_dims,
         metadata_key: node.key,
     };
-    Ok(Described { part, dims, stored, fill, decoded, cf, level })
+    Ok(Described { part, dims, stored, fill, decoded, cf, level, named, version, units })
 }
 
 struct Chunks {

@@ -218,7 +218,10 @@ impl<'a> Hierarchy<'a> {
     }
 
     /// The attributes of a group; empty if there are none, or they are damaged.
-    fn group_attributes(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn group_attributes(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let all = self.consolidated.as_ref().filter(|_| self.version == version);
         let read = |key: &str| match self.read(key) {

@@ -115,7 +115,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .iter()
         .enumerate()
         .map(|(a, array)| {
-            let chunks_of = arrays.iter().position(|other| other.name == array.name).unwrap_or(a);
+            let chunks_of = arrays.iter().position(|other| other.is_same(array)).unwrap_or(a);
             let part = |(p, part): (usize, &Part)| PartFacts {
                 store: chunk_index.dataset.stores[part.store].location().to_owned(),
                 shape: part.shape.clone(),

@@ -17,6 +17,7 @@ use crate::cache;
 use crate::error::Result;
 use crate::memory::Machine;
 use crate::order::Order;
+use crate::reader::coordinates::check_in_step;
 use crate::reader::needs::ordered;
 use crate::reader::opening::{Opened, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
@@ -59,6 +60,7 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 /// [`explain`] on a machine that has so much memory.
 fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
+    check_in_step(spec, &opened)?;
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
     let prepared = |random_shuffle| -> Result<_> {
@@ -114,7 +116,7 @@ impl Explanation {
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
         json!({
-            "path": self.spec.source.paths,
+            "path": self.spec.source.locations(),
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,

@@ -1,6 +1,7 @@
 //! The reader, as its hosts use it: open it, ask for its outputs, take finished batches.
 
 pub mod checkpoint;
+pub(crate) mod coordinates;
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
@@ -91,7 +92,9 @@ impl Reader {
     /// # Errors
     /// Those of [`Self::open`].
     pub fn prepare(spec: Spec) -> Result<Self> {
-        Self::start(&spec, Opened::new(&spec)?)
+        let opened = Opened::new(&spec)?;
+        coordinates::check_in_step(&spec, &opened)?;
+        Self::start(&spec, opened)
     }
 
     /// Reserves the memory and starts the threads.

@@ -178,7 +178,7 @@ pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<Strin
     (!names.is_empty()).then(|| {
         format!(
             "{}: decoded as xarray does it, since they have scale_factor or add_offset and mask_and_scale is left out: {}",
-            Site::store(spec.source.paths.join(", ")),
+            Site::store(spec.source.locations().join(", ")),
             names.join(", ")
         )
     })
@@ -217,7 +217,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
         order: p.format.order.clone(),
         swap: p.format.swap,
     };
-    let chunks_of = all.iter().position(|a| a.name == array.name).unwrap_or(0);
+    let chunks_of = all.iter().position(|a| a.is_same(array)).unwrap_or(0);
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 

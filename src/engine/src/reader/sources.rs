@@ -13,6 +13,8 @@ pub(super) struct Sources {
     joined: Option<(Vec<u64>, Option<Picked>)>,
     /// What stands before the start along each axis.
     axes: Vec<String>,
+    /// Whether the number of the store stands before each start, which then counts in that store alone.
+    names_store: bool,
 }
 
 impl Sources {
@@ -25,6 +27,7 @@ impl Sources {
         Self {
             stores: chunk_index.dataset.stores.iter().map(|store| store.location().to_owned()).collect(),
             joined,
+            names_store: geometry.names_store,
             axes: geometry.axes.iter().map(|axis| format!(" {}=", axis.name)).collect(),
         }
     }
@@ -34,8 +37,13 @@ impl Sources {
         let mut text = String::with_capacity(samples * 64);
         let mut ends = Vec::with_capacity(samples);
         for sample in 0..samples {
-            let start = starts.get(sample * self.axes.len()..(sample + 1) * self.axes.len()).unwrap_or_default();
-            text.push_str(&self.stores[self.store_of(start.first().copied().unwrap_or(0))]);
+            let columns = self.axes.len() + usize::from(self.names_store);
+            let start = starts.get(sample * columns..(sample + 1) * columns).unwrap_or_default();
+            let (store, start) = match start {
+                [store, start @ ..] if self.names_store => (*store as usize, start),
+                _ => (self.store_of(start.first().copied().unwrap_or(0)), start),
+            };
+            text.push_str(self.stores.get(store).map_or("", String::as_str));
             for (axis, start) in self.axes.iter().zip(start) {
                 text.push_str(axis);
                 let _ = write!(text, "{start}");
