@@ -21,18 +21,18 @@ class Explanation(dict[str, Any]):
 
 @overload
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False, **arguments: Unpack[ReaderArguments]
 ) -> Explanation: ...
 
 
 @overload
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[True], **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[True], **arguments: Unpack[ReaderArguments]
 ) -> str: ...
 
 
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: bool = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: bool = False, **arguments: Unpack[ReaderArguments]
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
@@ -40,7 +40,7 @@ def explain(
     ``device="gpu"`` without a limit the default of 8 GiB is assumed.
 
     Args:
-        path: One store or several.
+        path: One store or several; none where all arrays have stores of their own.
         batch_size: The pipeline's batch size.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
         json: Whether to return the dictionary as JSON text.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def zarr_reader(
     *,
-    path: Paths,
+    path: Paths | None = None,
     device: Device = "cpu",
     preserve: bool = False,
     bytes_per_sample_hint: int | list[int] = 0,
@@ -30,9 +30,11 @@ def zarr_reader(
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
-            ``http``, ``https``) of one; or a list of them, joined along the first of `dims`.
+            ``http``, ``https``) of one; or a list of them, joined along the first of `dims`. It may be left out if every one of
+            `arrays` has a location of its own.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
-        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. Without `stack_arrays` only
+        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. A URL, an absolute path, or
+            one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`. Without `stack_arrays` only
             `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension.
@@ -106,7 +108,8 @@ def zarr_reader(
     others = {"device": device, "preserve": preserve, "bytes_per_sample_hint": bytes_per_sample_hint}
     defaults = {name: parameter.default for name, parameter in inspect.signature(zarr_reader).parameters.items()}
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
-    given["path"] = path
+    if path is not None:
+        given["path"] = path
     if isinstance(path, list | tuple):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)

@@ -133,7 +133,7 @@ class Loader:
 
     def __init__(
         self,
-        path: Paths,
+        path: Paths | None = None,
         *,
         batch_size: int = 1,
         device: str = "auto",
@@ -150,7 +150,7 @@ class Loader:
         """Opens the store, and reads ahead from the first iteration on.
 
         Args:
-            path: One store or several, as of :func:`dali_zarr.zarr_reader`.
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
             batch_size: Samples in each batch of this process, over all of its devices.
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones

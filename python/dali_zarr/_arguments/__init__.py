@@ -68,6 +68,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = ("dtype", *select.NAMES)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
+    if found.get("path", ()) is None:
+        del found["path"]
     if "path" in found:
         found["path"] = values.path(found["path"])
     if found.get("cache_dir") is not None:

@@ -34,7 +34,8 @@ class Labels:
     def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
-        if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
+        path = self._arguments.get("path") or ""
+        if isinstance(path, str) or len(path) < 2:
             return
         axes = self.axes()
         for dim in axes.names():

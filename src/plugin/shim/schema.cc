@@ -43,7 +43,7 @@ between two of them.
 Arrays that don't have that dimension are read from the first store.
 
 It may be left out if every entry of `arrays` has a location of its own.)",
-                      std::vector<std::string>())
+                      Strings{})
       .AddOptionalArg("storage_options", R"(Options of remote stores, each in the form ``"NAME=VALUE"``, for example
 ``"aws_region=eu-central-1"``. The function ``fn.zarr_reader`` also takes a dictionary.
 
@@ -55,7 +55,11 @@ chosen); and for these and references ``virtual_chunks`` (URLs below which the f
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
 Can be left out if the store holds a single array. The function ``fn.zarr_reader`` also takes a dictionary from names of outputs to
-arrays.)",
+arrays.
+
+An entry that is a URL, an absolute path, or begins with ``./`` or ``../`` is the location of an array with a store of its own, in step
+with the others along `dims`: of equal lengths, and with equal coordinates where both have them. If its dimensions have no names, the
+first ones are `dims`, by position. Stores that are joined can't stand beside it.)",
                       Strings{})
       .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
 
