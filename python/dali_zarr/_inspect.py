@@ -21,18 +21,21 @@ class Explanation(dict[str, Any]):
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False,
+    **arguments: Unpack[ReaderArguments],
 ) -> Explanation: ...
 
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[True], **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[True],
+    **arguments: Unpack[ReaderArguments],
 ) -> str: ...
 
 
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: bool = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: bool = False,
+    **arguments: Unpack[ReaderArguments],
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
