@@ -199,6 +199,15 @@ pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<Arra
     Ok(Some(ArrayInfo::new(name.to_owned(), described)))
 }
 
+/// The attributes of a group of one store; none if there is no such group.
+///
+/// # Errors
+/// If its metadata can't be read.
+pub(crate) fn group_attributes(store: &dyn Store, path: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(serde_json::Map::new()) };
+    metadata_error(hierarchy.group_attributes(path))
+}
+
 impl ArrayInfo {
     fn new(name: String, described: Described) -> Self {
         let Described { part, dims, stored, fill, decoded, cf } = described;

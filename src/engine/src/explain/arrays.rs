@@ -149,6 +149,7 @@ fn elements(geometry: &Geometry, view: &View) -> u64 {
         .iter()
         .map(|dim| match dim.role {
             Role::Whole => dim.len,
+            Role::Ragged => geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count()),
             Role::Axis(a) => geometry.axes[a].window as u64,
         })
         .product()
@@ -180,7 +181,7 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
             // Elements of the joined, picked dimension that samples touch.
             let (from, to) = match dim.role {
-                Role::Whole => (0, dim.len),
+                Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
                     (from.max(0) as u64, to.max(0) as u64)

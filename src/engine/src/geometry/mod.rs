@@ -5,12 +5,14 @@ mod axes;
 mod layout;
 mod outputs;
 mod picked;
+mod ragged;
 mod starts;
 
 pub use axes::Axis;
 pub(crate) use axes::{resolve, sample_dims};
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
+pub use ragged::Rows;
 pub use starts::Starts;
 
 use crate::batch::OutputInfo;
@@ -43,6 +45,8 @@ pub enum Role {
     Axis(usize),
     /// Whole, in every sample.
     Whole,
+    /// The elements of the sample's row: see [`Geometry::rows`].
+    Ragged,
 }
 
 /// One dimension of an array.
@@ -99,6 +103,8 @@ pub struct Geometry {
     pub norms: Vec<Norm>,
     /// The outputs, the index output included.
     pub outputs: Vec<OutputInfo>,
+    /// The rows of ragged arrays, along the first axis.
+    pub rows: Option<Rows>,
     /// Of random starts.
     seed: u64,
 }
@@ -122,7 +128,19 @@ impl Geometry {
             .filter(|&n| n < 1 << 62)
             .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
+        Ok(Self { axes, samples, views, placements, norms, outputs, rows: None, seed: spec.order.effective_seed() })
+    }
+
+    /// As [`Self::new`]; with `rows`, the first axis counts these, and arrays that they divide are ragged.
+    ///
+    /// # Errors
+    /// As [`Self::new`], or if an array doesn't fit the rows.
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Option<Rows>) -> Result<Self> {
+        let Some(rows) = rows else { return Self::new(spec, arrays) };
+        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
+        let mut geometry = Self::new(spec, &as_rows.arrays)?;
+        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
+        Ok(geometry)
     }
 
     /// The start of a sample along each axis.

@@ -60,18 +60,23 @@ impl Runs {
 impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
-    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
+    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
     pub fn blocks(&self) -> Blocks {
         let bytes: Vec<u128> = self.geometry.views.iter().zip(&self.arrays).map(|(v, a)| self.alone(v, a)).collect();
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: usize, d: usize| self.arrays[a].parts.iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
         let rank = self.geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
-        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
+        let is_ragged = self.geometry.rows.is_some();
+        let counts =
+            |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && (view.dims.len() >= rank || is_ragged);
         let runs = self.geometry.axes.iter().enumerate().map(|(i, axis)| {
             let arrays = self.geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
-            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
+            let is_along =
+                |role: &Role| if is_ragged && i == 0 { *role == Role::Ragged } else { *role == Role::Axis(i) };
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| is_along(&d.role)).map(|d| (a, d)));
             match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
             {
+                Some((a, d)) if self.geometry.views[a].dims[d].role == Role::Ragged => self.cut_rows(axis, a, d),
                 Some((a, d)) if !axis.random => self.cut(axis, a, d),
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
             }
@@ -92,6 +97,9 @@ impl Planner {
                 let chunks = match (dim.role.clone(), &dim.pick) {
                     (Role::Whole, None) => grid.count(),
                     (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
+                    (Role::Ragged, _) => {
+                        self.geometry.rows.as_ref().map_or(1, |r| r.elements() / r.count() / longest + 1)
+                    }
                     (Role::Axis(a), _) => {
                         let axis = &self.geometry.axes[a];
                         // The elements of the sample along the dimension, or its chunks if these are fewer.
@@ -102,6 +110,32 @@ impl Planner {
             })
         };
         array.parts.iter().map(part).max().unwrap_or(0)
+    }
+
+    /// Cuts rows where their starts pass from one chunk of a ragged array to the next.
+    fn cut_rows(&self, axis: &Axis, array: usize, d: usize) -> Vec<Run> {
+        let (view, parts) = (&self.geometry.views[array], &self.arrays[array].parts);
+        let Some(rows) = &self.geometry.rows else { return Vec::new() };
+        let whole = [0, u64::MAX];
+        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
+        let last = view.dims[d].len.saturating_sub(1);
+        let chunk = |k: i64| {
+            // Rows at the end may be empty.
+            let at = rows.span(axis.starts.at(k)).0.min(last);
+            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+            (part, parts[part].dims[d].chunk_at(at - borders[part]))
+        };
+        let mut runs = Runs::default();
+        let (mut from, mut of) = (0, chunk(0));
+        for k in 1..axis.starts.count() {
+            let next = chunk(k);
+            if next != of {
+                runs.push((k - from) as u64, 1);
+                (from, of) = (k, next);
+            }
+        }
+        runs.push((axis.starts.count() - from) as u64, 1);
+        runs.0
     }
 
     /// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.

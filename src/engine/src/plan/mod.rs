@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use dali_zarr_kernels::Job;
 
+use crate::batch::OutputInfo;
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role, ViewDim};
 use crate::order::Sample;
@@ -73,6 +74,10 @@ pub struct BatchPlan {
     pub pads: Vec<Job>,
     /// For the index output: the start of each sample along each axis.
     pub starts: Vec<i64>,
+    /// With ragged outputs: for each sample, its elements along their first dimension.
+    pub lengths: Vec<i64>,
+    /// With ragged outputs: the bytes of each output.
+    pub bytes: Vec<usize>,
 }
 
 /// The grid of one array in one store, as plans need it.
@@ -102,8 +107,8 @@ pub struct Planner {
     /// For each array, part and dimension: the runs of dimensions that are read whole. They are the same for all
     /// samples.
     whole: Vec<Vec<Vec<Option<Vec<ChunkRun>>>>>,
-    /// Elements per sample of each output.
-    sample_elements: Vec<i64>,
+    /// Elements per sample of each output; of a ragged one, those for each element along the first dimension.
+    unit_elements: Vec<i64>,
 }
 
 /// The index of the operation for a norm; byte order is part of the operation.
@@ -129,8 +134,8 @@ impl Planner {
                 array.parts.iter().enumerate().map(part).collect()
             })
             .collect();
-        let sample_elements = geometry.outputs.iter().map(|o| o.shape.iter().product()).collect();
-        Self { geometry, arrays, whole, sample_elements }
+        let unit_elements = geometry.outputs.iter().map(OutputInfo::unit_elements).collect();
+        Self { geometry, arrays, whole, unit_elements }
     }
 
     /// The geometry that it plans for.
@@ -187,16 +192,39 @@ impl Planner {
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = boxes::Boxes::default();
+        let mut lengths = Vec::new();
+        // Elements along the ragged dimension in the samples before.
+        let mut before = 0i64;
         for (i, &sample) in samples.iter().enumerate() {
             let start = self.geometry.start(sample);
+            let row = self.geometry.rows.as_ref().map_or((0, 0), |rows| rows.span(start[0]));
             for placement in &self.geometry.placements {
                 let output = &self.geometry.outputs[placement.output];
-                let origin = i as i64 * self.sample_elements[placement.output] + placement.base;
-                self.place(&mut out, placement, &start, origin, output.dtype.size());
+                let units = if output.ragged.is_some() { before } else { i as i64 };
+                let origin = units * self.unit_elements[placement.output] + placement.base;
+                self.place(&mut out, placement, (&start, row), origin, output.dtype.size());
+            }
+            if self.geometry.rows.is_some() {
+                before += row.1 as i64;
+                lengths.push(row.1 as i64);
             }
             out.starts.extend(&start);
         }
-        out.finish()
+        let mut plan = out.finish();
+        if self.geometry.rows.is_some() {
+            let bytes = |output: &OutputInfo| {
+                // Memory for batches has this size: a job beyond it would write elsewhere.
+                assert!(
+                    output.ragged.is_none_or(|most| before as u64 <= most),
+                    "a batch has more elements than were reserved"
+                );
+                let units = if output.ragged.is_some() { before as usize } else { samples.len() };
+                units * output.unit_elements() as usize * output.dtype.size()
+            };
+            plan.bytes = self.geometry.outputs.iter().map(bytes).collect();
+            plan.lengths = lengths;
+        }
+        plan
     }
 }
 

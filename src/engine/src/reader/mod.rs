@@ -5,6 +5,7 @@ pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
 mod reserve;
+mod rows;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -62,6 +63,7 @@ pub struct ReaderMeta {
 /// A running reader: its threads, memory and devices. Dropping it ends all of them.
 pub struct Reader {
     outputs: Vec<OutputInfo>,
+    batch_size: usize,
     meta: ReaderMeta,
     /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
     buffers: usize,
@@ -179,7 +181,19 @@ impl Reader {
             spec.batch_size,
             budget.window
         );
-        Ok(Self { outputs, meta, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
+        let batch_size = spec.batch_size;
+        Ok(Self {
+            outputs,
+            batch_size,
+            meta,
+            buffers,
+            finished,
+            events,
+            stop,
+            scheduler: Some(scheduler),
+            stats,
+            progress,
+        })
     }
 
     /// What each batch holds, in order.
@@ -220,7 +234,7 @@ impl Reader {
         }
         for (output, &address) in self.outputs.iter().zip(&set.outputs) {
             // An output without elements, such as the index of samples that have no dimension, needs no memory.
-            let is_missing = address == 0 && output.sample_bytes() > 0;
+            let is_missing = address == 0 && output.batch_bytes(self.batch_size) > 0;
             if is_missing || address % 8 != 0 {
                 return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {address:#x}")));
             }

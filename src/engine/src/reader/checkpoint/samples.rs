@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Geometry, Role, Starts, View};
+use crate::geometry::{Axis, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Run};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
@@ -60,6 +60,10 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         offsets,
         return_index,
         fill_value,
+        // What is read of the rows counts, whatever its array is called.
+        ragged: _,
+        ragged_ends: _,
+        max_length: _,
         // These are in the geometry.
         dims: _,
         window: _,
@@ -111,7 +115,16 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("return_index", json!(return_index)),
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
-    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
+    let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
+    all.into_iter().chain(apart).chain(rows).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
+fn described_rows(rows: &Rows) -> Value {
+    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
+        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+    });
+    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
 }
 
 /// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
@@ -221,6 +234,7 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),
             (Role::Whole, None) => json!(dim.len),
             (Role::Whole, Some(pick)) => json!(pick),
+            (Role::Ragged, _) => json!("ragged"),
         }
     };
     view.dims.iter().map(dim).collect()
