@@ -63,6 +63,9 @@ class SampleArguments(ElementArguments, total=False):
     stride: Integers | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float
+    ragged: str | None
+    ragged_ends: str | None
+    max_length: int | None
     stack_arrays: bool
     mean: Statistics | None
     stddev: Statistics | None

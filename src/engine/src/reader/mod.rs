@@ -201,6 +201,11 @@ impl Reader {
         &self.outputs
     }
 
+    /// Samples of each batch.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
     /// For DALI's iterators.
     pub fn meta(&self) -> ReaderMeta {
         self.meta
