@@ -27,6 +27,7 @@ use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::error::{Error, Result, Site};
+use crate::geometry::Rows;
 use crate::gpu;
 use crate::gpu::driver;
 use crate::io::FetchPool;
@@ -64,6 +65,7 @@ pub struct ReaderMeta {
 pub struct Reader {
     outputs: Vec<OutputInfo>,
     batch_size: usize,
+    rows: Option<Rows>,
     meta: ReaderMeta,
     /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
     buffers: usize,
@@ -181,10 +183,11 @@ impl Reader {
             spec.batch_size,
             budget.window
         );
-        let batch_size = spec.batch_size;
+        let (batch_size, rows) = (spec.batch_size, shared.chunk_index.planner.geometry().rows.clone());
         Ok(Self {
             outputs,
             batch_size,
+            rows,
             meta,
             buffers,
             finished,
@@ -204,6 +207,11 @@ impl Reader {
     /// Samples of each batch.
     pub fn batch_size(&self) -> usize {
         self.batch_size
+    }
+
+    /// The rows that samples are, with ragged outputs.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
     }
 
     /// For DALI's iterators.
