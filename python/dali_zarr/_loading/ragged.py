@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from .outputs import Place
 
+# The arguments that make outputs ragged.
+RAGGED = ("ragged", "ragged_ends")
+
 
 @dataclass(frozen=True)
 class Ragged:

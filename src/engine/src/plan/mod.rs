@@ -189,6 +189,12 @@ impl Planner {
         self.coords(id).iter().zip(grid).map(|(&c, g)| g.len(c)).collect()
     }
 
+    /// Whether the memory for batches holds this one.
+    pub fn holds(&self, plan: &BatchPlan) -> bool {
+        let elements: i64 = plan.lengths.iter().sum();
+        self.geometry.outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
+    }
+
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = boxes::Boxes::default();
@@ -213,11 +219,6 @@ impl Planner {
         let mut plan = out.finish();
         if self.geometry.rows.is_some() {
             let bytes = |output: &OutputInfo| {
-                // Memory for batches has this size: a job beyond it would write elsewhere.
-                assert!(
-                    output.ragged.is_none_or(|most| before as u64 <= most),
-                    "a batch has more elements than were reserved"
-                );
                 let units = if output.ragged.is_some() { before as usize } else { samples.len() };
                 units * output.unit_elements() as usize * output.dtype.size()
             };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{ArrayInfo, decoded_array, each_store, group_attributes};
+use crate::dataset::{ArrayInfo, each_store, group_attributes, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::Rows;
@@ -95,13 +95,13 @@ fn offsets(
     // AnnData and scipy write the shape of the matrix there.
     let shape_of = |name: &str| attributes.get(name)?.as_array()?.get(1)?.as_u64();
     let columns = encoding.and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
-    let Some(array) = decoded_array(&**store, path).map_err(unreadable)? else {
+    let Some(array) = lone_array(&**store, path, false).map_err(unreadable)? else {
         return wrong(&format!("an array '{path}'"), "none of that name".into());
     };
     let shape = array.parts[0].shape.clone();
-    let is_integer = !array.dtype.is_float() && array.dtype != DType::Bool && array.cf.is_identity();
+    let is_integer = !array.dtype.is_float() && array.dtype != DType::Bool;
     if shape.len() != 1 || !is_integer {
-        return wrong("an array of one dimension of integers", format!("the shape {shape:?} of {}", array.cf.decoded));
+        return wrong("an array of one dimension of integers", format!("the shape {shape:?} of {}", array.dtype));
     }
     let bytes = shape[0].saturating_add(1).saturating_mul(size_of::<u64>() as u64);
     if bytes > limit {
