@@ -53,7 +53,8 @@ chosen); and for these and references ``virtual_chunks`` (URLs below which the f
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
-Can be left out if the store holds a single array.)",
+Can be left out if the store holds a single array. The function ``fn.zarr_reader`` also takes a dictionary from names of outputs to
+arrays.)",
                       Strings{})
       .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
 
@@ -77,17 +78,25 @@ arrays aren't decoded.)",
 by its position.
 
 Dimensions not named here are read whole. Samples are counted with the first of `dims` moving slowest.
-By default, samples are cut along the first dimension of the array that has most.)",
+By default they are those that `window` names, or samples are cut along the first dimension of the array that has most. Only
+`dims` tie arrays together: their other dimensions may differ, unless they are stacked.)",
                       Strings{})
       .AddOptionalArg("window", R"(For each of `dims`, the number of elements in a sample.
 
 ``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
-`roi_start` and `roi_end`. By default all are ``0``.)",
+`roi_start` and `roi_end`. By default all are ``0``.
+
+As all arguments "for each of `dims`", the function ``fn.zarr_reader`` also takes it as a dictionary by dimension,
+``{"time": 2, "lat": 64}``: these are `dims` then, if no others are given. `window` and `stride` may differ by output:
+``{"image": {"time": 2}, "action": {"time": 16}}``. All windows of a sample begin at its start.)",
                       Integers{})
       .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples, the first
 of which is `roi_start`.
 
-By default that is `window`, at least one: samples don't overlap.)",
+By default that is `window`, at least one: samples don't overlap. Where outputs have windows of their own, it is the longest.)",
+                      Integers{})
+      .AddOptionalArg("overlap", R"(Another way to say `step`: for each of `dims`, how many elements of the (longest) window
+neighbouring samples share.)",
                       Integers{})
       .AddOptionalArg("random_crop", R"(Those of `dims`, by name or position, along which the sample's start is drawn
 anew in each epoch, uniformly from all places where `window` fits.
@@ -134,7 +143,8 @@ and `roi_end` leave, or across one of `breaks`.
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
 
-It is a value of the output: neither scaled nor normalised. Elements that the store doesn't hold have the fill value
+It is a value of the output: neither scaled nor normalised. The function ``fn.zarr_reader`` also takes a dictionary by output, as of
+`mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
 that the array defines.)",
                       0.0f)
       .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
@@ -287,13 +297,6 @@ By default it follows from the number of CPU cores, of which each process that t
                                nullptr);
 }
 
-// What Python adds to the floating-point arguments; the underscore keeps them out of the documentation.
-void AddPreciseArguments(dali::OpSchema &schema) {
-  schema.AddOptionalArg("_fill_value", "The same number as text, with double precision.", "");
-  for (const char *name : {"_mean", "_stddev"})
-    schema.AddOptionalArg(name, "The same numbers as text, with double precision.", Strings{});
-}
-
 int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(UserArguments(spec)); }
 
 }  // namespace
@@ -305,7 +308,8 @@ void DefineSchemas() {
   AddValueArguments(schema);
   AddOrderArguments(schema);
   AddResourceArguments(schema);
-  AddPreciseArguments(schema);
+  // The underscore keeps it out of the documentation.
+  schema.AddOptionalArg(kOthers, "What the Python package adds to the others.", "");
   dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined().AliasFor("readers__Zarr");
 }
 

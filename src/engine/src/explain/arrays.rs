@@ -36,6 +36,7 @@ pub(crate) struct PartFacts {
 /// One array.
 pub(crate) struct ArrayFacts {
     pub name: String,
+    pub output: String,
     pub dims: Vec<String>,
     pub dtype: &'static str,
     /// Whether its attributes are applied (`mask_and_scale`).
@@ -128,6 +129,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
             };
             ArrayFacts {
                 name: array.name.clone(),
+                output: array.output.clone(),
                 dims: array.dims.names.clone(),
                 dtype: array.dtype.name(),
                 decoded: array.decoded,
@@ -150,7 +152,7 @@ fn elements(geometry: &Geometry, view: &View) -> u64 {
         .map(|dim| match dim.role {
             Role::Whole => dim.len,
             Role::Ragged => geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count()),
-            Role::Axis(a) => geometry.axes[a].window as u64,
+            Role::Axis(a) => view.cuts[a].window as u64,
         })
         .product()
 }

@@ -2,6 +2,7 @@
 //! elements of each array go where in which output. Pure: no I/O, no device, no clock.
 
 mod axes;
+mod cuts;
 mod layout;
 mod outputs;
 mod picked;
@@ -10,6 +11,7 @@ mod starts;
 
 pub use axes::Axis;
 pub(crate) use axes::{resolve, sample_dims};
+pub use cuts::Cut;
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use ragged::Rows;
@@ -28,6 +30,8 @@ use crate::spec::Spec;
 pub struct ArrayShape {
     /// Its name, for messages.
     pub name: String,
+    /// The name of its output.
+    pub output: String,
     /// The names of its dimensions, all different.
     pub dims: Vec<String>,
     /// Stored names that aren't among them, since they don't tell which dimension is meant.
@@ -73,6 +77,8 @@ impl ViewDim {
 pub struct View {
     /// One entry per dimension of the stored array.
     pub dims: Vec<ViewDim>,
+    /// How it is cut along each entry of [`Geometry::axes`].
+    pub cuts: Vec<Cut>,
     /// The dimension along which several stores are joined, with the first index of each store and the end of the last.
     pub joined: Option<(usize, Vec<u64>)>,
 }
@@ -84,6 +90,8 @@ pub struct Norm {
     pub array: usize,
     /// Subtracted and divided by, if asked for.
     pub mean_stddev: Option<(f64, f64)>,
+    /// The value of elements outside the region of interest, as a value of the output.
+    pub fill: f64,
     /// The output's type.
     pub dtype: DType,
 }
@@ -120,8 +128,9 @@ impl Geometry {
     /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
-        let views = views(spec, arrays, &names)?;
-        let axes = axes::build(spec, arrays, &views, &names)?;
+        let mut views = views(spec, arrays, &names)?;
+        let (axes, cuts) = axes::build(spec, arrays, &views, &names)?;
+        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let samples = axes
             .iter()
             .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
@@ -162,7 +171,8 @@ impl Geometry {
     }
 }
 
-/// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions they share.
+/// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions that tie them
+/// together: those that samples are cut along, and all in a stack.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
     let picks = picked::by_name(spec, arrays)?;
     if axis_names.is_empty() && spec.source.paths.len() > 1 {
@@ -211,7 +221,9 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
             let pick =
                 lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
             let len = pick.as_ref().map_or(stored[0], Picked::len);
-            match lengths.iter().find(|(n, ..)| n == name) {
+            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
+            let is_shared = role != Role::Whole || spec.samples.stack_arrays;
+            match lengths.iter().find(|(n, ..)| n == name && is_shared) {
                 Some((_, other, of)) if *other != len => {
                     return Err(Error::value(format!(
                         "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
@@ -222,13 +234,12 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
                 Some(_) => {}
                 None => lengths.push((name.clone(), len, array.name.clone())),
             }
-            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
             if role == Role::Whole && len == 0 {
                 return Err(Error::value(format!("array '{}': dimension \"{name}\" has length 0", array.name)));
             }
             dims.push(ViewDim { role, len, pick });
         }
-        views.push(View { dims, joined });
+        views.push(View { dims, cuts: Vec::new(), joined });
     }
     Ok(views)
 }

@@ -241,8 +241,10 @@ pub(super) fn apply(
     if axis.name != as_rows.dim {
         return refuse("dims", &format!("expected the rows (\"{}\") first, but found \"{}\",", as_rows.dim, axis.name));
     }
-    if !axis.dropped || axis.stride != 1 {
-        let what = if axis.dropped { "stride" } else { "window" };
+    let cuts = || geometry.views.iter().map(|view| view.cuts[0]);
+    let is_windowed = cuts().any(|cut| !cut.dropped);
+    if is_windowed || cuts().any(|cut| cut.stride != 1) {
+        let what = if is_windowed { "window" } else { "stride" };
         return refuse(
             what,
             "expected none along the rows, since a sample is one row; leave it out or give its default",
@@ -284,7 +286,7 @@ pub(super) fn apply(
             )));
         }
         let is_kept = |d: &usize| match view.dims[*d].role {
-            Role::Axis(a) => !geometry.axes[a].dropped,
+            Role::Axis(a) => !view.cuts[a].dropped,
             Role::Ragged | Role::Whole => true,
         };
         let names: Vec<&str> = (0..array.dims.len()).filter(is_kept).map(|d| array.dims[d].as_str()).collect();
@@ -335,6 +337,7 @@ mod tests {
     fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
         ArrayShape {
             name: name.into(),
+            output: name.into(),
             dims: dims.iter().map(|(dim, _)| (*dim).into()).collect(),
             unclear: None,
             parts: vec![dims.iter().map(|(_, len)| *len).collect()],
@@ -386,7 +389,7 @@ mod tests {
         assert_eq!(most(|s| s.order.pad_last_batch = true), 100 * 100);
         assert_eq!(most(|s| s.batch_size = 1), 100);
         assert_eq!(most(|s| s.order.num_shards = 1000), 100 * 100, "a shard of one row");
-        assert_eq!(most(|s| s.samples.roi_start = vec![501]), 100 * 2, "the long row is outside");
+        assert_eq!(most(|s| s.samples.roi_start = vec![501].into()), 100 * 2, "the long row is outside");
     }
 
     #[test]
@@ -398,8 +401,8 @@ mod tests {
         for (what, message) in [
             ("stack_arrays", error(|s| s.samples.stack_arrays = true)),
             ("offsets", error(|s| s.samples.offsets = vec![0, 1])),
-            ("window", error(|s| s.samples.window = vec![2])),
-            ("stride", error(|s| s.samples.stride = vec![2])),
+            ("window", error(|s| s.samples.window = vec![2].into())),
+            ("stride", error(|s| s.samples.stride = vec![2].into())),
             ("random_crop", error(|s| s.samples.random_crop = vec![DimKey::Index(0)])),
             ("dims", error(|s| s.samples.dims = vec![DimKey::Name("c".into())])),
         ] {
@@ -438,7 +441,7 @@ mod tests {
         let arrays = [array("frames", &[("t", 20), ("y", 8), ("x", 6)]), array("label", &[("episode", 5)])];
         let spec = Spec::default().with(|s| {
             s.samples.dims = ["t", "y"].map(|d| DimKey::Name(d.into())).to_vec();
-            s.samples.window = vec![0, 4];
+            s.samples.window = vec![0, 4].into();
             s.source.pick = vec![crate::spec::Pick { dim: DimKey::Name("t".into()), indices: vec![vec![4, 2]] }];
         });
         let g = of(&spec, &arrays, rows(&OFFSETS, None).unwrap()).unwrap();

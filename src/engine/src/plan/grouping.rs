@@ -101,9 +101,9 @@ impl Planner {
                         self.geometry.rows.as_ref().map_or(1, |r| r.elements() / r.count() / longest + 1)
                     }
                     (Role::Axis(a), _) => {
-                        let axis = &self.geometry.axes[a];
+                        let cut = view.cuts[a];
                         // The elements of the sample along the dimension, or its chunks if these are fewer.
-                        ((axis.window - 1) as u64).saturating_mul(axis.stride as u64).div_euclid(longest) + 1
+                        ((cut.window - 1) as u64).saturating_mul(cut.stride as u64).div_euclid(longest) + 1
                     }
                 };
                 n.saturating_mul(u128::from(chunks)).saturating_mul(u128::from(longest))

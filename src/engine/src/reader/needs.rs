@@ -36,7 +36,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
                 let elements = match dim.role {
                     Role::Whole => dim.len,
-                    Role::Axis(a) => geometry.axes[a].window as u64,
+                    Role::Axis(a) => view.cuts[a].window as u64,
                     Role::Ragged => return n.saturating_mul(of_rows(grid, &geometry.outputs[placement.output], batch)),
                 };
                 let runs = if dim.pick.is_some() { elements } else { grid.count().min(elements) };

@@ -15,7 +15,7 @@ use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, DimKey, Io, OutOfBounds, Spec};
+use crate::spec::{DecodeDevice, Device, DimKey, Io, OutOfBounds, PerOutput, Spec};
 use crate::store::Store;
 use crate::{cache, gpu};
 
@@ -75,7 +75,7 @@ impl Opened {
         let geometry = Geometry::with_rows(spec, &shapes, rows::read(spec, &dataset.stores, integers)?)?;
         bound_chunks(spec, &dataset, &geometry)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(spec, &dataset, &geometry);
+        let ops = operations(&dataset, &geometry);
         let outputs = geometry.outputs.clone();
         let planner = Planner::new(geometry, grids);
         let blocks = planner.blocks();
@@ -176,8 +176,12 @@ struct Slow {
 
 /// The arrays that are decoded because `mask_and_scale` is left out, as a sentence for the log; `None` if there are none.
 pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
-    let decoded = dataset.arrays.iter().filter(|a| a.decoded && spec.values.mask_and_scale.is_none());
-    let mut names: Vec<_> = decoded.map(|a| format!("'{}'", a.name)).collect();
+    let decoded = dataset
+        .arrays
+        .iter()
+        .enumerate()
+        .filter(|(i, a)| a.decoded && spec.values.mask_and_scale.of(&a.output, *i).is_none());
+    let mut names: Vec<_> = decoded.map(|(_, a)| format!("'{}'", a.name)).collect();
     names.sort_unstable();
     names.dedup();
     (!names.is_empty()).then(|| {
@@ -207,6 +211,7 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
+        output: array.output.clone(),
         dims: array.dims.names.clone(),
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
@@ -230,10 +235,10 @@ fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64
     let mut spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
-        s.samples.window = vec![window as i64];
+        s.samples.window = vec![window as i64].into();
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-        s.values.mask_and_scale = Some(false);
-        s.values.dtype = Some(if array.dtype == DType::U64 { DType::U64 } else { DType::I64 });
+        s.values.mask_and_scale = PerOutput::one(false);
+        s.values.dtype = PerOutput::one(if array.dtype == DType::U64 { DType::U64 } else { DType::I64 });
         s.resources.prefetch_queue_depth = Some(2);
         s.resources.io_threads = Some(2);
         s.resources.decode_threads = Some(1);
@@ -255,8 +260,7 @@ fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let pad = spec.samples.fill_value.unwrap_or(0.0);
+fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     Ops::new(geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
@@ -267,7 +271,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
             offset: cf.offset,
             decoded: Some(cf.decoded),
         };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, swap))
     }))
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Geometry, Role, Rows, Starts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Run};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
@@ -59,7 +59,6 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         stack_arrays,
         offsets,
         return_index,
-        fill_value,
         // What is read of the rows counts, whatever its array is called.
         ragged: _,
         ragged_ends: _,
@@ -68,6 +67,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         dims: _,
         window: _,
         step: _,
+        overlap: _,
         random_crop: _,
         stride: _,
         roi_start: _,
@@ -75,6 +75,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         breaks: _,
         cross_stores: _,
         out_of_bounds_policy: _,
+        fill_value: _,
     } = &spec.samples;
     let OrderArguments {
         random_shuffle,
@@ -99,14 +100,14 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let all = [
         ("stack_arrays", json!(stack_arrays)),
         ("dims", each(&|a| json!(a.name))),
-        ("window", each(&|a| json!(if a.dropped { 0 } else { a.window }))),
-        ("stride", each(&|a| json!(if a.window > 1 { a.stride } else { 1 }))),
+        ("window", of_cuts(geometry, |cut| if cut.dropped { 0 } else { cut.window })),
+        ("stride", of_cuts(geometry, |cut| if cut.window > 1 { cut.stride } else { 1 })),
         ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
         ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
-        ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
+        ("fill_value", only(is_padded, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
@@ -125,6 +126,19 @@ fn described_rows(rows: &Rows) -> Value {
         (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
     });
     json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
+}
+
+/// A number for each axis; where arrays are cut in different ways, a list of them for each array.
+fn of_cuts(geometry: &Geometry, of: impl Fn(&Cut) -> i64) -> Value {
+    of_all(geometry.views.iter().map(|view| shortened(view.cuts.iter().map(|cut| json!(of(cut))).collect())).collect())
+}
+
+/// One value if all are equal, else all of them.
+fn of_all(values: Vec<Value>) -> Value {
+    match values.split_first() {
+        Some((first, others)) if others.iter().all(|value| value == first) => first.clone(),
+        _ => shortened(Value::Array(values)),
+    }
 }
 
 /// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
