@@ -2,6 +2,7 @@
 
 #include "zarr_reader.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -135,8 +136,7 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     const auto &info = outputs_[i];
     if (info.ragged) {
       // All bytes that a batch may have. What an earlier batch had is freed when its consumers are done.
-      set.ragged[i] = info.bytes ? dali::AllocBuffer<dali::GPUBackend>(info.bytes, /*pinned=*/false, device_id_, ws.output_order())
-                                 : nullptr;
+      set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_, ws.output_order());
       addresses.push_back(reinterpret_cast<uint64_t>(set.ragged[i].get()));
       continue;
     }
@@ -187,7 +187,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
       if (bytes > info.bytes)
         throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
                                                        " bytes, but ", info.bytes, " were lent"));
-      if (memory) dali::set_deletion_order(memory, ws.output_order());
+      dali::set_deletion_order(memory, ws.output_order());
       auto &output = ws.Output<dali::GPUBackend>(i);
       output.Reset();
       output.ShareData(std::move(memory), bytes, /*pinned=*/false, shape, info.type, device_id_, ws.output_order(), info.layout);
