@@ -1,27 +1,34 @@
-//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec and the schedule
-//! alone, in O(1) memory.
+//! The order of the samples: which sample a reader delivers as its k-th. It is a function of the spec, the blocks and the
+//! schedule alone. It takes O(1) memory, and where blocks are listed some bytes for each block.
 //!
 //! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
 //! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
 //! where chunks hold several samples ([`blocks`]), window by window ([`windows`]).
 
 mod blocks;
+mod grid;
+mod grid_windows;
+mod listed;
+mod listed_windows;
+mod numbers;
 mod permutation;
 mod schedule;
 mod shards;
 mod shuffle;
+#[cfg(test)]
+mod tests_listed;
 #[cfg(test)]
 mod tests_resume;
 #[cfg(test)]
 mod tests_windows;
 mod windows;
 
+pub(crate) use blocks::Layout;
 pub use blocks::{Blocks, Run};
+pub use numbers::Numbers;
 pub use permutation::Permutation;
 pub use schedule::Segment;
 pub use shards::Sharding;
-
-use std::sync::Arc;
 
 use crate::error::Result;
 use crate::spec::Spec;
@@ -42,7 +49,7 @@ pub struct Sample {
 pub struct Order {
     spec: Spec,
     /// Which samples share chunks.
-    blocks: Arc<Blocks>,
+    blocks: Blocks,
     schedule: Schedule,
     shard: u64,
     /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
@@ -56,7 +63,7 @@ impl Order {
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
         let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, Arc::new(Blocks::single(samples)), schedule)
+        Self::with(spec, Blocks::single(samples), schedule)
     }
 
     /// The order of samples under `spec`; those of a block share chunks.
@@ -66,7 +73,7 @@ impl Order {
     pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
         let samples = blocks.samples();
         let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, Arc::new(blocks), schedule)
+        Self::with(spec, blocks, schedule)
     }
 
     /// The same samples from where `segments` stopped (see [`Self::segments`]), and how many of them were delivered. The spec may divide
@@ -77,10 +84,10 @@ impl Order {
     pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
         let samples = self.samples();
         let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
-        Ok((Self::with(&self.spec, Arc::clone(&self.blocks), schedule)?, delivered))
+        Ok((Self::with(&self.spec, self.blocks.clone(), schedule)?, delivered))
     }
 
-    fn with(spec: &Spec, blocks: Arc<Blocks>, schedule: Schedule) -> Result<Self> {
+    fn with(spec: &Spec, blocks: Blocks, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
         let shuffle = shuffle(spec, &blocks, &schedule.place(shard, 0))?;
         Ok(Self { spec: spec.clone(), blocks, schedule, shard, shuffle })
@@ -90,6 +97,11 @@ impl Order {
     /// `None` if samples come in order, or in an order that knows nothing of chunks.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.shuffle.1.window()
+    }
+
+    /// Bytes of memory: the lists of blocks, and what the order of an epoch adds to them.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.bytes() + self.shuffle.1.epoch_bytes()
     }
 
     /// Samples in an epoch, over all shards.
@@ -131,7 +143,7 @@ fn range_of(place: &Place) -> (u64, u64) {
     if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
 }
 
-fn shuffle(spec: &Spec, blocks: &Arc<Blocks>, place: &Place) -> Result<((u64, u64), Shuffle)> {
+fn shuffle(spec: &Spec, blocks: &Blocks, place: &Place) -> Result<((u64, u64), Shuffle)> {
     let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
     let start = |shard| place.sharding.start(blocks.samples(), shard);
     let own = start(place.shard)..start(place.shard + 1);
@@ -139,7 +151,7 @@ fn shuffle(spec: &Spec, blocks: &Arc<Blocks>, place: &Place) -> Result<((u64, u6
         s.order.num_shards = num_shards as i64;
         s.order.stick_to_shard = stick_to_shard;
     });
-    Ok((range_of(place), Shuffle::new(&spec, Arc::clone(blocks), (place.shard, own))?))
+    Ok((range_of(place), Shuffle::new(&spec, blocks, (place.shard, own))?))
 }
 
 #[cfg(test)]

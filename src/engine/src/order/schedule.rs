@@ -65,7 +65,7 @@ impl Segment {
 
 /// The samples that the readers of a segment had not delivered of their epoch, shard by shard.
 #[derive(Clone, Debug)]
-struct Left {
+struct Remainder {
     segment: Segment,
     /// Whether these are positions in the epoch. Otherwise they are indices into the rest that the segment began with.
     whole: bool,
@@ -73,7 +73,7 @@ struct Left {
     shards: Vec<(u64, u64)>,
 }
 
-impl Left {
+impl Remainder {
     /// The shard and the position (or index) of the `r`-th.
     fn find(&self, r: u64) -> (u64, u64) {
         // A shard with nothing left has the same count as the next one. So the last shard whose count is at most `r`
@@ -102,7 +102,7 @@ pub(super) struct Place {
 pub(super) struct Schedule {
     samples: u64,
     /// The earlier segments that the rest of the current one refers to, oldest first.
-    before: Vec<Left>,
+    before: Vec<Remainder>,
     segment: Segment,
 }
 
@@ -132,7 +132,7 @@ impl Schedule {
         }
         let mut schedule = Self { samples, before: Vec::new(), segment: *first };
         for segment in later {
-            let next = schedule.left()?;
+            let next = schedule.remainder()?;
             if (next.segment.epoch, next.segment.rest) != (segment.epoch, segment.rest) {
                 return Err(contradiction());
             }
@@ -148,7 +148,7 @@ impl Schedule {
             let segment = Segment { sharding, delivered: 0, ..schedule.segment };
             return Ok((Self { segment, ..schedule }, delivered));
         }
-        let mut next = schedule.left()?;
+        let mut next = schedule.remainder()?;
         if next.before.len() > MAX_CHANGES {
             return Err(Error::value(format!(
                 "the shards changed {MAX_CHANGES} times within one epoch, and no more changes can be followed; finish the \
@@ -161,7 +161,7 @@ impl Schedule {
 
     /// The schedule with the segment after the current one, which ends now, and the same sharding. It begins with the
     /// rest of the epoch, or with the next epoch if the rest is nothing or a whole epoch.
-    fn left(self) -> Result<Self> {
+    fn remainder(self) -> Result<Self> {
         let Self { samples, mut before, segment } = self;
         let sharding = segment.sharding;
         if segment.delivered == 0 {
@@ -205,7 +205,7 @@ impl Schedule {
         if first.whole {
             before.clear();
         }
-        before.push(Left { segment, whole: first.whole, shards });
+        before.push(Remainder { segment, whole: first.whole, shards });
         Ok(Self { samples, before, segment: Segment { sharding, epoch: first.epoch, rest: total, delivered: 0 } })
     }
 
@@ -217,7 +217,7 @@ impl Schedule {
     /// The segments that a checkpoint stores after the readers have delivered `delivered` samples each.
     pub fn segments(&self, delivered: u64) -> Vec<Segment> {
         let last = Segment { delivered, ..self.segment };
-        self.before.iter().map(|left| left.segment).chain([last]).collect()
+        self.before.iter().map(|remainder| remainder.segment).chain([last]).collect()
     }
 
     /// The place of the `k`-th sample of the reader of `shard`.
@@ -230,10 +230,10 @@ impl Schedule {
             return Place { epoch: share.epoch, position: at, shard: share.shard, sharding };
         }
         let mut place = Place { epoch: share.epoch, position: at, shard: share.shard, sharding };
-        for left in self.before.iter().rev() {
-            let (shard, position) = left.find(place.position);
-            place = Place { position, shard, sharding: left.segment.sharding, ..place };
-            if left.whole {
+        for remainder in self.before.iter().rev() {
+            let (shard, position) = remainder.find(place.position);
+            place = Place { position, shard, sharding: remainder.segment.sharding, ..place };
+            if remainder.whole {
                 break;
             }
         }

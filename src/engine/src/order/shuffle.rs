@@ -1,7 +1,6 @@
 //! Finds the sample at a position of the global order of an epoch.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::blocks::Blocks;
 use super::permutation::Permutation;
@@ -41,7 +40,7 @@ const WINDOWS: u64 = 1;
 
 impl Shuffle {
     /// `shard` is the reader's own shard and its positions. It matters only with `stick_to_shard`.
-    pub fn new(spec: &Spec, blocks: Arc<Blocks>, shard: (u64, Range<u64>)) -> Result<Self> {
+    pub fn new(spec: &Spec, blocks: &Blocks, shard: (u64, Range<u64>)) -> Result<Self> {
         if spec.order.shuffle_after_epoch && (spec.order.random_shuffle || spec.order.stick_to_shard) {
             let other = if spec.order.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
             return Err(Error::value(format!(
@@ -68,6 +67,11 @@ impl Shuffle {
     /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.windows.as_ref().map(Windows::typical)
+    }
+
+    /// Bytes that the order of an epoch takes.
+    pub fn epoch_bytes(&self) -> u64 {
+        self.windows.as_ref().map_or(0, Windows::epoch_bytes)
     }
 
     /// The sample at `position` in `epoch`.

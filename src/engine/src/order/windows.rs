@@ -1,179 +1,54 @@
 //! Chunk-aware shuffling: blocks of samples that share chunks are permuted, and samples among the blocks of a window.
 //!
-//! The samples are cut into windows of about `initial_fill`. A window takes a share of each class of blocks: blocks `(n
-//! w + shift) / W` to `(n (w + 1) + shift) / W` of the class's own permutation. So the start of a window is a sum over
-//! classes, and the window of a position is found by bisection. Within a window, a permutation of its samples gives the
-//! block, and the sample in the block, at each position. No list is kept. The result must never change from one version
-//! to another.
+//! The samples are cut into windows of about `initial_fill`, each made of blocks that are drawn anew in each epoch. Within a
+//! window, a permutation of its samples gives the block, and the sample in the block, at each position.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::blocks::{Block, Blocks};
-use super::permutation::Permutation;
-use crate::random::{below, key};
-
-/// Blocks of one size.
-#[derive(Clone, Debug)]
-struct Set {
-    /// Samples in each.
-    size: u64,
-    /// Blocks.
-    count: u64,
-    members: Members,
-}
-
-#[derive(Clone, Debug)]
-enum Members {
-    /// Blocks of a class, from this number.
-    Class(usize, u64),
-    /// A part of one block, from this sample.
-    Part(Block, u64),
-}
-
-/// State that is the same for a whole epoch.
-#[derive(Clone, Debug)]
-struct Epoch {
-    number: u64,
-    key: u64,
-    /// For each set: where in its share the first window begins. Without this shift, a set of one block would always
-    /// come in the last window.
-    shifts: Vec<u64>,
-    /// For each set the permutation of its blocks, once it is needed.
-    permutations: Vec<Option<Permutation>>,
-}
-
-/// The current window. Consecutive positions share it.
-#[derive(Clone, Debug)]
-struct Window {
-    positions: Range<u64>,
-    permutation: Permutation,
-    /// Its blocks: the set, the first block, and the samples of the window before them.
-    shares: Vec<(usize, u64, u64)>,
-}
+use super::blocks::{Blocks, Kind};
+use super::grid_windows::GridWindows;
+use super::listed_windows::ListedWindows;
 
 /// Finds samples under chunk-aware shuffling.
 #[derive(Clone, Debug)]
-pub(super) struct Windows {
-    blocks: Arc<Blocks>,
-    sets: Vec<Set>,
-    samples: u64,
-    windows: u64,
-    epoch: Option<Epoch>,
-    window: Option<Window>,
+pub(super) enum Windows {
+    /// Of blocks of a grid.
+    Grid(GridWindows),
+    /// Of blocks that are listed.
+    Listed(ListedWindows),
 }
 
-/// The kinds of random numbers that a window's key is used for.
-const BLOCKS: u64 = 0;
-const SHIFT: u64 = 1;
-const SAMPLES: u64 = 2;
-
 impl Windows {
-    /// Shuffles the samples in `range` of the line of blocks, about `initial_fill` at a time.
-    pub fn new(blocks: Arc<Blocks>, range: Range<u64>, initial_fill: u64) -> Self {
-        let samples = range.end - range.start;
-        let (first, skipped) = blocks.on_line(range.start);
-        let (last, taken) = if range.end < blocks.samples() {
-            let (block, taken) = blocks.on_line(range.end);
-            (Some(block), taken)
-        } else {
-            (None, 0)
-        };
-        let mut sets = Vec::new();
-        if last.as_ref() == Some(&first) {
-            sets.push(Set { size: samples, count: 1, members: Members::Part(first, skipped) });
-        } else {
-            for (c, class) in blocks.classes().iter().enumerate() {
-                let from = blocks.before(c, &first) + u64::from(skipped > 0 && blocks.is_of(&first, c));
-                let to = last.as_ref().map_or(class.count, |last| blocks.before(c, last));
-                if to > from {
-                    sets.push(Set { size: class.size, count: to - from, members: Members::Class(c, from) });
-                }
-            }
-            if skipped > 0 {
-                let size = blocks.size(&first) - skipped;
-                sets.push(Set { size, count: 1, members: Members::Part(first, skipped) });
-            }
-            if let Some(last) = last.filter(|_| taken > 0) {
-                sets.push(Set { size: taken, count: 1, members: Members::Part(last, 0) });
-            }
+    /// Shuffles the samples in `range`, about `initial_fill` at a time. The range counts samples block by block.
+    pub fn new(blocks: &Blocks, range: Range<u64>, initial_fill: u64) -> Self {
+        match blocks.kind() {
+            Kind::Grid(blocks) => Self::Grid(GridWindows::new(Arc::clone(blocks), range, initial_fill)),
+            Kind::Listed(blocks) => Self::Listed(ListedWindows::new(Arc::clone(blocks), range, initial_fill)),
         }
-        let all: u64 = sets.iter().map(|s| s.count).sum();
-        let windows = (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, all);
-        Self { blocks, sets, samples, windows, epoch: None, window: None }
     }
 
     /// The samples and the blocks of a window, on average.
     pub fn typical(&self) -> (u64, u64) {
-        let all: u64 = self.sets.iter().map(|s| s.count).sum();
-        (self.samples.div_ceil(self.windows), all.div_ceil(self.windows))
+        match self {
+            Self::Grid(windows) => windows.typical(),
+            Self::Listed(windows) => windows.typical(),
+        }
+    }
+
+    /// Bytes that the order of an epoch takes.
+    pub fn epoch_bytes(&self) -> u64 {
+        match self {
+            Self::Grid(_) => 0,
+            Self::Listed(windows) => windows.epoch_bytes(),
+        }
     }
 
     /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
-    pub fn at(&mut self, number: u64, key_of: impl Fn() -> u64, position: u64) -> u64 {
-        if self.epoch.as_ref().is_none_or(|e| e.number != number) {
-            let base = key_of();
-            let shift = |set: usize| below(key(&[base, SHIFT, set as u64]), self.windows);
-            let shifts = (0..self.sets.len()).map(shift).collect();
-            let permutations = vec![None; self.sets.len()];
-            self.epoch = Some(Epoch { number, key: base, shifts, permutations });
-            self.window = None;
-        }
-        if self.window.as_ref().is_none_or(|w| !w.positions.contains(&position)) {
-            self.window = Some(self.find(position));
-        }
-        let (Some(window), Some(epoch)) = (&self.window, &mut self.epoch) else { unreachable!("both were just set") };
-        let at = window.permutation.at(position - window.positions.start);
-        let (set, first, before) = window.shares[window.shares.partition_point(|s| s.2 <= at) - 1];
-        let Set { size, count, members } = &self.sets[set];
-        let (block, offset) = (first + (at - before) / size, (at - before) % size);
-        match members {
-            Members::Part(part, skipped) => self.blocks.sample_of(part, skipped + offset),
-            Members::Class(class, from) => {
-                let permutation = epoch.permutations[set]
-                    .get_or_insert_with(|| Permutation::new(*count, key(&[epoch.key, BLOCKS, set as u64])));
-                self.blocks.sample(*class, from + permutation.at(block), offset)
-            }
-        }
-    }
-
-    /// How many blocks of a set come before window `w`.
-    fn share(&self, set: usize, w: u64) -> u64 {
-        let shift = self.epoch.as_ref().map_or(0, |e| e.shifts[set]);
-        ((u128::from(self.sets[set].count) * u128::from(w) + u128::from(shift)) / u128::from(self.windows)) as u64
-    }
-
-    /// How many samples come before window `w`.
-    fn start(&self, w: u64) -> u64 {
-        self.sets.iter().enumerate().map(|(i, s)| s.size * self.share(i, w)).sum()
-    }
-
-    fn find(&self, position: u64) -> Window {
-        // The last window that starts at or before the position. Empty windows after it start later.
-        let (mut low, mut high) = (0, self.windows);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if self.start(middle) <= position {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        let mut shares = Vec::new();
-        let mut before = 0;
-        for (i, set) in self.sets.iter().enumerate() {
-            let (from, to) = (self.share(i, low), self.share(i, low + 1));
-            if to > from {
-                shares.push((i, from, before));
-                before += set.size * (to - from);
-            }
-        }
-        let start = self.start(low);
-        let base = self.epoch.as_ref().map_or(0, |e| e.key);
-        Window {
-            positions: start..start + before,
-            permutation: Permutation::new(before, key(&[base, SAMPLES, low])),
-            shares,
+    pub fn at(&mut self, epoch: u64, key: impl Fn() -> u64, position: u64) -> u64 {
+        match self {
+            Self::Grid(windows) => windows.at(epoch, key, position),
+            Self::Listed(windows) => windows.at(epoch, key, position),
         }
     }
 }

@@ -66,17 +66,15 @@ impl Planner {
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: usize, d: usize| self.arrays[a].parts.iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
         let rank = self.geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
-        let is_ragged = self.geometry.rows.is_some();
-        let counts =
-            |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && (view.dims.len() >= rank || is_ragged);
+        if self.geometry.rows.is_some() {
+            return self.blocks_of_rows(&bytes, total);
+        }
+        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
         let runs = self.geometry.axes.iter().enumerate().map(|(i, axis)| {
             let arrays = self.geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
-            let is_along =
-                |role: &Role| if is_ragged && i == 0 { *role == Role::Ragged } else { *role == Role::Axis(i) };
-            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| is_along(&d.role)).map(|d| (a, d)));
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
             match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
             {
-                Some((a, d)) if self.geometry.views[a].dims[d].role == Role::Ragged => self.cut_rows(axis, a, d),
                 Some((a, d)) if !axis.random => self.cut(axis, a, d),
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
             }
@@ -112,30 +110,43 @@ impl Planner {
         array.parts.iter().map(part).max().unwrap_or(0)
     }
 
-    /// Cuts rows where their starts pass from one chunk of a ragged array to the next.
-    fn cut_rows(&self, axis: &Axis, array: usize, d: usize) -> Vec<Run> {
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
+    /// among those with at least a sixteenth of the bytes.
+    fn blocks_of_rows(&self, bytes: &[u128], total: u128) -> Blocks {
+        let (axes, Some(rows)) = (&self.geometry.axes, &self.geometry.rows) else { return Blocks::single(1) };
+        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
+        let is_ragged = |a: &usize| self.geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        // Dense arrays may be much larger.
+        let all = (0..self.arrays.len()).filter(is_ragged);
+        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
+        let Some(array) = of else { return Blocks::single(self.geometry.samples) };
         let (view, parts) = (&self.geometry.views[array], &self.arrays[array].parts);
-        let Some(rows) = &self.geometry.rows else { return Vec::new() };
         let whole = [0, u64::MAX];
         let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
-        let last = view.dims[d].len.saturating_sub(1);
-        let chunk = |k: i64| {
-            // Rows at the end may be empty.
-            let at = rows.span(axis.starts.at(k)).0.min(last);
-            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
-            (part, parts[part].dims[d].chunk_at(at - borders[part]))
-        };
-        let mut runs = Runs::default();
-        let (mut from, mut of) = (0, chunk(0));
-        for k in 1..axis.starts.count() {
-            let next = chunk(k);
-            if next != of {
-                runs.push((k - from) as u64, 1);
-                (from, of) = (k, next);
+        let last = view.dims[0].len.saturating_sub(1);
+        // The elements of the chunk that was looked at last. There is none if all rows are empty.
+        let mut here = 0..0;
+        let mut ends = Vec::new();
+        // The samples of a row follow each other.
+        let (count, each) = (axes[0].count(), self.geometry.samples / axes[0].count() as u64);
+        for k in 0..count {
+            // Empty rows at the end begin behind the last element.
+            let at = rows.span(axes[0].starts.at(k)).0.min(last);
+            if here.contains(&at) {
+                continue;
             }
+            if k > 0 {
+                ends.push(k as u64 * each);
+            }
+            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+            let grid = &parts[part].dims[0];
+            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
+            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
+            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
         }
-        runs.push((axis.starts.count() - from) as u64, 1);
-        runs.0
+        ends.push(count as u64 * each);
+        Blocks::listed(ends)
     }
 
     /// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.

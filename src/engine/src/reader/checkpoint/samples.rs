@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
-use crate::order::{Blocks, Run};
+use crate::order::{Blocks, Layout, Run};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
@@ -112,7 +112,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
         ("initial_fill", only(by_chunks, json!(initial_fill))),
-        ("samples that share chunks", only(by_chunks, shortened(blocks.runs().map(|axis| shared(&axis)).collect()))),
+        ("samples that share chunks", if by_chunks { shared(blocks) } else { Value::Null }),
         ("return_index", json!(return_index)),
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
@@ -169,9 +169,15 @@ fn lies_apart(axis: &Axis) -> bool {
     fitting(axis, axis.reach) > fitting(axis, (axis.reach.0.min(0), axis.reach.1.max(1)))
 }
 
-/// Blocks along an axis, for people.
-fn shared(runs: &[Run]) -> Value {
-    runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+/// Blocks of samples, for people.
+fn shared(blocks: &Blocks) -> Value {
+    let along = |runs: Vec<Run>| -> Value {
+        runs.iter().map(|run| json!(format!("{} times {}", run.count, run.size))).collect()
+    };
+    match blocks.layout() {
+        Layout::Grid(axes) => shortened(axes.into_iter().map(along).collect()),
+        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash:016x}")),
+    }
 }
 
 /// The last part of a store's location, which stays when the stores are moved together.

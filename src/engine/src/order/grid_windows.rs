@@ -1,0 +1,177 @@
+//! Chunk-aware shuffling of a grid of samples, see [`super::windows`].
+//!
+//! Blocks of one shape are a stratum. A window takes a share of each stratum: blocks `(n w + shift) / W` to `(n (w + 1)
+//! + shift) / W` of the stratum's own permutation. So the start of a window is a sum over strata, and the window of a
+//! position is found by bisection. No list is kept. The result must never change from one version to another.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::grid::{Block, GridBlocks};
+use super::permutation::Permutation;
+use crate::random::{below, key};
+
+/// Blocks of one size that lie in the range.
+#[derive(Clone, Debug)]
+struct Stratum {
+    /// Samples in each.
+    size: u64,
+    /// Blocks.
+    count: u64,
+    members: Members,
+}
+
+#[derive(Clone, Debug)]
+enum Members {
+    /// Blocks of a shape, from this number.
+    Shape(usize, u64),
+    /// A part of one block, from this sample.
+    Part(Block, u64),
+}
+
+/// State that is the same for a whole epoch.
+#[derive(Clone, Debug)]
+struct Epoch {
+    number: u64,
+    key: u64,
+    /// For each stratum: where in its share the first window begins. Without this shift, a stratum of one block would always
+    /// come in the last window.
+    shifts: Vec<u64>,
+    /// For each stratum the permutation of its blocks, once it is needed.
+    permutations: Vec<Option<Permutation>>,
+}
+
+/// The current window. Consecutive positions share it.
+#[derive(Clone, Debug)]
+struct Window {
+    positions: Range<u64>,
+    permutation: Permutation,
+    /// Its blocks: the stratum, the first block, and the samples of the window before them.
+    shares: Vec<(usize, u64, u64)>,
+}
+
+/// Finds samples under chunk-aware shuffling.
+#[derive(Clone, Debug)]
+pub(super) struct GridWindows {
+    blocks: Arc<GridBlocks>,
+    strata: Vec<Stratum>,
+    samples: u64,
+    windows: u64,
+    epoch: Option<Epoch>,
+    window: Option<Window>,
+}
+
+/// The kinds of random numbers that a window's key is used for.
+const BLOCKS: u64 = 0;
+const SHIFT: u64 = 1;
+const SAMPLES: u64 = 2;
+
+impl GridWindows {
+    /// Shuffles the samples in `range` of positions in the blocks, about `initial_fill` at a time.
+    pub fn new(blocks: Arc<GridBlocks>, range: Range<u64>, initial_fill: u64) -> Self {
+        let samples = range.end - range.start;
+        let (first, skipped) = blocks.locate(range.start);
+        let (last, taken) = if range.end < blocks.samples() {
+            let (block, taken) = blocks.locate(range.end);
+            (Some(block), taken)
+        } else {
+            (None, 0)
+        };
+        let mut strata = Vec::new();
+        if last.as_ref() == Some(&first) {
+            strata.push(Stratum { size: samples, count: 1, members: Members::Part(first, skipped) });
+        } else {
+            for (c, shape) in blocks.shapes().iter().enumerate() {
+                let from = blocks.before(c, &first) + u64::from(skipped > 0 && blocks.is_of(&first, c));
+                let to = last.as_ref().map_or(shape.count, |last| blocks.before(c, last));
+                if to > from {
+                    strata.push(Stratum { size: shape.size, count: to - from, members: Members::Shape(c, from) });
+                }
+            }
+            if skipped > 0 {
+                let size = blocks.size(&first) - skipped;
+                strata.push(Stratum { size, count: 1, members: Members::Part(first, skipped) });
+            }
+            if let Some(last) = last.filter(|_| taken > 0) {
+                strata.push(Stratum { size: taken, count: 1, members: Members::Part(last, 0) });
+            }
+        }
+        let all: u64 = strata.iter().map(|s| s.count).sum();
+        let windows = (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, all);
+        Self { blocks, strata, samples, windows, epoch: None, window: None }
+    }
+
+    /// The samples and the blocks of a window, on average.
+    pub fn typical(&self) -> (u64, u64) {
+        let all: u64 = self.strata.iter().map(|s| s.count).sum();
+        (self.samples.div_ceil(self.windows), all.div_ceil(self.windows))
+    }
+
+    /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
+    pub fn at(&mut self, number: u64, key_of: impl Fn() -> u64, position: u64) -> u64 {
+        if self.epoch.as_ref().is_none_or(|e| e.number != number) {
+            let base = key_of();
+            let shift = |i: usize| below(key(&[base, SHIFT, i as u64]), self.windows);
+            let shifts = (0..self.strata.len()).map(shift).collect();
+            let permutations = vec![None; self.strata.len()];
+            self.epoch = Some(Epoch { number, key: base, shifts, permutations });
+            self.window = None;
+        }
+        if self.window.as_ref().is_none_or(|w| !w.positions.contains(&position)) {
+            self.window = Some(self.find(position));
+        }
+        let (Some(window), Some(epoch)) = (&self.window, &mut self.epoch) else { unreachable!("both were just set") };
+        let at = window.permutation.at(position - window.positions.start);
+        let (stratum, first, before) = window.shares[window.shares.partition_point(|s| s.2 <= at) - 1];
+        let Stratum { size, count, members } = &self.strata[stratum];
+        let (block, offset) = (first + (at - before) / size, (at - before) % size);
+        match members {
+            Members::Part(part, skipped) => self.blocks.sample_of(part, skipped + offset),
+            Members::Shape(shape, from) => {
+                let permutation = epoch.permutations[stratum]
+                    .get_or_insert_with(|| Permutation::new(*count, key(&[epoch.key, BLOCKS, stratum as u64])));
+                self.blocks.sample(*shape, from + permutation.at(block), offset)
+            }
+        }
+    }
+
+    /// How many blocks of a stratum come before window `w`.
+    fn share(&self, stratum: usize, w: u64) -> u64 {
+        let shift = self.epoch.as_ref().map_or(0, |e| e.shifts[stratum]);
+        ((u128::from(self.strata[stratum].count) * u128::from(w) + u128::from(shift)) / u128::from(self.windows)) as u64
+    }
+
+    /// How many samples come before window `w`.
+    fn start(&self, w: u64) -> u64 {
+        self.strata.iter().enumerate().map(|(i, s)| s.size * self.share(i, w)).sum()
+    }
+
+    fn find(&self, position: u64) -> Window {
+        // The last window that starts at or before the position. Empty windows after it start later.
+        let (mut low, mut high) = (0, self.windows);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.start(middle) <= position {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let mut shares = Vec::new();
+        let mut before = 0;
+        for (i, stratum) in self.strata.iter().enumerate() {
+            let (from, to) = (self.share(i, low), self.share(i, low + 1));
+            if to > from {
+                shares.push((i, from, before));
+                before += stratum.size * (to - from);
+            }
+        }
+        let start = self.start(low);
+        let base = self.epoch.as_ref().map_or(0, |e| e.key);
+        Window {
+            positions: start..start + before,
+            permutation: Permutation::new(before, key(&[base, SAMPLES, low])),
+            shares,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Blocks of any sizes, one after the other, as a list.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::numbers::Numbers;
+use crate::random::{GOLDEN, mix};
+
+/// Consecutive blocks, and which samples lie in them. The *place* of a sample is its index when blocks are put one
+/// after the other.
+#[derive(Debug)]
+pub(super) struct ListedBlocks {
+    /// One past the last place of each block, ascending; no block is empty.
+    ends: Vec<u64>,
+    /// For each place the number of the sample there; `None`: the place itself.
+    rows: Option<Arc<Numbers>>,
+}
+
+impl ListedBlocks {
+    /// See [`super::Blocks::listed`] and [`super::Blocks::listed_rows`].
+    pub fn new(mut ends: Vec<u64>, rows: Option<Arc<Numbers>>) -> Self {
+        let mut before = 0;
+        ends.retain(|&end| {
+            assert!(end >= before, "the ends of blocks ascend");
+            std::mem::replace(&mut before, end) < end
+        });
+        ends.shrink_to_fit();
+        if let Some(rows) = &rows {
+            assert_eq!(rows.len() as u64, before, "there is a sample for each place");
+        }
+        Self { ends, rows }
+    }
+
+    /// Samples in all blocks.
+    pub fn samples(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Blocks.
+    pub fn count(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    /// Samples of the largest block, at least 1.
+    pub fn largest(&self) -> u64 {
+        (0..self.ends.len()).map(|i| self.ends[i] - self.start(i)).max().unwrap_or(1)
+    }
+
+    /// The first place of a block.
+    fn start(&self, block: usize) -> u64 {
+        block.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    /// The blocks that hold these places. The first and the last of them may also hold others.
+    pub fn around(&self, places: &Range<u64>) -> Range<usize> {
+        let first = self.ends.partition_point(|&end| end <= places.start);
+        let last = self.ends.partition_point(|&end| end < places.end);
+        first..(last + 1).min(self.ends.len()).max(first)
+    }
+
+    /// Those of `places` that lie in a block.
+    pub fn part(&self, block: usize, places: &Range<u64>) -> Range<u64> {
+        self.start(block).max(places.start)..self.ends[block].min(places.end)
+    }
+
+    /// The number of the sample at a place.
+    pub fn sample(&self, place: u64) -> u64 {
+        self.rows.as_ref().map_or(place, |rows| rows.at(place as usize))
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        8 * self.ends.capacity() as u64 + self.rows.as_ref().map_or(0, |rows| rows.bytes())
+    }
+
+    /// A number that stands for the blocks and the samples in them, in checkpoints. It must never change from one version
+    /// to another.
+    pub fn digest(&self) -> u64 {
+        let add = |hash: u64, n: u64| mix((hash ^ n).wrapping_add(GOLDEN));
+        let ends = self.ends.iter().copied().fold(0, add);
+        self.rows.as_ref().map_or(ends, |rows| rows.iter().fold(mix(ends), add))
+    }
+}

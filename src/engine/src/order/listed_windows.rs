@@ -1,0 +1,130 @@
+//! Chunk-aware shuffling of listed blocks, see [`super::windows`].
+//!
+//! Each epoch puts the blocks in a new order and keeps this order, and where each block ends in it. Positions are divided
+//! into stretches of equal length, and the blocks that begin in one stretch are a window. A block that is longer than a
+//! stretch is a window of its own. The result must never change from one version to another.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::listed::ListedBlocks;
+use super::numbers::Numbers;
+use super::permutation::Permutation;
+use crate::random::key;
+
+/// The order of the blocks in an epoch.
+#[derive(Clone, Debug)]
+struct Epoch {
+    number: u64,
+    key: u64,
+    /// Indices into [`ListedWindows::blocks`], relative to the first block of the range.
+    order: Numbers,
+    /// For each block in this order, one past its last position.
+    ends: Vec<u64>,
+}
+
+/// The current window. Consecutive positions share it.
+#[derive(Clone, Debug)]
+struct Window {
+    positions: Range<u64>,
+    permutation: Permutation,
+    /// Its blocks, as indices into [`Epoch::order`].
+    blocks: Range<usize>,
+}
+
+/// Finds samples under chunk-aware shuffling.
+#[derive(Clone, Debug)]
+pub(super) struct ListedWindows {
+    all: Arc<ListedBlocks>,
+    /// The places of the samples.
+    places: Range<u64>,
+    /// The blocks that hold these places. Of the first and the last only the part in the range counts.
+    blocks: Range<usize>,
+    /// Windows, about: some may be empty.
+    windows: u64,
+    /// Positions in a stretch.
+    stretch: u64,
+    epoch: Option<Epoch>,
+    window: Option<Window>,
+}
+
+/// The kinds of random numbers that an epoch's key is used for.
+const BLOCKS: u64 = 0;
+const SAMPLES: u64 = 1;
+
+impl ListedWindows {
+    /// Shuffles the samples at `places`, about `initial_fill` at a time.
+    pub fn new(all: Arc<ListedBlocks>, places: Range<u64>, initial_fill: u64) -> Self {
+        let samples = places.end - places.start;
+        let blocks = all.around(&places);
+        let windows = (samples.saturating_add(initial_fill / 2) / initial_fill).clamp(1, blocks.len().max(1) as u64);
+        let stretch = samples.div_ceil(windows).max(1);
+        Self { all, places, blocks, windows, stretch, epoch: None, window: None }
+    }
+
+    /// The samples and the blocks of a window, on average.
+    pub fn typical(&self) -> (u64, u64) {
+        (self.stretch, (self.blocks.len() as u64).div_ceil(self.windows))
+    }
+
+    /// Bytes that the order of an epoch takes.
+    pub fn epoch_bytes(&self) -> u64 {
+        let count = self.blocks.len() as u64;
+        8 * count + Numbers::bytes_of(count, count)
+    }
+
+    /// The sample at `position` (from the start of the range) in an epoch; `key` belongs to the epoch and the range.
+    pub fn at(&mut self, number: u64, key_of: impl Fn() -> u64, position: u64) -> u64 {
+        if self.epoch.as_ref().is_none_or(|e| e.number != number) {
+            // The memory of the last epoch is given back first.
+            (self.epoch, self.window) = (None, None);
+            self.epoch = Some(self.shuffled(number, key_of()));
+        }
+        let Some(epoch) = &self.epoch else { unreachable!("it was just set") };
+        let window = match self.window.take() {
+            Some(window) if window.positions.contains(&position) => window,
+            _ => self.find(epoch, position),
+        };
+        let at = window.positions.start + window.permutation.at(position - window.positions.start);
+        let ends = &epoch.ends[window.blocks.clone()];
+        let block = window.blocks.start + ends.partition_point(|&end| end <= at);
+        self.window = Some(window);
+        let begin = block.checked_sub(1).map_or(0, |before| epoch.ends[before]);
+        let part = self.part(epoch.order.at(block));
+        self.all.sample(part.start + (at - begin))
+    }
+
+    /// The places of a block that are in the range.
+    fn part(&self, block: u64) -> Range<u64> {
+        self.all.part(self.blocks.start + block as usize, &self.places)
+    }
+
+    fn shuffled(&self, number: u64, base: u64) -> Epoch {
+        let order = Numbers::shuffled(self.blocks.len() as u64, key(&[base, BLOCKS]));
+        let mut ends = Vec::with_capacity(order.len());
+        let mut end = 0;
+        for block in order.iter() {
+            let part = self.part(block);
+            end += part.end - part.start;
+            ends.push(end);
+        }
+        Epoch { number, key: base, order, ends }
+    }
+
+    /// The window of a position: the blocks that begin in the same stretch as the block of the position.
+    fn find(&self, epoch: &Epoch, position: u64) -> Window {
+        let Epoch { key: base, ends, .. } = epoch;
+        let block = ends.partition_point(|&end| end <= position);
+        let begin = |block: usize| block.checked_sub(1).map_or(0, |before| ends[before]);
+        let stretch = begin(block) / self.stretch;
+        // The block after one that ends at or beyond a position begins there.
+        let first_from = |start: u64| if start == 0 { 0 } else { ends.partition_point(|&end| end < start) + 1 };
+        let blocks = first_from(stretch * self.stretch)..first_from((stretch + 1) * self.stretch).min(ends.len());
+        let positions = begin(blocks.start)..begin(blocks.end);
+        Window {
+            permutation: Permutation::new(positions.end - positions.start, key(&[*base, SAMPLES, stretch])),
+            positions,
+            blocks,
+        }
+    }
+}
