@@ -139,7 +139,6 @@ def test_chunks_are_read_once_for_rows_nearby(tmp_path):
     counters = dali_zarr.counters(pipe)["reader"]
     # Some batches ahead are prepared too.
     epochs = counters["batches"] / 40
-    print(counters["chunks_read"], chunks, epochs)
     assert counters["chunks_read"] <= 2 * chunks * max(epochs, 1) + 10, (counters["chunks_read"], chunks, epochs)
 
 
@@ -176,7 +175,8 @@ def test_a_hundred_thousand_short_rows_in_large_batches(tmp_path):
     data = np.arange(offsets[-1])
     write_array(tmp_path, "data", data, layout=Layout((30_000,)))
     write_array(tmp_path, "indptr", offsets, layout=Layout((30_000,)))
-    pipe = build("cpu", 4096, path=tmp_path, arrays=["data"], ragged="indptr", return_index=True, random_shuffle=True, initial_fill=20_000)
+    args = {"arrays": ["data"], "ragged": "indptr", "return_index": True, "random_shuffle": True, "initial_fill": 20_000}
+    pipe = build("cpu", 4096, path=tmp_path, **args)
     rows = set()
     for _ in range(25):
         values, index = (out.as_cpu() if hasattr(out, "as_cpu") else out for out in pipe.run())

@@ -37,7 +37,7 @@ class Collation:
         if columns is not None and how != "csr":
             raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
         if ragged is not None and self._how == "padded" and (LENGTHS,) in places:
-            raise ValueError("dali_zarr: collate: expected no output called 'lengths', which is what padded batches add")
+            raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
         self._matrices = _matrices(ragged, places, self._columns) if ragged is not None and self._how == "csr" else {}
 
     def __call__(
@@ -65,7 +65,8 @@ class Collation:
                 values[place] = _padded(tensor, at, lengths)
                 values.setdefault((LENGTHS,), at.diff())
             elif place not in self._matrices:
-                raise ValueError(f"dali_zarr: collate='csr': output {'/'.join(place)!r} of the transform is ragged, but no part of a matrix")
+                name = "/".join(place)
+                raise ValueError(f"dali_zarr: collate='csr': output {name!r} of the transform is ragged, but no part of a matrix")
             else:
                 parts[place] = (tensor, lengths)
                 matrix, data, indices = self._matrices[place]
@@ -84,16 +85,16 @@ def _matrices(ragged: Ragged, places: Sequence[Place], columns: int | None) -> d
         parts = {part: (f"{group}/{part}" if group else part,) for part in ("data", "indices")}
         if name not in parts or not all(part in ragged.places for part in parts.values()):
             raise ValueError(
-                "dali_zarr: collate='csr': expected the arrays 'data' and 'indices' of a matrix, and no other ragged ones, but found "
-                f"{', '.join(repr('/'.join(p)) for p in sorted(ragged.places))}"
+                "dali_zarr: collate='csr': expected the arrays 'data' and 'indices' of a matrix, and no other ragged ones, but "
+                f"found {', '.join(repr('/'.join(p)) for p in sorted(ragged.places))}"
             )
         matrix = (group or "matrix",)
         if matrix in places:
-            raise ValueError(f"dali_zarr: collate='csr': expected no output called {matrix[0]!r}, which is what the matrix is called")
+            raise ValueError(f"dali_zarr: collate='csr': expected no output called {matrix[0]!r}, as the matrix is")
         found[place] = (matrix, parts["data"], parts["indices"])
     if columns is None:
         raise ValueError(
-            "dali_zarr: columns: expected the number of the matrix's columns, since the group of its offsets has no attribute 'shape'"
+            "dali_zarr: columns: expected the number of the matrix's columns, since the group of its offsets has no 'shape'"
         )
     return found
 

@@ -37,8 +37,8 @@ def _samples(e: dict[str, Any]) -> str:
 def _rows(r: dict[str, Any]) -> str:
     cut = f", of which {r['max_length']} are read" if r["max_length"] is not None and r["max_length"] < r["longest"] else ""
     return (
-        f"rows: {r['rows']} of {r['elements']} elements, {r['empty']} of them empty, the longest of {r['longest']}{cut}; their offsets "
-        f"take {size(r['bytes'])}"
+        f"rows: {r['rows']} of {r['elements']} elements, {r['empty']} of them empty, the longest of {r['longest']}{cut}; their "
+        f"offsets take {size(r['bytes'])}"
     )
 
 

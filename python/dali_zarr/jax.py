@@ -28,8 +28,8 @@ from ._loading.reading import Plan, Transform
 __all__ = ["Batch", "Loader"]
 
 _RAGGED = (
-    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: have a transform "
-    "pad them, as lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
+    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: have a "
+    "transform pad them, as lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
 )
 
 # Where JAX's own types are partial.

@@ -3,11 +3,11 @@
     python tests/bench/ragged.py [--small] [--device cpu] [--cores 2] [--store DIR] [--annbatch PYTHON]
 
 The store has a million rows of about 2,000 stored values (``--small``: 20,000 rows), float32 with int32 indices, in shards of
-Blosc-LZ4 chunks of 32,768 values, which are annbatch's own. All readers give batches of 4,096 rows as CSR matrices, each row drawn among
-16,384: annbatch and zarr-python take 32 runs of 512 consecutive rows at random places, mix their rows and cut them into batches;
-dali_zarr draws (``initial_fill``) from as many rows of some thousand chunks at random places. Readers take turns; what counts is the
-median of the rounds, after one that fills the page cache. annbatch needs Python 3.12: ``--annbatch`` names an interpreter that has it,
-which runs this file beside the others; without it annbatch is left out.
+Blosc-LZ4 chunks of 32,768 values, which are annbatch's own. All readers give batches of 4,096 rows as CSR matrices, each row
+drawn among 16,384: annbatch and zarr-python take 32 runs of 512 consecutive rows at random places, mix their rows and cut them
+into batches; dali_zarr draws (``initial_fill``) from as many rows of some thousand chunks at random places. Readers take turns;
+what counts is the median of the rounds, after one that fills the page cache. annbatch needs Python 3.12: ``--annbatch`` names
+an interpreter that has it, which runs this file beside the others; without it annbatch is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -54,29 +53,26 @@ def write(path: Path, rows: int, mean: int) -> None:
     x.create_array("indptr", data=offsets, chunks=(1 << 20,))
     group.create_array("number", data=np.arange(rows), chunks=(1 << 16,))
     # Whole shards at a time: each is written once. Indices ascend within a row.
-    row = 0
     for start in range(0, total, shards[0]):
         end = min(start + shards[0], total)
         gaps = rng.integers(1, max(2 * GENES // (mean + mean // 2), 2), end - start)
-        while row < rows and offsets[row] < start:
-            row += 1
         of = np.cumsum(gaps)
-        begins = offsets[np.searchsorted(offsets, start) : np.searchsorted(offsets, end)] - start
+        first, last = np.searchsorted(offsets, (start, end))
+        begins = offsets[first:last] - start
         lows = np.zeros(end - start, "int64")
         begins = begins[begins < end - start]
         lows[begins] = of[begins] - gaps[begins]
         np.maximum.accumulate(lows, out=lows)
         indices[start:end] = ((of - lows) % GENES).astype("int32")
         data[start:end] = rng.poisson(1.5, end - start).astype("float32") + 1
-    del data, indices
 
 
 def ours(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
     from dali_zarr.torch import Loader
 
     loader = Loader(
-        path, arrays=["X/data", "X/indices"], ragged="X/indptr", collate="csr", batch_size=BATCH, random_shuffle=True, device=device,
-        initial_fill=RUN * RUNS, drop_last=True,
+        path, arrays=["X/data", "X/indices"], ragged="X/indptr", collate="csr", batch_size=BATCH, device=device,
+        random_shuffle=True, initial_fill=RUN * RUNS, drop_last=True,
     )
     return lambda: iter(loader)
 
@@ -123,7 +119,8 @@ def annbatch(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
         zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
     matrix = anndata.io.sparse_dataset(zarr.open_group(path, mode="r")["X"])
     loader = Loader(
-        shuffle=True, batch_size=BATCH, chunk_size=RUN, preload_nchunks=RUNS, preload_to_gpu=device != "cpu", to_torch=False, drop_last=True,
+        shuffle=True, batch_size=BATCH, chunk_size=RUN, preload_nchunks=RUNS, preload_to_gpu=device != "cpu", to_torch=False,
+        drop_last=True,
     )
     loader.add_dataset(matrix)
     return lambda: iter(loader)

@@ -58,7 +58,8 @@ def write(path: Path, rng: np.random.Generator, rows: int = 100, longest: int = 
         "obsm/pca": rng.standard_normal((rows, 6)).astype("float32"),
     }
     layouts = {
-        "X/data": Layout((53,)), "X/indices": Layout((101,)), "X/xyz": Layout((17, 2), shards=(68, 4) if zarr_format == 3 else None),
+        "X/data": Layout((53,)), "X/indices": Layout((101,)),
+        "X/xyz": Layout((17, 2), shards=(68, 4) if zarr_format == 3 else None),
         "frames": Layout((29, 4, 3)), "obs/label": Layout((7,)), "obsm/pca": Layout((11, 6)),
     }
     codecs = {"X/data": "zstd", "X/indices": "blosc-lz4-shuffle", "frames": "none", "obsm/pca": "gzip"}

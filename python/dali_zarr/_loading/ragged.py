@@ -45,7 +45,7 @@ class Lengths:
         if len(further) > 1:
             raise ValueError(
                 f"dali_zarr: output {'/'.join(place)!r}: expected samples that differ in their first dimension alone, but found "
-                f"the shapes {shapes[0]} and {next(s for s in shapes if s[1:] != shapes[0][1:])}; have the transform make them equal"
+                f"{shapes[0]} and {next(s for s in shapes if s[1:] != shapes[0][1:])}; have the transform make them equal"
             )
         every = np.fromiter((shape[0] for shape in shapes), np.int64, len(shapes))
         # Of all samples, those that aren't counted included.
