@@ -37,6 +37,7 @@ Selection: TypeAlias = Mapping[str, Any]
 Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
+Concat: TypeAlias = Literal["dims", "samples"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "error"]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["auto", "posix", "gds"]
@@ -55,6 +56,7 @@ class ElementArguments(TypedDict, total=False):
     roi_start: PerDim | None
     roi_end: PerDim | None
     breaks: Integers | None
+    concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
 
@@ -67,6 +69,7 @@ class SampleArguments(ElementArguments, total=False):
     step: PerDim | None
     overlap: PerDim | None
     random_crop: Names | None
+    samples_per_volume: int
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float | Mapping[str, float]

@@ -42,7 +42,7 @@ class Labels:
             return
         axes = self.axes()
         for dim in axes.names():
-            if dim == axes.dims[0] or dim in selected or dim in axes.picks:
+            if dim in axes.dims[: None if axes.one_by_one else 1] or dim in selected or dim in axes.picks:
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
@@ -73,6 +73,8 @@ class Labels:
         axes = self.axes()
         window, stride = self.listed("window", 0), self.listed("stride", 1)
         found: dict[str, npt.NDArray[Any]] = {}
+        own_stores = index[:, 0] if axes.one_by_one else None
+        index = index[:, 1:] if axes.one_by_one else index
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
             if window[i]:
@@ -84,14 +86,14 @@ class Labels:
             elif len(values) == 1:
                 found[dim] = _taken(values[0], place)
             else:
-                stores = self._stores_of(axes, dim, index, offset)
+                stores = self._stores_of(axes, dim, index, offset) if own_stores is None else own_stores
                 found[dim] = _of_stores(values, stores, place)
         return found
 
     def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
         dim = axes.dims[i]
         if dim not in self._values:
-            if i == 0:
+            if i == 0 and not axes.one_by_one:
                 joined = axes.coordinates(dim)
                 self._values[dim] = None if joined is None else [joined]
             else:

@@ -106,6 +106,9 @@ one sample for each time. The start depends on nothing but the seed, the epoch a
 tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
+      .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
+`random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
+                               int64_t{1})
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -129,6 +132,12 @@ each other, for example.
 No sample (its window with all `offsets`) may reach from before a break to it or beyond: there, too, is out of
 bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.)",
                       Integers{})
+      .AddOptionalArg("concat", R"(How several stores of `path` are put together.
+
+- ``"dims"``: to one axis, along the first of `dims`.
+- ``"samples"``: one after the other, each with samples of its own. Stores may have any shapes, as long as samples have one. Regions
+  and breaks are those of each store, and the index of `return_index` begins with the store's number.)",
+                      "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
 borders between stores are `breaks`.)",
                       true)

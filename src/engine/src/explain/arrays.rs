@@ -177,9 +177,13 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
 /// How many chunks of an array samples may touch in each store: along every dimension those from the first to the last
 /// that any sample needs, whoever's shard it is in.
 pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
-    let geometry = chunk_index.planner.geometry();
-    let (view, parts) = (&geometry.views[array], &chunk_index.dataset.arrays[array].parts);
-    let part = |(p, part): (usize, &Part)| {
+    let planner = &chunk_index.planner;
+    let is_joined = planner.geometries().count() == 1;
+    let part = |(store, part): (usize, &Part)| {
+        let geometry = planner.geometry_of(store);
+        let view = &geometry.views[array];
+        // The number of the store among those of its geometry.
+        let p = if is_joined { store } else { 0 };
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
             // Elements of the joined, picked dimension that samples touch.
             let (from, to) = match dim.role {
@@ -208,5 +212,5 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
             n.saturating_mul(count)
         })
     };
-    parts.iter().enumerate().map(part).collect()
+    chunk_index.dataset.arrays[array].parts.iter().enumerate().map(part).collect()
 }

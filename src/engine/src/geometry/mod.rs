@@ -20,10 +20,10 @@ pub use starts::Starts;
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::Spec;
+use crate::spec::{Concat, Spec};
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -62,6 +62,13 @@ pub struct ViewDim {
     pub len: u64,
     /// The indices that it consists of, if `pick` names it.
     pub pick: Option<Picked>,
+}
+
+impl ArrayShape {
+    /// The array in one store alone.
+    fn of_store(&self, store: usize) -> Self {
+        Self { parts: vec![self.parts[store].clone()], ..self.clone() }
+    }
 }
 
 impl ViewDim {
@@ -113,8 +120,14 @@ pub struct Geometry {
     pub outputs: Vec<OutputInfo>,
     /// The rows of ragged arrays, along the first axis.
     pub rows: Option<Rows>,
+    /// Whether the index output begins with the number of the store.
+    pub names_store: bool,
+    /// How many samples there are for each start.
+    pub per_start: u64,
     /// Of random starts.
     seed: u64,
+    /// The number of its first sample among those of all stores, if these come one after the other.
+    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -133,32 +146,80 @@ impl Geometry {
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let samples = axes
             .iter()
-            .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
+            .try_fold(spec.samples.samples_per_volume as u64, |n, a| n.checked_mul(a.count() as u64))
             .filter(|&n| n < 1 << 62)
             .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs, rows: None, seed: spec.order.effective_seed() })
+        Ok(Self {
+            axes,
+            samples,
+            views,
+            placements,
+            norms,
+            outputs,
+            rows: None,
+            names_store: spec.samples.concat == Concat::Samples,
+            per_start: spec.samples.samples_per_volume as u64,
+            seed: spec.order.effective_seed(),
+            first: 0,
+        })
     }
 
-    /// As [`Self::new`]; with `rows`, the first axis counts these, and arrays that they divide are ragged.
+    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
     ///
     /// # Errors
     /// As [`Self::new`], or if an array doesn't fit the rows.
-    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Option<Rows>) -> Result<Self> {
-        let Some(rows) = rows else { return Self::new(spec, arrays) };
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Self> {
         let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
         let mut geometry = Self::new(spec, &as_rows.arrays)?;
         ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
         Ok(geometry)
     }
 
+    /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; if samples of the stores have different shapes.
+    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Self>> {
+        if spec.samples.concat == Concat::Dims || arrays[0].parts.len() == 1 {
+            return Ok(vec![Self::new(spec, arrays)?]);
+        }
+        let mut all: Vec<Self> = Vec::new();
+        let mut first = 0u64;
+        for (store, path) in spec.source.paths.iter().enumerate() {
+            let own = spec.clone().with(|s| {
+                s.source.paths = vec![path.clone()];
+                for pick in &mut s.source.pick {
+                    if pick.indices.len() > 1 {
+                        pick.indices = pick.indices.get(store).into_iter().cloned().collect();
+                    }
+                }
+            });
+            let shapes: Vec<ArrayShape> = arrays.iter().map(|array| array.of_store(store)).collect();
+            let mut geometry = Self::new(&own, &shapes).map_err(|e| e.at(Site::store(path)))?;
+            geometry.first = first;
+            first = first.saturating_add(geometry.samples);
+            if let Some(before) = all.first()
+                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
+            {
+                return Err(Error::value(format!(
+                    "concat=\"samples\": expected samples of one shape in all stores, but output '{}' has {:?} in {} and {:?} in \
+                     {path}; name more of its dimensions in dims, with a window",
+                    a.name, a.shape, spec.source.paths[0], b.shape
+                )));
+            }
+            all.push(geometry);
+        }
+        Ok(all)
+    }
+
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<i64> {
-        let mut rest = sample.index as i64;
+        let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![0; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();

@@ -5,7 +5,7 @@ use super::{ArrayShape, Axis, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::Spec;
+use crate::spec::{Concat, Spec};
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         }
     }
     if spec.samples.return_index {
-        let shape = vec![axes.len() as i64];
+        let shape = vec![axes.len() as i64 + i64::from(spec.samples.concat == Concat::Samples)];
         built.0.push(OutputInfo {
             shape,
             dtype: DType::I64,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{ArrayShape, Geometry, Picked, Role, layout};
 use crate::error::{Error, Result};
-use crate::spec::{DimKey, Spec};
+use crate::spec::{Concat, DimKey, Spec};
 
 /// The rows of ragged arrays. It is cheap to clone.
 #[derive(Clone, Debug)]
@@ -196,6 +196,7 @@ impl AsRows {
         let refused = [
             ("stack_arrays", spec.samples.stack_arrays, "channels of one output have one shape"),
             ("offsets", spec.samples.offsets.iter().any(|&o| o != 0), "all outputs of a sample are of one row"),
+            ("concat", spec.samples.concat == Concat::Samples, "stores are joined row by row"),
         ];
         if let Some((what, _, why)) = refused.into_iter().find(|(_, given, _)| *given) {
             return Err(Error::value(format!(
@@ -302,7 +303,7 @@ pub(super) fn apply(
 fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let batch = spec.batch_size as u64;
     let starts = &geometry.axes[0].starts;
-    let others: u64 = geometry.axes[1..].iter().map(|axis| axis.count() as u64).product();
+    let others = geometry.samples / starts.count() as u64;
     // How often a batch may hold a row: the last sample is repeated as padding, or else a batch reaches over the ends of epochs,
     // of which one may be what other shards left.
     let times = if spec.order.pad_last_batch {
@@ -356,7 +357,7 @@ mod tests {
     }
 
     fn of(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Geometry> {
-        Geometry::with_rows(spec, arrays, Some(rows))
+        Geometry::with_rows(spec, arrays, rows)
     }
 
     #[test]

@@ -137,12 +137,13 @@ impl Planner {
     pub(super) fn place(
         &self,
         out: &mut Boxes,
+        source: &super::Source,
         p: &Placement,
         (start, row): (&[i64], (u64, u64)),
         origin: i64,
         dst_size: usize,
     ) {
-        let view = &self.geometry.views[p.array];
+        let view = &source.geometry.views[p.array];
         let array = &self.arrays[p.array];
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
@@ -156,7 +157,7 @@ impl Planner {
                 Role::Ragged => (0, row.1 as i64, row.0 as i64, 1, row.1 as i64),
                 Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
                 Role::Axis(a) => {
-                    let (axis, cut) = (&self.geometry.axes[a], view.cuts[a]);
+                    let (axis, cut) = (&source.geometry.axes[a], view.cuts[a]);
                     let first = start[a] + if a == 0 { p.offset } else { 0 };
                     let (from, to) = axis.segment(start[a]);
                     let below = from - first;
@@ -173,14 +174,14 @@ impl Planner {
         }
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
-        for (part, grids) in array.parts.iter().enumerate() {
+        for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
             // each.
             let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 let (k0, k1, first, stride, _) = ranges[d];
-                if let Some(list) = &self.whole[p.array][part][d] {
+                if let Some(list) = &source.whole[p.array][part][d] {
                     lists.push(list.into());
                     continue;
                 }
@@ -217,7 +218,7 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, part, target, origin, &lists);
+            self.walk(out, p, source.parts.start + part, target, origin, &lists);
         }
     }
 

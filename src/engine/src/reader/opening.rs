@@ -72,14 +72,17 @@ impl Opened {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
-        let geometry = Geometry::with_rows(spec, &shapes, rows::read(spec, &dataset.stores, integers)?)?;
-        bound_chunks(spec, &dataset, &geometry)?;
+        let geometries = match rows::read(spec, &dataset.stores, integers)? {
+            Some(rows) => vec![Geometry::with_rows(spec, &shapes, rows)?],
+            None => Geometry::of_stores(spec, &shapes)?,
+        };
+        geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(&dataset, &geometry);
-        let outputs = geometry.outputs.clone();
-        let planner = Planner::new(geometry, grids);
+        let ops = operations(&dataset, &geometries[0]);
+        let outputs = geometries[0].outputs.clone();
+        let planner = Planner::new(geometries, grids);
         let blocks = planner.blocks();
-        let identity = Identity::new(spec, &dataset, planner.geometry(), &blocks);
+        let identity = Identity::new(spec, &dataset, &planner, &blocks);
         let order = Order::by_chunks(spec, blocks)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::read::some_positive;
+use super::read::{positive, some_positive};
 use super::{DimKey, PerDim, PerOutput};
 
 /// The arguments that say how samples are cut.
@@ -21,6 +21,9 @@ pub struct SampleArguments {
     pub overlap: PerDim,
     /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
     pub random_crop: Vec<DimKey>,
+    /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
+    #[serde(deserialize_with = "positive")]
+    pub samples_per_volume: i64,
     /// Distance between elements inside a sample; default 1. Outputs may differ.
     pub stride: PerDim,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
@@ -32,6 +35,8 @@ pub struct SampleArguments {
     /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
     /// end; in any order.
     pub breaks: Vec<i64>,
+    /// How several stores are put together.
+    pub concat: Concat,
     /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
     pub cross_stores: bool,
     /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
@@ -67,11 +72,13 @@ impl Default for SampleArguments {
             step: PerDim::new(),
             overlap: PerDim::new(),
             random_crop: Vec::new(),
+            samples_per_volume: 1,
             stride: PerDim::new(),
             offsets: Vec::new(),
             roi_start: PerDim::new(),
             roi_end: PerDim::new(),
             breaks: Vec::new(),
+            concat: Concat::Dims,
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: PerOutput::new(),
@@ -82,6 +89,16 @@ impl Default for SampleArguments {
             return_index: false,
         }
     }
+}
+
+/// How several stores are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Concat {
+    /// To one axis, along the first of `dims`.
+    Dims,
+    /// One after the other, each with samples of its own: the stores may have any shapes.
+    Samples,
 }
 
 /// The treatment of a window that reaches beyond the region of interest.

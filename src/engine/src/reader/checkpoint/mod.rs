@@ -19,8 +19,8 @@ use serde_json::{Map, Value, json};
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::geometry::Geometry;
 use crate::order::{Blocks, Order, Segment, Sharding};
+use crate::plan::Planner;
 use crate::spec::{DEFAULT_SEED, Spec};
 use samples::Samples;
 
@@ -40,8 +40,8 @@ pub struct Identity(Samples);
 
 impl Identity {
     /// The identity of a reader of `blocks` of samples.
-    pub fn new(spec: &Spec, dataset: &Dataset, geometry: &Geometry, blocks: &Blocks) -> Self {
-        Self(Samples::new(spec, dataset, geometry, blocks))
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
+        Self(Samples::new(spec, dataset, planner, blocks))
     }
 
     /// The state of a reader after `delivered` samples of its `order`.

@@ -12,7 +12,8 @@ use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run};
-use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
+use crate::plan::Planner;
+use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -32,7 +33,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(spec: &Spec, dataset: &Dataset, geometry: &Geometry, blocks: &Blocks) -> Self {
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
+        let geometry = planner.geometry();
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
             .arrays
@@ -47,8 +49,21 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
-        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays, stores }
+        let mut cut = cut(spec, geometry, blocks);
+        if planner.geometries().count() > 1 {
+            // The first is described above.
+            cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
+        }
+        Self { count: blocks.samples(), cut, folder, arrays, stores }
     }
+}
+
+/// Which samples a store has, if stores come one after the other.
+fn of_store(geometry: &Geometry) -> Value {
+    let starts: Vec<Value> =
+        geometry.axes.iter().map(|axis| json!([axis.starts.step(), runs(&axis.starts), axis.bounds])).collect();
+    let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
+    json!([starts, shapes])
 }
 
 /// How samples are cut and ordered.
@@ -63,6 +78,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ragged: _,
         ragged_ends: _,
         max_length: _,
+        samples_per_volume,
+        concat,
         // These are in the geometry.
         dims: _,
         window: _,
@@ -116,8 +133,12 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("return_index", json!(return_index)),
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
+    // What is left out is as it was before these arguments came.
+    let crops = (*samples_per_volume > 1).then(|| ("samples_per_volume", json!(samples_per_volume)));
+    let one_by_one = (*concat == Concat::Samples).then(|| ("concat", json!("samples")));
     let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
-    all.into_iter().chain(apart).chain(rows).map(|(name, value)| (name.to_owned(), value)).collect()
+    let others = [apart, crops, one_by_one, rows].into_iter().flatten();
+    all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
