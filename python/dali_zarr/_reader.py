@@ -60,6 +60,10 @@ def zarr_reader(
         fill_value: What ``"pad"`` fills in, as a value of the output. By output.
         stack_arrays: One output of channels instead of one for each array.
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number before.
+        ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+        ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
+        max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
