@@ -34,8 +34,8 @@ def zarr_reader(
             `arrays` has a location of its own.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. A URL, an absolute path, or
-            one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`. Without `stack_arrays` only
-            `dims` tie arrays together: their other dimensions may differ.
+            one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
+            Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension.
         isel: Positions by dimension, as of xarray's ``isel``.
@@ -62,6 +62,10 @@ def zarr_reader(
         fill_value: What ``"pad"`` fills in, as a value of the output. By output.
         stack_arrays: One output of channels instead of one for each array.
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number before.
+        ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+        ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
+        max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.

@@ -73,6 +73,9 @@ class SampleArguments(ElementArguments, total=False):
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float | Mapping[str, float]
+    ragged: str | None
+    ragged_ends: str | None
+    max_length: int | None
     stack_arrays: bool
     mean: Statistics | None
     stddev: Statistics | None

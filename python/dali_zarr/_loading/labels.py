@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .._log import log
 from .._selection.axes import Axes
+from .ragged import RAGGED
 
 
 class Labels:
@@ -27,6 +28,9 @@ class Labels:
             self._axes = Axes.of_reader(self._arguments)
         return self._axes
 
+    def _is_ragged(self) -> bool:
+        return any(self._arguments.get(name) for name in RAGGED)
+
     def listed(self, name: str, default: int) -> list[int]:
         """An argument of the reader "for each of dims"."""
         return self.axes().listed(name, self._arguments, default)
@@ -35,7 +39,7 @@ class Labels:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
         path = self._arguments.get("path") or ""
-        if isinstance(path, str) or len(path) < 2:
+        if self._is_ragged() or isinstance(path, str) or len(path) < 2:
             return
         axes = self.axes()
         for dim in axes.names():
@@ -62,8 +66,11 @@ class Labels:
         are NaT or NaN. Dimensions without coordinates have positions.
 
         Raises:
-            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
+            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension; samples
+                are ragged.
         """
+        if self._is_ragged():
+            raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
         axes = self.axes()
         window, stride = self.listed("window", 0), self.listed("stride", 1)
         found: dict[str, npt.NDArray[Any]] = {}

@@ -73,9 +73,9 @@ fn gpu_chunk(needs: &Needs) -> usize {
     rounded(needs.encoded) + rounded(needs.host_decoded)
 }
 
-/// What is set aside for two indexes, one decoder and the threads that read.
+/// What is set aside for two indexes, one decoder, the threads that read, and the offsets of rows.
 fn fixed_bytes(needs: &Needs) -> usize {
-    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers
+    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers + needs.rows
 }
 
 /// What decoders and indexes get of a limit, and what is left beyond the smallest limit.

@@ -209,7 +209,7 @@ impl<'a> Hierarchy<'a> {
         let mut group = path;
         while let Some(end) = group.rfind('/').or((!group.is_empty()).then_some(0)) {
             group = &group[..end];
-            let attributes = self.group_attributes(group, node.version)?;
+            let attributes = self.attributes_around(group, node.version)?;
             if ome::has_images(&attributes) {
                 return Ok(ome::level(&attributes, group, path[end..].trim_start_matches('/'), ndim));
             }
@@ -217,11 +217,11 @@ impl<'a> Hierarchy<'a> {
         Ok(None)
     }
 
-    /// The attributes of a group; empty if there are none, or they are damaged.
+    /// The attributes of a group around an array of that version; empty if there are none, or they are damaged.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn group_attributes(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
+    pub fn attributes_around(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let all = self.consolidated.as_ref().filter(|_| self.version == version);
         let read = |key: &str| match self.read(key) {
@@ -371,6 +371,31 @@ impl<'a> Hierarchy<'a> {
         };
         let attributes = self.attributes(attributes, &attributes_key)?;
         Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
+    }
+
+    /// The attributes of a group; none if it isn't there or has no document.
+    pub fn group_attributes(&self, path: &str) -> Result<Map<String, Value>> {
+        let path = path.trim_matches('/');
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        if self.is_array || !is_path(path) {
+            return Ok(Map::new());
+        }
+        let node_key = format!("{prefix}zarr.json");
+        let node = match self.consolidated(path) {
+            _ if path.is_empty() => Some(self.root.clone()),
+            Some(document) => Some(document.clone()),
+            None if self.version == 3 => self.read(&node_key)?,
+            None => None,
+        };
+        if let Some(attributes) = node.and_then(|mut node| node.get_mut("attributes").map(Value::take)) {
+            return self.attributes(Some(attributes), &node_key);
+        }
+        let key = format!("{prefix}.zattrs");
+        let attributes = match self.consolidated(&key) {
+            Some(document) => Some(document.clone()),
+            None => self.read(&key)?,
+        };
+        self.attributes(attributes, &key)
     }
 
     /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether

@@ -82,7 +82,7 @@ fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
         Err(e) if e.is_refused() || e.kind() == ErrorKind::Value => return Ok(()),
         Err(e) => return Err(e),
     };
-    let attributes = metadata_error(hierarchy.group_attributes("", described.version))?;
+    let attributes = metadata_error(hierarchy.attributes_around("", described.version))?;
     let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let key_dims = described.part.key_dims();
     described.level = ome::level(&attributes, store.location(), name, key_dims);

@@ -6,6 +6,7 @@ mod cuts;
 mod layout;
 mod outputs;
 mod picked;
+mod ragged;
 mod starts;
 
 pub use axes::Axis;
@@ -13,6 +14,7 @@ pub(crate) use axes::{resolve, sample_dims};
 pub use cuts::Cut;
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
+pub use ragged::Rows;
 pub use starts::Starts;
 
 use crate::batch::OutputInfo;
@@ -49,6 +51,8 @@ pub enum Role {
     Axis(usize),
     /// Whole, in every sample.
     Whole,
+    /// The elements of the sample's row: see [`Geometry::rows`].
+    Ragged,
 }
 
 /// One dimension of an array.
@@ -118,6 +122,8 @@ pub struct Geometry {
     pub norms: Vec<Norm>,
     /// The outputs, the index output included.
     pub outputs: Vec<OutputInfo>,
+    /// The rows of ragged arrays, along the first axis.
+    pub rows: Option<Rows>,
     /// Whether the index output begins with the number of the store.
     pub names_store: bool,
     /// How many samples there are for each start.
@@ -155,11 +161,23 @@ impl Geometry {
             placements,
             norms,
             outputs,
+            rows: None,
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
             first: 0,
         })
+    }
+
+    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
+    ///
+    /// # Errors
+    /// As [`Self::new`], or if an array doesn't fit the rows.
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Self> {
+        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
+        let mut geometry = Self::new(spec, &as_rows.arrays)?;
+        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
+        Ok(geometry)
     }
 
     /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.

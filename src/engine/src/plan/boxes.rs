@@ -4,7 +4,6 @@ use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
 use super::chunk_runs::{ChunkRun, chunk_runs};
 use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, op_index};
-use crate::batch::Names;
 use crate::geometry::{Placement, Role};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
@@ -91,13 +90,8 @@ impl Boxes {
             jobs[*place] = Some(job);
             *place += 1;
         }
-        BatchPlan {
-            uses,
-            jobs: jobs.into_iter().flatten().collect(),
-            pads: self.pads,
-            starts: self.starts,
-            names: Names::default(),
-        }
+        let jobs = jobs.into_iter().flatten().collect();
+        BatchPlan { uses, jobs, pads: self.pads, starts: self.starts, ..BatchPlan::default() }
     }
 }
 
@@ -137,14 +131,15 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
 }
 
 impl Planner {
-    /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
-    /// placement's first element goes in the output, in elements of the batch.
+    /// The boxes of one array in one sample. `start` is the sample's start along each axis, and `row` the first element and the
+    /// number of elements of its row in ragged arrays; `origin` is where the placement's first element goes in the output, in
+    /// elements of the batch.
     pub(super) fn place(
         &self,
         out: &mut Boxes,
         source: &super::Source,
         p: &Placement,
-        start: &[i64],
+        (start, row): (&[i64], (u64, u64)),
         origin: i64,
         dst_size: usize,
     ) {
@@ -157,6 +152,9 @@ impl Planner {
         let mut ranges = Vec::with_capacity(rank);
         for dim in &view.dims {
             ranges.push(match dim.role {
+                // There is no box without elements.
+                Role::Ragged if row.1 == 0 => return,
+                Role::Ragged => (0, row.1 as i64, row.0 as i64, 1, row.1 as i64),
                 Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
                 Role::Axis(a) => {
                     let (axis, cut) = (&source.geometry.axes[a], view.cuts[a]);
@@ -190,19 +188,25 @@ impl Planner {
                 let pick = dim.picked(part);
                 let list = if d == joined {
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
-                    let inside = |k: i64| {
-                        let at = first + k * stride;
-                        let at = pick.map_or(at, |p| p[at as usize] as i64);
-                        lo <= at && at < hi
-                    };
                     let mut list = Vec::new();
-                    let mut k = k0;
-                    while k < k1 {
-                        let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
-                        if run > 0 {
-                            list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                    match pick {
+                        None => {
+                            let reach = |at: i64| if at > first { (at - first - 1) / stride + 1 } else { 0 };
+                            let ks = k0.max(reach(lo))..k1.min(reach(hi));
+                            list.extend(chunk_runs(None, first, stride, ks, &grids.dims[d], starts[part]));
                         }
-                        k += run.max(1);
+                        Some(picked) => {
+                            let inside = |k: i64| (lo..hi).contains(&(picked[(first + k * stride) as usize] as i64));
+                            let mut k = k0;
+                            while k < k1 {
+                                let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
+                                if run > 0 {
+                                    let ks = k..k + run;
+                                    list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], starts[part]));
+                                }
+                                k += run.max(1);
+                            }
+                        }
                     }
                     list
                 } else {

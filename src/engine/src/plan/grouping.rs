@@ -60,7 +60,7 @@ impl Runs {
 impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
-    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
+    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
     pub fn blocks(&self) -> Blocks {
         match self.sources.as_slice() {
             [source] => self.blocks_of(source),
@@ -71,11 +71,15 @@ impl Planner {
     fn blocks_of(&self, source: &Source) -> Blocks {
         let geometry = &source.geometry;
         let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
-        let alone = |(a, view): (usize, &View)| alone(view, self.arrays[a].element, parts(a));
+        let row = geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
+        let alone = |(a, view): (usize, &View)| alone(view, self.arrays[a].element, parts(a), row);
         let bytes: Vec<u128> = geometry.views.iter().enumerate().map(alone).collect();
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
         let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        if geometry.rows.is_some() {
+            return self.blocks_of_rows(geometry, &bytes, total);
+        }
         let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
         let runs = geometry.axes.iter().enumerate().map(|(i, axis)| {
             let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
@@ -99,6 +103,45 @@ impl Planner {
         }
         Blocks::new(&runs)
     }
+
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
+    /// among those with at least a sixteenth of the bytes.
+    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128], total: u128) -> Blocks {
+        let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
+        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
+        let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        // Dense arrays may be much larger.
+        let all = (0..self.arrays.len()).filter(is_ragged);
+        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
+        let Some(array) = of else { return Blocks::single(geometry.samples) };
+        let (view, parts) = (&geometry.views[array], &self.arrays[array].parts);
+        let whole = [0, u64::MAX];
+        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
+        let last = view.dims[0].len.saturating_sub(1);
+        // The elements of the chunk that was looked at last. There is none if all rows are empty.
+        let mut here = 0..0;
+        let mut ends = Vec::new();
+        // The samples of a row follow each other.
+        let (count, each) = (axes[0].count(), geometry.samples / axes[0].count() as u64);
+        for k in 0..count {
+            // Empty rows at the end begin behind the last element.
+            let at = rows.span(axes[0].starts.at(k)).0.min(last);
+            if here.contains(&at) {
+                continue;
+            }
+            if k > 0 {
+                ends.push(k as u64 * each);
+            }
+            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+            let grid = &parts[part].dims[0];
+            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
+            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
+            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
+        }
+        ends.push(count as u64 * each);
+        Blocks::listed(ends)
+    }
 }
 
 /// Whether the random crops of one start need about as many chunks of an array, counted for each, as there are.
@@ -119,14 +162,15 @@ fn crops_share(geometry: &Geometry, view: &View, parts: &[super::PartGrid]) -> b
     read >= all
 }
 
-/// About how many bytes the chunks of one array that a sample needs have.
-fn alone(view: &View, element: usize, parts: &[super::PartGrid]) -> u128 {
+/// About how many bytes the chunks of one array that a sample needs have. Ragged rows have about `row` elements.
+fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u128 {
     let part = |part: &super::PartGrid| {
         view.dims.iter().zip(&part.dims).fold(element as u128, |n, (dim, grid)| {
             let longest = grid.longest();
             let chunks = match (dim.role.clone(), &dim.pick) {
                 (Role::Whole, None) => grid.count(),
                 (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
+                (Role::Ragged, _) => row / longest + 1,
                 (Role::Axis(a), _) => {
                     let cut = view.cuts[a];
                     // The elements of the sample along the dimension, or its chunks if these are fewer.

@@ -64,6 +64,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             .map(|d| match d.role {
                 Role::Axis(a) => view.cuts[a].window,
                 Role::Whole => d.len as i64,
+                Role::Ragged => unreachable!(),
             })
             .collect();
         for linear in 0..lens.iter().product::<i64>() {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Reader;
 use super::opening::Opened;
 use crate::budget::smallest;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, open_around};
+use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::Role;
-use crate::spec::{DimKey, Spec};
+use crate::spec::{DimKey, PerOutput, Spec};
 use crate::store::Store;
 
 /// Limit on coordinates: they take 512 MiB.
@@ -24,7 +24,7 @@ const MEMORY: u64 = 64 << 20;
 /// If its metadata can't be read.
 pub(crate) fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
     let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
-    match decoded_array(store, &path)? {
+    match lone_array(store, &path, true)? {
         None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
         found => Ok(found),
     }
@@ -42,8 +42,8 @@ pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>>
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
         s.samples.window = vec![-1].into();
-        s.values.mask_and_scale = vec![true].into();
-        s.values.dtype = vec![DType::F64].into();
+        s.values.mask_and_scale = PerOutput::one(true);
+        s.values.dtype = PerOutput::one(DType::F64);
         s.resources.prefetch_queue_depth = Some(1);
         s.resources.io_threads = Some(1);
         s.resources.decode_threads = Some(1);

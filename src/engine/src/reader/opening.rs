@@ -3,19 +3,26 @@
 use std::sync::Arc;
 
 use super::needs::{bound_chunks, bound_counts, needs, parts};
-use super::{OutputInfo, ReaderMeta};
+use super::{OutputInfo, Reader, ReaderMeta, rows};
 use crate::assemble::{self, Ops};
-use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
+use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates, smallest};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
+use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, Geometry};
 use crate::memory::shown;
 use crate::order::Order;
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, Io, Spec};
+use crate::spec::{DecodeDevice, Device, DimKey, Io, OutOfBounds, PerOutput, Spec};
+use crate::store::Store;
 use crate::{cache, gpu};
+
+/// Integers that are read at a time when a reader is opened.
+const INTEGERS: u64 = 1 << 18;
+/// Host memory for reading them, unless more is needed.
+const INTEGERS_MEMORY: u64 = 64 << 20;
 
 /// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
 /// it, and [`crate::explain`] describes it.
@@ -41,7 +48,8 @@ pub(crate) struct Note {
 }
 
 impl Opened {
-    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk and touches no device.
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk, but for the offsets of
+    /// ragged rows, and touches no device.
     ///
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
@@ -63,7 +71,11 @@ impl Opened {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
-        let geometries = Geometry::of_stores(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
+        let geometries = match rows::read(spec, &dataset.stores, integers)? {
+            Some(rows) => vec![Geometry::with_rows(spec, &shapes, rows)?],
+            None => Geometry::of_stores(spec, &shapes)?,
+        };
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(&dataset, &geometries[0]);
@@ -219,6 +231,36 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     };
     let chunks_of = all.iter().position(|a| a.is_same(array)).unwrap_or(0);
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
+}
+
+/// Appends the values of an array of one dimension of `len` integers; negative ones as they are in 64 bits.
+fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
+    let window = len.min(INTEGERS);
+    let mut spec = Spec::default().with(|s| {
+        s.source.paths = vec![store.location().to_owned()];
+        s.samples.dims = vec![DimKey::Index(0)];
+        s.samples.window = vec![window as i64].into();
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+        s.values.mask_and_scale = PerOutput::one(false);
+        s.values.dtype = PerOutput::one(if array.dtype == DType::U64 { DType::U64 } else { DType::I64 });
+        s.resources.prefetch_queue_depth = Some(2);
+        s.resources.io_threads = Some(2);
+        s.resources.decode_threads = Some(1);
+    });
+    let dataset = Dataset { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] };
+    let opened = Opened::of(&spec, dataset)?;
+    spec.resources.host_memory_limit =
+        Some(INTEGERS_MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
+    let reader = Reader::start(&spec, opened)?;
+    let mut left = len;
+    while left > 0 {
+        let batch = reader.next_batch()?;
+        let (values, _) = batch.host[0].as_slice().as_chunks();
+        let n = left.min(window);
+        to.extend(values[..n as usize].iter().map(|&bytes| u64::from_ne_bytes(bytes)));
+        left -= n;
+    }
+    Ok(())
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.

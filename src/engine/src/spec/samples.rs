@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::read::positive;
+use super::read::{positive, some_positive};
 use super::{DimKey, PerDim, PerOutput};
 
 /// The arguments that say how samples are cut.
@@ -43,10 +43,25 @@ pub struct SampleArguments {
     pub out_of_bounds_policy: OutOfBounds,
     /// The value of elements outside the region of interest, as a value of the output; default: 0.
     pub fill_value: PerOutput<f64>,
+    /// An array of offsets, one more than there are samples: each sample is the elements from one offset to the next of the arrays
+    /// that these divide, and an element of the others.
+    #[serde(deserialize_with = "name")]
+    pub ragged: Option<String>,
+    /// The same by an array of ends: the first sample starts at 0.
+    #[serde(deserialize_with = "name")]
+    pub ragged_ends: Option<String>,
+    /// With either, the elements of a sample that are read, at most.
+    #[serde(deserialize_with = "some_positive")]
+    pub max_length: Option<u64>,
     /// One output of channels instead of one per array.
     pub stack_arrays: bool,
     /// One more output: the sample's start in each of `dims`, int64.
     pub return_index: bool,
+}
+
+/// A name; none if it is empty.
+fn name<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(String::deserialize(value)?).filter(|name| !name.is_empty()))
 }
 
 impl Default for SampleArguments {
@@ -67,6 +82,9 @@ impl Default for SampleArguments {
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: PerOutput::new(),
+            ragged: None,
+            ragged_ends: None,
+            max_length: None,
             stack_arrays: false,
             return_index: false,
         }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Starts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
@@ -74,6 +74,10 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         stack_arrays,
         offsets,
         return_index,
+        // What is read of the rows counts, whatever its array is called.
+        ragged: _,
+        ragged_ends: _,
+        max_length: _,
         samples_per_volume,
         concat,
         // These are in the geometry.
@@ -132,7 +136,17 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     // What is left out is as it was before these arguments came.
     let crops = (*samples_per_volume > 1).then(|| ("samples_per_volume", json!(samples_per_volume)));
     let one_by_one = (*concat == Concat::Samples).then(|| ("concat", json!("samples")));
-    all.into_iter().chain(apart).chain(crops).chain(one_by_one).map(|(name, value)| (name.to_owned(), value)).collect()
+    let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
+    let others = [apart, crops, one_by_one, rows].into_iter().flatten();
+    all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
+fn described_rows(rows: &Rows) -> Value {
+    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
+        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+    });
+    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
 }
 
 /// A number for each axis; where arrays are cut in different ways, a list of them for each array.
@@ -261,6 +275,7 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),
             (Role::Whole, None) => json!(dim.len),
             (Role::Whole, Some(pick)) => json!(pick),
+            (Role::Ragged, _) => json!("ragged"),
         }
     };
     view.dims.iter().map(dim).collect()
