@@ -125,7 +125,8 @@ def explanation_text(e: dict[str, Any]) -> str:
         layout = f", layout {o['layout']}" if o["layout"] else ""
         most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
         lines.append(
-            f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, {most}{size(o['sample_bytes'])} a sample{batch}"
+            f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
+            f"{most}{size(o['sample_bytes'])} a sample{batch}"
         )
     if e["ragged"]:
         lines.append(_rows(e["ragged"]))

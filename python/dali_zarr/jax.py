@@ -160,7 +160,7 @@ class Loader:
         """Opens the store, and reads ahead from the first iteration on.
 
         Args:
-            path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this process, over all of its devices.
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones

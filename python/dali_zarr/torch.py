@@ -149,7 +149,7 @@ class Loader(BaseLoader[Batch]):
         """Opens the store, and reads ahead from the first iteration on.
 
         Args:
-            path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this rank.
             device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: the current CUDA device where there is one.
             offsets: A list: names have the offset (``t2m+6``). A dictionary: batches are nested, ``{"input": 0, "target": 6}``
