@@ -43,8 +43,8 @@ def test_it_runs(example, image, device):
 
 
 def test_image_and_labels_stay_together(example, image, device, monkeypatch):
-    """With a right angle, for which both ways to interpolate agree, each label is its element of the image; and the whole is one of the
-    crops of the volume, rotated and flipped as NumPy does it."""
+    """With a right angle, for which both ways to interpolate agree, each label is its element of the image; and the whole is one
+    of the crops of the volume, rotated and flipped as NumPy does it."""
     monkeypatch.setattr(example.fn.random, "uniform", lambda range: 90.0)  # noqa: A006
     pipe = example.main(str(image[0]), crop=(3, 6, 6), device=device)
     cells = image[1].astype(np.int32)

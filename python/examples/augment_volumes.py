@@ -1,19 +1,25 @@
 """Crops of an OME-Zarr image and its labels, rotated and flipped together by DALI's operators. Run with the path of an image."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-import dali_zarr  # noqa: F401  (loads the operator)
+import dali_zarr
 import numpy as np
-from nvidia.dali import fn, pipeline_def, types
+import nvidia.dali
+from nvidia.dali.pipeline import pipeline_def
+
+fn: Any = nvidia.dali.fn
+types: Any = nvidia.dali.types
 
 
 @pipeline_def(batch_size=2, num_threads=2)
-def volumes(path, labels, crop, device):
-    image, label = fn.zarr_reader(
+def volumes(path: str, labels: str, crop: list[int], device: Any) -> Any:
+    image, label = dali_zarr.zarr_reader(
         device=device, path=path, arrays={"image": "0", "label": f"labels/{labels}/0"}, name="reader",
         dims=["z", "y", "x"], window=crop, random_crop=["z", "y", "x"], samples_per_volume=64, random_shuffle=True, seed=0,
     )
-    # The reader gives (channel, z, y, x) and (z, y, x). DALI's operators for images take channels last, and the labels need a channel.
+    # The reader gives (channel, z, y, x) and (z, y, x). DALI's operators for images take channels last, so labels get a channel.
     image = fn.transpose(image, perm=[1, 2, 3, 0], output_layout="DHWC")
     label = fn.reshape(label, rel_shape=[1, 1, 1, -1], src_dims=[0, 1, 2, -1], layout="DHWC")
     # Rotations interpolate, in float32. Labels are numbers of cells: the nearest one, and 0 outside.
@@ -31,8 +37,9 @@ def volumes(path, labels, crop, device):
     return image, label
 
 
-def main(path, labels="cells", crop=(16, 32, 32), device="cpu"):
-    pipe = volumes(path, labels, list(crop), device, device_id=0 if device == "gpu" else None, seed=1)
+def main(path: str, labels: str = "cells", crop: Sequence[int] = (16, 32, 32), device: str = "cpu") -> Any:
+    where: Any = {"device_id": 0 if device == "gpu" else None, "seed": 1}
+    pipe: Any = volumes(path, labels, list(crop), device, **where)
     pipe.build()
     image, label = (output.as_cpu() for output in pipe.run())
     for i in range(len(image)):
