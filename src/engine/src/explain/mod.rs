@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::ordered;
-use crate::reader::opening::{Opened, unmasked};
+use crate::reader::opening::{Opened, memory_left, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -61,12 +61,15 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
-    let prepared = |random_shuffle| -> Result<_> {
+    let planner = &opened.chunk_index.planner;
+    let blocks = planner.blocks(memory_left(spec, planner))?;
+    let prepared = |is_random: bool| -> Result<_> {
+        let is_drawn = is_random && spec.order.weights.is_some();
         let spec = spec.clone().with(|s| {
-            s.order.random_shuffle = random_shuffle;
+            s.order.random_shuffle = is_random && !is_drawn;
             s.order.shuffle_after_epoch = false;
         });
-        let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
+        let mut order = if is_drawn { opened.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
         let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
@@ -74,7 +77,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
         reads_per_chunk(&opened, spec, order, *config, consumer)
     };
-    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch;
+    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;

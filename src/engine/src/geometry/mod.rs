@@ -6,12 +6,16 @@ mod layout;
 mod outputs;
 mod picked;
 mod starts;
+mod table_starts;
 
 pub use axes::Axis;
 pub(crate) use axes::{resolve, sample_dims};
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use starts::Starts;
+pub use table_starts::TableStarts;
+
+use std::sync::Arc;
 
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
@@ -19,7 +23,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::Spec;
+use crate::spec::{OutOfBounds, Spec};
+use crate::table::Table;
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -89,7 +94,9 @@ pub struct Norm {
 pub struct Geometry {
     /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// Samples in an epoch.
+    /// The samples of a table of starts; `None` if samples start on the axes' grids.
+    pub table: Option<TableStarts>,
+    /// Samples that there are.
     pub samples: u64,
     /// One per array.
     pub views: Vec<View>,
@@ -113,20 +120,34 @@ impl Geometry {
     /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
     /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
+        Self::with_starts(spec, arrays, None)
+    }
+
+    /// As [`Self::new`], for samples that start where `table` says.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
+    pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;
-        let axes = axes::build(spec, arrays, &views, &names)?;
-        let samples = axes
-            .iter()
-            .try_fold(1u64, |n, a| n.checked_mul(a.count() as u64))
-            .filter(|&n| n < 1 << 62)
-            .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
+        // The rows of a table are checked instead of the grids of starts.
+        let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let axes = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
+        let samples = match &table {
+            Some(table) => Some(table.count()),
+            None => axes.iter().try_fold(1u64, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+        };
+        let samples = samples.ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
+        Ok(Self { axes, table, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
     }
 
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<i64> {
+        if let Some(table) = &self.table {
+            return table.start(sample.index).to_vec();
+        }
         let mut rest = sample.index as i64;
         let mut start = vec![0; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {

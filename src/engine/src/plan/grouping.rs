@@ -2,6 +2,7 @@
 
 use super::{ArrayGrids, Planner};
 use crate::dataset::DimGrid;
+use crate::error::Result;
 use crate::geometry::{Axis, Role, View};
 use crate::order::{Blocks, Run};
 
@@ -61,27 +62,42 @@ impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
     /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
-    pub fn blocks(&self) -> Blocks {
+    ///
+    /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
+    ///
+    /// # Errors
+    /// If the groups of a table don't fit in memory.
+    pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
+        if let Some(table) = &self.geometry.table {
+            return self.table_blocks(table, limit);
+        }
+        let along = self.geometry.axes.iter().zip(self.deciding());
+        let mut runs: Vec<_> = along
+            .map(|(axis, decides)| match decides {
+                Some((a, d)) if !axis.random => self.cut(axis, a, d),
+                _ => vec![Run { size: 1, count: axis.count() as u64 }],
+            })
+            .collect();
+        if runs.is_empty() {
+            // No array has a dimension: there is one sample.
+            runs.push(vec![Run { size: 1, count: 1 }]);
+        }
+        Ok(Blocks::new(&runs))
+    }
+
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    pub(super) fn deciding(&self) -> Vec<Option<(usize, usize)>> {
         let bytes: Vec<u128> = self.geometry.views.iter().zip(&self.arrays).map(|(v, a)| self.alone(v, a)).collect();
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let longest = |a: usize, d: usize| self.arrays[a].parts.iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
         let rank = self.geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
         let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
-        let runs = self.geometry.axes.iter().enumerate().map(|(i, axis)| {
+        let along = |i: usize| {
             let arrays = self.geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
             let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
-            match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
-            {
-                Some((a, d)) if !axis.random => self.cut(axis, a, d),
-                _ => vec![Run { size: 1, count: axis.count() as u64 }],
-            }
-        });
-        let mut runs: Vec<_> = runs.collect();
-        if runs.is_empty() {
-            // No array has a dimension: there is one sample.
-            runs.push(vec![Run { size: 1, count: 1 }]);
-        }
-        Blocks::new(&runs)
+            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+        };
+        (0..self.geometry.axes.len()).map(along).collect()
     }
 
     /// About how many bytes the chunks of one array that a sample needs have.

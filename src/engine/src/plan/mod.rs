@@ -4,6 +4,7 @@
 mod boxes;
 mod chunk_runs;
 mod grouping;
+mod table_blocks;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -5,6 +5,7 @@ pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
 mod reserve;
+mod tables;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -19,6 +19,9 @@ pub struct SampleArguments {
     pub step: PerDim<i64>,
     /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
     pub random_crop: Vec<DimKey>,
+    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
+    /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
+    pub starts: Option<String>,
     /// Distance between elements inside a sample; default 1.
     pub stride: PerDim<i64>,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
@@ -49,6 +52,7 @@ impl Default for SampleArguments {
             window: PerDim::new(),
             step: PerDim::new(),
             random_crop: Vec::new(),
+            starts: None,
             stride: PerDim::new(),
             offsets: Vec::new(),
             roi_start: PerDim::new(),

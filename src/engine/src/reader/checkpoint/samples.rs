@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Geometry, Role, Starts, View};
-use crate::order::{Blocks, Layout, Run};
+use crate::geometry::{Axis, Geometry, Role, Starts, TableStarts, View};
+use crate::order::{Blocks, Layout, Run, Weights};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
@@ -32,7 +32,13 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(spec: &Spec, dataset: &Dataset, geometry: &Geometry, blocks: &Blocks) -> Self {
+    pub fn new(
+        spec: &Spec,
+        dataset: &Dataset,
+        geometry: &Geometry,
+        blocks: &Blocks,
+        weights: Option<&Weights>,
+    ) -> Self {
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
             .arrays
@@ -47,12 +53,13 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
-        Self { count: blocks.samples(), cut: cut(spec, geometry, blocks), folder, arrays, stores }
+        let count = weights.map_or(blocks.samples(), Weights::draws);
+        Self { count, cut: cut(spec, geometry, blocks, weights), folder, arrays, stores }
     }
 }
 
 /// How samples are cut and ordered.
-fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
+fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weights>) -> Map<String, Value> {
     // A new argument of samples or order must be added here: it decides which samples there are, how they are computed or when
     // they come, or it does not. Arguments of source and values are in the arrays; the others change nothing.
     let SampleArguments {
@@ -65,6 +72,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         window: _,
         step: _,
         random_crop: _,
+        starts: _,
         stride: _,
         roi_start: _,
         roi_end: _,
@@ -82,23 +90,36 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         num_shards: _,
         stick_to_shard: _,
         pad_last_batch: _,
+        // These are in the weights, and in the number of samples.
+        weights: _,
+        num_samples: _,
+        replacement: _,
     } = &spec.order;
     let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
     let axes = &geometry.axes;
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
-    let is_random = is_shuffled || axes.iter().any(|a| a.random);
+    let is_random = is_shuffled || weights.is_some() || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
-    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
-    let is_apart = is_padded && axes.iter().any(lies_apart);
+    let reaches_out = geometry.table.as_ref().map_or_else(|| axes.iter().any(reaches_out), TableStarts::reaches_out);
+    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && reaches_out;
+    let is_apart = is_padded && geometry.table.is_none() && axes.iter().any(lies_apart);
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
         ("stack_arrays", json!(stack_arrays)),
         ("dims", each(&|a| json!(a.name))),
         ("window", each(&|a| json!(if a.dropped { 0 } else { a.window }))),
         ("stride", each(&|a| json!(if a.window > 1 { a.stride } else { 1 }))),
-        ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
-        ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
+        (
+            "step",
+            each(&|a| {
+                only(
+                    !a.random && geometry.table.is_none() && runs(&a.starts).iter().any(|r| r.0 > 1),
+                    json!(a.starts.step()),
+                )
+            }),
+        ),
+        ("starts", geometry.table.as_ref().map_or_else(|| each(&starts), |table| json!(table.described()))),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
@@ -111,7 +132,13 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("return_index", json!(return_index)),
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
-    all.into_iter().chain(apart).map(|(name, value)| (name.to_owned(), value)).collect()
+    let weighted = weights.map(|weights| ("weights", json!(weights.described())));
+    all.into_iter().chain(apart).chain(weighted).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The starts along an axis, for people.
+fn starts(axis: &Axis) -> Value {
+    runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
 }
 
 /// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.
