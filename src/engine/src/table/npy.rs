@@ -244,7 +244,7 @@ mod tests {
         wrong(&file("<i8", false, "(9223372036854775807, 9223372036854775807)", &[], 1), "more than can be addressed");
         wrong(&file("<i8", false, "(1000000000000, 2)", &data(6, false), 1), "was not written completely");
         wrong(&file("<i8", false, "(-3, 2)", &data(6, false), 1), "damaged");
-        wrong(&file("<i8", false, "(3, 2)", &data(7, false), 1), "expected 112 bytes");
+        wrong(&file("<i8", false, "(3, 2)", &data(7, false), 1), "but found 129");
         wrong(&file("<i8", false, "(3, 2)", &data(6, false), 9), "version 1, 2 or 3");
         wrong(&file("<i8", false, "(3 2)", &data(6, false), 1), "damaged");
         for end in 0..good.len() {

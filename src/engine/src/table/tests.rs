@@ -30,7 +30,7 @@ fn hashes_tell_tables_apart() {
         all.push(of(swapped, 1));
         all.push(of(base[..i].to_vec(), 1));
     }
-    all.extend((1..9).map(|n| of(vec![0; n], 1)));
+    all.extend((2..9).map(|n| of(vec![0; n], 1)));
     let count = all.len();
     all.sort_unstable();
     all.dedup();
@@ -42,7 +42,7 @@ fn hashes_tell_tables_apart() {
 fn golden() {
     assert_eq!(Table::new((0..10).collect::<Vec<i64>>(), 2).unwrap().digest(), GOLDEN_DIGEST);
 }
-const GOLDEN_DIGEST: &str = "";
+const GOLDEN_DIGEST: &str = "917ab4e78c1b54f845987780fbe088be";
 
 #[test]
 fn tables_that_dont_fit_are_refused_before_they_are_read() {
