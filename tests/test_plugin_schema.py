@@ -19,6 +19,7 @@ ARGUMENTS = {
     "dims": "_STRING_VEC",
     "window": "_INT64_VEC",
     "step": "_INT64_VEC",
+    "overlap": "_INT64_VEC",
     "random_crop": "_STRING_VEC",
     "stride": "_INT64_VEC",
     "offsets": "_INT64_VEC",

@@ -57,10 +57,14 @@ def test_the_types_are_the_schemas():
     of_hint = {
         "bool": "BOOL", "int": "INT64", "Bytes": "INT64", "Integers": "_INT64_VEC", "float": "FLOAT", "Statistics": "_FLOAT_VEC",
         "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING", "OutOfBounds": "STRING",
-        "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE",
+        "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE", "PerDim": "_INT64_VEC", "PerDimOfOutput": "_INT64_VEC",
+        "Arrays": "_STRING_VEC",
     }
     for name in set(hints) & ARGUMENTS:
-        assert SCHEMA.GetArgumentType(name).name == of_hint[hints[name].removesuffix(" | None")], name
+        # What else there may be is a dictionary by name.
+        hint, *others = hints[name].removesuffix(" | None").split(" | ")
+        assert SCHEMA.GetArgumentType(name).name == of_hint[hint], name
+        assert others in ([], [f"Mapping[str, {hint}]"]), name
     assert values.BYTES == {"cache_size", "cache_dir_size", "device_memory_limit", "host_memory_limit"}
     assert hints == {name: PARAMETERS[name].annotation for name in hints}
 

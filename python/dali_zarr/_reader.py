@@ -25,13 +25,15 @@ def zarr_reader(
     """Reads samples from Zarr arrays, in the definition of a DALI pipeline. It is ``fn.zarr_reader``, with types.
 
     A sample is a window into one or several arrays of a Zarr store (version 2 or 3). Where there is a list "for each of
-    `dims`", it has as many entries as `dims`.
+    `dims`", it has as many entries as `dims`; a dictionary by dimension does as well. What is said "by output" is one value for
+    all, or a dictionary from the names of outputs.
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
             ``http``, ``https``) of one; or a list of them, joined along the first of `dims`.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
-        arrays: Names of arrays. Default: the only one.
+        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. Without `stack_arrays` only
+            `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension.
         isel: Positions by dimension, as of xarray's ``isel``.
@@ -39,27 +41,31 @@ def zarr_reader(
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
 
     How samples are cut:
-        dims: Dimensions to cut along, by name or position. Default: the first of the first array that has most.
-        window: Elements for each of `dims`: 0 one element, dimension dropped (default); -1 the whole region.
-        step: Distance of sample starts for each of `dims`. Default: the window's length.
+        dims: Dimensions to cut along, by name or position. Default: those that `window` names, or the first of the first array that
+            has most.
+        window: Elements for each of `dims`: 0 one element, dimension dropped (default); -1 the whole region. By output too:
+            ``{"image": {"t": 2}, "action": {"t": 16}}``; all windows of a sample begin at its start.
+        step: Distance of sample starts for each of `dims`. Default: the (longest) window's length.
+        overlap: Another way to say `step`: how many elements of the (longest) window neighbouring samples share.
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
-        stride: Distance of the elements in a sample for each of `dims`. Default: 1.
+        stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across.
         cross_stores: Whether samples may reach from one store into the next.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"`` or ``"error"``.
-        fill_value: What ``"pad"`` fills in, as a value of the output.
+        fill_value: What ``"pad"`` fills in, as a value of the output. By output.
         stack_arrays: One output of channels instead of one for each array.
         return_index: One more output, int64: the sample's start in each of `dims`.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
-            Default: to the arrays that have ``scale_factor`` or ``add_offset``.
+            Default: to the arrays that have ``scale_factor`` or ``add_offset``. By output.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
-            or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level.
+            or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level. By output: others stay
+            as they are.
         dtype: Type of the outputs: NumPy's, DALI's or PyTorch's, or a name. Default: the stored or decoded type, float32 with
-            `mean` or `stddev`.
+            `mean` or `stddev`. By output.
 
     Order:
         random_shuffle: A new order in each epoch.
@@ -99,7 +105,7 @@ def zarr_reader(
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
     given["path"] = path
     if isinstance(path, list | tuple):
-        asked, given = given, _arguments.of_operator(given)
+        asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)
     return _dali.module("fn").zarr_reader(**given)
 

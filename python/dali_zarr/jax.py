@@ -167,7 +167,7 @@ class Loader:
         check_batch_size(batch_size)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         flat = outputs.offsets_of(offsets)
-        given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+        given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         told = tuple(given.pop("offsets", ()))
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()

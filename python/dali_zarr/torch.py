@@ -169,7 +169,7 @@ class Loader(BaseLoader[Batch]):
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         flat = outputs.offsets_of(offsets)
-        given = _arguments.of_operator({"path": path, **arguments, **({"offsets": flat} if flat else {})})
+        given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         # A selection with gaps spreads them.
         told = tuple(given.pop("offsets", ()))
         self._return_index = return_index

@@ -61,7 +61,7 @@ def build(
     from nvidia.dali import fn
     from nvidia.dali.pipeline import Pipeline
 
-    if "dtype" in args:
+    if "dtype" in args and not isinstance(args["dtype"], dict):
         args["dtype"] = dali_dtype(str(np.dtype(args["dtype"])))
     if isinstance(args.get("path"), Path):
         args["path"] = str(args["path"])

@@ -2,15 +2,19 @@
 sizes such as ``"10GB"``, types by any name, files of statistics, and numbers with
 double precision, which DALI's floating-point arguments lack."""
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from .. import _native
 from .._selection import select
 from .._statistics import files as statistics_files
-from . import dtypes, names, options, pick, values
+from . import by_name, dtypes, names, options, pick, values
 
-__all__ = ["array_names", "of_operator", "of_places", "of_spec"]
+# The operator's hidden argument with what the types of DALI's arguments can't say.
+OTHERS = "_arguments"
+
+__all__ = ["array_names", "of_operator", "of_places", "of_spec", "resolved"]
 
 
 def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,10 +23,15 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
-    found = _common(arguments)
+    found = resolved(arguments)
+    others = by_name.beyond_dali(found) | values.precise(found)
+    found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
-    return found | {f"_{name}": text for name, text in values.precise(found).items()}
+    if others:
+        # Some are here already if the arguments came out of here.
+        found[OTHERS] = json.dumps(json.loads(found.get(OTHERS) or "{}") | others)
+    return found
 
 
 def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,8 +41,8 @@ def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: As :func:`of_operator`, or an argument isn't known.
     """
     names.check(arguments)
-    found = {name: value for name, value in _common(arguments).items() if value is not None}
-    if "dtype" in found:
+    found = {name: value for name, value in resolved(arguments).items() if value is not None}
+    if "dtype" in found and not isinstance(found["dtype"], Mapping):
         found["dtype"] = dtypes.name_of(found["dtype"])
     return found | values.precise(found)
 
@@ -41,15 +50,22 @@ def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def of_places(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments, in the operator's form, on which dimensions and coordinates depend."""
     given = ("path", "arrays", "storage_options", "dims")
-    return _common({name: arguments[name] for name in given if arguments.get(name) is not None})
+    return resolved({name: arguments[name] for name in given if arguments.get(name) is not None})
 
 
 def _plain(value: Any) -> Any:
-    """Python's lists and numbers for arrays of NumPy and others."""
+    """Python's lists and numbers for arrays of NumPy and others, in dictionaries too."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in cast(Mapping[Any, Any], value).items()}
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
-def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments checked, without selections and files, but with dictionaries. Those that came out of here come out the same.
+
+    Raises:
+        TypeError, ValueError, IndexError: An argument has a value that it can't have.
+    """
     kept = ("dtype", *select.NAMES)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
     if "path" in found:
@@ -58,7 +74,7 @@ def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["cache_dir"] = values.expanded(found["cache_dir"])
     for name, value in found.items():
         values.check_text(name, value)
-    found = {name: values.checked(name, value) for name, value in found.items()}
+    found = {name: by_name.checked(name, value) for name, value in found.items()}
     if isinstance(found.get("storage_options"), Mapping):
         found["storage_options"] = options.to_strings(found["storage_options"])
     if any(found.get(name) is not None for name in select.NAMES):
@@ -72,7 +88,7 @@ def _common(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the arrays that the operator reads: as given, or the only one that the store has.
+    """The names of the operator's outputs, without offsets: as given, or that of the only array that the store has.
 
     Raises:
         ValueError: The store has several, or can't be read.
@@ -81,4 +97,4 @@ def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if given:
         return (given,) if isinstance(given, str) else tuple(given)
     places = {name: arguments[name] for name in ("path", "storage_options", "dims") if arguments.get(name) is not None}
-    return tuple(array["name"] for array in _native.explain(places)["arrays"])
+    return tuple(array["output"] for array in _native.explain(places)["arrays"])

@@ -18,9 +18,15 @@ Paths: TypeAlias = Path | Sequence[Path]
 Names: TypeAlias = str | Sequence[str]
 # For each of dims, or along the first of them.
 Integers: TypeAlias = int | Sequence[int] | npt.NDArray[np.integer[Any]]
+# The same, or by dimension.
+PerDim: TypeAlias = Integers | Mapping[str, int]
+# The same, or by output.
+PerDimOfOutput: TypeAlias = PerDim | Mapping[str, Integers] | Mapping[str, Mapping[str, int]]
+# Names, or names by output.
+Arrays: TypeAlias = Names | Mapping[str, Path]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
-# Numbers, or a file of statistics.
-Statistics: TypeAlias = Numbers | Path
+# Numbers, by output too, or a file of statistics.
+Statistics: TypeAlias = Numbers | Path | Mapping[str, Numbers]
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
@@ -46,27 +52,28 @@ class ElementArguments(TypedDict, total=False):
     tolerance: Any
     pick: Pick | None
     dims: Names | None
-    roi_start: Integers | None
-    roi_end: Integers | None
+    roi_start: PerDim | None
+    roi_end: PerDim | None
     breaks: Integers | None
     cross_stores: bool
-    mask_and_scale: bool | None
+    mask_and_scale: bool | Mapping[str, bool] | None
 
 
 class SampleArguments(ElementArguments, total=False):
     """Those that say what is read, and how samples are cut."""
 
-    arrays: Names | None
-    window: Integers | None
-    step: Integers | None
+    arrays: Arrays | None
+    window: PerDimOfOutput | None
+    step: PerDim | None
+    overlap: PerDim | None
     random_crop: Names | None
-    stride: Integers | None
+    stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
-    fill_value: float
+    fill_value: float | Mapping[str, float]
     stack_arrays: bool
     mean: Statistics | None
     stddev: Statistics | None
-    dtype: DType | None
+    dtype: DType | Mapping[str, DType] | None
 
 
 class OrderArguments(TypedDict, total=False):

@@ -55,19 +55,18 @@ def _bytes(name: str, text: str) -> int:
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
-def precise(arguments: Mapping[str, Any]) -> dict[str, str | list[str]]:
+def precise(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The floating-point arguments as text that keeps all their bits, for DALI's have single precision, and JSON has no nan."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    one = {name: _text(name, given[name]) for name in names.of_type("FLOAT") & given.keys()}
-    return one | {name: [_text(name, v) for v in items(given[name])] for name in names.of_type("_FLOAT_VEC") & given.keys()}
+    given = {name: value for name, value in arguments.items() if value is not None and not isinstance(value, Mapping)}
+    one = {name: text_of(name, given[name]) for name in names.of_type("FLOAT") & given.keys()}
+    return one | {name: [text_of(name, v) for v in items(given[name])] for name in names.of_type("_FLOAT_VEC") & given.keys()}
 
 
-def _text(name: str, value: Any) -> str:
+def text_of(name: str, value: Any) -> str:
     try:
         return repr(float(value))
     except (ValueError, TypeError) as error:
-        found = "a dictionary; give one for each of arrays, in their order" if isinstance(value, Mapping) else repr(value)
-        raise TypeError(f"zarr_reader: {name}: expected numbers, found {found}") from error
+        raise TypeError(f"zarr_reader: {name}: expected numbers, found {value!r}") from error
 
 
 def items(value: Any) -> list[Any]:

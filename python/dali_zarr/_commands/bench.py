@@ -51,7 +51,7 @@ def bench(path: str | list[str], options: Mapping[str, Any], show: bool) -> dict
     return {
         "path": plan["path"], "device": device, "batch_size": batch_size, **measured, "load_before": load,
         "bound_by": _bounds(measured, plan),
-        "faster_chunks": _faster_chunks(plan, _arguments.of_operator({**given, "path": path})), "advice": plan["advice"],
+        "faster_chunks": _faster_chunks(plan, _arguments.resolved({**given, "path": path})), "advice": plan["advice"],
     }
 
 

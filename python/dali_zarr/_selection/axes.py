@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from .._arguments import options, pick, values
+from .._arguments import by_name, options, pick, values
 from . import coordinates, stores
 
 # The arguments on which they depend.
@@ -22,6 +22,7 @@ class Array:
     """An array, in all stores."""
 
     name: str
+    output: str
     dims: tuple[str, ...]
     # For each store.
     shapes: tuple[tuple[int, ...], ...]
@@ -54,7 +55,8 @@ class Axes:
         storage_options = options.by_name(_listed(arguments.get("storage_options")))
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
-        given = [_named(dim, largest) for dim in _listed(arguments.get("dims"))]
+        named = arguments.get("dims") or _dims_of(arguments.get("window"))
+        given = [_named(dim, largest) for dim in _listed(named)]
         return cls([path] if isinstance(path, str) else list(path), storage_options, arrays, given or list(largest.dims[:1]), picks)
 
     @property
@@ -139,9 +141,10 @@ class Axes:
         return np.minimum(np.searchsorted(ends, place, side="right"), len(ends) - 1)
 
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:
-        """An argument "for each of dims"."""
-        given = _listed(arguments.get(name))
-        return [int(item) for item in given] if given else [default] * len(self.dims)
+        """An argument "for each of dims". Where outputs differ, the largest: all windows of a sample begin at its start."""
+        found = by_name.per_dim(name, arguments.get(name), self.dims, default).values()
+        # -1 is the whole region.
+        return [-1 if -1 in of else max(of) for of in zip(*found, strict=True)]
 
     def axis_length(self, i: int) -> int:
         """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
@@ -175,14 +178,25 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
             raise error from None
         if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):
             raise
+    shapes = [tuple(tuple(part["shape"]) for a in same for part in a["stores"]) for same in zip(*stores, strict=True)]
     return [
-        Array(same[0]["name"], tuple(same[0]["dims"]), tuple(tuple(part["shape"]) for a in same for part in a["stores"]))
-        for same in zip(*stores, strict=True)
+        Array(same["name"], same["output"], tuple(same["dims"]), shape)
+        for same, shape in zip(stores[0], shapes, strict=True)
     ]
 
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else values.items(value)
+
+
+def _dims_of(window: Any) -> list[str]:
+    """The dimensions that ``window`` names."""
+    if not isinstance(window, Mapping):
+        return []
+    found: list[str] = []
+    for name, value in cast(Mapping[str, Any], window).items():
+        found += _dims_of(value) if isinstance(value, Mapping) else [] if isinstance(value, list | tuple) else [name]
+    return list(dict.fromkeys(found))
 
 
 def _named(dim: Any, array: Array) -> str:

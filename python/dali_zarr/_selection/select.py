@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._arguments import values
+from .._arguments import by_name, values
 from .._log import log
 from .axes import Axes
 from .lookup import Positions, of_index, of_label
@@ -222,7 +222,7 @@ class _Chosen:
             cut.restrict(i, name, positions)
         for dim, position in self._single.items():
             cut.drop(dim, position)
-        return found | cut.arguments()
+        return {name: value for name, value in found.items() if name != "overlap"} | cut.arguments()
 
 
 def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
@@ -241,16 +241,27 @@ class _Cut:
         self._crops = [str(dim) for dim in _names(given.get("random_crop"))]
         self._offsets = [int(offset) for offset in _names(given.get("offsets"))] or [0]
         lengths = [axes.axis_length(i) for i in range(len(self._dims))]
-        self._window = axes.listed("window", given, 0)
-        self._stride = axes.listed("stride", given, 1)
+        # By output, or under None of all.
+        self._windows = by_name.per_dim("window", given.get("window"), self._dims, 0)
+        self._strides = self._by_output(by_name.per_dim("stride", given.get("stride"), self._dims, 1))
         self._start = axes.listed("roi_start", given, 0)
-        self._end = _names(given.get("roi_end")) or lengths
+        self._end = _ends(given.get("roi_end"), self._dims, lengths)
         self._step: list[int] = axes.listed("step", given, 0) if given.get("step") is not None else []
+        if given.get("overlap") is not None:
+            window = axes.listed("window", given, 0)
+            self._step = [max(n, 1) - over for n, over in zip(window, axes.listed("overlap", given, 0), strict=True)]
+
+    def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
+        """With an entry for each output, if there are any by output."""
+        if None in given:
+            return given
+        outputs = dict.fromkeys(array.output for array in self._axes.arrays)
+        return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
 
     def restrict(self, i: int, name: str, positions: Positions) -> None:
         """Keeps the selected elements of one of ``dims``."""
         dim, indices = self._dims[i], positions.indices
-        if positions.is_scalar and self._window[i]:
+        if positions.is_scalar and any(window[i] for window in self._windows.values()):
             raise ValueError(
                 f"zarr_reader: {name}: {dim!r}: a single element has no windows: give a slice, or window 0 along it"
             )
@@ -275,11 +286,13 @@ class _Cut:
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
         step = self._steps()
-        if self._window[i] == -1:
-            self._window[i] = count
-            step[i] = self._window[i]
+        for window in self._windows.values():
+            if window[i] == -1:
+                window[i] = count
+                step[i] = count
         self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
-        self._stride[i] *= spacing
+        for stride in self._strides.values():
+            stride[i] *= spacing
         if i == 0:
             self._offsets = [offset * spacing for offset in self._offsets]
 
@@ -287,7 +300,7 @@ class _Cut:
         if self._step:
             return list(self._step)
         found: list[int] = []
-        for i, window in enumerate(self._window):
+        for i, window in enumerate(max(of) if -1 not in of else -1 for of in zip(*self._windows.values(), strict=True)):
             crop = self._dims[i] in self._crops or str(i) in self._crops
             found.append(0 if crop else window if window > 0 else 1 if window == 0 else max(self._end[i] - self._start[i], 1))
         return found
@@ -297,18 +310,29 @@ class _Cut:
         if self._step:
             self._step.append(1)
         self._dims.append(dim)
-        for one, value in ((self._window, 0), (self._stride, 1), (self._start, position), (self._end, position + 1)):
+        added = [(self._start, position), (self._end, position + 1)]
+        added += [(window, 0) for window in self._windows.values()] + [(stride, 1) for stride in self._strides.values()]
+        for one, value in added:
             one.append(value)
 
     def arguments(self) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "dims": self._dims, "window": self._window, "stride": self._stride, "roi_start": self._start, "roi_end": self._end,
+            "dims": self._dims, "window": self._windows.get(None, self._windows), "stride": self._strides.get(None, self._strides),
+            "roi_start": self._start, "roi_end": self._end,
         }
         if self._step:
             found["step"] = self._step
         if self._offsets != [0]:
             found["offsets"] = self._offsets
         return found
+
+
+def _ends(given: Any, dims: list[str], lengths: list[int]) -> list[int]:
+    """``roi_end`` for each of ``dims``."""
+    # No dimension is so long.
+    unset = 1 << 62
+    found = by_name.per_dim("roi_end", given, dims, unset)[None]
+    return [length if end == unset else end for end, length in zip(found, lengths, strict=True)]
 
 
 def _names(value: Any) -> list[Any]:

@@ -86,7 +86,7 @@ def statistics(
         raise FileNotFoundError(f"dali_zarr: statistics: output: expected an existing folder, but found none at {folder}")
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **arguments, "offsets": list(dict.fromkeys(flat))}
-    given = _arguments.of_operator({name: value for name, value in spec.items() if value is not None})
+    given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
     # A selection with gaps spreads them.
     told = tuple(int(offset) for offset in given.pop("offsets"))
     if len(told) > 1:

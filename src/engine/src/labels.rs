@@ -14,7 +14,7 @@ use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
 use crate::reader::Reader;
 use crate::reader::opening::{Opened, shape};
-use crate::spec::{DimKey, Pick, Spec};
+use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
 use crate::stored_type::{float_bits, float_value};
 
@@ -52,7 +52,7 @@ struct Coordinates {
 /// in each store, or in all of them together if stores are joined along `dim`.
 pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     // Of the reader's own arrays only shapes count, whatever their attributes say.
-    let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = Some(false)))?;
+    let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
     let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
@@ -141,9 +141,9 @@ fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
     let mut spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
-        s.samples.window = vec![-1];
-        s.values.mask_and_scale = Some(true);
-        s.values.dtype = Some(DType::F64);
+        s.samples.window = vec![-1].into();
+        s.values.mask_and_scale = PerOutput::one(true);
+        s.values.dtype = PerOutput::one(DType::F64);
         s.resources.prefetch_queue_depth = Some(1);
         s.resources.io_threads = Some(1);
         s.resources.decode_threads = Some(1);

@@ -118,11 +118,11 @@ std::string Members(const dali::OpSpec &spec) {
   for (const auto &name : schema.GetArgumentNames()) {
     // Others belong to all operators of DALI.
     if (schema.GetArgument(name).defined_in != &schema || (name == "seed" && !HasSeed(spec))) continue;
-    const auto precise = "_" + name;
-    const auto &source = spec.HasArgument(precise) ? precise : name;
-    if (!spec.HasArgument(source) && !schema.HasArgumentDefaultValue(source)) continue;
-    json += (json.empty() ? "" : ",") + ToJson(name) + ':' + Value(spec, source, schema.GetArgumentType(source));
+    if (!spec.HasArgument(name) && !schema.HasArgumentDefaultValue(name)) continue;
+    json += (json.empty() ? "" : ",") + ToJson(name) + ':' + Value(spec, name, schema.GetArgumentType(name));
   }
+  // An object, which the engine reads.
+  if (spec.HasArgument(kOthers)) json += ",\"" + std::string(kOthers) + "\":" + spec.GetArgument<std::string>(kOthers);
   return json;
 }
 

@@ -52,7 +52,8 @@ chosen); and for these and references ``virtual_chunks`` (URLs below which the f
                       Strings{})
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
-Can be left out if the store holds a single array.)",
+Can be left out if the store holds a single array. The function ``fn.zarr_reader`` also takes a dictionary from names of outputs to
+arrays.)",
                       Strings{})
       .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
 
@@ -76,17 +77,25 @@ arrays aren't decoded.)",
 by its position.
 
 Dimensions not named here are read whole. Samples are counted with the first of `dims` moving slowest.
-By default, samples are cut along the first dimension of the array that has most.)",
+By default they are those that `window` names, or samples are cut along the first dimension of the array that has most. Only
+`dims` tie arrays together: their other dimensions may differ, unless they are stacked.)",
                       Strings{})
       .AddOptionalArg("window", R"(For each of `dims`, the number of elements in a sample.
 
 ``0`` means one element, with the dimension dropped from the sample's shape; ``-1`` means all elements between
-`roi_start` and `roi_end`. By default all are ``0``.)",
+`roi_start` and `roi_end`. By default all are ``0``.
+
+As all arguments "for each of `dims`", the function ``fn.zarr_reader`` also takes it as a dictionary by dimension,
+``{"time": 2, "lat": 64}``: these are `dims` then, if no others are given. `window` and `stride` may differ by output:
+``{"image": {"time": 2}, "action": {"time": 16}}``. All windows of a sample begin at its start.)",
                       Integers{})
       .AddOptionalArg("step", R"(For each of `dims`, the distance between the starts of neighbouring samples, the first
 of which is `roi_start`.
 
-By default that is `window`, at least one: samples don't overlap.)",
+By default that is `window`, at least one: samples don't overlap. Where outputs have windows of their own, it is the longest.)",
+                      Integers{})
+      .AddOptionalArg("overlap", R"(Another way to say `step`: for each of `dims`, how many elements of the (longest) window
+neighbouring samples share.)",
                       Integers{})
       .AddOptionalArg("random_crop", R"(Those of `dims`, by name or position, along which the sample's start is drawn
 anew in each epoch, uniformly from all places where `window` fits.
@@ -96,6 +105,14 @@ one sample for each time. The start depends on nothing but the seed, the epoch a
 tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
+      .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
+for each sample, with a column for each of `dims`.
+
+It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
+functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
+those of the rows. `out_of_bounds_policy` holds for each row: ``"error"`` names the first that is out of bounds, ``"pad"`` fills, and ``"drop"`` leaves
+rows out, so that numbers count the rows that are left. `step`, `overlap` and `random_crop` can't be given beside it.)",
+                                   nullptr)
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -133,7 +150,8 @@ and `roi_end` leave, or across one of `breaks`.
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
 
-It is a value of the output: neither scaled nor normalised. Elements that the store doesn't hold have the fill value
+It is a value of the output: neither scaled nor normalised. The function ``fn.zarr_reader`` also takes a dictionary by output, as of
+`mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
 that the array defines.)",
                       0.0f)
       .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
@@ -181,7 +199,20 @@ for each later one.
 
 Excludes `random_shuffle` and `stick_to_shard`.)",
                       false)
-      .AddOptionalArg<int64_t>("seed", R"(Seed of the order and of `random_crop`.
+      .AddOptionalArg<std::string>("weights", R"(How often each sample comes, relative to the others: a table with one number for
+each sample, as of torch's ``WeightedRandomSampler``.
+
+It is given as `starts` is, with floating-point numbers of at least 0. Each position of an epoch draws a sample, by the seed, the epoch
+and the position alone, so that checkpoints and shards work as for all orders. Draws know nothing of chunks: where chunks
+hold many samples, they are read often. Excludes `random_shuffle` and `shuffle_after_epoch`.)",
+                                   nullptr)
+      .AddOptionalArg<int64_t>("num_samples", R"(With `weights`: how many samples an epoch has. By default as many as there are.)",
+                               nullptr)
+      .AddOptionalArg("replacement", R"(With `weights`: whether a sample may come several times in an epoch.
+
+If not, `num_samples` may be at most the number of positive weights, and each epoch draws a new list of samples.)",
+                      true)
+      .AddOptionalArg<int64_t>("seed", R"(Seed of the order, of `weights` and of `random_crop`.
 
 The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
 `initial_fill`, how they share chunks. All shards of a data set
@@ -269,13 +300,6 @@ By default it follows from the number of CPU cores, of which each process that t
                                nullptr);
 }
 
-// What Python adds to the floating-point arguments; the underscore keeps them out of the documentation.
-void AddPreciseArguments(dali::OpSchema &schema) {
-  schema.AddOptionalArg("_fill_value", "The same number as text, with double precision.", "");
-  for (const char *name : {"_mean", "_stddev"})
-    schema.AddOptionalArg(name, "The same numbers as text, with double precision.", Strings{});
-}
-
 int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(UserArguments(spec)); }
 
 }  // namespace
@@ -287,7 +311,8 @@ void DefineSchemas() {
   AddValueArguments(schema);
   AddOrderArguments(schema);
   AddResourceArguments(schema);
-  AddPreciseArguments(schema);
+  // The underscore keeps it out of the documentation.
+  schema.AddOptionalArg(kOthers, "What the Python package adds to the others.", "");
   dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined().AliasFor("readers__Zarr");
 }
 

@@ -14,10 +14,13 @@
 
 namespace dali_zarr {
 
+/// The hidden argument with what the types of DALI's arguments can't say, such as dictionaries and numbers of double precision: a
+/// JSON object of arguments, which take the place of those beside them.
+inline constexpr const char *kOthers = "_arguments";
+
 /// The operator's own arguments in `spec`, whether the user gave them or the schema did, as a JSON object.
 ///
-/// All that the schema defines are in it. Single precision is all that DALI's floating-point arguments have, so the text
-/// in `_NAME` takes the place of `NAME` where the Python package gives it.
+/// All that the schema defines are in it.
 std::string UserArguments(const dali::OpSpec &spec);
 
 /// The same with what the pipeline gives: the batch size and the device.

@@ -39,7 +39,7 @@ impl Registered {
         let about = json!({
             "reader": number,
             "path": spec.source.paths,
-            "arrays": spec.source.arrays,
+            "arrays": spec.source.arrays.iter().map(|a| &a.output).collect::<Vec<_>>(),
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });

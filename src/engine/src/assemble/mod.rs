@@ -93,7 +93,7 @@ pub const fn is_copy(op: &Op) -> bool {
 
 /// The operation for elements of type `src` in native (`swap` false) or the other byte order, and its missing values if they
 /// are more than fit it, for [`Ops::new`].
-pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, pad: f64, swap: bool) -> (Op, Vec<f64>) {
+pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -> (Op, Vec<f64>) {
     let mut missing = [0; MAX_INLINE];
     let mut listed = Vec::new();
     if decoding.missing.len() > MAX_INLINE {
@@ -122,7 +122,7 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, pad: f64, swa
         offset: decoding.offset.unwrap_or(0.0),
         mean,
         stddev,
-        pad,
+        pad: norm.fill,
     };
     (op, listed)
 }

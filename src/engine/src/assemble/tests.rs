@@ -18,7 +18,7 @@ fn apply<S: Copy, D: Copy + Default>(values: &[S], op: &Op, source: Source) -> V
 }
 
 fn plain(src: DType, dst: DType) -> Op {
-    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, dtype: dst }, 0.0, false).0
+    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: dst }, false).0
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn decoding_then_normalisation_then_cast() {
         decoded: Some(DType::F64),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), dtype: DType::F32 };
-    let (op, _) = op(DType::I16, 7, &decoding, &norm, -1.0, true);
+    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), fill: -1.0, dtype: DType::F32 };
+    let (op, _) = op(DType::I16, 7, &decoding, &norm, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
     let got: Vec<f32> = apply(&stored, &op, Source::Chunk);
     let want = |v: f64| ((v * 0.01 + 273.15 - 280.0) / 12.5) as f32;
@@ -73,9 +73,9 @@ fn decoding_to_float32_rounds_each_step() {
         decoded: Some(DType::F32),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
+    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32 };
     let stored = [1.5f32, 12345.678, -7.25];
-    let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, 0.0, false).0, Source::Chunk);
+    let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, false).0, Source::Chunk);
     assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
 }
 
@@ -102,9 +102,9 @@ fn rare_operations_give_the_same_on_both_sides() {
             };
             let integers =
                 Decoding { int_scale: Some(random() as i64), decoded: Some(DType::I64), ..Decoding::default() };
-            let pairs = [None, Some((1.5, 3.0))].map(|mean_stddev| Norm { array: 0, mean_stddev, dtype: dst });
-            let ops =
-                pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, 2.5, false)));
+            let pairs =
+                [None, Some((1.5, 3.0))].map(|mean_stddev| Norm { array: 0, mean_stddev, fill: 2.5, dtype: dst });
+            let ops = pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, false)));
             let ops = Ops::new(ops);
             for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..4).map(move |n| (n, *s))) {
                 let mut outs = [0, 1].map(|_| vec![0u8; stored.len() * dst.size()]);
@@ -141,14 +141,14 @@ fn rare_operations_give_the_same_on_both_sides() {
 
 #[test]
 fn values_that_mean_missing_are_found_in_lists_of_any_length() {
-    let norm = Norm { array: 0, mean_stddev: None, dtype: DType::F32 };
+    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32 };
     let stored: Vec<i16> = (-300..300).collect();
     for n in [3, 4, 7, 100] {
         let values: Vec<i16> = (0..n).map(|i| (i * 37 % 101 - 50) * 3).collect();
         let missing = values.iter().map(|&v| u64::from(v as u16)).collect();
         let decoding = Decoding { missing, decoded: Some(DType::F32), ..Decoding::default() };
         // The copy is as good as the first one, which is gone.
-        let ops = Ops::new([op(DType::I16, 0, &decoding, &norm, 0.0, false)]).clone();
+        let ops = Ops::new([op(DType::I16, 0, &decoding, &norm, false)]).clone();
         let got: Vec<f32> = apply(&stored, &ops[0], Source::Chunk);
         for (v, x) in stored.iter().zip(got) {
             assert!(if values.contains(v) { x.is_nan() } else { x == f32::from(*v) }, "{n}: {v} {x}");
@@ -159,7 +159,7 @@ fn values_that_mean_missing_are_found_in_lists_of_any_length() {
         decoded: Some(DType::F32),
         ..Decoding::default()
     };
-    let ops = Ops::new([op(DType::F32, 0, &decoding, &norm, 0.0, false)]);
+    let ops = Ops::new([op(DType::F32, 0, &decoding, &norm, false)]);
     let got: Vec<f32> = apply(&[0.0f32, -0.0, 1.0, f32::INFINITY, -1.0, f32::NEG_INFINITY], &ops[0], Source::Chunk);
     assert_eq!(got.iter().map(|x| x.is_nan()).collect::<Vec<_>>(), [true, true, true, true, false, false]);
 }

@@ -23,7 +23,7 @@ pub use sharding::Sharding;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, Site, panic_text};
-use crate::spec::Spec;
+use crate::spec::{ArrayArgument, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
@@ -41,6 +41,8 @@ pub struct Dataset {
 pub struct ArrayInfo {
     /// Its name in the store; that of the store if it is the array itself.
     pub name: String,
+    /// The name of its output.
+    pub output: String,
     /// What its dimensions are called.
     pub dims: DimNames,
     /// The type of the stored elements.
@@ -78,10 +80,12 @@ impl Dataset {
         for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
             let (store, described) = described?;
             stores[i] = store;
-            for (position, (name, described)) in described.into_iter().enumerate() {
+            for (position, (ArrayArgument { output, array }, described)) in described.into_iter().enumerate() {
                 if i == 0 {
-                    let name = if name.is_empty() { base_name(stores[0].location()) } else { name };
-                    arrays.push(ArrayInfo::new(name, described));
+                    let own = || base_name(stores[0].location());
+                    let name = if array.is_empty() { own() } else { array };
+                    let output = if output.is_empty() { own() } else { output };
+                    arrays.push(ArrayInfo::new(name, output, described));
                 } else {
                     arrays[position].join(described, stores[0].location(), stores[i].location())?;
                 }
@@ -92,7 +96,7 @@ impl Dataset {
 }
 
 /// A store, and its arrays with their names.
-type Arrays = (Arc<dyn Store>, Vec<(String, Described)>);
+type Arrays = (Arc<dyn Store>, Vec<(ArrayArgument, Described)>);
 
 /// How many remote stores' metadata are read at the same time.
 const TOGETHER: usize = 16;
@@ -144,7 +148,7 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
         None => Error::value(format!(
             "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            spec.source.arrays.first().map_or(String::new(), |name| format!("'{name}' "))
+            spec.source.arrays.first().map_or(String::new(), |a| format!("'{}' ", a.array))
         ))
         .at(Site::store(store.location())),
     };
@@ -162,11 +166,12 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let found = if spec.source.arrays.is_empty() {
         metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
     } else {
-        hierarchy.read_ahead(&spec.source.arrays);
+        let names: Vec<String> = spec.source.arrays.iter().map(|a| a.array.clone()).collect();
+        hierarchy.read_ahead(&names);
         spec.source
             .arrays
             .iter()
-            .any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+            .any(|a| hierarchy.array(&a.array).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
     };
     if !found {
         return Err(none());
@@ -179,12 +184,19 @@ fn describe_in(
     i: usize,
     store: &dyn Store,
     mut hierarchy: Hierarchy<'_>,
-) -> Result<Vec<(String, Described)>> {
-    let names =
-        if spec.source.arrays.is_empty() { vec![only_name(&hierarchy, store)?] } else { spec.source.arrays.clone() };
-    hierarchy.read_ahead(&names);
-    let found = |name: &String| Ok((name.clone(), find(&hierarchy, store, i, name, spec.values.mask_and_scale)?));
-    names.iter().map(found).collect()
+) -> Result<Vec<(ArrayArgument, Described)>> {
+    let arrays = if spec.source.arrays.is_empty() {
+        vec![only_name(&hierarchy, store)?.as_str().into()]
+    } else {
+        spec.source.arrays.clone()
+    };
+    hierarchy.read_ahead(&arrays.iter().map(|a| a.array.clone()).collect::<Vec<_>>());
+    let found = |(at, array): (usize, ArrayArgument)| {
+        let decode = spec.values.mask_and_scale.of(&array.output, at);
+        let described = find(&hierarchy, store, i, &array.array, decode)?;
+        Ok((array, described))
+    };
+    arrays.into_iter().enumerate().map(found).collect()
 }
 
 /// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
@@ -196,13 +208,13 @@ pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<Arra
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
     let described = metadata_error(array::describe(node, 0, Some(true)))
         .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
-    Ok(Some(ArrayInfo::new(name.to_owned(), described)))
+    Ok(Some(ArrayInfo::new(name.to_owned(), name.to_owned(), described)))
 }
 
 impl ArrayInfo {
-    fn new(name: String, described: Described) -> Self {
+    fn new(name: String, output: String, described: Described) -> Self {
         let Described { part, dims, stored, fill, decoded, cf } = described;
-        Self { name, dims, dtype: stored.dtype, fill, decoded, cf, parts: vec![part] }
+        Self { name, output, dims, dtype: stored.dtype, fill, decoded, cf, parts: vec![part] }
     }
 
     /// Adds the part in another store.

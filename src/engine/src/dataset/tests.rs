@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::hierarchy::Hierarchy;
 use super::*;
+use crate::spec::PerOutput;
 use crate::store::tests_hooked::Hooked;
 use crate::store::{Phase, block_on};
 
@@ -41,7 +42,7 @@ pub(super) fn group(root: &Path) {
 pub(super) fn open(paths: &[&Path], arrays: &[&str]) -> Result<Dataset> {
     Dataset::open(&Spec::default().with(|s| {
         s.source.paths = paths.iter().map(|p| p.to_str().unwrap().to_owned()).collect();
-        s.source.arrays = arrays.iter().map(|a| (*a).to_owned()).collect();
+        s.source.arrays = arrays.iter().map(|a| (*a).into()).collect();
     }))
 }
 
@@ -190,11 +191,11 @@ fn packed_arrays_are_decoded_unless_told_otherwise() {
         write(dir.path(), &format!("{name}/zarr.json"), &array);
     }
     write(dir.path(), "zarr.json", &json!({"zarr_format": 3, "node_type": "group"}));
-    let read = |name: &str, mask_and_scale| {
+    let read = |name: &str, mask_and_scale: Option<bool>| {
         let dataset = Dataset::open(&Spec::default().with(|s| {
             s.source.paths = vec![dir.path().to_str().unwrap().to_owned()];
-            s.source.arrays = vec![name.to_owned()];
-            s.values.mask_and_scale = mask_and_scale;
+            s.source.arrays = vec![name.into()];
+            s.values.mask_and_scale = mask_and_scale.map_or(PerOutput::new(), PerOutput::one);
         }));
         dataset.map(|mut dataset| {
             let ArrayInfo { decoded, cf, parts, .. } = dataset.arrays.remove(0);

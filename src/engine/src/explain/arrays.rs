@@ -7,7 +7,7 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::max_decoded;
 use crate::codec::{Chain, Compression};
 use crate::dataset::Part;
-use crate::geometry::{Geometry, Role, View};
+use crate::geometry::{Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
@@ -36,6 +36,7 @@ pub(crate) struct PartFacts {
 /// One array.
 pub(crate) struct ArrayFacts {
     pub name: String,
+    pub output: String,
     pub dims: Vec<String>,
     pub dtype: &'static str,
     /// Whether its attributes are applied (`mask_and_scale`).
@@ -128,12 +129,13 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
             };
             ArrayFacts {
                 name: array.name.clone(),
+                output: array.output.clone(),
                 dims: array.dims.names.clone(),
                 dtype: array.dtype.name(),
                 decoded: array.decoded,
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
-                bytes_per_sample: elements(geometry, &geometry.views[a])
+                bytes_per_sample: elements(&geometry.views[a])
                     * array.dtype.size() as u64
                     * spec.samples.offsets.len().max(1) as u64,
                 chunks_per_sample: average(touched[chunks_of].0),
@@ -144,12 +146,12 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
 }
 
 /// Elements of a view in one sample.
-fn elements(geometry: &Geometry, view: &View) -> u64 {
+fn elements(view: &View) -> u64 {
     view.dims
         .iter()
         .map(|dim| match dim.role {
             Role::Whole => dim.len,
-            Role::Axis(a) => geometry.axes[a].window as u64,
+            Role::Axis(a) => view.cuts[a].window as u64,
         })
         .product()
 }

@@ -160,6 +160,7 @@ impl Explanation {
         let bytes = self.reads().arrays[a.chunks_of].bytes / self.reads().samples.max(1) as f64;
         json!({
             "name": a.name,
+            "output": a.output,
             "dims": a.dims,
             "dtype": a.dtype,
             "mask_and_scale": a.decoded,

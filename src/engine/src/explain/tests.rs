@@ -76,8 +76,8 @@ fn reads_are_those_of_a_reader() {
         let folder = tempfile::tempdir().unwrap();
         store(folder.path(), steps, chunk);
         let spec = spec(folder.path(), batch).with(|s| {
-            s.samples.window = vec![window];
-            s.samples.step = vec![step];
+            s.samples.window = vec![window].into();
+            s.samples.step = vec![step].into();
             s.order.random_shuffle = random_shuffle;
         });
         let opened = Opened::new(&spec).unwrap();
@@ -156,8 +156,8 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
             4,
             12,
             shuffled(128).with(|s| {
-                s.samples.window = vec![4];
-                s.samples.step = vec![1];
+                s.samples.window = vec![4].into();
+                s.samples.step = vec![1].into();
             }),
         ),
         (8, true, 4, 16, shuffled(240).with(|s| s.samples.offsets = vec![0, 3])),
@@ -169,8 +169,8 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
             4,
             4,
             Spec::default().with(|s| {
-                s.samples.window = vec![4];
-                s.samples.step = vec![1];
+                s.samples.window = vec![4].into();
+                s.samples.step = vec![1].into();
                 s.samples.offsets = vec![0, 60];
             }),
         ),
@@ -249,7 +249,7 @@ fn orders_are_explained_as_for_their_own_readers() {
         let base = Spec::default().with(|s| {
             s.source.paths = vec![folder.path().to_str().unwrap().to_owned()];
             s.batch_size = 4;
-            s.samples.window = vec![window];
+            s.samples.window = vec![window].into();
             s.resources.prefetch_queue_depth = Some(1);
             s.order.initial_fill = 1 << 30;
         });

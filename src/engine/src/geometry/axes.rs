@@ -1,5 +1,6 @@
 //! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
 
+use super::cuts::{Cut, Row, by_array, common, named_dims};
 use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
 use crate::spec::{DimKey, OutOfBounds, Spec};
@@ -11,13 +12,8 @@ pub struct Axis {
     pub name: String,
     /// The first element that samples may touch, the breaks after it, and one past the last element.
     pub bounds: Vec<i64>,
-    /// Elements per sample, at least 1.
-    pub window: i64,
-    /// Whether the sample lacks the dimension (its window is 1 then).
-    pub dropped: bool,
-    /// Distance between the elements of a sample.
-    pub stride: i64,
-    /// The elements that a sample reads, all offsets together, relative to its start: the first, and one past the last.
+    /// The elements that a sample reads, all outputs and offsets together, relative to its start: the first, and one past the
+    /// last.
     pub reach: (i64, i64),
     /// Where samples start.
     pub starts: Starts,
@@ -102,54 +98,69 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
 /// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
 pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
-    if spec.samples.dims.is_empty() {
+    let (keys, argument) = match named_dims(spec) {
+        keys if spec.samples.dims.is_empty() => (keys, "window"),
+        _ => (spec.samples.dims.clone(), "dims"),
+    };
+    if keys.is_empty() {
         return Ok(reference.dims.first().cloned().into_iter().collect());
     }
     let mut names = Vec::new();
-    for key in &spec.samples.dims {
-        let name = resolve(key, "dims", arrays)?;
+    for key in &keys {
+        let name = resolve(key, argument, arrays)?;
         if names.contains(&name) {
-            return Err(Error::value(format!("dims: dimension \"{name}\" is named twice")));
+            return Err(Error::value(format!("{argument}: dimension \"{name}\" is named twice")));
         }
         names.push(name);
     }
     Ok(names)
 }
 
-pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &[String]) -> Result<Vec<Axis>> {
-    let per_axis: [(&str, &Vec<i64>); 5] = [
-        ("window", &spec.samples.window),
-        ("step", &spec.samples.step),
-        ("stride", &spec.samples.stride),
-        ("roi_start", &spec.samples.roi_start),
-        ("roi_end", &spec.samples.roi_end),
-    ];
+/// The axes, and for each array how it is cut along each of them.
+type Built = (Vec<Axis>, Vec<Vec<Cut>>);
+
+pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &[String]) -> Result<Built> {
+    let samples = &spec.samples;
     if names.is_empty() {
-        let others = [
-            ("offsets", spec.samples.offsets.iter().all(|&o| o == 0)),
-            ("breaks", spec.samples.breaks.is_empty()),
-            ("random_crop", spec.samples.random_crop.is_empty()),
+        let unused = [
+            ("window", samples.window.is_empty()),
+            ("step", samples.step.is_empty()),
+            ("overlap", samples.overlap.is_empty()),
+            ("stride", samples.stride.is_empty()),
+            ("roi_start", samples.roi_start.is_empty()),
+            ("roi_end", samples.roi_end.is_empty()),
+            ("offsets", samples.offsets.iter().all(|&o| o == 0)),
+            ("breaks", samples.breaks.is_empty()),
+            ("random_crop", samples.random_crop.is_empty()),
         ];
-        let unused = per_axis.map(|(what, values)| (what, values.is_empty())).into_iter().chain(others);
         return match unused.into_iter().find(|(_, unused)| !unused) {
-            None => Ok(Vec::new()),
+            None => Ok((Vec::new(), vec![Vec::new(); arrays.len()])),
             Some((what, _)) => Err(Error::value(format!(
                 "{what}: expected an array with dimensions, but array '{}' has none, which makes it one sample; leave {what} out",
                 arrays[0].name
             ))),
         };
     }
-    for (what, values) in per_axis {
-        if !values.is_empty() && values.len() != names.len() {
-            return Err(Error::value(format!(
-                "{what}: expected one value for each of dims ({}), found {}",
-                names.join(", "),
-                values.len()
-            )));
-        }
+    let windows = by_array("window", &samples.window, names, arrays)?;
+    let strides = by_array("stride", &samples.stride, names, arrays)?;
+    let steps = common("step", &samples.step, names, arrays)?;
+    let overlaps = common("overlap", &samples.overlap, names, arrays)?;
+    let roi =
+        [common("roi_start", &samples.roi_start, names, arrays)?, common("roi_end", &samples.roi_end, names, arrays)?];
+    if !samples.step.is_empty() && !samples.overlap.is_empty() {
+        return Err(Error::value(
+            "step, overlap: expected one of both, since overlap is the window without step, but found two",
+        ));
+    }
+    if samples.stack_arrays
+        && (windows.iter().any(|of| *of != windows[0]) || strides.iter().any(|of| *of != strides[0]))
+    {
+        return Err(Error::value(
+            "window, stride, stack_arrays: expected the same for all arrays of a stack, but found values that differ by output",
+        ));
     }
     let mut random: Vec<String> = Vec::new();
-    for key in &spec.samples.random_crop {
+    for key in &samples.random_crop {
         let name = resolve(key, "random_crop", arrays)?;
         if !names.contains(&name) {
             return Err(Error::value(format!(
@@ -161,12 +172,28 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
         }
         random.push(name);
     }
-    let one = |(i, name): (usize, &String)| {
+    let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
+    for (i, name) in names.iter().enumerate() {
         let len = length(name, arrays, views);
         let breaks = if i == 0 { breaks(spec, name, len, views)? } else { Vec::new() };
-        axis(spec, i, name, len, &breaks, random.contains(name))
-    };
-    names.iter().enumerate().map(one).collect()
+        let region = region(name, len, roi[0][i], roi[1][i])?;
+        let of = |rows: &[Row]| rows.iter().map(|row| row[i]).collect::<Vec<_>>();
+        let own = cut(name, region, &of(&windows), &of(&strides))?;
+        let has = |array: &ArrayShape| array.dims.contains(name);
+        let reading: Vec<Cut> = arrays.iter().zip(&own).filter(|(array, _)| has(array)).map(|(_, cut)| *cut).collect();
+        let asked = Asked {
+            first: i == 0,
+            name,
+            region,
+            breaks,
+            random: random.contains(name),
+            step: steps[i],
+            overlap: overlaps[i],
+        };
+        axes.push(axis(spec, asked, &reading)?);
+        cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
+    }
+    Ok((axes, cuts))
 }
 
 /// The breaks along the first of `dims`, sorted: those that were asked for, and the borders between stores unless samples
@@ -211,8 +238,8 @@ fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
         .expect("resolved against the arrays")
 }
 
-fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: bool) -> Result<Axis> {
-    let entry = |values: &[i64], default: i64| values.get(i).copied().unwrap_or(default);
+/// The region of interest along a dimension of length `len`: from and to.
+fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) -> Result<(i64, i64)> {
     let bound = |what: &str, value: i64| {
         let at = if value < 0 { value + len } else { value };
         if at < 0 || at > len {
@@ -220,49 +247,95 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
         }
         Ok(at)
     };
-    let roi_start = bound("roi_start", entry(&spec.samples.roi_start, 0))?;
-    let roi_end = bound("roi_end", entry(&spec.samples.roi_end, len))?;
+    let roi_start = bound("roi_start", roi_start.unwrap_or(0))?;
+    let roi_end = bound("roi_end", roi_end.unwrap_or(len))?;
     if roi_end <= roi_start {
         return Err(Error::value(format!(
             "roi_start, roi_end: along \"{name}\" the region of interest [{roi_start}, {roi_end}) is empty, so the store holds no sample"
         )));
     }
-    let limit = |what: &str, value: i64, least: i64| {
-        if value < least || value > 1 << 40 {
-            return Err(Error::value(format!("{what}: expected {least} to 2^40 along \"{name}\", found {value}")));
+    Ok((roi_start, roi_end))
+}
+
+/// Checks that a number is between `least` and 2^40.
+fn limit(what: &str, name: &str, value: i64, least: i64) -> Result<i64> {
+    if value < least || value > 1 << 40 {
+        return Err(Error::value(format!("{what}: expected {least} to 2^40 along \"{name}\", found {value}")));
+    }
+    Ok(value)
+}
+
+/// How each array is cut along one dimension.
+fn cut(name: &str, region: (i64, i64), windows: &[Option<i64>], strides: &[Option<i64>]) -> Result<Vec<Cut>> {
+    let one = |(&window, &stride): (&Option<i64>, &Option<i64>)| {
+        let (window, dropped) = match window.unwrap_or(0) {
+            0 => (1, true),
+            -1 => (region.1 - region.0, false),
+            w => (limit("window", name, w, 1)?, false),
+        };
+        let stride = limit("stride", name, stride.unwrap_or(1), 1)?;
+        let cut = Cut { window, dropped, stride };
+        if cut.span().is_none() {
+            return Err(Error::value(format!("window, stride: too large along \"{name}\"")));
         }
-        Ok(value)
+        Ok(cut)
     };
-    let (window, dropped) = match entry(&spec.samples.window, 0) {
-        0 => (1, true),
-        -1 => (roi_end - roi_start, false),
-        w => (limit("window", w, 1)?, false),
-    };
-    let stride = limit("stride", entry(&spec.samples.stride, 1), 1)?;
-    let step = match entry(&spec.samples.step, if random { 0 } else { window }) {
-        0 if random => 1,
-        step if random => {
-            return Err(Error::value(format!(
+    windows.iter().zip(strides).map(one).collect()
+}
+
+/// What was asked for along one dimension.
+struct Asked<'a> {
+    /// Whether it is the first of `dims`.
+    first: bool,
+    name: &'a str,
+    region: (i64, i64),
+    breaks: Vec<i64>,
+    random: bool,
+    step: Option<i64>,
+    overlap: Option<i64>,
+}
+
+impl Asked<'_> {
+    /// The distance between sample starts, of which the longest window has so many elements.
+    fn step(&self, window: i64) -> Result<i64> {
+        let name = self.name;
+        match (self.step, self.overlap) {
+            (None | Some(0), None) if self.random => Ok(1),
+            (Some(step), _) if self.random => Err(Error::value(format!(
                 "step, random_crop: along \"{name}\" samples start anywhere, since random_crop names it, but step has \
                  {step} for it; give 0 there, or take it out of random_crop"
-            )));
+            ))),
+            (_, Some(overlap)) if self.random && overlap != 0 => Err(Error::value(format!(
+                "overlap, random_crop: along \"{name}\" samples start anywhere, since random_crop names it, but overlap has \
+                 {overlap} for it; leave it out there, or take it out of random_crop"
+            ))),
+            (_, Some(_)) if self.random => Ok(1),
+            (Some(step), _) => limit("step", name, step, 1),
+            (None, Some(overlap)) if overlap < 0 || overlap >= window => Err(Error::value(format!(
+                "overlap: expected 0 to {} along \"{name}\", one less than the window, found {overlap}",
+                window - 1
+            ))),
+            // Some windows are longer than any useful step.
+            (None, overlap) => Ok(window - overlap.unwrap_or(0)),
         }
-        // Some windows are longer than any useful step.
-        step if spec.samples.step.is_empty() => step,
-        step => limit("step", step, 1)?,
-    };
-    let offsets: &[i64] = if i == 0 { &spec.samples.offsets } else { &[] };
+    }
+}
+
+/// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
+fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
+    let Asked { name, region: (roi_start, roi_end), random, .. } = asked;
+    let step = asked.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
+    let offsets: &[i64] = if asked.first { &spec.samples.offsets } else { &[] };
     let least = offsets.iter().copied().min().unwrap_or(0);
     let most = offsets.iter().copied().max().unwrap_or(0);
     if least < -(1 << 40) || most > 1 << 40 {
         return Err(Error::value("offsets: expected numbers within 2^40 of zero"));
     }
-    let need = (window - 1)
-        .checked_mul(stride)
-        .and_then(|n| n.checked_add(1))
-        .filter(|&n| n < 1 << 62)
-        .ok_or_else(|| Error::value(format!("window, stride: too large along \"{name}\"")))?;
-    let inner = breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
+    let longest =
+        cuts.iter().max_by_key(|cut| cut.span()).copied().unwrap_or(Cut { window: 1, dropped: true, stride: 1 });
+    let Cut { window, stride, .. } = longest;
+    let need = longest.span().unwrap_or(1);
+    let inner = asked.breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
     let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
     let reach = (least, most + need);
     // One grid of starts under every policy: `roi_start`, then every `step` elements within the region. Random starts are
@@ -299,5 +372,5 @@ fn axis(spec: &Spec, i: usize, name: &str, len: i64, breaks: &[i64], random: boo
             reach.1 - reach.0,
         )));
     }
-    Ok(Axis { name: name.to_owned(), bounds, window, dropped, stride, reach, starts, random })
+    Ok(Axis { name: name.to_owned(), bounds, reach, starts, random })
 }

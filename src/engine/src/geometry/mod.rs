@@ -2,6 +2,7 @@
 //! elements of each array go where in which output. Pure: no I/O, no device, no clock.
 
 mod axes;
+mod cuts;
 mod layout;
 mod outputs;
 mod picked;
@@ -10,6 +11,7 @@ mod table_starts;
 
 pub use axes::Axis;
 pub(crate) use axes::{resolve, sample_dims};
+pub use cuts::Cut;
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use starts::Starts;
@@ -31,6 +33,8 @@ use crate::table::Table;
 pub struct ArrayShape {
     /// Its name, for messages.
     pub name: String,
+    /// The name of its output.
+    pub output: String,
     /// The names of its dimensions, all different.
     pub dims: Vec<String>,
     /// Stored names that aren't among them, since they don't tell which dimension is meant.
@@ -74,6 +78,8 @@ impl ViewDim {
 pub struct View {
     /// One entry per dimension of the stored array.
     pub dims: Vec<ViewDim>,
+    /// How it is cut along each entry of [`Geometry::axes`].
+    pub cuts: Vec<Cut>,
     /// The dimension along which several stores are joined, with the first index of each store and the end of the last.
     pub joined: Option<(usize, Vec<u64>)>,
 }
@@ -85,6 +91,8 @@ pub struct Norm {
     pub array: usize,
     /// Subtracted and divided by, if asked for.
     pub mean_stddev: Option<(f64, f64)>,
+    /// The value of elements outside the region of interest, as a value of the output.
+    pub fill: f64,
     /// The output's type.
     pub dtype: DType,
 }
@@ -129,10 +137,11 @@ impl Geometry {
     /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
     pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
-        let views = views(spec, arrays, &names)?;
+        let mut views = views(spec, arrays, &names)?;
         // The rows of a table are checked instead of the grids of starts.
         let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let axes = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
         let samples = match &table {
             Some(table) => Some(table.count()),
@@ -165,7 +174,8 @@ impl Geometry {
     }
 }
 
-/// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions they share.
+/// Applies `pick` and the joining of stores to every array, and checks that arrays agree on the dimensions that tie them
+/// together: those that samples are cut along, and all in a stack.
 fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Vec<View>> {
     let picks = picked::by_name(spec, arrays)?;
     if axis_names.is_empty() && spec.source.paths.len() > 1 {
@@ -214,7 +224,9 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
             let pick =
                 lists.map(|lists| Picked::new(lists, &stored, name, &array.name, &spec.source.paths)).transpose()?;
             let len = pick.as_ref().map_or(stored[0], Picked::len);
-            match lengths.iter().find(|(n, ..)| n == name) {
+            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
+            let is_shared = role != Role::Whole || spec.samples.stack_arrays;
+            match lengths.iter().find(|(n, ..)| n == name && is_shared) {
                 Some((_, other, of)) if *other != len => {
                     return Err(Error::value(format!(
                         "dimension \"{name}\" has length {len} in array '{}' but {other} in array '{of}'; pick as many \
@@ -225,13 +237,12 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
                 Some(_) => {}
                 None => lengths.push((name.clone(), len, array.name.clone())),
             }
-            let role = axis_names.iter().position(|n| n == name).map_or(Role::Whole, Role::Axis);
             if role == Role::Whole && len == 0 {
                 return Err(Error::value(format!("array '{}': dimension \"{name}\" has length 0", array.name)));
             }
             dims.push(ViewDim { role, len, pick });
         }
-        views.push(View { dims, joined });
+        views.push(View { dims, cuts: Vec::new(), joined });
     }
     Ok(views)
 }

@@ -1,5 +1,6 @@
 //! The outputs, and where the elements of each array go in them.
 
+use super::cuts::{check, per_channel};
 use super::{ArrayShape, Axis, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
@@ -44,15 +45,14 @@ struct GridDim<'a> {
 
 pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis]) -> Result<Built> {
     let offsets: &[i64] = if spec.samples.offsets.is_empty() { &[0] } else { &spec.samples.offsets };
-    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
-        if let Some(v) = values.iter().find(|v| !v.is_finite() || (what == "stddev" && **v == 0.0)) {
-            return Err(Error::value(format!("{what}: expected finite numbers other than a stddev of 0, found {v}")));
-        }
-    }
+    let values = &spec.values;
+    check("mask_and_scale", &values.mask_and_scale, arrays)?;
+    check("dtype", &values.dtype, arrays)?;
+    check("fill_value", &spec.samples.fill_value, arrays)?;
     let mut built = if spec.samples.stack_arrays {
         stacked(spec, arrays, views, axes, offsets)?
     } else {
-        separate(spec, arrays, views, axes, offsets)?
+        separate(spec, arrays, views, offsets)?
     };
     for output in &built.0 {
         let elements = output.shape.iter().try_fold(output.dtype.size() as i64, |n, &s| n.checked_mul(s));
@@ -71,17 +71,12 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
 }
 
 /// The length of a dimension in a sample, `None` if it is dropped.
-fn kept(view: &View, axes: &[Axis], d: usize) -> Option<u64> {
+fn kept(view: &View, d: usize) -> Option<u64> {
     match view.dims[d].role {
-        Role::Axis(a) if axes[a].dropped => None,
-        Role::Axis(a) => Some(axes[a].window as u64),
+        Role::Axis(a) if view.cuts[a].dropped => None,
+        Role::Axis(a) => Some(view.cuts[a].window as u64),
         Role::Whole => Some(view.dims[d].len),
     }
-}
-
-fn output_dtype(spec: &Spec, array: &ArrayShape) -> DType {
-    let normalised = !spec.values.mean.is_empty() || !spec.values.stddev.is_empty();
-    spec.values.dtype.unwrap_or(if normalised { DType::F32 } else { array.values })
 }
 
 /// Row-major strides of a shape.
@@ -93,37 +88,54 @@ fn row_major(shape: &[u64]) -> Vec<i64> {
     strides
 }
 
-/// The value for one of `count` arrays or channels out of a list of one or `count`.
-fn one_of(values: &[f64], i: usize, default: f64) -> f64 {
-    match values.len() {
-        0 => default,
-        1 => values[0],
-        _ => values[i],
+/// The normalisation of one array: one for all of it, or one for each of its channels.
+struct Normalised {
+    norms: Vec<Norm>,
+}
+
+impl Normalised {
+    fn dtype(&self) -> DType {
+        self.norms[0].dtype
     }
-}
 
-fn norm_of(spec: &Spec, array: usize, dtype: DType, mean_at: usize, stddev_at: usize) -> Norm {
-    let asked = !spec.values.mean.is_empty() || !spec.values.stddev.is_empty();
-    let pair = (one_of(&spec.values.mean, mean_at, 0.0), one_of(&spec.values.stddev, stddev_at, 1.0));
-    Norm { array, mean_stddev: asked.then_some(pair), dtype }
-}
-
-fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
-    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
-        if values.len() > 1 && values.len() != arrays.len() {
-            return Err(Error::value(format!(
-                "{what}: expected one value, or one for each of the {} arrays, found {}",
-                arrays.len(),
-                values.len()
-            )));
+    /// For each array, of which there are so many channels each.
+    fn all(spec: &Spec, arrays: &[ArrayShape], channels: &[u64]) -> Result<Vec<Self>> {
+        let values = &spec.values;
+        let means = per_channel("mean", &values.mean, arrays, channels)?;
+        let stddevs = per_channel("stddev", &values.stddev, arrays, channels)?;
+        for (what, of_arrays) in [("mean", &means), ("stddev", &stddevs)] {
+            let all = of_arrays.iter().flatten().flatten();
+            if let Some(v) = all.copied().find(|v| !v.is_finite() || (what == "stddev" && *v == 0.0)) {
+                return Err(Error::value(format!(
+                    "{what}: expected finite numbers other than a stddev of 0, found {v}"
+                )));
+            }
         }
+        let one = |(a, array): (usize, &ArrayShape)| {
+            let of =
+                |values: &Option<Vec<f64>>, c: usize| values.as_ref().map(|v| if v.len() == 1 { v[0] } else { v[c] });
+            let asked = means[a].is_some() || stddevs[a].is_some();
+            let dtype = values.dtype.of(&array.output, a).unwrap_or(if asked { DType::F32 } else { array.values });
+            let fill = spec.samples.fill_value.of(&array.output, a).unwrap_or(0.0);
+            let count = [&means[a], &stddevs[a]].into_iter().flatten().map(Vec::len).max().unwrap_or(1).max(1);
+            let norm = |c: usize| {
+                let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
+                Norm { array: a, mean_stddev: asked.then_some(pair), fill, dtype }
+            };
+            Self { norms: (0..count).map(norm).collect() }
+        };
+        Ok(arrays.iter().enumerate().map(one).collect())
     }
-    let norms = (0..arrays.len()).map(|a| norm_of(spec, a, output_dtype(spec, &arrays[a]), a, a)).collect();
+}
+
+fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64]) -> Result<Built> {
+    let normalised = Normalised::all(spec, arrays, &vec![1; arrays.len()])?;
+    let norms: Vec<Norm> = normalised.iter().map(|of| of.norms[0]).collect();
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
         for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
-            let dims: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, axes, d).is_some()).collect();
-            let shape: Vec<u64> = dims.iter().filter_map(|&d| kept(view, axes, d)).collect();
+            let dims: Vec<usize> = (0..view.dims.len()).filter(|&d| kept(view, d).is_some()).collect();
+            let shape: Vec<u64> = dims.iter().filter_map(|&d| kept(view, d)).collect();
             let mut strides = vec![0; view.dims.len()];
             for (&d, stride) in dims.iter().zip(row_major(&shape)) {
                 strides[d] = stride;
@@ -141,9 +153,9 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], o
             });
             outputs.push(OutputInfo {
                 shape: shape.iter().map(|&s| s as i64).collect(),
-                dtype: output_dtype(spec, array),
+                dtype: norms[a].dtype,
                 layout: layout::of(&names),
-                name: array.name.clone(),
+                name: array.output.clone(),
             });
         }
     }
@@ -159,30 +171,25 @@ fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<G
     let mut dims: Vec<GridDim<'a>> = Vec::new();
     for (d, name) in reference.dims.iter().enumerate() {
         let is_axis = matches!(views[at].dims[d].role, Role::Axis(_));
-        if let Some(len) = kept(&views[at], axes, d)
+        if let Some(len) = kept(&views[at], d)
             && (is_axis || (common(name) && reference.dims.len() >= 2))
         {
             dims.push(GridDim { name, len });
         }
     }
     // Axes that the reference array lacks.
-    for axis in axes.iter().filter(|a| !a.dropped) {
+    for (axis, cut) in axes.iter().zip(&views[at].cuts).filter(|(_, cut)| !cut.dropped) {
         if dims.iter().all(|g| g.name != axis.name) {
-            dims.push(GridDim { name: &axis.name, len: axis.window as u64 });
+            dims.push(GridDim { name: &axis.name, len: cut.window as u64 });
         }
     }
     dims
 }
 
 /// The dimensions of each array that become channels, and how many channels they make.
-fn channels_of(
-    arrays: &[ArrayShape],
-    views: &[View],
-    axes: &[Axis],
-    grid: &[GridDim<'_>],
-) -> Result<Vec<(Vec<usize>, u64)>> {
+fn channels_of(arrays: &[ArrayShape], views: &[View], grid: &[GridDim<'_>]) -> Result<Vec<(Vec<usize>, u64)>> {
     let of_array = |(array, view): (&ArrayShape, &View)| {
-        let is_channel = |&d: &usize| kept(view, axes, d).is_some() && grid.iter().all(|g| g.name != array.dims[d]);
+        let is_channel = |&d: &usize| kept(view, d).is_some() && grid.iter().all(|g| g.name != array.dims[d]);
         let dims: Vec<usize> = (0..array.dims.len()).filter(is_channel).collect();
         let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(view.dims[d].len)).filter(|&n| n <= 1 << 24);
         let too_many = || Error::value("stack_arrays: more than 2^24 channels; name the large dimension in dims");
@@ -191,40 +198,25 @@ fn channels_of(
     arrays.iter().zip(views).map(of_array).collect()
 }
 
-/// Checks that there is one mean and deviation for all, or one for each array or channel.
-fn check_lengths(spec: &Spec, arrays: usize, channels: u64) -> Result<()> {
-    for (what, values) in [("mean", &spec.values.mean), ("stddev", &spec.values.stddev)] {
-        if values.len() > 1 && values.len() as u64 != channels && values.len() != arrays {
-            return Err(Error::value(format!(
-                "{what}: expected one value, one for each of the {arrays} arrays, or one for each of the {channels} channels, \
-                 found {}",
-                values.len()
-            )));
-        }
-    }
-    Ok(())
-}
-
 fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], offsets: &[i64]) -> Result<Built> {
-    let dtype = output_dtype(spec, &arrays[0]);
-    if let Some(other) = arrays.iter().find(|a| output_dtype(spec, a) != dtype) {
-        return Err(Error::dtype(format!(
-            "stack_arrays: array '{}' gives {dtype} but array '{}' gives {}; give the stack's type, e.g. dtype=types.FLOAT",
-            arrays[0].name,
-            other.name,
-            output_dtype(spec, other)
-        )));
-    }
     let grid = grid(arrays, views, axes);
     let grid_shape: Vec<u64> = grid.iter().map(|g| g.len).collect();
     let grid_strides = row_major(&grid_shape);
     let plane = grid_shape.iter().fold(1i64, |n, &s| n.saturating_mul(s as i64));
 
-    let of_arrays = channels_of(arrays, views, axes, &grid)?;
+    let of_arrays = channels_of(arrays, views, &grid)?;
     let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
-    check_lengths(spec, arrays.len(), channels)?;
-    let per_channel = |values: &[f64]| values.len() > 1 && values.len() as u64 == channels;
-    let by_channel = per_channel(&spec.values.mean) || per_channel(&spec.values.stddev);
+    let counts: Vec<u64> = of_arrays.iter().map(|(_, count)| *count).collect();
+    let normalised = Normalised::all(spec, arrays, &counts)?;
+    let dtype = normalised[0].dtype();
+    if let Some((other, of)) = arrays.iter().zip(&normalised).find(|(_, of)| of.dtype() != dtype) {
+        return Err(Error::dtype(format!(
+            "stack_arrays: array '{}' gives {dtype} but array '{}' gives {}; give the stack's type, e.g. dtype=types.FLOAT",
+            arrays[0].name,
+            other.name,
+            of.dtype()
+        )));
+    }
 
     let (mut norms, mut parts) = (Vec::new(), Vec::new());
     let mut first_channel = 0u64;
@@ -244,12 +236,8 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             }
         }
         let norm = norms.len();
-        let split = by_channel && *count > 1;
-        for c in 0..if split { *count } else { 1 } {
-            let at = (first_channel + c) as usize;
-            let index = |values: &[f64]| if per_channel(values) { at } else { a };
-            norms.push(norm_of(spec, a, dtype, index(&spec.values.mean), index(&spec.values.stddev)));
-        }
+        let split = normalised[a].norms.len() > 1;
+        norms.extend(&normalised[a].norms);
         let channels =
             split.then(|| Channels { dims: dims.iter().zip(&weights).map(|(&d, &w)| (d, w as u64)).collect() });
         parts.push(Placement {
@@ -267,7 +255,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
 
     let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
     let shape: Vec<i64> = std::iter::once(channels).chain(grid_shape).map(|s| s as i64).collect();
-    let name = arrays.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join("+");
+    let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
     let info = OutputInfo { shape, dtype, layout: layout::of(&names), name };
     let placements = offsets
         .iter()

@@ -32,8 +32,13 @@ impl TableStarts {
     /// # Errors
     /// If the table doesn't fit the axes or contradicts other arguments; if a row is out of bounds and may not be.
     pub(super) fn new(spec: &Spec, axes: &[Axis], table: Arc<Table<i64>>) -> Result<Self> {
-        if !spec.samples.step.is_empty() || !spec.samples.random_crop.is_empty() {
-            let other = if spec.samples.step.is_empty() { "random_crop" } else { "step" };
+        let samples = &spec.samples;
+        let others = [
+            ("step", samples.step.is_empty()),
+            ("overlap", samples.overlap.is_empty()),
+            ("random_crop", samples.random_crop.is_empty()),
+        ];
+        if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(
                 "starts, {other}: starts says where samples start, so {other} contradicts it; give one of them"
             )));

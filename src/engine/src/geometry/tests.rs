@@ -5,6 +5,7 @@ use crate::spec::{DimKey, OutOfBounds, Pick};
 fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
         name: name.into(),
+        output: name.into(),
         dims: dims.iter().map(|d| d.0.into()).collect(),
         parts: vec![dims.iter().map(|d| d.1).collect()],
         values: DType::F32,
@@ -62,8 +63,8 @@ fn tiles_keep_levels_as_channels() {
     let spec = Spec::default().with(|s| {
         s.samples.stack_arrays = true;
         s.samples.dims = dims;
-        s.samples.window = vec![2, 4, 4];
-        s.samples.step = vec![1, 3, 4];
+        s.samples.window = vec![2, 4, 4].into();
+        s.samples.step = vec![1, 3, 4].into();
     });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[8, 2, 4, 4]]);
@@ -78,16 +79,16 @@ fn normalised_per_channel_or_array() {
     let spec = Spec::default().with(|s| {
         s.samples.stack_arrays = true;
         s.source.pick = pick;
-        s.values.mean = vec![1., 2., 3., 4., 5.];
-        s.values.stddev = vec![2.];
+        s.values.mean = vec![1., 2., 3., 4., 5.].into();
+        s.values.stddev = vec![2.].into();
     });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.norms.iter().map(|n| n.mean_stddev.unwrap().0).collect::<Vec<_>>(), [1., 2., 3., 4., 5.]);
     assert_eq!(g.placements[1].channels, Some(Channels { dims: vec![(1, 1)] }));
     assert_eq!(g.placements[2].norm, 3);
-    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3., 4.]);
+    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3., 4.].into());
     assert_eq!(Geometry::new(&spec, &era5()).unwrap().norms.len(), 4);
-    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3.]);
+    let spec = spec.with(|s| s.values.mean = vec![1., 2., 3.].into());
     assert!(Geometry::new(&spec, &era5()).unwrap_err().message().contains("5 channels"));
 }
 
@@ -96,9 +97,9 @@ fn windows_and_policies() {
     let a = [array("a", &[("t", 10)])];
     let with = |window: i64, step: i64, stride: i64, offsets: &[i64], policy| {
         let spec = Spec::default().with(|s| {
-            s.samples.window = vec![window];
-            s.samples.step = vec![step];
-            s.samples.stride = vec![stride];
+            s.samples.window = vec![window].into();
+            s.samples.step = vec![step].into();
+            s.samples.stride = vec![stride].into();
             s.samples.offsets = offsets.to_vec();
             s.samples.out_of_bounds_policy = policy;
         });
@@ -185,7 +186,7 @@ fn unclear_names_are_addressed_by_position() {
     let g = Geometry::new(
         &Spec::default().with(|s| {
             s.samples.dims = one("1");
-            s.samples.window = vec![2];
+            s.samples.window = vec![2].into();
         }),
         &arrays,
     )
@@ -213,7 +214,7 @@ fn wrong_names_are_listed() {
     assert!(e.message().contains("4 dimensions"), "{e}");
     let e = of(Spec::default().with(|s| s.source.pick = vec![Pick::parse("level=5").unwrap()]));
     assert!(e.kind() == ErrorKind::Index && e.message().contains("length 5"), "{e}");
-    let e = of(Spec::default().with(|s| s.samples.window = vec![1, 2]));
+    let e = of(Spec::default().with(|s| s.samples.window = vec![1, 2].into()));
     assert!(e.message().contains("one value for each"), "{e}");
 }
 
@@ -224,7 +225,7 @@ fn stacks_need_one_type() {
     let spec = Spec::default().with(|s| s.samples.stack_arrays = true);
     let e = Geometry::new(&spec, &arrays).unwrap_err();
     assert!(e.kind() == ErrorKind::Type && e.message().contains("dtype="), "{e}");
-    assert!(Geometry::new(&spec.with(|s| s.values.dtype = Some(DType::F32)), &arrays).is_ok());
+    assert!(Geometry::new(&spec.with(|s| s.values.dtype = crate::spec::PerOutput::one(DType::F32)), &arrays).is_ok());
 }
 
 /// The starts along the first axis of a dimension of 20.
@@ -237,7 +238,7 @@ fn starts(spec: Spec) -> Result<Vec<i64>> {
 fn windows_keep_to_their_side_of_a_break() {
     let spec = |policy| {
         Spec::default().with(|s| {
-            s.samples.window = vec![3];
+            s.samples.window = vec![3].into();
             s.samples.breaks = vec![-12, 3];
             s.samples.out_of_bounds_policy = policy;
         })
@@ -245,10 +246,10 @@ fn windows_keep_to_their_side_of_a_break() {
     assert_eq!(starts(spec(OutOfBounds::Drop)).unwrap(), [0, 3, 9, 12, 15], "[6, 9) crosses 8");
     assert_eq!(starts(spec(OutOfBounds::Pad)).unwrap(), [0, 3, 6, 9, 12, 15, 18]);
     assert!(starts(spec(OutOfBounds::Error)).unwrap_err().message().contains("cross a break"));
-    let tiles = spec(OutOfBounds::Error).with(|s| s.samples.window = vec![4]);
+    let tiles = spec(OutOfBounds::Error).with(|s| s.samples.window = vec![4].into());
     assert_eq!(starts(tiles.with(|s| s.samples.breaks = vec![8, 16])).unwrap(), [0, 4, 8, 12, 16]);
     let offsets = Spec::default().with(|s| {
-        s.samples.window = vec![1];
+        s.samples.window = vec![1].into();
         s.samples.offsets = vec![-1, 1];
         s.samples.breaks = vec![8];
     });
@@ -259,7 +260,7 @@ fn windows_keep_to_their_side_of_a_break() {
     }
     let e = starts(Spec::default().with(|s| {
         s.samples.breaks = vec![10];
-        s.samples.window = vec![11];
+        s.samples.window = vec![11].into();
     }))
     .unwrap_err();
     assert!(e.message().contains("without a break"), "{e}");
@@ -269,11 +270,11 @@ fn windows_keep_to_their_side_of_a_break() {
 fn only_windows_that_are_read_count() {
     let spec = |offsets: &[i64], policy| {
         Spec::default().with(|s| {
-            s.samples.window = vec![3];
-            s.samples.step = vec![2];
+            s.samples.window = vec![3].into();
+            s.samples.step = vec![2].into();
             s.samples.offsets = offsets.to_vec();
-            s.samples.roi_start = vec![1];
-            s.samples.roi_end = vec![16];
+            s.samples.roi_start = vec![1].into();
+            s.samples.roi_end = vec![16].into();
             s.samples.out_of_bounds_policy = policy;
         })
     };
@@ -288,7 +289,7 @@ fn only_windows_that_are_read_count() {
     let with = |offsets: &[i64], policy| {
         spec(offsets, policy).with(|s| {
             s.samples.breaks = vec![8];
-            s.samples.step = vec![1];
+            s.samples.step = vec![1].into();
         })
     };
     assert_eq!(starts(with(&[-5], OutOfBounds::Drop)).unwrap(), [6, 7, 8, 9, 10, 13, 14, 15]);
@@ -322,8 +323,8 @@ fn arrays_without_dimensions_are_one_sample() {
     assert_eq!((shapes(&g), &*g.outputs[0].layout), (vec![vec![2], vec![0]], "C"));
     let of = |spec: Spec| Geometry::new(&spec, &arrays).unwrap_err().message().to_owned();
     for (what, spec) in [
-        ("window", spec.clone().with(|s| s.samples.window = vec![0])),
-        ("roi_end", spec.clone().with(|s| s.samples.roi_end = vec![1])),
+        ("window", spec.clone().with(|s| s.samples.window = vec![0].into())),
+        ("roi_end", spec.clone().with(|s| s.samples.roi_end = vec![1].into())),
         ("offsets", spec.clone().with(|s| s.samples.offsets = vec![0, 1])),
         ("breaks", spec.clone().with(|s| s.samples.breaks = vec![1])),
         ("random_crop", spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Index(0)])),
@@ -340,8 +341,8 @@ fn a_million_breaks_are_found_quickly() {
     let a = array("a", &[("t", 1 << 40)]);
     let breaks: Vec<i64> = (1..1_000_000).map(|i| i << 20).collect();
     let spec = Spec::default().with(|s| {
-        s.samples.window = vec![3];
-        s.samples.step = vec![1];
+        s.samples.window = vec![3].into();
+        s.samples.step = vec![1].into();
         s.samples.breaks = breaks;
     });
     let g = Geometry::new(&spec, &[a]).unwrap();
@@ -356,8 +357,8 @@ fn borders_between_stores_are_breaks_if_asked_for() {
     a.parts.push(vec![4]);
     let spec = Spec::default().with(|s| {
         s.source.paths = vec!["p".into(), "q".into()];
-        s.samples.window = vec![2];
-        s.samples.step = vec![1];
+        s.samples.window = vec![2].into();
+        s.samples.step = vec![1].into();
     });
     let of = |spec: &Spec| Geometry::new(spec, &[a.clone()]).unwrap();
     assert_eq!(of(&spec).samples, 13);
@@ -373,9 +374,9 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     let dims = ["time", "lat", "lon"].map(|d| DimKey::Name(d.into())).to_vec();
     let spec = Spec::default().with(|s| {
         s.samples.dims = dims;
-        s.samples.window = vec![1, 4, 3];
+        s.samples.window = vec![1, 4, 3].into();
         s.samples.random_crop = vec![DimKey::Name("lat".into()), DimKey::Index(-1)];
-        s.samples.roi_start = vec![0, 1, 0];
+        s.samples.roi_start = vec![0, 1, 0].into();
     });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.samples, 10, "one for each time");
@@ -396,18 +397,19 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     assert!((0..10).any(|index| other.start(Sample { epoch: 0, index }) != g.start(Sample { epoch: 0, index })));
 
     let of = |spec: Spec| Geometry::new(&spec, &era5()).unwrap_err().message().to_owned();
-    let step = of(spec.clone().with(|s| s.samples.step = vec![1, 2, 0]));
+    let step = of(spec.clone().with(|s| s.samples.step = vec![1, 2, 0].into()));
     assert!(step.contains("step") && step.contains("random_crop") && step.contains("\"lat\""), "{step}");
     assert!(
-        Geometry::new(&spec.clone().with(|s| s.samples.step = vec![2, 0, 0]), &era5()).is_ok_and(|g| g.samples == 5)
+        Geometry::new(&spec.clone().with(|s| s.samples.step = vec![2, 0, 0].into()), &era5())
+            .is_ok_and(|g| g.samples == 5)
     );
     let outside = of(spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Name("level".into())]));
     assert!(outside.contains("random_crop") && outside.contains("\"level\""), "{outside}");
     let twice = of(spec.clone().with(|s| s.samples.random_crop = vec![DimKey::Index(-1), DimKey::Name("lon".into())]));
     assert!(twice.contains("twice"), "{twice}");
-    assert!(of(spec.clone().with(|s| s.samples.window = vec![1, 7, 3])).contains("no sample"));
+    assert!(of(spec.clone().with(|s| s.samples.window = vec![1, 7, 3].into())).contains("no sample"));
     let pad = spec.with(|s| {
-        s.samples.window = vec![1, 7, 3];
+        s.samples.window = vec![1, 7, 3].into();
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
     });
     assert_eq!(Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2], [2, 1]);

@@ -69,7 +69,14 @@ fn labels_are_decoded_values() {
     let spec = spec(&[folder.path()]);
     assert_eq!(found(&spec, "level", &[10.0, 1.0]), "level=1,0", "not the stored 10");
     assert_eq!(found(&spec, "-1", &[100.0]), "-1=2", "a dimension by its position");
-    assert_eq!(found(&spec.clone().with(|s| s.values.mask_and_scale = Some(true)), "level", &[1.0, 1.0]), "level=0,0");
+    assert_eq!(
+        found(
+            &spec.clone().with(|s| s.values.mask_and_scale = crate::spec::PerOutput::one(true)),
+            "level",
+            &[1.0, 1.0]
+        ),
+        "level=0,0"
+    );
     assert_eq!(found(&spec, "time", &[-0.0]), "time=0");
     for (label, words) in [
         (1000.0, "1000.0 isn't a coordinate of dimension \"level\" in store"),
@@ -168,7 +175,7 @@ fn coordinates_are_those_of_the_nearest_group() {
     store(&folder.path().join("b/d"), &[0.0], &[10, 20, 30]);
     array(folder.path(), "surface", "<f4", &[1], &["time"], None, &json!({}));
     let of = |names: &[&str]| {
-        let arrays = names.iter().map(|&name| name.to_owned()).collect();
+        let arrays = names.iter().map(|&name| name.into()).collect();
         spec(&[folder.path()]).with(|s| s.source.arrays = arrays)
     };
     assert_eq!(found(&of(&["surface", "a/z"]), "level", &[3.0]), "level=2");

@@ -144,14 +144,14 @@ impl Planner {
             ranges.push(match dim.role {
                 Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
                 Role::Axis(a) => {
-                    let axis = &self.geometry.axes[a];
+                    let (axis, cut) = (&self.geometry.axes[a], view.cuts[a]);
                     let first = start[a] + if a == 0 { p.offset } else { 0 };
                     let (from, to) = axis.segment(start[a]);
                     let below = from - first;
-                    let k0 = if below > 0 { (below - 1) / axis.stride + 1 } else { 0 };
+                    let k0 = if below > 0 { (below - 1) / cut.stride + 1 } else { 0 };
                     let room = to - 1 - first;
-                    let k1 = if room < 0 { 0 } else { room / axis.stride + 1 };
-                    (k0.min(axis.window), k1.clamp(0, axis.window), first, axis.stride, axis.window)
+                    let k1 = if room < 0 { 0 } else { room / cut.stride + 1 };
+                    (k0.min(cut.window), k1.clamp(0, cut.window), first, cut.stride, cut.window)
                 }
             });
         }

@@ -109,9 +109,9 @@ impl Planner {
                     (Role::Whole, None) => grid.count(),
                     (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
                     (Role::Axis(a), _) => {
-                        let axis = &self.geometry.axes[a];
+                        let cut = view.cuts[a];
                         // The elements of the sample along the dimension, or its chunks if these are fewer.
-                        ((axis.window - 1) as u64).saturating_mul(axis.stride as u64).div_euclid(longest) + 1
+                        ((cut.window - 1) as u64).saturating_mul(cut.stride as u64).div_euclid(longest) + 1
                     }
                 };
                 n.saturating_mul(u128::from(chunks)).saturating_mul(u128::from(longest))

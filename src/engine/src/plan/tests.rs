@@ -62,7 +62,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             .dims
             .iter()
             .map(|d| match d.role {
-                Role::Axis(a) => g.axes[a].window,
+                Role::Axis(a) => view.cuts[a].window,
                 Role::Whole => d.len as i64,
             })
             .collect();
@@ -77,7 +77,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             for (d, dim) in view.dims.iter().enumerate() {
                 if let Role::Axis(a) = dim.role {
                     let axis = &g.axes[a];
-                    at[d] = start[a] + at[d] * axis.stride + if a == 0 { g.placements[0].offset } else { 0 };
+                    at[d] = start[a] + at[d] * view.cuts[a].stride + if a == 0 { g.placements[0].offset } else { 0 };
                     let (from, to) = axis.segment(start[a]);
                     inside &= from <= at[d] && at[d] < to;
                 }
@@ -127,7 +127,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None };
+        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -159,6 +159,7 @@ proptest! {
 #[test]
 fn a_field_in_one_chunk_is_one_contiguous_job() {
     let array = ArrayShape {
+        output: "a".into(),
         name: "t2m".into(),
         dims: ["time", "lat", "lon"].map(Into::into).to_vec(),
         parts: vec![vec![100, 721, 1440]],

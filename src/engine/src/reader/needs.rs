@@ -35,7 +35,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
                 let elements = match dim.role {
                     crate::geometry::Role::Whole => dim.len,
-                    crate::geometry::Role::Axis(a) => geometry.axes[a].window as u64,
+                    crate::geometry::Role::Axis(a) => view.cuts[a].window as u64,
                 };
                 let runs = if dim.pick.is_some() { elements } else { grid.count().min(elements) };
                 n.saturating_mul(runs)

@@ -68,7 +68,7 @@ impl Opened {
         let geometry = Geometry::with_starts(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>(), starts)?;
         bound_chunks(spec, &dataset, &geometry)?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(spec, &dataset, &geometry);
+        let ops = operations(&dataset, &geometry);
         let outputs = geometry.outputs.clone();
         let planner = Planner::new(geometry, grids);
         let (order, identity) = ordered(spec, &dataset, &planner)?;
@@ -206,8 +206,12 @@ struct Slow {
 
 /// The arrays that are decoded because `mask_and_scale` is left out, as a sentence for the log; `None` if there are none.
 pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<String> {
-    let decoded = dataset.arrays.iter().filter(|a| a.decoded && spec.values.mask_and_scale.is_none());
-    let mut names: Vec<_> = decoded.map(|a| format!("'{}'", a.name)).collect();
+    let decoded = dataset
+        .arrays
+        .iter()
+        .enumerate()
+        .filter(|(i, a)| a.decoded && spec.values.mask_and_scale.of(&a.output, *i).is_none());
+    let mut names: Vec<_> = decoded.map(|(_, a)| format!("'{}'", a.name)).collect();
     names.sort_unstable();
     names.dedup();
     (!names.is_empty()).then(|| {
@@ -237,6 +241,7 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
         name: array.name.clone(),
+        output: array.output.clone(),
         dims: array.dims.names.clone(),
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
@@ -255,8 +260,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.
-fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let pad = spec.samples.fill_value.unwrap_or(0.0);
+fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     Ops::new(geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
@@ -267,7 +271,7 @@ fn operations(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Ops {
             offset: cf.offset,
             decoded: Some(cf.decoded),
         };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, pad, swap))
+        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, swap))
     }))
 }
 

@@ -11,7 +11,7 @@ use crate::budget::smallest;
 use crate::dataset::Dataset;
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::spec::{DimKey, OutOfBounds, Spec};
+use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec};
 use crate::store;
 use crate::table::{Element, Table, kept, read_npy, room};
 
@@ -68,7 +68,7 @@ pub(super) fn load<T: Stored>(spec: &Spec, argument: &str, source: &str) -> Resu
 fn place(spec: &Spec, source: &str) -> Spec {
     let is_own = source.starts_with(['/', '.']) || source.contains("://");
     let (path, arrays) = match spec.source.paths.first() {
-        Some(path) if !is_own => (path.clone(), vec![source.to_owned()]),
+        Some(path) if !is_own => (path.clone(), vec![source.into()]),
         _ => (source.to_owned(), Vec::new()),
     };
     let has_options = !is_own || store::is_remote(source);
@@ -78,7 +78,7 @@ fn place(spec: &Spec, source: &str) -> Spec {
         if has_options {
             s.source.storage_options.clone_from(&spec.source.storage_options);
         }
-        s.values.mask_and_scale = Some(false);
+        s.values.mask_and_scale = PerOutput::one(false);
     })
 }
 
@@ -111,9 +111,9 @@ fn of_zarr<T: Stored>(spec: &Spec, source: &str, limit: Option<u64>) -> Result<T
         let window = chunk.saturating_mul((PIECE / 8 / columns / chunk).max(1)).min(rows);
         let mut of = of.with(|s| {
             s.samples.dims = vec![DimKey::Index(0)];
-            s.samples.window = vec![window as i64];
+            s.samples.window = vec![window as i64].into();
             s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-            s.values.dtype = Some(T::DTYPE);
+            s.values.dtype = PerOutput::one(T::DTYPE);
             s.resources.io_threads = spec.resources.io_threads;
             s.resources.io_concurrency = spec.resources.io_concurrency;
             s.resources.decode_threads = spec.resources.decode_threads;

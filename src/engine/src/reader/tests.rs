@@ -27,7 +27,7 @@ fn spec(folder: &Path) -> Spec {
     Spec::default().with(|s| {
         s.source.paths = vec![folder.to_str().unwrap().to_owned()];
         s.samples.dims = vec![DimKey::parse("0")];
-        s.samples.window = vec![4];
+        s.samples.window = vec![4].into();
         s.batch_size = 2;
         s.resources.prefetch_queue_depth = Some(2);
     })
@@ -73,8 +73,8 @@ fn chunks_that_arrive_after_the_end_are_no_end_of_the_world() {
     store(folder.path());
     for delay in 0..200 {
         let spec = spec(folder.path()).with(|s| {
-            s.samples.window = vec![16];
-            s.samples.step = vec![1];
+            s.samples.window = vec![16].into();
+            s.samples.step = vec![1].into();
             s.batch_size = 16;
             s.resources.io_threads = Some(1);
         });

@@ -36,7 +36,7 @@ fn open(folder: &Path, device: Device) -> Reader {
     let spec = Spec::default().with(|s| {
         s.source.paths = vec![folder.to_str().unwrap().to_owned()];
         s.samples.dims = vec![DimKey::parse("0")];
-        s.samples.window = vec![1];
+        s.samples.window = vec![1].into();
         s.batch_size = 1;
         s.device = device;
         s.resources.device_memory_limit = Some(64 << 20);

@@ -68,8 +68,8 @@ fn schedule(seed: u64) -> (usize, usize) {
         s.source.storage_options = options.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec();
         s.source.arrays = vec!["a".into(), "b".into()];
         s.samples.dims = vec![DimKey::parse("x")];
-        s.samples.window = vec![2];
-        s.samples.step = vec![2];
+        s.samples.window = vec![2].into();
+        s.samples.step = vec![2].into();
         s.batch_size = 8;
         s.order.random_shuffle = seed.is_multiple_of(2);
         s.samples.return_index = true;

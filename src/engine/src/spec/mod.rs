@@ -2,6 +2,7 @@
 //! and meanings are the operator's arguments, and the JSON object that [`Spec::from_json`] reads has them side by side.
 //! Nothing here touches storage, a clock or a device.
 
+mod by_name;
 mod order;
 mod read;
 mod resources;
@@ -16,12 +17,13 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::store;
 
+pub use by_name::{PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
-pub use samples::{OutOfBounds, PerDim, SampleArguments};
-pub use source::{DimKey, Pick, SourceArguments};
-pub use values::{PerOutput, ValueArguments};
+pub use samples::{OutOfBounds, SampleArguments};
+pub use source::{ArrayArgument, DimKey, Pick, SourceArguments};
+pub use values::ValueArguments;
 
 /// Everything that the reader is told.
 #[derive(Clone, Debug)]

@@ -15,13 +15,22 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
+/// The key of arguments that take the place of those beside them.
+const OTHERS: &str = "_arguments";
+
 /// The arguments of a JSON object.
 ///
 /// # Errors
 /// If the text is no JSON, or no object.
 pub(super) fn object(text: &[u8]) -> Result<Map<String, Value>> {
     match serde_json::from_slice(text) {
-        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(Value::Object(mut arguments)) => {
+            // DALI's operator has types for its arguments. What these can't say comes as one more object.
+            if let Some(Value::Object(others)) = arguments.remove(OTHERS) {
+                arguments.extend(others);
+            }
+            Ok(arguments)
+        }
         Ok(other) => Err(Error::dtype(format!("the spec: expected a JSON object, but found {}", kind(&other)))),
         Err(e) => Err(Error::value(format!("the spec isn't valid JSON: {e}"))),
     }
@@ -66,7 +75,7 @@ pub(super) fn wrong_value<E: de::Error>(expected: &str, found: impl Display) -> 
 }
 
 /// What a value is, in words of JSON.
-fn kind(value: &Value) -> &'static str {
+pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",

@@ -2,34 +2,35 @@
 
 use serde::Deserialize;
 
-use super::DimKey;
-
-/// One value for each of `dims`, in their order; empty: the default for every dimension.
-pub type PerDim<T> = Vec<T>;
+use super::{DimKey, PerDim, PerOutput};
 
 /// The arguments that say how samples are cut.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct SampleArguments {
-    /// The dimensions along which samples are cut; empty: the first dimension of the first array that has most.
+    /// The dimensions along which samples are cut; empty: those that `window` names, or the first dimension of the first array
+    /// that has most.
     pub dims: Vec<DimKey>,
-    /// Elements per sample; 0 (the default): one element, and the dimension is dropped.
-    pub window: PerDim<i64>,
-    /// Distance between sample starts; default: the window's length without stride, i.e. 1 for a dropped dimension.
-    pub step: PerDim<i64>,
+    /// Elements per sample; 0 (the default): one element, and the dimension is dropped. Outputs may differ.
+    pub window: PerDim,
+    /// Distance between sample starts; default: the length of the longest window without stride, i.e. 1 for a dropped
+    /// dimension.
+    pub step: PerDim,
+    /// Another way to say `step`: how many elements of the longest window neighbouring samples share.
+    pub overlap: PerDim,
     /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
     pub random_crop: Vec<DimKey>,
     /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
     /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
     pub starts: Option<String>,
-    /// Distance between elements inside a sample; default 1.
-    pub stride: PerDim<i64>,
+    /// Distance between elements inside a sample; default 1. Outputs may differ.
+    pub stride: PerDim,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
     pub offsets: Vec<i64>,
     /// First element that samples may touch; negative from the end; default 0.
-    pub roi_start: PerDim<i64>,
+    pub roi_start: PerDim,
     /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
-    pub roi_end: PerDim<i64>,
+    pub roi_end: PerDim,
     /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
     /// end; in any order.
     pub breaks: Vec<i64>,
@@ -38,7 +39,7 @@ pub struct SampleArguments {
     /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
     pub out_of_bounds_policy: OutOfBounds,
     /// The value of elements outside the region of interest, as a value of the output; default: 0.
-    pub fill_value: Option<f64>,
+    pub fill_value: PerOutput<f64>,
     /// One output of channels instead of one per array.
     pub stack_arrays: bool,
     /// One more output: the sample's start in each of `dims`, int64.
@@ -51,6 +52,7 @@ impl Default for SampleArguments {
             dims: Vec::new(),
             window: PerDim::new(),
             step: PerDim::new(),
+            overlap: PerDim::new(),
             random_crop: Vec::new(),
             starts: None,
             stride: PerDim::new(),
@@ -60,7 +62,7 @@ impl Default for SampleArguments {
             breaks: Vec::new(),
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
-            fill_value: None,
+            fill_value: PerOutput::new(),
             stack_arrays: false,
             return_index: false,
         }

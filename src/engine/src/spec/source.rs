@@ -1,6 +1,7 @@
 //! What is read.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::read;
 use crate::error::{Error, Result};
@@ -15,10 +16,40 @@ pub struct SourceArguments {
     /// Options of remote stores, names and values; no secrets among them.
     #[serde(deserialize_with = "options")]
     pub storage_options: Vec<(String, String)>,
-    /// Names of arrays; empty: the store's only array.
-    pub arrays: Vec<String>,
+    /// The arrays, one for each output; empty: the store's only array.
+    #[serde(deserialize_with = "arrays")]
+    pub arrays: Vec<ArrayArgument>,
     /// Indices to take.
     pub pick: Vec<Pick>,
+}
+
+/// An array, and what its output is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayArgument {
+    /// The output's name: the array's, if no other was given.
+    pub output: String,
+    /// The array's name, relative to the root of the stores.
+    pub array: String,
+}
+
+impl From<&str> for ArrayArgument {
+    fn from(name: &str) -> Self {
+        Self { output: name.to_owned(), array: name.to_owned() }
+    }
+}
+
+/// `arrays`: a name, a list of them, or an object from outputs to names.
+fn arrays<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<ArrayArgument>, D::Error> {
+    let wrong =
+        |found: &Value| serde::de::Error::invalid_type(serde::de::Unexpected::Other(read::kind(found)), &"a string");
+    let name = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| wrong(value));
+    match Value::deserialize(value)? {
+        Value::Object(arrays) => {
+            arrays.into_iter().map(|(output, value)| Ok(ArrayArgument { output, array: name(&value)? })).collect()
+        }
+        Value::Array(names) => names.iter().map(|value| name(value).map(|name| (&*name).into())).collect(),
+        single => Ok(vec![(&*name(&single)?).into()]),
+    }
 }
 
 /// A dimension, named (`dimension_names`, `_ARRAY_DIMENSIONS`) or numbered.

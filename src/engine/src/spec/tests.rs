@@ -22,20 +22,43 @@ fn every_kind_of_value_is_read() {
             "decode_device": "cpu", "batch_size": 4, "device": "gpu", "device_id": 1, "io_threads": null}"#,
     );
     let Spec { source, samples, values, order, resources, batch_size, device } = spec;
-    assert_eq!((source.paths, source.arrays), (vec!["a.zarr".to_owned()], vec!["t".to_owned(), "u".to_owned()]));
+    assert_eq!((source.paths, source.arrays), (vec!["a.zarr".to_owned()], vec!["t".into(), "u".into()]));
     assert_eq!(source.storage_options, [("aws_region".to_owned(), "x=y".to_owned())]);
     assert_eq!((&source.pick[0].indices, &source.pick[1].indices), (&vec![vec![0, 5]], &vec![vec![2], vec![3]]));
     assert_eq!(samples.dims, [DimKey::Name("time".into()), DimKey::Index(1), DimKey::Index(-1)]);
     assert_eq!(samples.random_crop, [DimKey::Index(1), DimKey::Index(-1)]);
-    assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3], vec![0, -1], vec![8, -3]));
+    assert_eq!((samples.window, samples.offsets, samples.breaks), (vec![3].into(), vec![0, -1], vec![8, -3]));
     assert_eq!((samples.cross_stores, samples.out_of_bounds_policy), (false, OutOfBounds::Pad));
-    assert_eq!((values.dtype, values.mean), (Some(DType::F16), vec![1.0, 2.5]));
+    assert_eq!((values.dtype, values.mean), (PerOutput::one(DType::F16), vec![1.0, 2.5].into()));
     assert_eq!(order.initial_fill, 77);
     assert_eq!((resources.decode_device, resources.io), (DecodeDevice::Cpu, Io::Posix));
     assert_eq!((resources.io_concurrency, resources.io_threads), (Some(300), None));
     assert_eq!((resources.cache_size, resources.cache_dir_size), (5_000_000, Some(7)));
     assert_eq!((resources.cache_dir, resources.cache_validate), (Some("/scratch".into()), false));
     assert_eq!((batch_size, device), (4, Device::Gpu(1)));
+}
+
+#[test]
+fn values_are_given_by_name() {
+    let spec = read(
+        r#"{"path": "a", "arrays": {"z": "x/z", "a": "y"}, "window": {"t": 2, "-1": 0}, "stride": {"z": {"t": 3}, "a": [1, 2]},
+            "mean": {"z": [1, "inf"], "a": 2}, "dtype": {"z": "int8"}, "mask_and_scale": {"a": false},
+            "path": "b", "_arguments": {"path": "c", "fill_value": {"a": "nan"}}}"#,
+    );
+    let array = |output: &str, array: &str| ArrayArgument { output: output.into(), array: array.into() };
+    assert_eq!(spec.source.arrays, [array("z", "x/z"), array("a", "y")], "outputs keep their order");
+    assert_eq!(spec.source.paths, ["c"]);
+    assert_eq!(spec.samples.window, PerDim::ByDim(vec![(DimKey::Name("t".into()), 2), (DimKey::Index(-1), 0)]));
+    let by_dim = PerDim::ByDim(vec![(DimKey::Name("t".into()), 3)]);
+    let by_output = vec![("z".to_owned(), by_dim), ("a".to_owned(), vec![1, 2].into())];
+    assert_eq!(spec.samples.stride, PerDim::ByOutput(by_output));
+    assert_eq!(
+        spec.values.mean,
+        PerOutput::ByOutput(vec![("z".into(), vec![1.0, f64::INFINITY]), ("a".into(), vec![2.0])])
+    );
+    assert_eq!((spec.values.dtype.of("z", 0), spec.values.dtype.of("a", 1)), (Some(DType::I8), None));
+    assert_eq!((spec.values.mask_and_scale.of("z", 0), spec.values.mask_and_scale.of("a", 1)), (None, Some(false)));
+    assert!(spec.samples.fill_value.of("a", 1).is_some_and(f64::is_nan));
 }
 
 #[test]
@@ -56,9 +79,10 @@ fn numbers_keep_all_their_bits() {
             "mean": [0.1, "0.30000000000000004", 1e308, 5e-324, "inf", 9007199254740993], "stddev": "-inf"}"#,
     );
     assert_eq!((spec.order.seed, spec.order.initial_fill), (i64::MIN + 1, i64::MAX as u64));
-    assert!(spec.samples.fill_value.is_some_and(f64::is_nan));
-    assert_eq!(spec.values.mean, [0.1, 0.1 + 0.2, 1e308, 5e-324, f64::INFINITY, 9_007_199_254_740_992.0]);
-    assert_eq!(spec.values.stddev, [f64::NEG_INFINITY]);
+    assert!(spec.samples.fill_value.of("a", 0).is_some_and(f64::is_nan));
+    let mean = vec![0.1, 0.1 + 0.2, 1e308, 5e-324, f64::INFINITY, 9_007_199_254_740_992.0];
+    assert_eq!(spec.values.mean, mean.into());
+    assert_eq!(spec.values.stddev, PerOutput::one(f64::NEG_INFINITY));
 }
 
 #[test]
@@ -110,7 +134,15 @@ fn errors_say_what_was_expected_and_found() {
             "window: expected a whole number, but found a number that isn't whole or is too large",
         ),
         (r#""window": [1, null]"#, wrong_type, "window: expected a whole number, but found null"),
-        (r#""window": {"t": 2}"#, wrong_type, "window: expected a whole number, but found an object"),
+        (r#""window": {"t": "2"}"#, wrong_type, "window: expected a whole number, but found a string"),
+        (r#""window": {"a": {"b": {"t": 2}}}"#, wrong_type, "window: expected a whole number, but found an object"),
+        (r#""arrays": {"a": 1}"#, wrong_type, "arrays: expected a string, but found a whole number"),
+        (r#""mean": {"a": "much"}"#, wrong_type, &format!("mean: expected {number}, but found a string")),
+        (
+            r#""mask_and_scale": {"a": 1}"#,
+            wrong_type,
+            "mask_and_scale: expected true or false, but found a whole number",
+        ),
         (r#""stride": [[1]]"#, wrong_type, "stride: expected a whole number, but found a list"),
         (r#""cross_stores": 1"#, wrong_type, "cross_stores: expected true or false, but found a whole number"),
         (
@@ -123,7 +155,7 @@ fn errors_say_what_was_expected_and_found() {
             wrong_type,
             "out_of_bounds_policy: expected a string, but found a whole number",
         ),
-        (r#""fill_value": [1]"#, wrong_type, &format!("fill_value: expected {number}, but found a list")),
+        (r#""fill_value": [[1]]"#, wrong_type, &format!("fill_value: expected {number}, but found a list")),
         (r#""mean": ["much"]"#, wrong_type, &format!("mean: expected {number}, but found a string")),
         (r#""dtype": "complex64""#, wrong_type, dtypes),
         (

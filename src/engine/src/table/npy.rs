@@ -93,7 +93,10 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
         [rows] => (rows, 1),
         [rows, columns] => (rows, columns),
         _ => {
-            return Err(Error::value(format!("expected one or two dimensions, but found the shape {:?}", header.shape)));
+            return Err(Error::value(format!(
+                "expected one or two dimensions, but found the shape {:?}",
+                header.shape
+            )));
         }
     };
     if header.fortran_order && rows > 1 && columns > 1 {

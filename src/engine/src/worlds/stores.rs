@@ -131,10 +131,10 @@ impl Prepared {
         let window = random.below(4) as i64;
         let spec = Spec::default().with(|s| {
             s.source.paths = vec!["simulated".into(); stores as usize];
-            s.source.arrays = (0..arrays).map(|i| format!("a{i}")).collect();
+            s.source.arrays = (0..arrays).map(|i| format!("a{i}").as_str().into()).collect();
             s.samples.dims = vec![DimKey::parse("t")];
-            s.samples.window = vec![window];
-            s.samples.step = if crop { vec![0] } else { vec![1 + random.below(3) as i64] };
+            s.samples.window = vec![window].into();
+            s.samples.step = vec![if crop { 0 } else { 1 + random.below(3) as i64 }].into();
             s.samples.random_crop = if crop { vec![DimKey::parse("t")] } else { Vec::new() };
             s.samples.offsets = if random.chance(0.3) { vec![0, random.below(4) as i64] } else { Vec::new() };
             s.samples.out_of_bounds_policy = if random.chance(0.4) { OutOfBounds::Pad } else { OutOfBounds::Drop };

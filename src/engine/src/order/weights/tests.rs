@@ -164,8 +164,7 @@ fn golden() {
     };
     assert_eq!([take(true), take(false)], GOLDEN_DRAWS);
 }
-const GOLDEN_DRAWS: [[u64; 10]; 2] =
-    [[19, 8, 14, 18, 18, 15, 7, 3, 15, 16], [9, 8, 4, 13, 5, 14, 16, 2, 3, 15]];
+const GOLDEN_DRAWS: [[u64; 10]; 2] = [[19, 8, 14, 18, 18, 15, 7, 3, 15, 16], [9, 8, 4, 13, 5, 14, 16, 2, 3, 15]];
 
 #[test]
 fn logarithms_are_near_the_systems() {

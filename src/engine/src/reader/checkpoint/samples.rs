@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Geometry, Role, Starts, TableStarts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Starts, TableStarts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
 
@@ -66,11 +66,11 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stack_arrays,
         offsets,
         return_index,
-        fill_value,
         // These are in the geometry.
         dims: _,
         window: _,
         step: _,
+        overlap: _,
         random_crop: _,
         starts: _,
         stride: _,
@@ -79,6 +79,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         breaks: _,
         cross_stores: _,
         out_of_bounds_policy: _,
+        fill_value: _,
     } = &spec.samples;
     let OrderArguments {
         random_shuffle,
@@ -108,8 +109,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let all = [
         ("stack_arrays", json!(stack_arrays)),
         ("dims", each(&|a| json!(a.name))),
-        ("window", each(&|a| json!(if a.dropped { 0 } else { a.window }))),
-        ("stride", each(&|a| json!(if a.window > 1 { a.stride } else { 1 }))),
+        ("window", of_cuts(geometry, |cut| if cut.dropped { 0 } else { cut.window })),
+        ("stride", of_cuts(geometry, |cut| if cut.window > 1 { cut.stride } else { 1 })),
         (
             "step",
             each(&|a| {
@@ -123,7 +124,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
-        ("fill_value", only(is_padded, number(fill_value.unwrap_or(0.0)))),
+        ("fill_value", only(is_padded, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
         ("seed", only(is_random, json!(spec.order.effective_seed()))),
@@ -139,6 +140,19 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
 /// The starts along an axis, for people.
 fn starts(axis: &Axis) -> Value {
     runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
+}
+
+/// A number for each axis; where arrays are cut in different ways, a list of them for each array.
+fn of_cuts(geometry: &Geometry, of: impl Fn(&Cut) -> i64) -> Value {
+    of_all(geometry.views.iter().map(|view| shortened(view.cuts.iter().map(|cut| json!(of(cut))).collect())).collect())
+}
+
+/// One value if all are equal, else all of them.
+fn of_all(values: Vec<Value>) -> Value {
+    match values.split_first() {
+        Some((first, others)) if others.iter().all(|value| value == first) => first.clone(),
+        _ => shortened(Value::Array(values)),
+    }
 }
 
 /// Stretches of starts at equal distances: how many, and the first. Stretches that continue each other are one.

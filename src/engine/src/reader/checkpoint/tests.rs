@@ -4,7 +4,7 @@ use super::*;
 use crate::dtype::DType;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
-use crate::spec::{DimKey, OutOfBounds, Pick};
+use crate::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Pick};
 
 fn order() -> Order {
     Order::new(
@@ -48,8 +48,8 @@ fn at(path: &Path) -> Spec {
     Spec::default().with(|s| s.source.paths = vec![path.to_str().unwrap().to_owned()])
 }
 
-fn named(names: &[&str]) -> Vec<String> {
-    names.iter().map(|&n| n.to_owned()).collect()
+fn named(names: &[&str]) -> Vec<ArrayArgument> {
+    names.iter().map(|&n| n.into()).collect()
 }
 
 fn identity(spec: &Spec) -> Identity {
@@ -71,8 +71,8 @@ fn a_state_comes_back_as_it_went() {
     let spec = at(folder.path()).with(|s| {
         s.source.arrays = named(&["g/a"]);
         s.order.seed = 3;
-        s.values.mean = vec![0.1];
-        s.values.stddev = vec![1e300];
+        s.values.mean = vec![0.1].into();
+        s.values.stddev = vec![1e300].into();
     });
     let it = identity(&spec);
     let text = it.write(&order(), 0, 64);
@@ -88,7 +88,7 @@ fn arguments_that_mean_the_same_are_the_same() {
     let base = at(folder.path()).with(|s| s.source.arrays = named(&["g/a"]));
     let shuffled = base.clone().with(|s| s.order.random_shuffle = true);
     let padded = base.clone().with(|s| {
-        s.samples.window = vec![3];
+        s.samples.window = vec![3].into();
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
     });
     let stacked = base.clone().with(|s| {
@@ -102,34 +102,34 @@ fn arguments_that_mean_the_same_are_the_same() {
             base.clone().with(|s| s.samples.dims = vec![DimKey::parse("time")]),
             base.clone().with(|s| s.samples.dims = vec![DimKey::parse("-3")]),
             base.clone().with(|s| {
-                s.samples.window = vec![0];
-                s.samples.step = vec![1];
-                s.samples.stride = vec![1];
+                s.samples.window = vec![0].into();
+                s.samples.step = vec![1].into();
+                s.samples.stride = vec![1].into();
                 s.samples.offsets = vec![0];
             }),
             // One element has no stride, and doesn't cross breaks.
             base.clone().with(|s| {
-                s.samples.stride = vec![5];
+                s.samples.stride = vec![5].into();
                 s.samples.breaks = vec![40, -7];
             }),
             base.clone().with(|s| {
-                s.samples.roi_start = vec![0];
-                s.samples.roi_end = vec![100];
+                s.samples.roi_start = vec![0].into();
+                s.samples.roi_end = vec![100].into();
             }),
             // Nothing is padded, missing, or left to chance.
             base.clone().with(|s| {
                 s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-                s.samples.fill_value = Some(7.0);
+                s.samples.fill_value = PerOutput::one(7.0);
             }),
             base.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Error),
             base.clone().with(|s| {
-                s.values.mask_and_scale = Some(true);
+                s.values.mask_and_scale = PerOutput::one(true);
                 s.order.seed = 9;
                 s.order.initial_fill = 3;
                 s.samples.cross_stores = false;
             }),
             base.clone().with(|s| {
-                s.values.dtype = Some(DType::I16);
+                s.values.dtype = PerOutput::one(DType::I16);
                 s.source.pick = pick(&[0, 1, -1]);
             }),
             // The same array from elsewhere.
@@ -144,36 +144,36 @@ fn arguments_that_mean_the_same_are_the_same() {
         vec![
             padded.clone(),
             padded.clone().with(|s| {
-                s.samples.fill_value = Some(0.0);
-                s.samples.step = vec![3];
-                s.samples.roi_end = vec![100];
+                s.samples.fill_value = PerOutput::one(0.0);
+                s.samples.step = vec![3].into();
+                s.samples.roi_end = vec![100].into();
             }),
         ],
         vec![
-            base.clone().with(|s| s.samples.window = vec![-1]),
+            base.clone().with(|s| s.samples.window = vec![-1].into()),
             base.clone().with(|s| {
-                s.samples.window = vec![100];
-                s.samples.step = vec![3];
+                s.samples.window = vec![100].into();
+                s.samples.step = vec![3].into();
             }),
             base.clone().with(|s| {
-                s.samples.window = vec![-1];
-                s.samples.roi_end = vec![100];
+                s.samples.window = vec![-1].into();
+                s.samples.roi_end = vec![100].into();
                 s.samples.out_of_bounds_policy = OutOfBounds::Error;
             }),
         ],
         vec![
-            stacked.clone().with(|s| s.values.mean = vec![1.5]),
+            stacked.clone().with(|s| s.values.mean = vec![1.5].into()),
             stacked.clone().with(|s| {
-                s.values.mean = vec![1.5; 2];
-                s.values.stddev = vec![1.0];
-                s.values.dtype = Some(DType::F32);
+                s.values.mean = vec![1.5; 2].into();
+                s.values.stddev = vec![1.0].into();
+                s.values.dtype = PerOutput::one(DType::F32);
             }),
         ],
         // Of a store that begins at another group.
         vec![stacked.with(|s| {
             s.source.arrays = named(&["a", "b"]);
             s.source.paths = at(&folder.path().join("g")).source.paths;
-            s.values.mean = vec![1.5];
+            s.values.mean = vec![1.5].into();
         })],
     ];
     for (i, group) in same.iter().enumerate() {
@@ -203,8 +203,8 @@ fn stores_that_are_joined_are_as_good_as_one() {
     let of = |names: &[&str]| {
         Spec::default().with(|s| {
             s.source.paths = names.iter().map(|n| folder.path().join(n).to_str().unwrap().to_owned()).collect();
-            s.samples.window = vec![4];
-            s.samples.step = vec![1];
+            s.samples.window = vec![4].into();
+            s.samples.step = vec![1].into();
         })
     };
     identity(&of(&["all"])).read(&state(&of(&["one", "two"]))).unwrap();
@@ -259,18 +259,18 @@ fn zeros_have_signs() {
     let folder = store();
     let base = at(folder.path()).with(|s| {
         s.source.arrays = named(&["g/a"]);
-        s.values.dtype = Some(DType::F32);
+        s.values.dtype = PerOutput::one(DType::F32);
     });
     let padded = |fill: f64| {
         base.clone().with(|s| {
-            s.samples.window = vec![3];
+            s.samples.window = vec![3].into();
             s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-            s.samples.fill_value = Some(fill);
+            s.samples.fill_value = PerOutput::one(fill);
         })
     };
     let message = refusal(&padded(-0.0), &padded(0.0));
     assert!(message.contains("fill_value: \"-0.0\" in the checkpoint, 0.0 here"), "{message}");
-    let centred = |mean: f64| base.clone().with(|s| s.values.mean = vec![mean]);
+    let centred = |mean: f64| base.clone().with(|s| s.values.mean = vec![mean].into());
     let message = refusal(&centred(0.0), &centred(-0.0));
     assert!(message.contains("mean: 0.0 in the checkpoint, \"-0.0\" here"), "{message}");
     identity(&centred(-0.0)).read(&state(&centred(-0.0))).unwrap();
@@ -286,14 +286,14 @@ fn what_differs_is_named() {
     });
     let few = base.clone().with(|s| s.order.initial_fill = 20);
     let padded = base.clone().with(|s| {
-        s.samples.window = vec![4];
-        s.samples.step = vec![3];
+        s.samples.window = vec![4].into();
+        s.samples.step = vec![3].into();
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
     });
     let crop = |dim: &str| {
         base.clone().with(|s| {
             s.samples.dims = vec![DimKey::parse("level"), DimKey::parse("x")];
-            s.samples.window = vec![2, 2];
+            s.samples.window = vec![2, 2].into();
             s.samples.random_crop = vec![DimKey::parse(dim)];
         })
     };
@@ -313,7 +313,7 @@ fn what_differs_is_named() {
         (base.clone(), base.clone().with(|s| s.order.seed = -1), &["seed: 3 in the checkpoint, the default here"]),
         (
             base.clone(),
-            base.clone().with(|s| s.samples.step = vec![2]),
+            base.clone().with(|s| s.samples.step = vec![2].into()),
             &[
                 "step: [1] in the checkpoint, [2] here",
                 r#"starts: [["100 from 0"]] in the checkpoint, [["50 from 0"]] here"#,
@@ -323,8 +323,8 @@ fn what_differs_is_named() {
         (
             base.clone(),
             base.clone().with(|s| {
-                s.samples.roi_start = vec![1];
-                s.samples.roi_end = vec![-1];
+                s.samples.roi_start = vec![1].into();
+                s.samples.roi_end = vec![-1].into();
             }),
             &[r#"[["98 from 1"]] here"#],
         ),
@@ -350,12 +350,12 @@ fn what_differs_is_named() {
         ),
         (
             base.clone(),
-            base.clone().with(|s| s.values.mean = vec![0.5]),
+            base.clone().with(|s| s.values.mean = vec![0.5].into()),
             &["'a': dtype", "array 'a': mean: none in the checkpoint, 0.5 here"],
         ),
         (
             base.clone(),
-            base.clone().with(|s| s.values.dtype = Some(DType::F64)),
+            base.clone().with(|s| s.values.dtype = PerOutput::one(DType::F64)),
             &["array 'a': dtype: \"int16\" in the checkpoint, \"float64\" here"],
         ),
         (
@@ -394,7 +394,7 @@ fn what_differs_is_named() {
         (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
         (
             padded.clone(),
-            padded.clone().with(|s| s.samples.fill_value = Some(f64::NAN)),
+            padded.clone().with(|s| s.samples.fill_value = PerOutput::one(f64::NAN)),
             &["fill_value: 0.0 in the checkpoint, \"NaN\" here"],
         ),
         (
@@ -403,7 +403,11 @@ fn what_differs_is_named() {
             &["region and breaks: [[0,100]] in the checkpoint, [[0,50,100]] here"],
         ),
         (crop("level"), crop("x"), &[r#"random_crop: ["level"] in the checkpoint, ["x"] here"#]),
-        (padded.clone().with(|s| s.samples.stride = vec![2]), padded, &["stride: [2] in the checkpoint, [1] here"]),
+        (
+            padded.clone().with(|s| s.samples.stride = vec![2].into()),
+            padded,
+            &["stride: [2] in the checkpoint, [1] here"],
+        ),
     ] {
         let message = refusal(&then, &now);
         for part in parts {
@@ -449,8 +453,10 @@ fn decoding_counts_where_there_is_something_to_decode() {
     array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));
     array(&folder.path().join("packed"), [100, 3, 5], 7, &json!({"scale_factor": 0.5}));
     array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
-    let of =
-        |name: &str, mask_and_scale| at(&folder.path().join(name)).with(|s| s.values.mask_and_scale = mask_and_scale);
+    let of = |name: &str, decode: Option<bool>| {
+        at(&folder.path().join(name))
+            .with(|s| s.values.mask_and_scale = decode.map_or(PerOutput::new(), PerOutput::one))
+    };
     let (yes, no) = (Some(true), Some(false));
     identity(&of("plain", yes)).read(&state(&of("plain", no))).unwrap();
     // Left out, it says what it decides.
@@ -460,7 +466,7 @@ fn decoding_counts_where_there_is_something_to_decode() {
     let message = refusal(&of("packed", yes), &of("packed", no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
     // Bits that are only read as another type.
-    let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = Some(DType::F32));
+    let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = PerOutput::one(DType::F32));
     let message = refusal(&cast(yes), &cast(no));
     assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
 }

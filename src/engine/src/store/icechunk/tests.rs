@@ -47,9 +47,9 @@ fn values(path: &str, array: &str, options: &[(&str, &str)]) -> Result<Vec<[u8; 
     let reader = Reader::open(Spec::default().with(|s| {
         s.source.paths = vec![path.to_owned()];
         s.source.storage_options = options.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
-        s.source.arrays = vec![array.to_owned()];
+        s.source.arrays = vec![array.into()];
         s.samples.dims = vec![DimKey::parse("time")];
-        s.samples.window = vec![8];
+        s.samples.window = vec![8].into();
         s.batch_size = 1;
         s.resources.prefetch_queue_depth = Some(1);
         s.resources.io_threads = Some(2);

@@ -1,0 +1,63 @@
+"""Values by name: dictionaries by dimension, by output, or by output and then by dimension."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, cast
+
+from . import dtypes, values
+
+# For each of dims.
+PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end"})
+# One for each output.
+PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value"})
+
+
+def checked(name: str, value: Any) -> Any:
+    """The value as the engine takes it, with dictionaries by name.
+
+    Raises:
+        TypeError, ValueError: It isn't one that the argument can have.
+    """
+    if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
+        return values.checked(name, value)
+    given = {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
+    if name in PER_DIM:
+        return {key: checked(name, item) for key, item in given.items()}
+    return {key: _of_output(name, item) for key, item in given.items()}
+
+
+def _of_output(name: str, value: Any) -> Any:
+    match name:
+        case "arrays":
+            if not isinstance(value, str | os.PathLike):
+                raise TypeError(f"zarr_reader: arrays: expected names of arrays by output, found {value!r}")
+            return os.fsdecode(cast(str, value))
+        case "dtype":
+            return dtypes.name_of(value)
+        case "mask_and_scale":
+            return values.checked(name, value)
+        case _:
+            return [values.text_of(name, item) for item in values.items(value)]
+
+
+def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that are dictionaries, for which DALI has no type."""
+    given = PER_DIM | PER_OUTPUT | {"arrays"}
+    return {name: value for name, value in arguments.items() if name in given and isinstance(value, Mapping)}
+
+
+def per_dim(name: str, value: Any, dims: list[str], default: int) -> dict[str | None, list[int]]:
+    """The numbers for each of ``dims``, by output; under None those of all outputs.
+
+    Raises:
+        ValueError: A list of another length.
+    """
+    if isinstance(value, Mapping):
+        given = cast(Mapping[str, Any], value)
+        if any(isinstance(item, Mapping | list | tuple) for item in given.values()):
+            return {output: per_dim(name, item, dims, default)[None] for output, item in given.items()}
+        return {None: [int(given.get(dim, given.get(str(i), default))) for i, dim in enumerate(dims)]}
+    listed = [] if value is None else values.items(value)
+    if listed and len(listed) != len(dims):
+        raise ValueError(f"zarr_reader: {name}: expected one value for each of dims ({', '.join(dims)}), found {len(listed)}")
+    return {None: [int(item) for item in listed] if listed else [default] * len(dims)}

@@ -1,0 +1,187 @@
+//! How each array is cut along the dimensions that samples are cut along: what is given in the order of `dims`, by dimension
+//! or by output, as one value for each array and dimension.
+
+use super::ArrayShape;
+use super::axes::resolve;
+use crate::error::{Error, Result};
+use crate::spec::{PerDim, PerOutput, Spec};
+
+/// How an array is cut along one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Elements per sample, at least 1.
+    pub window: i64,
+    /// Whether the sample lacks the dimension (its window is 1 then).
+    pub dropped: bool,
+    /// Distance between the elements of a sample.
+    pub stride: i64,
+}
+
+impl Cut {
+    /// From the first element of a sample to one past the last; `None` beyond 2^62.
+    pub fn span(&self) -> Option<i64> {
+        (self.window - 1).checked_mul(self.stride).and_then(|n| n.checked_add(1)).filter(|&n| n < 1 << 62)
+    }
+}
+
+/// What was given, for each of the dimensions `names`.
+pub(super) type Row = Vec<Option<i64>>;
+
+/// The values of an argument for each array and each of the dimensions `names`.
+///
+/// # Errors
+/// If a name is unknown, or there is a list of another length.
+pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Vec<Row>> {
+    let PerDim::ByOutput(by_output) = given else {
+        return Ok(vec![row(what, given, names, arrays)?; arrays.len()]);
+    };
+    check_outputs(what, by_output.iter().map(|(name, _)| name.as_str()), arrays)?;
+    let of = |array: &ArrayShape| match by_output.iter().find(|(name, _)| *name == array.output) {
+        Some((_, given)) => row(what, given, names, arrays),
+        None => Ok(vec![None; names.len()]),
+    };
+    arrays.iter().map(of).collect()
+}
+
+/// As [`by_array`], for what all outputs have in common.
+///
+/// # Errors
+/// As [`by_array`]; if there are values by output.
+pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
+    row(what, given, names, arrays)
+}
+
+fn row(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
+    match given {
+        PerDim::Listed(values) if values.is_empty() => Ok(vec![None; names.len()]),
+        PerDim::Listed(values) if values.len() == names.len() => Ok(values.iter().copied().map(Some).collect()),
+        PerDim::Listed(values) => Err(Error::value(format!(
+            "{what}: expected one value for each of dims ({}), found {}",
+            names.join(", "),
+            values.len()
+        ))),
+        PerDim::ByDim(values) => {
+            let mut row = vec![None; names.len()];
+            for (dim, value) in values {
+                let name = resolve(dim, what, arrays)?;
+                let Some(at) = names.iter().position(|n| *n == name) else {
+                    return Err(Error::value(format!(
+                        "{what}: samples aren't cut along dimension \"{name}\"; name it in dims too"
+                    )));
+                };
+                if row[at].replace(*value).is_some() {
+                    return Err(Error::value(format!("{what}: dimension \"{name}\" is named twice")));
+                }
+            }
+            Ok(row)
+        }
+        PerDim::ByOutput(_) => Err(Error::value(format!(
+            "{what}: expected values for dimensions, since the outputs of a sample have one start, but found values by output"
+        ))),
+    }
+}
+
+/// Checks names that were given by output.
+///
+/// # Errors
+/// If there is no such output, or it is named twice.
+fn check_outputs<'a>(what: &str, given: impl Iterator<Item = &'a str>, arrays: &[ArrayShape]) -> Result<()> {
+    for name in given {
+        if arrays.iter().all(|array| array.output != name) {
+            let known: Vec<String> = arrays.iter().map(|array| array.output.clone()).collect();
+            return Err(Error::value(format!(
+                "{what}: there is no output '{name}'; the outputs are {}",
+                known.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
+            ))
+            .unknown(Some(name), known));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that values by output name outputs, and that lists have one value for each array.
+///
+/// # Errors
+/// If they don't.
+pub(super) fn check<T: Copy>(what: &str, given: &PerOutput<T>, arrays: &[ArrayShape]) -> Result<()> {
+    match given {
+        PerOutput::Listed(values) if values.len() > 1 && values.len() != arrays.len() => Err(Error::value(format!(
+            "{what}: expected one value, or one for each of the {} arrays, found {}",
+            arrays.len(),
+            values.len()
+        ))),
+        PerOutput::Listed(_) => Ok(()),
+        PerOutput::ByOutput(values) => {
+            check_outputs(what, values.iter().map(|(name, _)| name.as_str()), arrays)?;
+            match values.iter().find(|(_, values)| values.len() != 1) {
+                Some((name, values)) => {
+                    Err(Error::value(format!("{what}: expected one value for '{name}', found {}", values.len())))
+                }
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// The numbers of an argument for each array: none, one for all of it, or one for each of its channels in a stack, of which
+/// there are so many in each array.
+///
+/// # Errors
+/// If there are neither as many numbers as arrays nor as many as channels.
+pub(super) fn per_channel(
+    what: &str,
+    given: &PerOutput<f64>,
+    arrays: &[ArrayShape],
+    channels: &[u64],
+) -> Result<Vec<Option<Vec<f64>>>> {
+    let total: u64 = channels.iter().sum();
+    let is_stack = total != arrays.len() as u64 || channels.iter().any(|&n| n != 1);
+    match given {
+        PerOutput::Listed(values) => match values.len() {
+            0 => Ok(vec![None; arrays.len()]),
+            1 => Ok(vec![Some(values.clone()); arrays.len()]),
+            n if n as u64 == total => {
+                let mut rest = values.as_slice();
+                let take = |&n: &u64| {
+                    let (own, others) = rest.split_at(n as usize);
+                    rest = others;
+                    Some(own.to_vec())
+                };
+                Ok(channels.iter().map(take).collect())
+            }
+            n if n == arrays.len() => Ok(values.iter().map(|&value| Some(vec![value])).collect()),
+            n => {
+                let each = if is_stack {
+                    format!(
+                        "one value, one for each of the {} arrays, or one for each of the {total} channels",
+                        arrays.len()
+                    )
+                } else {
+                    format!("one value, or one for each of the {} arrays", arrays.len())
+                };
+                Err(Error::value(format!("{what}: expected {each}, found {n}")))
+            }
+        },
+        PerOutput::ByOutput(values) => {
+            check_outputs(what, values.iter().map(|(name, _)| name.as_str()), arrays)?;
+            let of = |(array, &channels): (&ArrayShape, &u64)| {
+                let Some((_, values)) = values.iter().find(|(name, _)| *name == array.output) else { return Ok(None) };
+                if values.len() == 1 || values.len() as u64 == channels {
+                    return Ok(Some(values.clone()));
+                }
+                let each = if channels > 1 {
+                    format!("one value, or one for each of its {channels} channels,")
+                } else {
+                    "one value".into()
+                };
+                Err(Error::value(format!("{what}: expected {each} for '{}', found {}", array.output, values.len())))
+            };
+            arrays.iter().zip(channels).map(of).collect()
+        }
+    }
+}
+
+/// The names of the dimensions in `window`, which samples are cut along if nothing else was said.
+pub(super) fn named_dims(spec: &Spec) -> Vec<crate::spec::DimKey> {
+    spec.samples.window.dims()
+}

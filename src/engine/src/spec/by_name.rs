@@ -1,0 +1,210 @@
+//! Values that are given once for all, as a list, or by name.
+
+use serde::de::{self, Deserialize, Deserializer, Unexpected};
+use serde_json::Value;
+
+use super::{DimKey, read};
+use crate::dtype::DType;
+
+/// A whole number for each of `dims`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PerDim {
+    /// In the order of `dims`; empty: the default for every dimension.
+    Listed(Vec<i64>),
+    /// By dimension; the others have the default.
+    ByDim(Vec<(DimKey, i64)>),
+    /// By output; the others have the default for every dimension. None of the values is by output again.
+    ByOutput(Vec<(String, PerDim)>),
+}
+
+impl PerDim {
+    /// The default for every dimension.
+    pub const fn new() -> Self {
+        Self::Listed(Vec::new())
+    }
+
+    /// Whether nothing was given.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::new()
+    }
+
+    /// The dimensions that are named, in the order of their first mention.
+    pub(crate) fn dims(&self) -> Vec<DimKey> {
+        match self {
+            Self::Listed(_) => Vec::new(),
+            Self::ByDim(values) => values.iter().map(|(dim, _)| dim.clone()).collect(),
+            Self::ByOutput(values) => {
+                let mut all: Vec<DimKey> = Vec::new();
+                for dim in values.iter().flat_map(|(_, of)| of.dims()) {
+                    if !all.contains(&dim) {
+                        all.push(dim);
+                    }
+                }
+                all
+            }
+        }
+    }
+}
+
+impl Default for PerDim {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<Vec<i64>> for PerDim {
+    fn from(values: Vec<i64>) -> Self {
+        Self::Listed(values)
+    }
+}
+
+impl FromIterator<i64> for PerDim {
+    fn from_iter<I: IntoIterator<Item = i64>>(values: I) -> Self {
+        Self::Listed(values.into_iter().collect())
+    }
+}
+
+/// A value for each output. With `stack_arrays`, a value for each array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PerOutput<T> {
+    /// None, one for all, one for each array, or, where the argument allows it, one for each channel of a stack.
+    Listed(Vec<T>),
+    /// By output. Several values are those of an array's channels in a stack.
+    ByOutput(Vec<(String, Vec<T>)>),
+}
+
+impl<T: Copy> PerOutput<T> {
+    /// The default for all outputs.
+    pub const fn new() -> Self {
+        Self::Listed(Vec::new())
+    }
+
+    /// One value for all outputs.
+    pub fn one(value: T) -> Self {
+        Self::Listed(vec![value])
+    }
+
+    /// Whether nothing was given.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Listed(values) if values.is_empty())
+    }
+
+    /// The value of the output `name`, which is the `i`-th array's, if one was given.
+    pub fn of(&self, name: &str, i: usize) -> Option<T> {
+        match self {
+            Self::Listed(values) => values.get(i).or(values.first()).copied(),
+            Self::ByOutput(values) => values.iter().find(|(n, _)| n == name).and_then(|(_, v)| v.first().copied()),
+        }
+    }
+}
+
+impl<T: Copy> Default for PerOutput<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> From<Vec<T>> for PerOutput<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self::Listed(values)
+    }
+}
+
+/// What lists and dictionaries hold.
+trait Scalar: Sized {
+    /// The value, if it is one.
+    fn of(value: &Value) -> Option<Self>;
+    /// What was expected, for messages.
+    fn expected() -> String;
+    /// What was found, for messages.
+    fn found(value: &Value) -> String {
+        read::kind(value).to_owned()
+    }
+}
+
+impl Scalar for i64 {
+    fn of(value: &Value) -> Option<Self> {
+        value.as_i64()
+    }
+
+    fn expected() -> String {
+        "a whole number".into()
+    }
+}
+
+impl Scalar for bool {
+    fn of(value: &Value) -> Option<Self> {
+        value.as_bool()
+    }
+
+    fn expected() -> String {
+        "true or false".into()
+    }
+}
+
+impl Scalar for f64 {
+    fn of(value: &Value) -> Option<Self> {
+        value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())
+    }
+
+    fn expected() -> String {
+        "a number, \"nan\", \"inf\" or \"-inf\"".into()
+    }
+}
+
+impl Scalar for DType {
+    fn of(value: &Value) -> Option<Self> {
+        DType::from_name(value.as_str()?)
+    }
+
+    fn expected() -> String {
+        format!("one of {}", Self::ALL.map(Self::name).join(", "))
+    }
+
+    fn found(value: &Value) -> String {
+        value.as_str().map_or_else(|| read::kind(value).to_owned(), |text| format!("{text:?}"))
+    }
+}
+
+fn scalar<T: Scalar, E: de::Error>(value: &Value) -> Result<T, E> {
+    T::of(value).ok_or_else(|| E::invalid_type(Unexpected::Other(&T::found(value)), &T::expected().as_str()))
+}
+
+/// One value, or a list of them.
+fn list<T: Scalar, E: de::Error>(value: &Value) -> Result<Vec<T>, E> {
+    match value {
+        Value::Array(values) => values.iter().map(scalar).collect(),
+        single => Ok(vec![scalar(single)?]),
+    }
+}
+
+fn per_dim<E: de::Error>(value: &Value) -> Result<PerDim, E> {
+    let Value::Object(values) = value else { return Ok(PerDim::Listed(list(value)?)) };
+    if values.values().any(|value| value.is_object() || value.is_array()) {
+        let of = |(name, value): (&String, &Value)| match per_dim(value)? {
+            PerDim::ByOutput(_) => Err(E::invalid_type(Unexpected::Map, &i64::expected().as_str())),
+            one => Ok((name.clone(), one)),
+        };
+        return Ok(PerDim::ByOutput(values.iter().map(of).collect::<Result<_, E>>()?));
+    }
+    let of = |(dim, value): (&String, &Value)| Ok((DimKey::parse(dim), scalar(value)?));
+    Ok(PerDim::ByDim(values.iter().map(of).collect::<Result<_, E>>()?))
+}
+
+impl<'de> Deserialize<'de> for PerDim {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        per_dim(&Value::deserialize(value)?)
+    }
+}
+
+impl<'de, T: Scalar> Deserialize<'de> for PerOutput<T> {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        match Value::deserialize(value)? {
+            Value::Object(values) => {
+                let of = |(name, value): (String, Value)| Ok((name, list(&value)?));
+                Ok(Self::ByOutput(values.into_iter().map(of).collect::<Result<_, D::Error>>()?))
+            }
+            value => Ok(Self::Listed(list(&value)?)),
+        }
+    }
+}
