@@ -41,8 +41,12 @@ pub struct Explanation {
     shuffled: Reads,
     /// In the spec's own order, where batches are ready before they are taken, so that each is prepared alone.
     unhurried: Reads,
-    /// Whether the spec's own order is the shuffled one.
+    /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
     is_shuffled: bool,
+    /// Whether samples start where a table says.
+    has_starts: bool,
+    /// If samples are drawn by weights: whether with replacement.
+    replacement: Option<bool>,
     /// Bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
@@ -93,6 +97,8 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         shuffled,
         unhurried,
         is_shuffled,
+        has_starts: spec.samples.starts.is_some(),
+        replacement: opened.order.replacement(),
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
     };
@@ -121,6 +127,8 @@ impl Explanation {
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,
+            "starts_from_table": self.has_starts,
+            "weighted": self.replacement.map(|with| if with { "with replacement" } else { "without replacement" }),
             "num_shards": self.meta.number_of_shards,
             "samples_of_this_shard": self.epoch_samples,
             "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),

@@ -118,6 +118,11 @@ impl Order {
         self.blocks.bytes() + self.weights.as_ref().map_or(0, Weights::bytes) + self.shuffle.1.epoch_bytes()
     }
 
+    /// If samples are drawn by weights: whether one may come several times in an epoch.
+    pub fn replacement(&self) -> Option<bool> {
+        self.weights.as_ref().map(Weights::replacement)
+    }
+
     /// Samples in an epoch, over all shards.
     pub fn samples(&self) -> u64 {
         self.schedule.samples()
