@@ -8,6 +8,7 @@ mod progress;
 mod reserve;
 mod rows;
 mod sources;
+mod tables;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
