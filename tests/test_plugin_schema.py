@@ -20,6 +20,8 @@ ARGUMENTS = {
     "window": "_INT64_VEC",
     "step": "_INT64_VEC",
     "overlap": "_INT64_VEC",
+    "samples_per_volume": "INT64",
+    "concat": "STRING",
     "random_crop": "_STRING_VEC",
     "stride": "_INT64_VEC",
     "offsets": "_INT64_VEC",

@@ -50,15 +50,22 @@ def zarr_reader(
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
             a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
+        samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across.
+        concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
+            other, each with samples of its own, so that they may have any shapes.
         cross_stores: Whether samples may reach from one store into the next.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"`` or ``"error"``.
         fill_value: What ``"pad"`` fills in, as a value of the output. By output.
         stack_arrays: One output of channels instead of one for each array.
-        return_index: One more output, int64: the sample's start in each of `dims`.
+        return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number before.
+        ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+        ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
+        max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.

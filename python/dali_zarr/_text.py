@@ -38,6 +38,14 @@ def _samples(e: dict[str, Any]) -> str:
     return f"{text}; {e['batches_per_epoch']} batches of {e['batch_size']} per epoch, to the {e['device'].upper()}"
 
 
+def _rows(r: dict[str, Any]) -> str:
+    cut = f", of which {r['max_length']} are read" if r["max_length"] is not None and r["max_length"] < r["longest"] else ""
+    return (
+        f"rows: {r['rows']} of {r['elements']} elements, {r['empty']} of them empty, the longest of {r['longest']}{cut}; their "
+        f"offsets take {size(r['bytes'])}"
+    )
+
+
 def _array(a: dict[str, Any]) -> list[str]:
     decoded = ", decoded by mask_and_scale" if a["mask_and_scale"] else ""
     lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}{decoded}"]
@@ -110,7 +118,12 @@ def explanation_text(e: dict[str, Any]) -> str:
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
     for o in e["outputs"]:
         layout = f", layout {o['layout']}" if o["layout"] else ""
-        lines.append(f"output {o['name']}: {shape(o['shape'])} {o['dtype']}{layout}, {size(o['sample_bytes'])} a sample")
+        most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
+        lines.append(
+            f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{layout}, {most}{size(o['sample_bytes'])} a sample{batch}"
+        )
+    if e["ragged"]:
+        lines.append(_rows(e["ragged"]))
     for a in e["arrays"]:
         lines += _array(a)
     lines += [_reads(e), *_memory(e["memory"]), *(_cache(e["cache"]) if e["cache"] else [])]

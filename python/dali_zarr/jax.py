@@ -27,6 +27,11 @@ from ._loading.reading import Plan, Transform
 
 __all__ = ["Batch", "Loader"]
 
+_RAGGED = (
+    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: have a "
+    "transform pad them, as lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
+)
+
 # Where JAX's own types are partial.
 _UNTYPED: Any = jax
 
@@ -114,6 +119,8 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
     def _array(self, output: Any, valid: int) -> Any:
         _check_type(output.dtype)
+        if not output.is_dense_tensor():
+            raise ValueError(_RAGGED)
         array = _UNTYPED.dlpack.from_dlpack(output.as_tensor())
         if self._device is not None and array.devices() != {self._device}:
             array = _UNTYPED.device_put(array, self._device)
@@ -121,6 +128,9 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
     def places(self) -> list[outputs.Place]:
         return self._reading.places
+
+    def is_ragged(self) -> bool:
+        return self._reading.ragged() is not None
 
     def dtypes(self) -> list[str]:
         return self._reading.dtypes()
@@ -160,6 +170,7 @@ class Loader:
 
         Raises:
             TypeError: An output has integers of 64 bits, which JAX would cut without ``jax_enable_x64``; and as below.
+            ValueError: Outputs are ragged (``ragged``, ``ragged_ends``), and no transform pads them.
             ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
         """
         if device not in ("auto", "cpu", "gpu"):
@@ -190,6 +201,8 @@ class Loader:
             self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
             self._sources = plan.sources()
         if transform is None:
+            if self._loaders[0].is_ragged():
+                raise ValueError(_RAGGED)
             for place, dtype in zip(self._loaders[0].places(), self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
 

@@ -39,6 +39,7 @@ Selection: TypeAlias = Mapping[str, Any]
 Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
 StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
+Concat: TypeAlias = Literal["dims", "samples"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "error"]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["auto", "posix", "gds"]
@@ -57,6 +58,7 @@ class ElementArguments(TypedDict, total=False):
     roi_start: PerDim | None
     roi_end: PerDim | None
     breaks: Integers | None
+    concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
 
@@ -70,9 +72,13 @@ class SampleArguments(ElementArguments, total=False):
     overlap: PerDim | None
     random_crop: Names | None
     starts: Table | None
+    samples_per_volume: int
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float | Mapping[str, float]
+    ragged: str | None
+    ragged_ends: str | None
+    max_length: int | None
     stack_arrays: bool
     mean: Statistics | None
     stddev: Statistics | None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .._log import log
 from .._selection.axes import Axes
+from .ragged import RAGGED
 
 
 class Labels:
@@ -27,6 +28,9 @@ class Labels:
             self._axes = Axes.of_reader(self._arguments)
         return self._axes
 
+    def _is_ragged(self) -> bool:
+        return any(self._arguments.get(name) for name in RAGGED)
+
     def listed(self, name: str, default: int) -> list[int]:
         """An argument of the reader "for each of dims"."""
         return self.axes().listed(name, self._arguments, default)
@@ -34,11 +38,11 @@ class Labels:
     def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
-        if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
+        if self._is_ragged() or isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
             return
         axes = self.axes()
         for dim in axes.names():
-            if dim == axes.dims[0] or dim in selected or dim in axes.picks:
+            if dim in axes.dims[: None if axes.one_by_one else 1] or dim in selected or dim in axes.picks:
                 continue
             try:
                 values = axes.coordinates_by_store(dim) or []
@@ -61,11 +65,16 @@ class Labels:
         are NaT or NaN. Dimensions without coordinates have positions.
 
         Raises:
-            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
+            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension; samples
+                are ragged.
         """
+        if self._is_ragged():
+            raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
         axes = self.axes()
         window, stride = self.listed("window", 0), self.listed("stride", 1)
         found: dict[str, npt.NDArray[Any]] = {}
+        own_stores = index[:, 0] if axes.one_by_one else None
+        index = index[:, 1:] if axes.one_by_one else index
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
             if window[i]:
@@ -77,14 +86,14 @@ class Labels:
             elif len(values) == 1:
                 found[dim] = _taken(values[0], place)
             else:
-                stores = self._stores_of(axes, dim, index, offset)
+                stores = self._stores_of(axes, dim, index, offset) if own_stores is None else own_stores
                 found[dim] = _of_stores(values, stores, place)
         return found
 
     def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
         dim = axes.dims[i]
         if dim not in self._values:
-            if i == 0:
+            if i == 0 and not axes.one_by_one:
                 joined = axes.coordinates(dim)
                 self._values[dim] = None if joined is None else [joined]
             else:

@@ -13,6 +13,7 @@ from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
 from .epochs import Course
+from .ragged import Ragged
 
 B = TypeVar("B")
 
@@ -38,6 +39,10 @@ class Plan:
     num_shards: int
     num_threads: int
     transform: Transform | None
+
+    def places(self) -> list[outputs.Place]:
+        """Where the reader's outputs stand, in their order."""
+        return outputs.places(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)))
 
     def sources(self) -> dict[outputs.Place, outputs.Source]:
         """What the reader's outputs are of, by place."""
@@ -82,7 +87,7 @@ class Reading:
             **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
             shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
         )
-        places = outputs.places(plan.arrays, plan.offsets, bool(plan.arguments.get("stack_arrays", False)))
+        places = plan.places()
         if plan.transform is None:
             return places, found
         given = outputs.nested(places, found[:-1], lambda content, _: content)
@@ -109,6 +114,11 @@ class Reading:
     def dtypes(self) -> list[str]:
         """Those of the reader's outputs."""
         return self.counters()["dtypes"]
+
+    def ragged(self) -> Ragged | None:
+        """Those of the reader's outputs whose samples differ in their first dimension."""
+        told = self.counters()["ragged"]
+        return None if told is None else Ragged.of(told, self.plan.places())
 
     def counters(self) -> dict[str, Any]:
         """The reader's."""

@@ -14,7 +14,7 @@ from .._arguments import by_name, options, pick, values
 from . import coordinates, stores
 
 # The arguments on which they depend.
-PLACES = ("path", "arrays", "storage_options", "dims")
+PLACES = ("path", "arrays", "storage_options", "dims", "concat")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Axes:
 
     def __init__(
         self, paths: list[str], storage_options: Mapping[str, str], arrays: list[Array], dims: list[str],
-        picks: Mapping[str, list[list[int]]],
+        picks: Mapping[str, list[list[int]]], one_by_one: bool = False,
     ):
+        self.one_by_one = one_by_one
         self.paths, self.arrays, self.dims = paths, arrays, dims
         # One list for all stores, or one for each; those that are one for all.
         self.picks, self._options = picks, storage_options
@@ -57,12 +58,14 @@ class Axes:
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         named = arguments.get("dims") or _dims_of(arguments.get("window"))
         given = [_named(dim, largest) for dim in _listed(named)]
-        return cls([path] if isinstance(path, str) else list(path), storage_options, arrays, given or list(largest.dims[:1]), picks)
+        paths = [path] if isinstance(path, str) else list(path)
+        one_by_one = arguments.get("concat") == "samples"
+        return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, one_by_one)
 
     @property
     def is_joined(self) -> bool:
         """Whether there are several stores, joined along the first of ``dims``."""
-        return len(self.paths) > 1
+        return len(self.paths) > 1 and not self.one_by_one
 
     def names(self) -> list[str]:
         """All dimensions of the arrays."""

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::budget::smallest;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
+use crate::dataset::{ArrayInfo, Dataset, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
@@ -130,7 +130,7 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
 /// The array `name` of a group, or of the nearest group around it that has one.
 fn nearest(store: &dyn Store, group: &str, name: &str) -> Result<Option<ArrayInfo>> {
     let path = if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") };
-    match decoded_array(store, &path)? {
+    match lone_array(store, &path, true)? {
         None if !group.is_empty() => nearest(store, group.rsplit_once('/').map_or("", |(parent, _)| parent), name),
         found => Ok(found),
     }

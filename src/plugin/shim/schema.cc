@@ -25,7 +25,8 @@ Dimensions are called by the names that the store gives them (``dimension_names`
 a name of their own are called ``dim_0``, ``dim_1``, ... by position.
 
 There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
-by offset, and one more with `return_index`. All samples of an output have the same shape.
+by offset, and one more with `return_index`. All samples of an output have the same shape, unless it is ragged: with `ragged` or
+`ragged_ends` they differ in the first dimension.
 
 Checkpoints: a pipeline that is built with the checkpoint of another one of the same samples goes on with exactly the
 next one. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ:
@@ -113,6 +114,9 @@ functions of the package also take an array in memory. Samples come in the order
 those of the rows. `out_of_bounds_policy` holds for each row: ``"error"`` names the first that is out of bounds, ``"pad"`` fills, and ``"drop"`` leaves
 rows out, so that numbers count the rows that are left. `step`, `overlap` and `random_crop` can't be given beside it.)",
                                    nullptr)
+      .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
+`random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
+                               int64_t{1})
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -136,6 +140,12 @@ each other, for example.
 No sample (its window with all `offsets`) may reach from before a break to it or beyond: there, too, is out of
 bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.)",
                       Integers{})
+      .AddOptionalArg("concat", R"(How several stores of `path` are put together.
+
+- ``"dims"``: to one axis, along the first of `dims`.
+- ``"samples"``: one after the other, each with samples of its own. Stores may have any shapes, as long as samples have one. Regions
+  and breaks are those of each store, and the index of `return_index` begins with the store's number.)",
+                      "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
 borders between stores are `breaks`.)",
                       true)
@@ -156,7 +166,24 @@ that the array defines.)",
                       0.0f)
       .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
 without offset, as int64.)",
-                      false);
+                      false)
+      .AddOptionalArg("ragged", R"(An array of the store with offsets, one more than there are samples: sample ``i`` is the elements
+from offset ``i`` to offset ``i + 1`` of the arrays that these divide.
+
+With ``ragged="X/indptr"`` and ``arrays=["X/data", "X/indices"]`` samples are the rows of AnnData's CSR matrix. Arrays with one
+element for each row, such as labels, come with their row. The first of `dims` counts rows: `roi_start`, `roi_end`, `step`, `pick`
+and `return_index` do too, and `window` is left out for it. Other dimensions are read whole or cut as usual.
+
+The samples of a ragged output differ in their first dimension, and may be empty. The offsets are read when the pipeline is built,
+and take 8 bytes each of `host_memory_limit`. Batches take the memory of their longest rows.)",
+                      "")
+      .AddOptionalArg("ragged_ends", R"(The same by an array of ends, one for each sample, the first of which starts at 0: for example
+``"meta/episode_ends"`` for whole episodes.)",
+                      "")
+      .AddOptionalArg<int64_t>("max_length", R"(With `ragged` or `ragged_ends`: how many elements of a sample are read, at most.
+
+Longer ones are cut at their end.)",
+                               nullptr);
 }
 
 void AddValueArguments(dali::OpSchema &schema) {

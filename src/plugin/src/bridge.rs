@@ -49,11 +49,14 @@ mod ffi {
         F64 = 11,
     }
 
-    /// One output of every batch.
+    /// One output of every batch. The samples of a ragged one differ in the first dimension, of which `shape` has the longest.
     struct Output {
         shape: Vec<i64>,
         dtype: DType,
         layout: String,
+        ragged: bool,
+        /// Bytes of a batch, at most.
+        bytes: usize,
     }
 
     /// What DALI's iterators ask.
@@ -94,6 +97,8 @@ mod ffi {
         fn status(self: &ReadyBatch) -> Status;
         /// The lent set that was filled.
         fn set(self: &ReadyBatch) -> u64;
+        /// With ragged outputs: for each sample its elements along their first dimension. Empty otherwise.
+        fn lengths(self: &ReadyBatch) -> &[i64];
         /// The number of host buffers; 0 where batches are delivered to a GPU.
         fn num_host(self: &ReadyBatch) -> usize;
         /// The memory of one output; a second call for the same output gives a null pointer.
@@ -114,6 +119,7 @@ pub struct ZarrReader(Option<(Registered, Fenced<Reader>)>);
 pub struct ReadyBatch {
     status: ffi::Status,
     set: u64,
+    lengths: Vec<i64>,
     host: Vec<Option<HostMemory>>,
 }
 
@@ -165,14 +171,16 @@ impl ZarrReader {
 
     fn outputs(&self) -> Vec<ffi::Output> {
         let ask = || {
-            Ok(self
-                .reader()?
+            let reader = self.reader()?;
+            Ok(reader
                 .outputs()
                 .iter()
                 .map(|o| ffi::Output {
                     shape: o.shape.clone(),
                     dtype: ffi::DType { repr: o.dtype as u8 },
                     layout: o.layout.clone(),
+                    ragged: o.ragged.is_some(),
+                    bytes: o.batch_bytes(reader.batch_size()),
                 })
                 .collect())
         };
@@ -216,12 +224,13 @@ impl ZarrReader {
     fn next_batch(&self) -> Box<ReadyBatch> {
         let (status, batch) = match guard(|| self.reader()?.next_batch()) {
             Ok(batch) => (to_status(Ok(())), batch),
-            Err(error) => (to_status(Err(error)), Batch { host: Vec::new(), buffers: None }),
+            Err(error) => (to_status(Err(error)), Batch { host: Vec::new(), buffers: None, lengths: Vec::new() }),
         };
         Box::new(ReadyBatch {
             status,
             // No set ever gets this name, so a batch without one can't be mistaken for another's.
             set: batch.buffers.unwrap_or(u64::MAX),
+            lengths: batch.lengths,
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
         })
     }
@@ -253,6 +262,9 @@ impl ReadyBatch {
     }
     fn set(&self) -> u64 {
         self.set
+    }
+    fn lengths(&self) -> &[i64] {
+        &self.lengths
     }
     fn num_host(&self) -> usize {
         self.host.len()

@@ -222,7 +222,8 @@ pub unsafe extern "C" fn dali_zarr_table_keep(
     name: *mut *const c_char,
 ) -> i32 {
     call(|| {
-        let count = rows.checked_mul(columns).filter(|n| n.checked_mul(8).is_some_and(|bytes| bytes < isize::MAX as usize));
+        let count =
+            rows.checked_mul(columns).filter(|n| n.checked_mul(8).is_some_and(|bytes| bytes < isize::MAX as usize));
         let count = count.ok_or_else(|| Error::value("the table has more elements than can be addressed"))?;
         if data.is_null() && count > 0 {
             return Err(null("data"));
@@ -373,10 +374,7 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
     call(|| {
         // SAFETY: the caller's promise.
         let reader = unsafe { deref(reader, "reader") }?;
-        let found = reader
-            .outputs
-            .get(index)
-            .ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))?;
+        let found = self::output(reader, index)?;
         let described = COutput {
             shape: found.info.shape.as_ptr(),
             ndim: found.info.shape.len(),
@@ -388,6 +386,34 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
         // SAFETY: the caller's promise.
         unsafe { put(output, described, "output") }
     })
+}
+
+/// Whether an output is ragged, and the memory that a batch takes of it.
+///
+/// # Safety
+/// `reader` is null or open, and the others null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_describe_batch(
+    reader: *const CReader,
+    index: usize,
+    ragged: *mut i32,
+    bytes: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { deref(reader, "reader") }?;
+        let info = &output(reader, index)?.info;
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(ragged, info.ragged.is_some().into(), "ragged")?;
+            put(bytes, info.batch_bytes(reader.reader.batch_size()), "bytes")
+        }
+    })
+}
+
+fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
+    let found = reader.outputs.get(index);
+    found.ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))
 }
 
 /// Describes an epoch.
@@ -583,6 +609,27 @@ pub unsafe extern "C" fn dali_zarr_batch_data(
         unsafe {
             put(data, memory.as_ptr().cast(), "data")?;
             put(bytes, memory.len(), "bytes")
+        }
+    })
+}
+
+/// The lengths of a batch's samples in ragged outputs.
+///
+/// # Safety
+/// `batch` is null or not released yet, and the others null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_lengths(
+    batch: *const CBatch,
+    lengths: *mut *const i64,
+    count: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let found = &unsafe { deref(batch, "batch") }?.0.lengths;
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(lengths, if found.is_empty() { std::ptr::null() } else { found.as_ptr() }, "lengths")?;
+            put(count, found.len(), "count")
         }
     })
 }

@@ -73,9 +73,9 @@ fn gpu_chunk(needs: &Needs) -> usize {
     rounded(needs.encoded) + rounded(needs.host_decoded)
 }
 
-/// What is set aside for two indexes, one decoder, the threads that read, and tables.
+/// What is set aside for two indexes, one decoder, the threads that read, tables, and the offsets of rows.
 fn fixed_bytes(needs: &Needs) -> usize {
-    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers + needs.tables
+    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers + needs.tables + needs.rows
 }
 
 /// What decoders and indexes get of a limit, and what is left beyond the smallest limit.

@@ -51,6 +51,8 @@ pub struct Needs {
     /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local. A disk answers soon.
     /// From a server nothing comes that wasn't asked for long before.
     pub request_bytes: usize,
+    /// The offsets of ragged rows, which are held as long as the reader.
+    pub rows: usize,
     /// All decoded chunks that a typical batch needs, as they lie in memory.
     pub working_set: usize,
     /// What each further batch in a row adds to these: chunks that the batches before it don't need.
@@ -146,6 +148,7 @@ pub(crate) mod tests {
             opening: 0,
             read_buffers: 0,
             request_bytes: 0,
+            rows: 0,
             working_set: batch,
             new_per_batch: batch,
             used_again: 0,
@@ -196,6 +199,7 @@ pub(crate) mod tests {
                 opening: self.below(2) * self.below(200 * MIB),
                 read_buffers: self.below(2) * self.below(MIB),
                 request_bytes: self.below(2) * self.below(300 * MIB),
+                rows: self.below(2) * self.below(50 * MIB),
                 working_set,
                 new_per_batch: self.below(working_set + 1),
                 used_again: self.below(2) * self.below(working_set),

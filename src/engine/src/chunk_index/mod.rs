@@ -120,6 +120,8 @@ impl ChunkIndex {
     /// Plans the batch of these samples, and looks up its chunks.
     pub fn plan(&self, samples: &[Sample]) -> Plan {
         let batch = self.planner.plan(samples);
+        // Its jobs would write behind the memory of its outputs.
+        assert!(self.planner.holds(&batch), "a batch has more elements than were reserved");
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
         let mut places = Vec::with_capacity(batch.uses.len());
         for id in batch.uses.iter().map(|u| u.chunk) {

@@ -322,6 +322,31 @@ impl<'a> Hierarchy<'a> {
         Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
     }
 
+    /// The attributes of a group; none if it isn't there or has no document.
+    pub fn group_attributes(&self, path: &str) -> Result<Map<String, Value>> {
+        let path = path.trim_matches('/');
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        if self.is_array || !is_path(path) {
+            return Ok(Map::new());
+        }
+        let node_key = format!("{prefix}zarr.json");
+        let node = match self.consolidated(path) {
+            _ if path.is_empty() => Some(self.root.clone()),
+            Some(document) => Some(document.clone()),
+            None if self.version == 3 => self.read(&node_key)?,
+            None => None,
+        };
+        if let Some(attributes) = node.and_then(|mut node| node.get_mut("attributes").map(Value::take)) {
+            return self.attributes(Some(attributes), &node_key);
+        }
+        let key = format!("{prefix}.zattrs");
+        let attributes = match self.consolidated(&key) {
+            Some(document) => Some(document.clone()),
+            None => self.read(&key)?,
+        };
+        self.attributes(attributes, &key)
+    }
+
     /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether
     /// there are others would cost a request for each array, so that it is taken to have its own: whoever writes consolidated
     /// metadata writes those too, and only they tell of an array that was deleted.

@@ -199,16 +199,26 @@ fn describe_in(
     arrays.into_iter().enumerate().map(found).collect()
 }
 
-/// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
+/// The array `name` of one store alone, with values decoded as its attributes ask for or as they are stored; `None` if there is no
+/// such array.
 ///
 /// # Errors
 /// If its metadata can't be read.
-pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
+pub(crate) fn lone_array(store: &dyn Store, name: &str, mask_and_scale: bool) -> Result<Option<ArrayInfo>> {
     let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
-    let described = metadata_error(array::describe(node, 0, Some(true)))
+    let described = metadata_error(array::describe(node, 0, Some(mask_and_scale)))
         .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
     Ok(Some(ArrayInfo::new(name.to_owned(), name.to_owned(), described)))
+}
+
+/// The attributes of a group of one store; none if there is no such group.
+///
+/// # Errors
+/// If its metadata can't be read.
+pub(crate) fn group_attributes(store: &dyn Store, path: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(serde_json::Map::new()) };
+    metadata_error(hierarchy.group_attributes(path))
 }
 
 impl ArrayInfo {

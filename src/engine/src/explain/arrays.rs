@@ -7,7 +7,7 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::max_decoded;
 use crate::codec::{Chain, Compression};
 use crate::dataset::Part;
-use crate::geometry::{Role, View};
+use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
@@ -135,7 +135,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 decoded: array.decoded,
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
-                bytes_per_sample: elements(&geometry.views[a])
+                bytes_per_sample: elements(geometry, &geometry.views[a])
                     * array.dtype.size() as u64
                     * spec.samples.offsets.len().max(1) as u64,
                 chunks_per_sample: average(touched[chunks_of].0),
@@ -146,11 +146,12 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
 }
 
 /// Elements of a view in one sample.
-fn elements(view: &View) -> u64 {
+fn elements(geometry: &Geometry, view: &View) -> u64 {
     view.dims
         .iter()
         .map(|dim| match dim.role {
             Role::Whole => dim.len,
+            Role::Ragged => geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count()),
             Role::Axis(a) => view.cuts[a].window as u64,
         })
         .product()
@@ -176,13 +177,17 @@ fn why(spec: &Spec, opened: &Opened, array: usize, part: usize) -> String {
 /// How many chunks of an array samples may touch in each store: along every dimension those from the first to the last
 /// that any sample needs, whoever's shard it is in.
 pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64> {
-    let geometry = chunk_index.planner.geometry();
-    let (view, parts) = (&geometry.views[array], &chunk_index.dataset.arrays[array].parts);
-    let part = |(p, part): (usize, &Part)| {
+    let planner = &chunk_index.planner;
+    let is_joined = planner.geometries().count() == 1;
+    let part = |(store, part): (usize, &Part)| {
+        let geometry = planner.geometry_of(store);
+        let view = &geometry.views[array];
+        // The number of the store among those of its geometry.
+        let p = if is_joined { store } else { 0 };
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
             // Elements of the joined, picked dimension that samples touch.
             let (from, to) = match dim.role {
-                Role::Whole => (0, dim.len),
+                Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
                     (from.max(0) as u64, to.max(0) as u64)
@@ -207,5 +212,5 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
             n.saturating_mul(count)
         })
     };
-    parts.iter().enumerate().map(part).collect()
+    chunk_index.dataset.arrays[array].parts.iter().enumerate().map(part).collect()
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::budget::MachineMemory;
 use crate::cache;
 use crate::error::Result;
+use crate::geometry::Rows;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::ordered;
@@ -33,6 +34,8 @@ pub struct Explanation {
     spec: Spec,
     outputs: Vec<OutputInfo>,
     meta: ReaderMeta,
+    /// The rows of ragged arrays.
+    rows: Option<Rows>,
     /// Samples of one epoch of this reader.
     epoch_samples: u64,
     arrays: Vec<ArrayFacts>,
@@ -86,10 +89,12 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
     let arrays = facts(spec, &opened);
+    let rows = opened.chunk_index.planner.geometry().rows.clone();
     let mut explanation = Explanation {
         spec: spec.clone(),
         outputs: opened.outputs,
         meta: opened.meta,
+        rows,
         epoch_samples: opened.order.epoch_samples(),
         arrays,
         memory,
@@ -118,7 +123,8 @@ impl Explanation {
         let output = |o: &OutputInfo| {
             json!({
                 "name": o.name, "shape": o.shape, "dtype": o.dtype.name(), "layout": o.layout,
-                "sample_bytes": o.sample_bytes(),
+                "sample_bytes": o.sample_bytes(), "ragged": o.ragged.is_some(),
+                "batch_bytes": o.batch_bytes(self.spec.batch_size),
             })
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
@@ -133,6 +139,7 @@ impl Explanation {
             "samples_of_this_shard": self.epoch_samples,
             "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),
             "outputs": self.outputs.iter().map(output).collect::<Vec<_>>(),
+            "ragged": self.rows.as_ref().map(rows_json),
             "arrays": arrays,
             "order": if self.is_shuffled { "shuffled" } else { "in_order" },
             "reads": {
@@ -185,6 +192,19 @@ impl Explanation {
             },
         })
     }
+}
+
+fn rows_json(rows: &Rows) -> Value {
+    let lengths = || rows.offsets().windows(2).map(|pair| pair[1] - pair[0]);
+    json!({
+        "rows": rows.count(),
+        "elements": rows.elements(),
+        "longest": lengths().max(),
+        "empty": lengths().filter(|&n| n == 0).count(),
+        "max_length": rows.max_length(),
+        "bytes": rows.bytes(),
+        "columns": rows.columns(),
+    })
 }
 
 fn reads_json(reads: &Reads) -> Value {

@@ -132,6 +132,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             ("offsets", samples.offsets.iter().all(|&o| o == 0)),
             ("breaks", samples.breaks.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
+            ("samples_per_volume", samples.samples_per_volume == 1),
         ];
         return match unused.into_iter().find(|(_, unused)| !unused) {
             None => Ok((Vec::new(), vec![Vec::new(); arrays.len()])),
@@ -171,6 +172,11 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             return Err(Error::value(format!("random_crop: dimension \"{name}\" is named twice")));
         }
         random.push(name);
+    }
+    if samples.samples_per_volume > 1 && random.is_empty() {
+        return Err(Error::value(
+            "samples_per_volume: expected random_crop too, since the samples of one start would all be the same",
+        ));
     }
     let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
     for (i, name) in names.iter().enumerate() {

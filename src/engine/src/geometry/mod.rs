@@ -6,6 +6,7 @@ mod cuts;
 mod layout;
 mod outputs;
 mod picked;
+mod ragged;
 mod starts;
 mod table_starts;
 
@@ -14,6 +15,7 @@ pub(crate) use axes::{resolve, sample_dims};
 pub use cuts::Cut;
 pub use outputs::{Channels, Placement};
 pub use picked::Picked;
+pub use ragged::Rows;
 pub use starts::Starts;
 pub use table_starts::TableStarts;
 
@@ -22,10 +24,10 @@ use std::sync::Arc;
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::{OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
 use crate::table::Table;
 
 /// An array as geometry needs it.
@@ -52,6 +54,8 @@ pub enum Role {
     Axis(usize),
     /// Whole, in every sample.
     Whole,
+    /// The elements of the sample's row: see [`Geometry::rows`].
+    Ragged,
 }
 
 /// One dimension of an array.
@@ -63,6 +67,13 @@ pub struct ViewDim {
     pub len: u64,
     /// The indices that it consists of, if `pick` names it.
     pub pick: Option<Picked>,
+}
+
+impl ArrayShape {
+    /// The array in one store alone.
+    fn of_store(&self, store: usize) -> Self {
+        Self { parts: vec![self.parts[store].clone()], ..self.clone() }
+    }
 }
 
 impl ViewDim {
@@ -114,8 +125,16 @@ pub struct Geometry {
     pub norms: Vec<Norm>,
     /// The outputs, the index output included.
     pub outputs: Vec<OutputInfo>,
+    /// The rows of ragged arrays, along the first axis.
+    pub rows: Option<Rows>,
+    /// Whether the index output begins with the number of the store.
+    pub names_store: bool,
+    /// How many samples there are for each start.
+    pub per_start: u64,
     /// Of random starts.
     seed: u64,
+    /// The number of its first sample among those of all stores, if these come one after the other.
+    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -143,13 +162,75 @@ impl Geometry {
         let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
+        let per_start = spec.samples.samples_per_volume as u64;
         let samples = match &table {
             Some(table) => Some(table.count()),
-            None => axes.iter().try_fold(1u64, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+            None => axes.iter().try_fold(per_start, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
         };
         let samples = samples.ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self { axes, table, samples, views, placements, norms, outputs, seed: spec.order.effective_seed() })
+        Ok(Self {
+            axes,
+            table,
+            samples,
+            views,
+            placements,
+            norms,
+            outputs,
+            rows: None,
+            names_store: spec.samples.concat == Concat::Samples,
+            per_start: spec.samples.samples_per_volume as u64,
+            seed: spec.order.effective_seed(),
+            first: 0,
+        })
+    }
+
+    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
+    ///
+    /// # Errors
+    /// As [`Self::new`], or if an array doesn't fit the rows.
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Self> {
+        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
+        let mut geometry = Self::new(spec, &as_rows.arrays)?;
+        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
+        Ok(geometry)
+    }
+
+    /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`]; if samples of the stores have different shapes.
+    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Self>> {
+        if spec.samples.concat == Concat::Dims || arrays[0].parts.len() == 1 {
+            return Ok(vec![Self::new(spec, arrays)?]);
+        }
+        let mut all: Vec<Self> = Vec::new();
+        let mut first = 0u64;
+        for (store, path) in spec.source.paths.iter().enumerate() {
+            let own = spec.clone().with(|s| {
+                s.source.paths = vec![path.clone()];
+                for pick in &mut s.source.pick {
+                    if pick.indices.len() > 1 {
+                        pick.indices = pick.indices.get(store).into_iter().cloned().collect();
+                    }
+                }
+            });
+            let shapes: Vec<ArrayShape> = arrays.iter().map(|array| array.of_store(store)).collect();
+            let mut geometry = Self::new(&own, &shapes).map_err(|e| e.at(Site::store(path)))?;
+            geometry.first = first;
+            first = first.saturating_add(geometry.samples);
+            if let Some(before) = all.first()
+                && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
+            {
+                return Err(Error::value(format!(
+                    "concat=\"samples\": expected samples of one shape in all stores, but output '{}' has {:?} in {} and {:?} in \
+                     {path}; name more of its dimensions in dims, with a window",
+                    a.name, a.shape, spec.source.paths[0], b.shape
+                )));
+            }
+            all.push(geometry);
+        }
+        Ok(all)
     }
 
     /// The start of a sample along each axis.
@@ -157,11 +238,11 @@ impl Geometry {
         if let Some(table) = &self.table {
             return table.start(sample.index).to_vec();
         }
-        let mut rest = sample.index as i64;
+        let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![0; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();

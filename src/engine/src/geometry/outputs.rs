@@ -5,7 +5,7 @@ use super::{ArrayShape, Axis, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::Spec;
+use crate::spec::{Concat, Spec};
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
 #[derive(Clone, Debug)]
@@ -64,8 +64,14 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
         }
     }
     if spec.samples.return_index {
-        let shape = vec![axes.len() as i64];
-        built.0.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
+        let shape = vec![axes.len() as i64 + i64::from(spec.samples.concat == Concat::Samples)];
+        built.0.push(OutputInfo {
+            shape,
+            dtype: DType::I64,
+            layout: String::new(),
+            name: "index".into(),
+            ragged: None,
+        });
     }
     Ok(built)
 }
@@ -75,7 +81,7 @@ fn kept(view: &View, d: usize) -> Option<u64> {
     match view.dims[d].role {
         Role::Axis(a) if view.cuts[a].dropped => None,
         Role::Axis(a) => Some(view.cuts[a].window as u64),
-        Role::Whole => Some(view.dims[d].len),
+        Role::Whole | Role::Ragged => Some(view.dims[d].len),
     }
 }
 
@@ -156,6 +162,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 dtype: norms[a].dtype,
                 layout: layout::of(&names),
                 name: array.output.clone(),
+                ragged: None,
             });
         }
     }
@@ -256,7 +263,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
     let shape: Vec<i64> = std::iter::once(channels).chain(grid_shape).map(|s| s as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name };
+    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name, ragged: None };
     let placements = offsets
         .iter()
         .enumerate()

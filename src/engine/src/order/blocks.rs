@@ -12,6 +12,9 @@ use super::numbers::Numbers;
 #[derive(Clone, Debug)]
 pub struct Blocks(Kind);
 
+/// Limit on samples of concatenated sets of which the blocks are listed: 256 MiB.
+const MAX_CONCATENATED: u64 = 1 << 26;
+
 /// How blocks are given.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
@@ -62,6 +65,42 @@ impl Blocks {
     /// If the ends don't ascend, or the last isn't the number of rows.
     pub fn listed_rows(ends: Vec<u64>, rows: Arc<Numbers>) -> Self {
         Self(Kind::Listed(Arc::new(ListedBlocks::new(ends, Some(rows)))))
+    }
+
+    /// The blocks of several sets of samples, which are numbered one set after the other: a list of them, with 4 bytes for each
+    /// sample. Sets of too many samples become blocks of one sample each.
+    pub fn concatenated(sets: &[Self]) -> Self {
+        let samples: u64 = sets.iter().map(Self::samples).sum();
+        if samples > MAX_CONCATENATED || sets.iter().all(|set| set.largest() == 1) {
+            return Self::single(samples);
+        }
+        let mut ends = Vec::new();
+        let mut before = 0;
+        let mut numbers = Vec::with_capacity(samples as usize);
+        for set in sets {
+            set.each_place(|sample, is_first| {
+                if is_first && !numbers.is_empty() {
+                    ends.push(numbers.len() as u64);
+                }
+                numbers.push((before + sample) as u32);
+            });
+            before += set.samples();
+        }
+        ends.push(samples);
+        Self::listed_rows(ends, Arc::new(Numbers::Short(numbers)))
+    }
+
+    /// Calls `f` with the number of the sample at each place, block by block, and whether it is the first of its block.
+    fn each_place(&self, mut f: impl FnMut(u64, bool)) {
+        for place in 0..self.samples() {
+            match &self.0 {
+                Kind::Grid(blocks) => {
+                    let (block, offset) = blocks.locate(place);
+                    f(blocks.sample_of(&block, offset), offset == 0);
+                }
+                Kind::Listed(blocks) => f(blocks.sample(place), blocks.starts(place)),
+            }
+        }
     }
 
     /// Samples in all blocks.

@@ -63,6 +63,11 @@ impl ListedBlocks {
         self.start(block).max(places.start)..self.ends[block].min(places.end)
     }
 
+    /// Whether a block begins at a place.
+    pub fn starts(&self, place: u64) -> bool {
+        place == 0 || self.ends.binary_search(&place).is_ok()
+    }
+
     /// The number of the sample at a place.
     pub fn sample(&self, place: u64) -> u64 {
         self.rows.as_ref().map_or(place, |rows| rows.at(place as usize))

@@ -90,7 +90,8 @@ impl Boxes {
             jobs[*place] = Some(job);
             *place += 1;
         }
-        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, starts: self.starts }
+        let jobs = jobs.into_iter().flatten().collect();
+        BatchPlan { uses, jobs, pads: self.pads, starts: self.starts, ..BatchPlan::default() }
     }
 }
 
@@ -130,10 +131,19 @@ fn simplify(dims: &[Dim]) -> Vec<Dim> {
 }
 
 impl Planner {
-    /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
-    /// placement's first element goes in the output, in elements of the batch.
-    pub(super) fn place(&self, out: &mut Boxes, p: &Placement, start: &[i64], origin: i64, dst_size: usize) {
-        let view = &self.geometry.views[p.array];
+    /// The boxes of one array in one sample. `start` is the sample's start along each axis, and `row` the first element and the
+    /// number of elements of its row in ragged arrays; `origin` is where the placement's first element goes in the output, in
+    /// elements of the batch.
+    pub(super) fn place(
+        &self,
+        out: &mut Boxes,
+        source: &super::Source,
+        p: &Placement,
+        (start, row): (&[i64], (u64, u64)),
+        origin: i64,
+        dst_size: usize,
+    ) {
+        let view = &source.geometry.views[p.array];
         let array = &self.arrays[p.array];
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
@@ -142,9 +152,12 @@ impl Planner {
         let mut ranges = Vec::with_capacity(rank);
         for dim in &view.dims {
             ranges.push(match dim.role {
+                // There is no box without elements.
+                Role::Ragged if row.1 == 0 => return,
+                Role::Ragged => (0, row.1 as i64, row.0 as i64, 1, row.1 as i64),
                 Role::Whole => (0, dim.len as i64, 0, 1, dim.len as i64),
                 Role::Axis(a) => {
-                    let (axis, cut) = (&self.geometry.axes[a], view.cuts[a]);
+                    let (axis, cut) = (&source.geometry.axes[a], view.cuts[a]);
                     let first = start[a] + if a == 0 { p.offset } else { 0 };
                     let (from, to) = axis.segment(start[a]);
                     let below = from - first;
@@ -161,33 +174,39 @@ impl Planner {
         }
 
         let (joined, starts): (usize, &[u64]) = view.joined.as_ref().map_or((rank, &[]), |(d, s)| (*d, s));
-        for (part, grids) in array.parts.iter().enumerate() {
+        for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
             // each.
             let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 let (k0, k1, first, stride, _) = ranges[d];
-                if let Some(list) = &self.whole[p.array][part][d] {
+                if let Some(list) = &source.whole[p.array][part][d] {
                     lists.push(list.into());
                     continue;
                 }
                 let pick = dim.picked(part);
                 let list = if d == joined {
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
-                    let inside = |k: i64| {
-                        let at = first + k * stride;
-                        let at = pick.map_or(at, |p| p[at as usize] as i64);
-                        lo <= at && at < hi
-                    };
                     let mut list = Vec::new();
-                    let mut k = k0;
-                    while k < k1 {
-                        let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
-                        if run > 0 {
-                            list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                    match pick {
+                        None => {
+                            let reach = |at: i64| if at > first { (at - first - 1) / stride + 1 } else { 0 };
+                            let ks = k0.max(reach(lo))..k1.min(reach(hi));
+                            list.extend(chunk_runs(None, first, stride, ks, &grids.dims[d], starts[part]));
                         }
-                        k += run.max(1);
+                        Some(picked) => {
+                            let inside = |k: i64| (lo..hi).contains(&(picked[(first + k * stride) as usize] as i64));
+                            let mut k = k0;
+                            while k < k1 {
+                                let run = (k..k1).take_while(|&k| inside(k)).count() as i64;
+                                if run > 0 {
+                                    let ks = k..k + run;
+                                    list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], starts[part]));
+                                }
+                                k += run.max(1);
+                            }
+                        }
                     }
                     list
                 } else {
@@ -199,7 +218,7 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, part, target, origin, &lists);
+            self.walk(out, p, source.parts.start + part, target, origin, &lists);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Groups samples that share chunks: the grid of samples is cut into blocks along chunk borders.
 
-use super::{ArrayGrids, Planner};
+use super::{Planner, Source};
 use crate::dataset::DimGrid;
 use crate::error::Result;
-use crate::geometry::{Axis, Role, View};
+use crate::geometry::{Axis, Geometry, Role, View};
 use crate::order::{Blocks, Run};
 
 /// An array counts if its chunks are at least this share of the bytes that a single sample would read.
@@ -61,20 +61,62 @@ impl Runs {
 impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
-    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
+    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
     ///
     /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
     ///
     /// # Errors
     /// If the groups of a table don't fit in memory.
     pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
-        if let Some(table) = &self.geometry.table {
-            return self.table_blocks(table, limit);
+        Ok(match self.sources.as_slice() {
+            [source] => match &source.geometry.table {
+                Some(table) => self.table_blocks(source, table, limit)?,
+                None => self.blocks_of(source),
+            },
+            sources => Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()),
+        })
+    }
+
+    /// The grids of an array in the stores of a source.
+    pub(super) fn parts(&self, source: &Source, array: usize) -> &[super::PartGrid] {
+        &self.arrays[array].parts[source.parts.clone()]
+    }
+
+    /// About how many bytes the chunks of each array that a sample needs have.
+    fn alone(&self, source: &Source) -> Vec<u128> {
+        let geometry = &source.geometry;
+        let row = geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
+        let alone = |(a, view): (usize, &View)| alone(view, self.arrays[a].element, self.parts(source, a), row);
+        geometry.views.iter().enumerate().map(alone).collect()
+    }
+
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
+        let geometry = &source.geometry;
+        let bytes = self.alone(source);
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+        let longest = |a: usize, d: usize| self.parts(source, a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
+        let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
+        let along = |i: usize| {
+            let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
+            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+        };
+        (0..geometry.axes.len()).map(along).collect()
+    }
+
+    fn blocks_of(&self, source: &Source) -> Blocks {
+        let geometry = &source.geometry;
+        let bytes = self.alone(source);
+        if geometry.rows.is_some() {
+            let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+            return self.blocks_of_rows(geometry, &bytes, total);
         }
-        let along = self.geometry.axes.iter().zip(self.deciding());
+        let along = geometry.axes.iter().zip(self.deciding(source));
         let mut runs: Vec<_> = along
             .map(|(axis, decides)| match decides {
-                Some((a, d)) if !axis.random => self.cut(axis, a, d),
+                Some((a, d)) if !axis.random => cut(axis, &geometry.views[a], self.parts(source, a), d),
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
             })
             .collect();
@@ -82,89 +124,136 @@ impl Planner {
             // No array has a dimension: there is one sample.
             runs.push(vec![Run { size: 1, count: 1 }]);
         }
-        Ok(Blocks::new(&runs))
+        if geometry.per_start > 1 {
+            let largest = (0..bytes.len()).max_by_key(|&a| bytes[a]);
+            let shared = largest.is_some_and(|a| crops_share(geometry, &geometry.views[a], self.parts(source, a)));
+            let (size, count) = if shared { (geometry.per_start, 1) } else { (1, geometry.per_start) };
+            runs.push(vec![Run { size, count }]);
+        }
+        Blocks::new(&runs)
     }
 
-    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
-    pub(super) fn deciding(&self) -> Vec<Option<(usize, usize)>> {
-        let bytes: Vec<u128> = self.geometry.views.iter().zip(&self.arrays).map(|(v, a)| self.alone(v, a)).collect();
-        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
-        let longest = |a: usize, d: usize| self.arrays[a].parts.iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
-        let rank = self.geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
-        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
-        let along = |i: usize| {
-            let arrays = self.geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
-            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
-            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
-        };
-        (0..self.geometry.axes.len()).map(along).collect()
-    }
-
-    /// About how many bytes the chunks of one array that a sample needs have.
-    fn alone(&self, view: &View, array: &ArrayGrids) -> u128 {
-        let part = |part: &super::PartGrid| {
-            view.dims.iter().zip(&part.dims).fold(array.element as u128, |n, (dim, grid)| {
-                let longest = grid.longest();
-                let chunks = match (dim.role.clone(), &dim.pick) {
-                    (Role::Whole, None) => grid.count(),
-                    (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
-                    (Role::Axis(a), _) => {
-                        let cut = view.cuts[a];
-                        // The elements of the sample along the dimension, or its chunks if these are fewer.
-                        ((cut.window - 1) as u64).saturating_mul(cut.stride as u64).div_euclid(longest) + 1
-                    }
-                };
-                n.saturating_mul(u128::from(chunks)).saturating_mul(u128::from(longest))
-            })
-        };
-        array.parts.iter().map(part).max().unwrap_or(0)
-    }
-
-    /// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.
-    fn cut(&self, axis: &Axis, array: usize, d: usize) -> Vec<Run> {
-        let view = &self.geometry.views[array];
-        let parts = &self.arrays[array].parts;
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
+    /// among those with at least a sixteenth of the bytes.
+    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128], total: u128) -> Blocks {
+        let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
+        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
+        let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        // Dense arrays may be much larger.
+        let all = (0..self.arrays.len()).filter(is_ragged);
+        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
+        let Some(array) = of else { return Blocks::single(geometry.samples) };
+        let (view, parts) = (&geometry.views[array], &self.arrays[array].parts);
         let whole = [0, u64::MAX];
-        let borders: &[u64] = match &view.joined {
-            Some((joined, starts)) if *joined == d => starts,
-            _ => &whole,
-        };
-        let part_at = |at: u64| borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
-        let step = axis.starts.step() as u64;
-        let mut runs = Runs::default();
-        for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
-            if let Some(pick) = view.dims[d].picked(0) {
-                // Picked elements are in any order, so they and their chunks are listed. If stores are not joined along
-                // the dimension, the first store stands for all.
-                let chunk = |i: u64| {
-                    let at = pick[(first + i * step) as usize];
-                    let part = part_at(at);
-                    (part, parts[part].dims[d].chunk_at(at - borders[part]))
-                };
-                let mut from = 0;
-                for i in 1..=count {
-                    if i == count || chunk(i) != chunk(from) {
-                        runs.push(i - from, 1);
-                        from = i;
-                    }
-                }
+        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
+        let last = view.dims[0].len.saturating_sub(1);
+        // The elements of the chunk that was looked at last. There is none if all rows are empty.
+        let mut here = 0..0;
+        let mut ends = Vec::new();
+        // The samples of a row follow each other.
+        let (count, each) = (axes[0].count(), geometry.samples / axes[0].count() as u64);
+        for k in 0..count {
+            // Empty rows at the end begin behind the last element.
+            let at = rows.span(axes[0].starts.at(k)).0.min(last);
+            if here.contains(&at) {
                 continue;
             }
-            let mut at = first;
-            while count > 0 {
-                let part = part_at(at);
-                let n = (borders[part + 1] - at).div_ceil(step).min(count);
-                let local = at - borders[part];
-                match &parts[part].dims[d] {
-                    DimGrid::Regular { chunk, .. } => runs.regular(n, local, step, *chunk),
-                    DimGrid::Irregular { starts } => runs.irregular(n, local, step, &starts[1..]),
-                }
-                at += n * step;
-                count -= n;
+            if k > 0 {
+                ends.push(k as u64 * each);
             }
+            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+            let grid = &parts[part].dims[0];
+            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
+            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
+            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
         }
-        runs.0
+        ends.push(count as u64 * each);
+        Blocks::listed(ends)
     }
+}
+
+/// Whether the random crops of one start need about as many chunks of an array, counted for each, as there are.
+fn crops_share(geometry: &Geometry, view: &View, parts: &[super::PartGrid]) -> bool {
+    let along = |part: &super::PartGrid| {
+        view.dims.iter().zip(&part.dims).fold((1.0, geometry.per_start as f64), |(all, read), (dim, grid)| {
+            match dim.role {
+                Role::Axis(a) if geometry.axes[a].random => {
+                    let cut = view.cuts[a];
+                    let span = ((cut.window - 1) as f64 * cut.stride as f64 / grid.longest() as f64).floor() + 1.0;
+                    (all * grid.count() as f64, read * span)
+                }
+                _ => (all, read),
+            }
+        })
+    };
+    let (all, read) = parts.iter().map(along).fold((0.0, f64::MAX), |(all, read), of| (all + of.0, read.min(of.1)));
+    read >= all
+}
+
+/// About how many bytes the chunks of one array that a sample needs have. Ragged rows have about `row` elements.
+fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u128 {
+    let part = |part: &super::PartGrid| {
+        view.dims.iter().zip(&part.dims).fold(element as u128, |n, (dim, grid)| {
+            let longest = grid.longest();
+            let chunks = match (dim.role.clone(), &dim.pick) {
+                (Role::Whole, None) => grid.count(),
+                (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
+                (Role::Ragged, _) => row / longest + 1,
+                (Role::Axis(a), _) => {
+                    let cut = view.cuts[a];
+                    // The elements of the sample along the dimension, or its chunks if these are fewer.
+                    ((cut.window - 1) as u64).saturating_mul(cut.stride as u64).div_euclid(longest) + 1
+                }
+            };
+            n.saturating_mul(u128::from(chunks)).saturating_mul(u128::from(longest))
+        })
+    };
+    parts.iter().map(part).max().unwrap_or(0)
+}
+
+/// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.
+fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Vec<Run> {
+    let whole = [0, u64::MAX];
+    let borders: &[u64] = match &view.joined {
+        Some((joined, starts)) if *joined == d => starts,
+        _ => &whole,
+    };
+    let part_at = |at: u64| borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+    let step = axis.starts.step() as u64;
+    let mut runs = Runs::default();
+    for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first as u64)) {
+        if let Some(pick) = view.dims[d].picked(0) {
+            // Picked elements are in any order, so they and their chunks are listed. If stores are not joined along
+            // the dimension, the first store stands for all.
+            let chunk = |i: u64| {
+                let at = pick[(first + i * step) as usize];
+                let part = part_at(at);
+                (part, parts[part].dims[d].chunk_at(at - borders[part]))
+            };
+            let mut from = 0;
+            for i in 1..=count {
+                if i == count || chunk(i) != chunk(from) {
+                    runs.push(i - from, 1);
+                    from = i;
+                }
+            }
+            continue;
+        }
+        let mut at = first;
+        while count > 0 {
+            let part = part_at(at);
+            let n = (borders[part + 1] - at).div_ceil(step).min(count);
+            let local = at - borders[part];
+            match &parts[part].dims[d] {
+                DimGrid::Regular { chunk, .. } => runs.regular(n, local, step, *chunk),
+                DimGrid::Irregular { starts } => runs.irregular(n, local, step, &starts[1..]),
+            }
+            at += n * step;
+            count -= n;
+        }
+    }
+    runs.0
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::ops::Range;
 
 use dali_zarr_kernels::Job;
 
+use crate::batch::OutputInfo;
 use crate::dataset::DimGrid;
-use crate::geometry::{Geometry, Role, ViewDim};
+use crate::geometry::{Geometry, Role, View, ViewDim};
 use crate::order::Sample;
 use chunk_runs::{ChunkRun, chunk_runs};
 
@@ -72,8 +73,13 @@ pub struct BatchPlan {
     pub jobs: Vec<Job>,
     /// Jobs for elements outside the region of interest.
     pub pads: Vec<Job>,
-    /// For the index output: the start of each sample along each axis.
+    /// For the index output: of each sample the number of its store, if stores come one after the other, and its start along
+    /// each axis.
     pub starts: Vec<i64>,
+    /// With ragged outputs: for each sample, its elements along their first dimension.
+    pub lengths: Vec<i64>,
+    /// With ragged outputs: the bytes of each output.
+    pub bytes: Vec<usize>,
 }
 
 /// The grid of one array in one store, as plans need it.
@@ -98,13 +104,41 @@ pub struct ArrayGrids {
 
 /// Plans batches; shared by threads.
 pub struct Planner {
-    geometry: Geometry,
+    /// What samples are cut from: all stores together, or each.
+    sources: Vec<Source>,
     arrays: Vec<ArrayGrids>,
-    /// For each array, part and dimension: the runs of dimensions that are read whole. They are the same for all
-    /// samples.
+    /// Elements per sample of each output; of a ragged one, those for each element along the first dimension.
+    unit_elements: Vec<i64>,
+}
+
+/// A geometry, and the stores that it is of.
+struct Source {
+    geometry: Geometry,
+    /// The number of its first sample.
+    first: u64,
+    /// The stores.
+    parts: Range<usize>,
+    /// For each array, each of `parts` and each dimension: the runs of dimensions that are read whole. They are the same for
+    /// all samples.
     whole: Vec<Vec<Vec<Option<Vec<ChunkRun>>>>>,
-    /// Elements per sample of each output.
-    sample_elements: Vec<i64>,
+}
+
+impl Source {
+    fn new(geometry: Geometry, first: u64, parts: Range<usize>, arrays: &[ArrayGrids]) -> Self {
+        let of_part = |view: &View, part: usize, grids: &PartGrid| {
+            let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
+                let all = 0..dim.len as i64;
+                (dim.role == Role::Whole).then(|| chunk_runs(dim.picked(part), 0, 1, all, grid, 0))
+            };
+            view.dims.iter().zip(&grids.dims).map(whole).collect()
+        };
+        let of_array = |(view, array): (&View, &ArrayGrids)| {
+            let grids = array.parts[parts.clone()].iter().enumerate();
+            grids.map(|(part, grids)| of_part(view, part, grids)).collect()
+        };
+        let whole = geometry.views.iter().zip(arrays).map(of_array).collect();
+        Self { geometry, first, parts, whole }
+    }
 }
 
 /// The index of the operation for a norm; byte order is part of the operation.
@@ -113,30 +147,45 @@ pub const fn op_index(norm: usize, swap: bool) -> u32 {
 }
 
 impl Planner {
-    /// A planner for this geometry over these grids.
-    pub fn new(geometry: Geometry, arrays: Vec<ArrayGrids>) -> Self {
-        let whole = geometry
-            .views
-            .iter()
-            .zip(&arrays)
-            .map(|(view, array)| {
-                let part = |(store, part): (usize, &PartGrid)| {
-                    let whole = |(dim, grid): (&ViewDim, &DimGrid)| {
-                        let all = 0..dim.len as i64;
-                        (dim.role == Role::Whole).then(|| chunk_runs(dim.picked(store), 0, 1, all, grid, 0))
-                    };
-                    view.dims.iter().zip(&part.dims).map(whole).collect()
-                };
-                array.parts.iter().enumerate().map(part).collect()
-            })
-            .collect();
-        let sample_elements = geometry.outputs.iter().map(|o| o.shape.iter().product()).collect();
-        Self { geometry, arrays, whole, sample_elements }
+    /// A planner over these grids: for one geometry of all stores, or for one of each.
+    ///
+    /// # Panics
+    /// If there is another number of geometries.
+    pub fn new(geometries: Vec<Geometry>, arrays: Vec<ArrayGrids>) -> Self {
+        let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(0);
+        let count = geometries.len();
+        assert!(count == 1 || count == stores, "there is a geometry for each store, or one");
+        let unit_elements = geometries[0].outputs.iter().map(OutputInfo::unit_elements).collect();
+        let mut first = 0;
+        let mut sources = Vec::with_capacity(count);
+        for (store, geometry) in geometries.into_iter().enumerate() {
+            let samples = geometry.samples;
+            let parts = if count == 1 { 0..stores } else { store..store + 1 };
+            sources.push(Source::new(geometry, first, parts, &arrays));
+            first += samples;
+        }
+        Self { sources, arrays, unit_elements }
     }
 
-    /// The geometry that it plans for.
+    /// The geometry of a store; of all of them, if samples are cut from all together.
+    pub fn geometry_of(&self, store: usize) -> &Geometry {
+        &self.sources[if self.sources.len() == 1 { 0 } else { store }].geometry
+    }
+
+    /// The geometries: one for all stores, or one for each. All have the same outputs, placements and operations.
+    pub fn geometries(&self) -> impl Iterator<Item = &Geometry> {
+        self.sources.iter().map(|source| &source.geometry)
+    }
+
+    /// The first of the geometries, for what they have in common.
     pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.sources[0].geometry
+    }
+
+    /// Where a sample is cut from, and its number there.
+    fn source(&self, sample: Sample) -> (&Source, Sample) {
+        let source = &self.sources[self.sources.partition_point(|source| source.first <= sample.index) - 1];
+        (source, Sample { index: sample.index - source.first, ..sample })
     }
 
     /// The coordinates of a chunk in the grid of decoded chunks.
@@ -185,19 +234,48 @@ impl Planner {
         self.coords(id).iter().zip(grid).map(|(&c, g)| g.len(c)).collect()
     }
 
+    /// Whether the memory for batches holds this one.
+    pub fn holds(&self, plan: &BatchPlan) -> bool {
+        let elements: i64 = plan.lengths.iter().sum();
+        self.geometry().outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
+    }
+
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = boxes::Boxes::default();
+        let mut lengths = Vec::new();
+        // Elements along the ragged dimension in the samples before.
+        let mut before = 0i64;
         for (i, &sample) in samples.iter().enumerate() {
-            let start = self.geometry.start(sample);
-            for placement in &self.geometry.placements {
-                let output = &self.geometry.outputs[placement.output];
-                let origin = i as i64 * self.sample_elements[placement.output] + placement.base;
-                self.place(&mut out, placement, &start, origin, output.dtype.size());
+            let (source, sample) = self.source(sample);
+            let geometry = &source.geometry;
+            let start = geometry.start(sample);
+            let row = geometry.rows.as_ref().map_or((0, 0), |rows| rows.span(start[0]));
+            for placement in &geometry.placements {
+                let output = &geometry.outputs[placement.output];
+                let units = if output.ragged.is_some() { before } else { i as i64 };
+                let origin = units * self.unit_elements[placement.output] + placement.base;
+                self.place(&mut out, source, placement, (&start, row), origin, output.dtype.size());
+            }
+            if geometry.rows.is_some() {
+                before += row.1 as i64;
+                lengths.push(row.1 as i64);
+            }
+            if geometry.names_store {
+                out.starts.push(source.parts.start as i64);
             }
             out.starts.extend(&start);
         }
-        out.finish()
+        let mut plan = out.finish();
+        if self.geometry().rows.is_some() {
+            let bytes = |output: &OutputInfo| {
+                let units = if output.ragged.is_some() { before as usize } else { samples.len() };
+                units * output.unit_elements() as usize * output.dtype.size()
+            };
+            plan.bytes = self.geometry().outputs.iter().map(bytes).collect();
+            plan.lengths = lengths;
+        }
+        plan
     }
 }
 

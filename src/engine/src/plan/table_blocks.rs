@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use super::Planner;
+use super::{PartGrid, Planner, Source};
 use crate::error::Result;
-use crate::geometry::TableStarts;
+use crate::geometry::{TableStarts, View};
 use crate::order::{Blocks, Numbers};
 use crate::table::room;
 
 /// The chunks along one axis: those of the array that decides, in all stores.
 struct Chunks<'a> {
-    planner: &'a Planner,
-    array: usize,
+    view: &'a View,
+    parts: &'a [PartGrid],
     dim: usize,
     /// The first element of each store and the end of the last; and how many chunks come before each store.
     borders: Vec<u64>,
@@ -24,11 +24,11 @@ struct Chunks<'a> {
 impl Chunks<'_> {
     /// The number of the chunk that holds the first element of a sample. A start outside counts as the element next to it.
     fn of(&self, start: i64) -> u64 {
-        let dim = &self.planner.geometry.views[self.array].dims[self.dim];
+        let dim = &self.view.dims[self.dim];
         let at = start.clamp(0, dim.len as i64 - 1) as u64;
         let at = dim.picked(0).map_or(at, |pick| pick[at as usize]);
         let part = self.borders.partition_point(|&border| border <= at).clamp(1, self.borders.len() - 1) - 1;
-        let grid = &self.planner.arrays[self.array].parts[part].dims[self.dim];
+        let grid = &self.parts[part].dims[self.dim];
         self.before[part] + grid.chunk_at(at - self.borders[part])
     }
 
@@ -71,8 +71,8 @@ impl Planner {
     ///
     /// # Errors
     /// If they don't fit in memory.
-    pub(super) fn table_blocks(&self, table: &TableStarts, limit: Option<u64>) -> Result<Blocks> {
-        let chunks = self.chunks();
+    pub(super) fn table_blocks(&self, source: &Source, table: &TableStarts, limit: Option<u64>) -> Result<Blocks> {
+        let chunks = self.chunks(source);
         let row_bits = bits(table.count());
         if Self::key_bits(&chunks) + row_bits <= 64 {
             sorted::<u64>(table, &chunks, row_bits, limit)
@@ -83,7 +83,7 @@ impl Planner {
 
     /// Bytes that grouping takes for a while, beside the table and the blocks that come of it.
     pub(crate) fn grouping_bytes(&self, table: &TableStarts) -> u64 {
-        let is_short = Self::key_bits(&self.chunks()) + bits(table.count()) <= 64;
+        let is_short = Self::key_bits(&self.chunks(&self.sources[0])) + bits(table.count()) <= 64;
         table.count() * if is_short { 8 } else { 16 }
     }
 
@@ -92,26 +92,26 @@ impl Planner {
     }
 
     /// The chunks along each axis. Together they have fewer than 2^63 combinations; those of further axes don't count.
-    fn chunks(&self) -> Vec<Option<Chunks<'_>>> {
+    fn chunks<'a>(&'a self, source: &'a Source) -> Vec<Option<Chunks<'a>>> {
         let mut combinations = 1u64;
         let along = |decides: Option<(usize, usize)>| {
             let (array, dim) = decides?;
-            let view = &self.geometry.views[array];
+            let view = &source.geometry.views[array];
             let borders = match &view.joined {
                 Some((joined, starts)) if *joined == dim => starts.clone(),
                 _ => vec![0, u64::MAX],
             };
-            let parts = &self.arrays[array].parts[..borders.len() - 1];
+            let parts = &self.parts(source, array)[..borders.len() - 1];
             let mut before = vec![0u64];
             before.extend(parts.iter().scan(0u64, |sum, part| {
                 *sum = sum.saturating_add(part.dims[dim].count());
                 Some(*sum)
             }));
-            let chunks = Chunks { planner: self, array, dim, borders, before };
+            let chunks = Chunks { view, parts, dim, borders, before };
             combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < 1 << 63)?;
             Some(chunks)
         };
-        self.deciding().into_iter().map(along).collect()
+        self.deciding(source).into_iter().map(along).collect()
     }
 }
 

@@ -11,7 +11,7 @@ const PAD: i64 = -1;
 
 /// Runs a plan: every chunk holds, for each element, the number of the element in the joined array.
 fn run(planner: &Planner, plan: &BatchPlan, starts: &[u64], shape: &[u64], batch: usize) -> Vec<i64> {
-    let per_sample: i64 = planner.geometry.outputs[0].shape.iter().product();
+    let per_sample: i64 = planner.geometry().outputs[0].shape.iter().product();
     let mut out = vec![i64::MIN; per_sample as usize * batch];
     let mut run = |job: &Job, source: &dyn Fn(i64) -> i64| {
         let n = job.ndim as usize;
@@ -64,6 +64,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64]) -> 
             .map(|d| match d.role {
                 Role::Axis(a) => view.cuts[a].window,
                 Role::Whole => d.len as i64,
+                Role::Ragged => unreachable!(),
             })
             .collect();
         for linear in 0..lens.iter().product::<i64>() {
@@ -142,12 +143,12 @@ proptest! {
             order: if flags >> 9 & 1 == 1 { (0..rank).rev().collect() } else { (0..rank).collect() },
             swap: false,
         }).collect();
-        let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
-        let n = planner.geometry.samples;
+        let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
+        let n = planner.geometry().samples;
         let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
         let plan = planner.plan(&samples);
         let starts = &[0, lens[0]][..parts.len()];
-        let expected = expected(&planner.geometry, &samples, starts, &shape);
+        let expected = expected(planner.geometry(), &samples, starts, &shape);
         prop_assert_eq!(run(&planner, &plan, starts, &shape, 4), expected);
         let mut seen = plan.uses.iter().map(|u| u.chunk).collect::<Vec<_>>();
         seen.sort();
@@ -169,7 +170,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
     let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
-    let planner = Planner::new(geometry, vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
+    let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
     let plan = planner.plan(&[7, 3, 7].map(|index| Sample { epoch: 0, index }));
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);

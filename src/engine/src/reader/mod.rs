@@ -5,6 +5,7 @@ pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
 mod reserve;
+mod rows;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::error::{Error, Result, Site};
+use crate::geometry::Rows;
 use crate::gpu;
 use crate::gpu::driver;
 use crate::io::FetchPool;
@@ -63,6 +65,8 @@ pub struct ReaderMeta {
 /// A running reader: its threads, memory and devices. Dropping it ends all of them.
 pub struct Reader {
     outputs: Vec<OutputInfo>,
+    batch_size: usize,
+    rows: Option<Rows>,
     meta: ReaderMeta,
     /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
     buffers: usize,
@@ -180,12 +184,35 @@ impl Reader {
             spec.batch_size,
             budget.window
         );
-        Ok(Self { outputs, meta, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
+        let (batch_size, rows) = (spec.batch_size, shared.chunk_index.planner.geometry().rows.clone());
+        Ok(Self {
+            outputs,
+            batch_size,
+            rows,
+            meta,
+            buffers,
+            finished,
+            events,
+            stop,
+            scheduler: Some(scheduler),
+            stats,
+            progress,
+        })
     }
 
     /// What each batch holds, in order.
     pub fn outputs(&self) -> &[OutputInfo] {
         &self.outputs
+    }
+
+    /// Samples of each batch.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// The rows that samples are, with ragged outputs.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
     }
 
     /// For DALI's iterators.
@@ -221,7 +248,7 @@ impl Reader {
         }
         for (output, &address) in self.outputs.iter().zip(&set.outputs) {
             // An output without elements, such as the index of samples that have no dimension, needs no memory.
-            let is_missing = address == 0 && output.sample_bytes() > 0;
+            let is_missing = address == 0 && output.batch_bytes(self.batch_size) > 0;
             if is_missing || address % 8 != 0 {
                 return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {address:#x}")));
             }

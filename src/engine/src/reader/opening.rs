@@ -4,19 +4,26 @@ use std::sync::Arc;
 
 use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::tables::load;
-use super::{OutputInfo, ReaderMeta};
+use super::{OutputInfo, Reader, ReaderMeta, rows};
 use crate::assemble::{self, Ops};
-use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates};
+use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates, smallest};
 use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
+use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, Geometry, TableStarts};
 use crate::memory::shown;
 use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
-use crate::spec::{DecodeDevice, Device, Io, Spec};
+use crate::spec::{DecodeDevice, Device, DimKey, Io, OutOfBounds, PerOutput, Spec};
+use crate::store::Store;
 use crate::{cache, gpu};
+
+/// Integers that are read at a time when a reader is opened.
+const INTEGERS: u64 = 1 << 18;
+/// Host memory for reading them, unless more is needed.
+const INTEGERS_MEMORY: u64 = 64 << 20;
 
 /// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
 /// it, and [`crate::explain`] describes it.
@@ -42,7 +49,8 @@ pub(crate) struct Note {
 }
 
 impl Opened {
-    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk and touches no device.
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk, but for the offsets of
+    /// ragged rows, and touches no device.
     ///
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
@@ -64,13 +72,18 @@ impl Opened {
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
+        let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
         let starts = spec.samples.starts.as_deref().map(|source| load(spec, "starts", source)).transpose()?;
-        let geometry = Geometry::with_starts(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>(), starts)?;
-        bound_chunks(spec, &dataset, &geometry)?;
+        let geometries = match rows::read(spec, &dataset.stores, integers)? {
+            _ if starts.is_some() => vec![Geometry::with_starts(spec, &shapes, starts)?],
+            Some(rows) => vec![Geometry::with_rows(spec, &shapes, rows)?],
+            None => Geometry::of_stores(spec, &shapes)?,
+        };
+        geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
-        let ops = operations(&dataset, &geometry);
-        let outputs = geometry.outputs.clone();
-        let planner = Planner::new(geometry, grids);
+        let ops = operations(&dataset, &geometries[0]);
+        let outputs = geometries[0].outputs.clone();
+        let planner = Planner::new(geometries, grids);
         let (order, identity) = ordered(spec, &dataset, &planner)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
@@ -161,7 +174,8 @@ impl Opened {
 
 /// The order of the samples, and what a checkpoint must agree with.
 fn ordered(spec: &Spec, dataset: &Dataset, planner: &Planner) -> Result<(Order, Identity)> {
-    let geometry = planner.geometry();
+    let has_table = planner.geometry().table.is_some();
+    let samples = planner.geometries().map(|geometry| geometry.samples).sum();
     let left = memory_left(spec, planner);
     let order = &spec.order;
     let Some(source) = &order.weights else {
@@ -171,15 +185,14 @@ fn ordered(spec: &Spec, dataset: &Dataset, planner: &Planner) -> Result<(Order, 
             }
         }
         // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
-        let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;
-        let blocks = if is_grouped { planner.blocks(left)? } else { Blocks::single(geometry.samples) };
-        let identity = Identity::new(spec, dataset, geometry, &blocks, None);
+        let is_grouped = !has_table || order.random_shuffle || order.shuffle_after_epoch;
+        let blocks = if is_grouped { planner.blocks(left)? } else { Blocks::single(samples) };
+        let identity = Identity::new(spec, dataset, planner, &blocks, None);
         return Ok((Order::by_chunks(spec, blocks)?, identity));
     };
-    let weights =
-        Weights::new(load(spec, "weights", source)?, geometry.samples, order.num_samples, order.replacement, left)?;
-    let identity = Identity::new(spec, dataset, geometry, &Blocks::single(geometry.samples), Some(&weights));
-    Ok((Order::drawn(spec, geometry.samples, weights)?, identity))
+    let weights = Weights::new(load(spec, "weights", source)?, samples, order.num_samples, order.replacement, left)?;
+    let identity = Identity::new(spec, dataset, planner, &Blocks::single(samples), Some(&weights));
+    Ok((Order::drawn(spec, samples, weights)?, identity))
 }
 
 /// What the user's limit on host memory leaves for lists beside the table of starts; `None` if there is no limit.
@@ -257,6 +270,36 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     };
     let chunks_of = all.iter().position(|a| a.name == array.name).unwrap_or(0);
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
+}
+
+/// Appends the values of an array of one dimension of `len` integers; negative ones as they are in 64 bits.
+fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
+    let window = len.min(INTEGERS);
+    let mut spec = Spec::default().with(|s| {
+        s.source.paths = vec![store.location().to_owned()];
+        s.samples.dims = vec![DimKey::Index(0)];
+        s.samples.window = vec![window as i64].into();
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+        s.values.mask_and_scale = PerOutput::one(false);
+        s.values.dtype = PerOutput::one(if array.dtype == DType::U64 { DType::U64 } else { DType::I64 });
+        s.resources.prefetch_queue_depth = Some(2);
+        s.resources.io_threads = Some(2);
+        s.resources.decode_threads = Some(1);
+    });
+    let dataset = Dataset { stores: vec![Arc::clone(store)], arrays: vec![array] };
+    let opened = Opened::of(&spec, dataset)?;
+    spec.resources.host_memory_limit =
+        Some(INTEGERS_MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
+    let reader = Reader::start(&spec, opened)?;
+    let mut left = len;
+    while left > 0 {
+        let batch = reader.next_batch()?;
+        let (values, _) = batch.host[0].as_slice().as_chunks();
+        let n = left.min(window);
+        to.extend(values[..n as usize].iter().map(|&bytes| u64::from_ne_bytes(bytes)));
+        left -= n;
+    }
+    Ok(())
 }
 
 /// The table of operations that jobs index: each norm in both byte orders.

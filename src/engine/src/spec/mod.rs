@@ -21,7 +21,7 @@ pub use by_name::{PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
-pub use samples::{OutOfBounds, SampleArguments};
+pub use samples::{Concat, OutOfBounds, SampleArguments};
 pub use source::{ArrayArgument, DimKey, Pick, SourceArguments};
 pub use values::ValueArguments;
 

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::read::{positive, some_positive};
 use super::{DimKey, PerDim, PerOutput};
 
 /// The arguments that say how samples are cut.
@@ -23,6 +24,9 @@ pub struct SampleArguments {
     /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
     /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
     pub starts: Option<String>,
+    /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
+    #[serde(deserialize_with = "positive")]
+    pub samples_per_volume: i64,
     /// Distance between elements inside a sample; default 1. Outputs may differ.
     pub stride: PerDim,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
@@ -34,16 +38,33 @@ pub struct SampleArguments {
     /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond. Negative from the
     /// end; in any order.
     pub breaks: Vec<i64>,
+    /// How several stores are put together.
+    pub concat: Concat,
     /// Whether samples may reach from one store into the next; otherwise their borders are breaks.
     pub cross_stores: bool,
     /// See [`OutOfBounds`]. Beyond a break is out of bounds too.
     pub out_of_bounds_policy: OutOfBounds,
     /// The value of elements outside the region of interest, as a value of the output; default: 0.
     pub fill_value: PerOutput<f64>,
+    /// An array of offsets, one more than there are samples: each sample is the elements from one offset to the next of the arrays
+    /// that these divide, and an element of the others.
+    #[serde(deserialize_with = "name")]
+    pub ragged: Option<String>,
+    /// The same by an array of ends: the first sample starts at 0.
+    #[serde(deserialize_with = "name")]
+    pub ragged_ends: Option<String>,
+    /// With either, the elements of a sample that are read, at most.
+    #[serde(deserialize_with = "some_positive")]
+    pub max_length: Option<u64>,
     /// One output of channels instead of one per array.
     pub stack_arrays: bool,
     /// One more output: the sample's start in each of `dims`, int64.
     pub return_index: bool,
+}
+
+/// A name; none if it is empty.
+fn name<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(String::deserialize(value)?).filter(|name| !name.is_empty()))
 }
 
 impl Default for SampleArguments {
@@ -55,18 +76,33 @@ impl Default for SampleArguments {
             overlap: PerDim::new(),
             random_crop: Vec::new(),
             starts: None,
+            samples_per_volume: 1,
             stride: PerDim::new(),
             offsets: Vec::new(),
             roi_start: PerDim::new(),
             roi_end: PerDim::new(),
             breaks: Vec::new(),
+            concat: Concat::Dims,
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: PerOutput::new(),
+            ragged: None,
+            ragged_ends: None,
+            max_length: None,
             stack_arrays: false,
             return_index: false,
         }
     }
+}
+
+/// How several stores are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Concat {
+    /// To one axis, along the first of `dims`.
+    Dims,
+    /// One after the other, each with samples of its own: the stores may have any shapes.
+    Samples,
 }
 
 /// The treatment of a window that reaches beyond the region of interest.

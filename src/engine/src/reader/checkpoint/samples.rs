@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Starts, TableStarts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, TableStarts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
-use crate::spec::{OrderArguments, OutOfBounds, SampleArguments, Spec};
+use crate::plan::Planner;
+use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
 /// Arrays beyond these are represented by a hash.
 const MAX_ARRAYS: usize = 8;
@@ -32,13 +33,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(
-        spec: &Spec,
-        dataset: &Dataset,
-        geometry: &Geometry,
-        blocks: &Blocks,
-        weights: Option<&Weights>,
-    ) -> Self {
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
+        let geometry = planner.geometry();
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
             .arrays
@@ -53,9 +49,22 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
+        let mut cut = cut(spec, geometry, blocks, weights);
+        if planner.geometries().count() > 1 {
+            // The first is described above.
+            cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
+        }
         let count = weights.map_or(blocks.samples(), Weights::draws);
-        Self { count, cut: cut(spec, geometry, blocks, weights), folder, arrays, stores }
+        Self { count, cut, folder, arrays, stores }
     }
+}
+
+/// Which samples a store has, if stores come one after the other.
+fn of_store(geometry: &Geometry) -> Value {
+    let starts: Vec<Value> =
+        geometry.axes.iter().map(|axis| json!([axis.starts.step(), runs(&axis.starts), axis.bounds])).collect();
+    let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
+    json!([starts, shapes])
 }
 
 /// How samples are cut and ordered.
@@ -66,6 +75,12 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stack_arrays,
         offsets,
         return_index,
+        // What is read of the rows counts, whatever its array is called.
+        ragged: _,
+        ragged_ends: _,
+        max_length: _,
+        samples_per_volume,
+        concat,
         // These are in the geometry.
         dims: _,
         window: _,
@@ -134,12 +149,25 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     ];
     let apart = is_apart.then(|| ("windows beyond a break from their start", json!("read")));
     let weighted = weights.map(|weights| ("weights", json!(weights.described())));
-    all.into_iter().chain(apart).chain(weighted).map(|(name, value)| (name.to_owned(), value)).collect()
+    // What is left out is as it was before these arguments came.
+    let crops = (*samples_per_volume > 1).then(|| ("samples_per_volume", json!(samples_per_volume)));
+    let one_by_one = (*concat == Concat::Samples).then(|| ("concat", json!("samples")));
+    let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
+    let others = [apart, weighted, crops, one_by_one, rows].into_iter().flatten();
+    all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The starts along an axis, for people.
 fn starts(axis: &Axis) -> Value {
     runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
+}
+
+/// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
+fn described_rows(rows: &Rows) -> Value {
+    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
+        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+    });
+    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
 }
 
 /// A number for each axis; where arrays are cut in different ways, a list of them for each array.
@@ -268,6 +296,7 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),
             (Role::Whole, None) => json!(dim.len),
             (Role::Whole, Some(pick)) => json!(pick),
+            (Role::Ragged, _) => json!("ragged"),
         }
     };
     view.dims.iter().map(dim).collect()
