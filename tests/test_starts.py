@@ -241,10 +241,10 @@ def test_contradictions_are_errors(path, case):
 
 def damaged(table):
     """Files that aren't tables, and what is said of them."""
-    good = b"\x93NUMPY\x01\x00"
+    good, whole = b"\x93NUMPY\x01\x00", table.tobytes()
     header = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }\n"
 
-    def made(descr="<i8", fortran=False, shape="(30, 2)", data=table.tobytes()):
+    def made(descr="<i8", fortran=False, shape="(30, 2)", data=whole):
         text = (header % (descr, fortran, shape)).encode()
         return good + struct.pack("<H", len(text)) + text + data
 

@@ -1,8 +1,8 @@
 //! The starts of samples from a table: the argument `starts`.
 //!
 //! A row has the start of a sample along each of `dims`. Samples have the numbers of their rows, or, if rows were dropped, of
-//! the rows that are left. Where `concat` puts the grids of several stores one after the other, the store's number will be one
-//! more column, in front: [`TableStarts::start`] is the place that splits it off.
+//! the rows that are left. Where `concat` puts the samples of several stores one after the other, a table is refused: the
+//! store's number will be one more column, in front, which [`TableStarts::start`] splits off.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Axis;
 use crate::error::{Error, Result};
 use crate::order::Numbers;
 use crate::random::{GOLDEN, mix};
-use crate::spec::{OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
 use crate::table::Table;
 
 /// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
@@ -37,11 +37,19 @@ impl TableStarts {
             ("step", samples.step.is_empty()),
             ("overlap", samples.overlap.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
+            ("samples_per_volume", samples.samples_per_volume == 1),
+            ("ragged", samples.ragged.is_none()),
+            ("ragged_ends", samples.ragged_ends.is_none()),
         ];
         if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(
-                "starts, {other}: starts says where samples start, so {other} contradicts it; give one of them"
+                "starts, {other}: starts says where samples start, which {other} contradicts; give one of them"
             )));
+        }
+        if samples.concat == Concat::Samples && spec.source.paths.len() > 1 {
+            return Err(Error::value(
+                "starts, concat: the rows of a table don't name a store yet; use concat=\"dims\", or a reader for each store",
+            ));
         }
         if table.columns() != axes.len() {
             let names: Vec<&str> = axes.iter().map(|axis| &*axis.name).collect();
