@@ -181,7 +181,7 @@ def main() -> None:
         if asked.annbatch:
             command = [asked.annbatch, __file__, "--only", "annbatch", "--store", str(path), "--rows", str(rows)]
             command += ["--device", asked.device, "--cores", str(asked.cores), "--rounds", str(asked.rounds)]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             found |= json.loads(told.splitlines()[-1])
     finally:
         if folder is not None:
