@@ -46,7 +46,7 @@ class Collation:
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
         flat: Callable[[Any, tuple[int, ...]], torch.Tensor],
     ) -> tuple[list[Place], list[torch.Tensor]]:
-        """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of outputs of DALI."""
+        """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of DALI's outputs."""
         ragged = self._ragged
         if ragged is None:
             return list(places), [dense(output) for output in found]
