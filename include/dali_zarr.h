@@ -109,6 +109,16 @@ int32_t dali_zarr_last_error_status(void);
  * reader that decodes on a GPU is opened. */
 int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
 
+/* Keeps a table for the arguments "starts" (DALI_ZARR_INT64: a row for each sample, a column for each of "dims") and "weights"
+ * (DALI_ZARR_FLOAT64: one column): `rows` times `columns` elements, row by row, which are copied. `*name` is what the argument
+ * calls it, in this process only; it is good until the next call on this thread that gives text. The table stays until
+ * dali_zarr_table_release and, after that, as long as readers run that were opened with it. Tables in files (.npy) and in Zarr
+ * arrays need none of this: "starts" and "weights" take their paths. */
+int32_t dali_zarr_table_keep(const void *data, size_t rows, size_t columns, int32_t dtype, const char **name);
+
+/* Forgets a table. Nothing happens if there is none of this name. */
+int32_t dali_zarr_table_release(const char *name);
+
 /* Opens a reader from `spec`, a JSON object in UTF-8. Its keys are the arguments of DALI's operator of this library,
  * with the same meanings and defaults, and three more that DALI's pipeline would give:
  *

@@ -49,14 +49,16 @@ def explain(
     Returns:
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
 
-        - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``;
+        - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
+          whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
         - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with its
           ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
           ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
           is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
           memory keeps them, in the order that was asked for), and ``reads_per_chunk`` and epoch, ``in_order`` and
           ``shuffled``;
-        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs), and ``reads`` of an epoch of
+        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs; with `weights`
+          ``shuffled`` is what they draw), and ``reads`` of an epoch of
           this shard in both, while batches are waited for: then a chunk that is read serves all batches in preparation.
           ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
           prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first

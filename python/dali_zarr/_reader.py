@@ -49,6 +49,8 @@ def zarr_reader(
         overlap: Another way to say `step`: how many elements of the (longest) window neighbouring samples share.
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
+        starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as a
+            ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
@@ -78,6 +80,10 @@ def zarr_reader(
         random_shuffle: A new order in each epoch.
         initial_fill: Among how many samples each is drawn, where chunks hold several.
         shuffle_after_epoch: The first epoch in order, later ones shuffled.
+        weights: How often each sample comes, relative to the others, one number for each, given as `starts` is. Samples are drawn,
+            as by torch's ``WeightedRandomSampler``.
+        num_samples: With `weights`: samples in an epoch. Default: as many as there are.
+        replacement: With `weights`: whether a sample may come several times in an epoch.
         seed: Of the order and of `random_crop`, the same on all shards. The default is a fixed seed.
         shard_id, num_shards: Which part of the samples this reader delivers.
         stick_to_shard: Keep to the shard instead of going on to the next after each epoch.

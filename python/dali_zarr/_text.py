@@ -29,6 +29,10 @@ def _number(n: float) -> str:
 
 def _samples(e: dict[str, Any]) -> str:
     text = f"samples: {e['samples']}"
+    if e["weighted"]:
+        text += f" drawn by weights {e['weighted']}"
+    if e["starts_from_table"]:
+        text += " of those that start where a table says" if e["weighted"] else " starts from a table"
     if e["num_shards"] > 1:
         text += f" in {e['num_shards']} shards, {e['samples_of_this_shard']} in this one"
     return f"{text}; {e['batches_per_epoch']} batches of {e['batch_size']} per epoch, to the {e['device'].upper()}"

@@ -32,6 +32,8 @@ Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
 DType: TypeAlias = Union[str, type[Any], np.dtype[Any], "DALIDataType", "torch.dtype"]  # noqa: UP007
 Pick: TypeAlias = Mapping[str, Any] | Mapping[int, Any] | Sequence[str]
+# A .npy file, a Zarr array, or an array in memory: whatever NumPy makes an array of.
+Table: TypeAlias = Path | npt.ArrayLike
 # Labels or indices by dimension: one, a list, or a slice.
 Selection: TypeAlias = Mapping[str, Any]
 Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
@@ -70,6 +72,7 @@ class SampleArguments(ElementArguments, total=False):
     overlap: PerDim | None
     random_crop: Names | None
     samples_per_volume: int
+    starts: Table | None
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
     fill_value: float | Mapping[str, float]
@@ -86,6 +89,9 @@ class OrderArguments(TypedDict, total=False):
     """Those that say in which order samples come."""
 
     random_shuffle: bool
+    weights: Table | None
+    num_samples: int | None
+    replacement: bool
     initial_fill: int
     shuffle_after_epoch: bool
     seed: int

@@ -109,6 +109,14 @@ region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
       .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
 `random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
                                int64_t{1})
+      .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
+for each sample, with a column for each of `dims`.
+
+It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
+functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
+those of the rows. `out_of_bounds_policy` holds for each row: ``"error"`` names the first that is out of bounds, ``"pad"`` fills, and ``"drop"`` leaves
+rows out, so that numbers count the rows that are left. `step`, `overlap` and `random_crop` can't be given beside it.)",
+                                   nullptr)
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -218,7 +226,20 @@ for each later one.
 
 Excludes `random_shuffle` and `stick_to_shard`.)",
                       false)
-      .AddOptionalArg<int64_t>("seed", R"(Seed of the order and of `random_crop`.
+      .AddOptionalArg<std::string>("weights", R"(How often each sample comes, relative to the others: a table with one number for
+each sample, as of torch's ``WeightedRandomSampler``.
+
+It is given as `starts` is, with floating-point numbers of at least 0. Each position of an epoch draws a sample, by the seed, the epoch
+and the position alone, so that checkpoints and shards work as for all orders. Draws know nothing of chunks: where chunks
+hold many samples, they are read often. Excludes `random_shuffle` and `shuffle_after_epoch`.)",
+                                   nullptr)
+      .AddOptionalArg<int64_t>("num_samples", R"(With `weights`: how many samples an epoch has. By default as many as there are.)",
+                               nullptr)
+      .AddOptionalArg("replacement", R"(With `weights`: whether a sample may come several times in an epoch.
+
+If not, `num_samples` may be at most the number of positive weights, and each epoch draws a new list of samples.)",
+                      true)
+      .AddOptionalArg<int64_t>("seed", R"(Seed of the order, of `weights` and of `random_crop`.
 
 The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
 `initial_fill`, how they share chunks. All shards of a data set

@@ -19,7 +19,7 @@ use crate::geometry::Rows;
 use crate::memory::Machine;
 use crate::order::Order;
 use crate::reader::needs::ordered;
-use crate::reader::opening::{Opened, unmasked};
+use crate::reader::opening::{Opened, memory_left, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -44,8 +44,12 @@ pub struct Explanation {
     shuffled: Reads,
     /// In the spec's own order, where batches are ready before they are taken, so that each is prepared alone.
     unhurried: Reads,
-    /// Whether the spec's own order is the shuffled one.
+    /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
     is_shuffled: bool,
+    /// Whether samples start where a table says.
+    has_starts: bool,
+    /// If samples are drawn by weights: whether with replacement.
+    replacement: Option<bool>,
     /// Bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
@@ -64,12 +68,15 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
-    let prepared = |random_shuffle| -> Result<_> {
+    let planner = &opened.chunk_index.planner;
+    let blocks = planner.blocks(memory_left(spec, planner))?;
+    let prepared = |is_random: bool| -> Result<_> {
+        let is_drawn = is_random && spec.order.weights.is_some();
         let spec = spec.clone().with(|s| {
-            s.order.random_shuffle = random_shuffle;
+            s.order.random_shuffle = is_random && !is_drawn;
             s.order.shuffle_after_epoch = false;
         });
-        let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
+        let mut order = if is_drawn { opened.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
         let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
@@ -77,7 +84,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
         reads_per_chunk(&opened, spec, order, *config, consumer)
     };
-    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch;
+    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
@@ -95,6 +102,8 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         shuffled,
         unhurried,
         is_shuffled,
+        has_starts: spec.samples.starts.is_some(),
+        replacement: opened.order.replacement(),
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
     };
@@ -124,6 +133,8 @@ impl Explanation {
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,
+            "starts_from_table": self.has_starts,
+            "weighted": self.replacement.map(|with| if with { "with replacement" } else { "without replacement" }),
             "num_shards": self.meta.number_of_shards,
             "samples_of_this_shard": self.epoch_samples,
             "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),

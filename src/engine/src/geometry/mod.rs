@@ -8,6 +8,7 @@ mod outputs;
 mod picked;
 mod ragged;
 mod starts;
+mod table_starts;
 
 pub use axes::Axis;
 pub(crate) use axes::{resolve, sample_dims};
@@ -16,6 +17,9 @@ pub use outputs::{Channels, Placement};
 pub use picked::Picked;
 pub use ragged::Rows;
 pub use starts::Starts;
+pub use table_starts::TableStarts;
+
+use std::sync::Arc;
 
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
@@ -23,7 +27,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::random::{below, key};
-use crate::spec::{Concat, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::table::Table;
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -108,7 +113,9 @@ pub struct Norm {
 pub struct Geometry {
     /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// Samples in an epoch.
+    /// The samples of a table of starts; `None` if samples start on the axes' grids.
+    pub table: Option<TableStarts>,
+    /// Samples that there are.
     pub samples: u64,
     /// One per array.
     pub views: Vec<View>,
@@ -140,18 +147,31 @@ impl Geometry {
     /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
     /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
+        Self::with_starts(spec, arrays, None)
+    }
+
+    /// As [`Self::new`], for samples that start where `table` says.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
+    pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
-        let (axes, cuts) = axes::build(spec, arrays, &views, &names)?;
+        // The rows of a table are checked instead of the grids of starts.
+        let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
-        let samples = axes
-            .iter()
-            .try_fold(spec.samples.samples_per_volume as u64, |n, a| n.checked_mul(a.count() as u64))
-            .filter(|&n| n < 1 << 62)
-            .ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
+        let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
+        let each = spec.samples.samples_per_volume as u64;
+        let samples = match &table {
+            Some(table) => Some(table.count()),
+            None => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+        };
+        let samples = samples.ok_or_else(|| Error::value("there are more than 2^62 samples; use larger steps"))?;
         let (outputs, placements, norms) = outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
+            table,
             samples,
             views,
             placements,
@@ -169,9 +189,9 @@ impl Geometry {
     ///
     /// # Errors
     /// As [`Self::new`], or if an array doesn't fit the rows.
-    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Self> {
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>, rows: Rows) -> Result<Self> {
         let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
-        let mut geometry = Self::new(spec, &as_rows.arrays)?;
+        let mut geometry = Self::with_starts(spec, &as_rows.arrays, table)?;
         ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
         Ok(geometry)
     }
@@ -180,9 +200,14 @@ impl Geometry {
     ///
     /// # Errors
     /// Those of [`Self::new`]; if samples of the stores have different shapes.
-    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Self>> {
+    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Vec<Self>> {
+        if table.is_some() && spec.samples.concat == Concat::Samples {
+            return Err(Error::value(
+                "starts, concat: a table of starts can't name stores that come one after the other yet; give a reader for each store",
+            ));
+        }
         if spec.samples.concat == Concat::Dims || arrays[0].parts.len() == 1 {
-            return Ok(vec![Self::new(spec, arrays)?]);
+            return Ok(vec![Self::with_starts(spec, arrays, table)?]);
         }
         let mut all: Vec<Self> = Vec::new();
         let mut first = 0u64;
@@ -215,6 +240,9 @@ impl Geometry {
 
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<i64> {
+        if let Some(table) = &self.table {
+            return table.start(sample.index).to_vec();
+        }
         let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![0; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {

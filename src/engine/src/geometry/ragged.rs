@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn of(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Geometry> {
-        Geometry::with_rows(spec, arrays, rows)
+        Geometry::with_rows(spec, arrays, None, rows)
     }
 
     #[test]

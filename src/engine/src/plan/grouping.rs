@@ -2,6 +2,7 @@
 
 use super::{Planner, Source};
 use crate::dataset::DimGrid;
+use crate::error::Result;
 use crate::geometry::{Axis, Geometry, Role, View};
 use crate::order::{Blocks, Run};
 
@@ -61,36 +62,37 @@ impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
     /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
-    pub fn blocks(&self) -> Blocks {
+    ///
+    /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
+    ///
+    /// # Errors
+    /// If the groups of a table don't fit in memory.
+    pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
         match self.sources.as_slice() {
-            [source] => self.blocks_of(source),
-            sources => Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()),
+            [source] => match &source.geometry.table {
+                Some(table) => self.table_blocks(source, table, limit),
+                None => Ok(self.blocks_of(source)),
+            },
+            sources => {
+                Ok(Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
+            }
         }
     }
 
     fn blocks_of(&self, source: &Source) -> Blocks {
         let geometry = &source.geometry;
-        let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
-        let row = geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
-        let alone = |(a, view): (usize, &View)| alone(view, self.arrays[a].element, parts(a), row);
-        let bytes: Vec<u128> = geometry.views.iter().enumerate().map(alone).collect();
-        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
-        let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
-        let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        let bytes = self.bytes_alone(source);
         if geometry.rows.is_some() {
-            return self.blocks_of_rows(geometry, &bytes, total);
+            return self.blocks_of_rows(geometry, &bytes);
         }
-        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
-        let runs = geometry.axes.iter().enumerate().map(|(i, axis)| {
-            let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
-            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
-            match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
-            {
+        let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
+        let along = geometry.axes.iter().zip(self.deciding(source));
+        let mut runs: Vec<_> = along
+            .map(|(axis, decides)| match decides {
                 Some((a, d)) if !axis.random => cut(axis, &geometry.views[a], parts(a), d),
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
-            }
-        });
-        let mut runs: Vec<_> = runs.collect();
+            })
+            .collect();
         if runs.is_empty() {
             // No array has a dimension: there is one sample.
             runs.push(vec![Run { size: 1, count: 1 }]);
@@ -104,9 +106,36 @@ impl Planner {
         Blocks::new(&runs)
     }
 
+    /// For each array about how many bytes the chunks have that a sample needs.
+    fn bytes_alone(&self, source: &Source) -> Vec<u128> {
+        let row = source.geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
+        let alone = |(a, view): (usize, &View)| {
+            alone(view, self.arrays[a].element, &self.arrays[a].parts[source.parts.clone()], row)
+        };
+        source.geometry.views.iter().enumerate().map(alone).collect()
+    }
+
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
+        let geometry = &source.geometry;
+        let bytes = self.bytes_alone(source);
+        let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+        let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
+        let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
+        let along = |i: usize| {
+            let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
+            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+        };
+        (0..geometry.axes.len()).map(along).collect()
+    }
+
     /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
     /// among those with at least a sixteenth of the bytes.
-    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128], total: u128) -> Blocks {
+    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128]) -> Blocks {
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
         let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
         let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
         let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);

@@ -4,6 +4,7 @@
 mod boxes;
 mod chunk_runs;
 mod grouping;
+mod table_blocks;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -179,6 +180,11 @@ impl Planner {
     /// The first of the geometries, for what they have in common.
     pub fn geometry(&self) -> &Geometry {
         &self.sources[0].geometry
+    }
+
+    /// Samples in all.
+    pub fn samples(&self) -> u64 {
+        self.geometries().map(|geometry| geometry.samples).sum()
     }
 
     /// Where a sample is cut from, and its number there.

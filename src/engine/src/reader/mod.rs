@@ -6,6 +6,7 @@ pub(crate) mod opening;
 mod progress;
 mod reserve;
 mod rows;
+mod tables;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -84,6 +84,8 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         fallback: 0,
         sharing: None,
         index: 0,
+        tables: 0,
+        opening: 0,
         read_buffers: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         request_bytes: 0,
         rows: chunk_index.planner.geometry().rows.as_ref().map_or(0, Rows::bytes),

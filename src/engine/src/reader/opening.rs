@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::needs::{bound_chunks, bound_counts, needs, parts};
+use super::tables::load;
 use super::{OutputInfo, Reader, ReaderMeta, rows};
 use crate::assemble::{self, Ops};
 use crate::budget::{self, Asked, Division, Expected, MachineMemory, Needs, Rates, smallest};
@@ -10,9 +11,9 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, Geometry};
+use crate::geometry::{ArrayShape, Geometry, TableStarts};
 use crate::memory::shown;
-use crate::order::Order;
+use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, DimKey, Io, OutOfBounds, PerOutput, Spec};
@@ -72,18 +73,17 @@ impl Opened {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
+        let starts = spec.samples.starts.as_deref().map(|source| load(spec, "starts", source)).transpose()?;
         let geometries = match rows::read(spec, &dataset.stores, integers)? {
-            Some(rows) => vec![Geometry::with_rows(spec, &shapes, rows)?],
-            None => Geometry::of_stores(spec, &shapes)?,
+            Some(rows) => vec![Geometry::with_rows(spec, &shapes, starts, rows)?],
+            None => Geometry::of_stores(spec, &shapes, starts)?,
         };
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
-        let blocks = planner.blocks();
-        let identity = Identity::new(spec, &dataset, &planner, &blocks);
-        let order = Order::by_chunks(spec, blocks)?;
+        let (order, identity) = ordered(spec, &dataset, &planner)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,
@@ -96,6 +96,7 @@ impl Opened {
         let routes = routes(spec, &dataset, &mut notes)?;
         let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
         let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        let needs = with_tables(needs, &chunk_index.planner, &order);
         Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 
@@ -118,6 +119,7 @@ impl Opened {
         let routes = chunk_index.routes.clone();
         slow.iter().for_each(|s| chunk_index.routes[s.array][s.part] = Route::Cpu);
         let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
+        let needs = with_tables(needs, &chunk_index.planner, &self.order);
         let on_cpu = budget::divide(&needs, &asked, there)?;
         // Host memory may hold too little for as many threads.
         let threads =
@@ -167,6 +169,43 @@ impl Opened {
         );
         Note { array, part, text }
     }
+}
+
+/// The order of the samples, and what a checkpoint must agree with.
+fn ordered(spec: &Spec, dataset: &Dataset, planner: &Planner) -> Result<(Order, Identity)> {
+    let geometry = planner.geometry();
+    let left = memory_left(spec, planner);
+    let order = &spec.order;
+    let Some(source) = &order.weights else {
+        for (what, is_default) in [("num_samples", order.num_samples.is_none()), ("replacement", order.replacement)] {
+            if !is_default {
+                return Err(Error::value(format!("{what}: expected weights too, since {what} says how they are used")));
+            }
+        }
+        // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
+        let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;
+        let blocks = if is_grouped { planner.blocks(left)? } else { Blocks::single(planner.samples()) };
+        let identity = Identity::new(spec, dataset, planner, &blocks, None);
+        return Ok((Order::by_chunks(spec, blocks)?, identity));
+    };
+    let weights =
+        Weights::new(load(spec, "weights", source)?, planner.samples(), order.num_samples, order.replacement, left)?;
+    let identity = Identity::new(spec, dataset, planner, &Blocks::single(planner.samples()), Some(&weights));
+    Ok((Order::drawn(spec, planner.samples(), weights)?, identity))
+}
+
+/// What the user's limit on host memory leaves for lists beside the table of starts; `None` if there is no limit.
+pub(crate) fn memory_left(spec: &Spec, planner: &Planner) -> Option<u64> {
+    let table = planner.geometry().table.as_ref().map_or(0, TableStarts::bytes);
+    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(table))
+}
+
+/// The same needs with tables and the lists of `order`.
+fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
+    let starts = planner.geometry().table.as_ref();
+    let tables = starts.map_or(0, TableStarts::bytes) + order.bytes();
+    let grouping = starts.map_or(0, |table| planner.grouping_bytes(table));
+    Needs { tables: tables as usize, opening: (tables + grouping) as usize, ..needs }
 }
 
 /// Chunks of a part of an array that the CPU decodes sooner than the GPU.

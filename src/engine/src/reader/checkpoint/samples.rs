@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
-use crate::order::{Blocks, Layout, Run};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, TableStarts, View};
+use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
@@ -33,7 +33,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
         let geometry = planner.geometry();
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
@@ -49,12 +49,13 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
-        let mut cut = cut(spec, geometry, blocks);
+        let count = weights.map_or(blocks.samples(), Weights::draws);
+        let mut cut = cut(spec, geometry, blocks, weights);
         if planner.geometries().count() > 1 {
             // The first is described above.
             cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
         }
-        Self { count: blocks.samples(), cut, folder, arrays, stores }
+        Self { count, cut, folder, arrays, stores }
     }
 }
 
@@ -67,7 +68,7 @@ fn of_store(geometry: &Geometry) -> Value {
 }
 
 /// How samples are cut and ordered.
-fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
+fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weights>) -> Map<String, Value> {
     // A new argument of samples or order must be added here: it decides which samples there are, how they are computed or when
     // they come, or it does not. Arguments of source and values are in the arrays; the others change nothing.
     let SampleArguments {
@@ -86,6 +87,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         step: _,
         overlap: _,
         random_crop: _,
+        starts: _,
         stride: _,
         roi_start: _,
         roi_end: _,
@@ -104,23 +106,36 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         num_shards: _,
         stick_to_shard: _,
         pad_last_batch: _,
+        // These are in the weights, and in the number of samples.
+        weights: _,
+        num_samples: _,
+        replacement: _,
     } = &spec.order;
     let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
     let axes = &geometry.axes;
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
-    let is_random = is_shuffled || axes.iter().any(|a| a.random);
+    let is_random = is_shuffled || weights.is_some() || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
-    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && axes.iter().any(reaches_out);
-    let is_apart = is_padded && axes.iter().any(lies_apart);
+    let reaches_out = geometry.table.as_ref().map_or_else(|| axes.iter().any(reaches_out), TableStarts::reaches_out);
+    let is_padded = spec.samples.out_of_bounds_policy == OutOfBounds::Pad && reaches_out;
+    let is_apart = is_padded && geometry.table.is_none() && axes.iter().any(lies_apart);
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
         ("stack_arrays", json!(stack_arrays)),
         ("dims", each(&|a| json!(a.name))),
         ("window", of_cuts(geometry, |cut| if cut.dropped { 0 } else { cut.window })),
         ("stride", of_cuts(geometry, |cut| if cut.window > 1 { cut.stride } else { 1 })),
-        ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
-        ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
+        (
+            "step",
+            each(&|a| {
+                only(
+                    !a.random && geometry.table.is_none() && runs(&a.starts).iter().any(|r| r.0 > 1),
+                    json!(a.starts.step()),
+                )
+            }),
+        ),
+        ("starts", geometry.table.as_ref().map_or_else(|| each(&starts), |table| json!(table.described()))),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
@@ -137,7 +152,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
     let crops = (*samples_per_volume > 1).then(|| ("samples_per_volume", json!(samples_per_volume)));
     let one_by_one = (*concat == Concat::Samples).then(|| ("concat", json!("samples")));
     let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
-    let others = [apart, crops, one_by_one, rows].into_iter().flatten();
+    let weighted = weights.map(|weights| ("weights", json!(weights.described())));
+    let others = [apart, crops, one_by_one, rows, weighted].into_iter().flatten();
     all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
@@ -147,6 +163,11 @@ fn described_rows(rows: &Rows) -> Value {
         (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
     });
     json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
+}
+
+/// The starts along an axis, for people.
+fn starts(axis: &Axis) -> Value {
+    runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
 }
 
 /// A number for each axis; where arrays are cut in different ways, a list of them for each array.
