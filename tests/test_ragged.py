@@ -123,6 +123,28 @@ def test_stores_are_joined(tmp_path, device):
     assert seen == set(range(63))
 
 
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True}], ids=["in-order", "shuffled"])
+def test_a_table_of_rows(tmp_path, store, device, order):
+    """Rows may be in it several times: each has memory in a batch."""
+    longest = int(np.argmax(np.diff(store.offsets)))
+    rows = np.array([longest] * 5 + [7, 99, 0, 7])
+    np.save(tmp_path / "rows.npy", rows[:, None])
+    seen = check(store, device, 5, 9, starts=str(tmp_path / "rows.npy"), **order)
+    assert sorted(seen) == sorted(rows.tolist() * 5)
+    np.save(tmp_path / "beyond.npy", np.array([[5], [100]]))
+    with pytest.raises(ValueError, match="starts: expected rows from 0 to before 100, but found 100"):
+        check(store, device, 5, 1, starts=str(tmp_path / "beyond.npy"), out_of_bounds_policy="pad")
+
+
+def test_rows_by_weights(tmp_path, store, device):
+    """A batch may hold the longest row as often as it has samples."""
+    weights = np.zeros(100)
+    longest = int(np.argmax(np.diff(store.offsets)))
+    weights[longest] = 1
+    np.save(tmp_path / "weights.npy", weights)
+    assert check(store, device, 16, 3, weights=str(tmp_path / "weights.npy")) == [longest] * 48
+
+
 # ---- what is read, and with which memory ----
 
 

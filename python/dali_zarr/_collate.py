@@ -33,18 +33,20 @@ class Collation:
         if how is not None and how not in get_args(Collate):
             raise ValueError(f"dali_zarr: collate: expected 'nested', 'padded' or 'csr', but found {how!r}")
         self._how, self._ragged = how or "nested", ragged
-        self._columns = columns if columns is not None else ragged.columns if ragged else None
+        wide = columns if columns is not None else ragged.columns if ragged else None
         if columns is not None and how != "csr":
             raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
         if ragged is not None and self._how == "padded" and (LENGTHS,) in places:
             raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
-        self._matrices = _matrices(ragged, places, self._columns) if ragged is not None and self._how == "csr" else {}
+        self._matrices = _matrices(ragged, places, wide) if ragged is not None and self._how == "csr" else {}
+        # Where there are matrices, they have columns.
+        self._columns = wide or 0
 
     def __call__(
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
         flat: Callable[[Any, tuple[int, ...]], torch.Tensor],
     ) -> tuple[list[Place], list[torch.Tensor]]:
-        """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of outputs of DALI."""
+        """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of DALI's outputs."""
         ragged = self._ragged
         if ragged is None:
             return list(places), [dense(output) for output in found]
@@ -125,7 +127,7 @@ def _padded(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> to
     return torch.where(is_inside, values[at], out)
 
 
-def _csr(offsets: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, size: tuple[int, int | None]) -> torch.Tensor:
+def _csr(offsets: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     if indices.dtype not in (torch.int32, torch.int64):
         indices = indices.to(torch.int64)
     # Both have one type. A batch has fewer than 2^31 values where its indices have 32 bits, or memory would be short.

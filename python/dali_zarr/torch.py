@@ -164,9 +164,9 @@ class Loader(BaseLoader[Batch]):
             num_threads: Threads of DALI's for the transform.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
             collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory. ``"padded"``:
-                zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64. ``"csr"``: of the arrays ``X/data`` and
-                ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with the layout ``torch.sparse_csr``; it isn't checked
-                that the indices of a row ascend.
+                zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64. ``"csr"``: of the arrays
+                ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with the layout ``torch.sparse_csr``;
+                it isn't checked that the indices of a row ascend.
             columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
             arguments: The others of :func:`dali_zarr.zarr_reader`, which explains them. The output of ``stack_arrays`` is called
                 ``"stacked"``; where an offset has a name, that is its name.

@@ -2,7 +2,7 @@
 
     python tests/bench/ragged.py [--small] [--device cpu] [--cores 2] [--store DIR] [--annbatch PYTHON]
 
-The store has a million rows of about 2,000 stored values (``--small``: 20,000 rows), float32 with int32 indices, in shards of
+The store has a million rows of about 2,000 stored values (``--small``: 100,000 rows), float32 with int32 indices, in shards of
 Blosc-LZ4 chunks of 32,768 values, which are annbatch's own. All readers give batches of 4,096 rows as CSR matrices, each row
 drawn among 16,384: annbatch and zarr-python take 32 runs of 512 consecutive rows at random places, mix their rows and cut them
 into batches; dali_zarr draws (``initial_fill``) from as many rows of some thousand chunks at random places. Readers take turns;
@@ -144,11 +144,11 @@ def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[int, floa
 
 def in_turns(path: Path, device: str, rows: int, rounds: int, names: list[str]) -> dict[str, list[float]]:
     """Rows a second of each reader, in each round."""
-    epochs = {name: READERS[name](path, device, rows) for name in names}
     found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
-        for name, epoch in epochs.items():
-            count, seconds = measured(epoch, device)
+        for name in names:
+            # Anew each time: a reader that is alive prepares batches while the others are measured.
+            count, seconds = measured(READERS[name](path, device, rows), device)
             if number:
                 found[name].append(count / seconds)
     return found
@@ -158,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--values", type=int, default=2000, help="stored values of a row, on average")
-    parser.add_argument("--small", action="store_true", help="20,000 rows")
+    parser.add_argument("--small", action="store_true", help="100,000 rows")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--cores", type=int, default=2, help="processors that all readers have; 0: all")
     parser.add_argument("--rounds", type=int, default=3)
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--annbatch", metavar="PYTHON", help="an interpreter that has annbatch, anndata, zarrs and scipy")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    rows = 20_000 if asked.small else asked.rows
+    rows = 100_000 if asked.small else asked.rows
     if asked.cores:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: asked.cores]))
     if asked.only:
@@ -181,7 +181,7 @@ def main() -> None:
         if asked.annbatch:
             command = [asked.annbatch, __file__, "--only", "annbatch", "--store", str(path), "--rows", str(rows)]
             command += ["--device", asked.device, "--cores", str(asked.cores), "--rounds", str(asked.rounds)]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             found |= json.loads(told.splitlines()[-1])
     finally:
         if folder is not None:

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::{ArrayShape, Geometry, Picked, Role, layout};
+use super::{ArrayShape, Geometry, Picked, Role, TableStarts, layout};
 use crate::error::{Error, Result};
 use crate::spec::{Concat, DimKey, Spec};
 
@@ -251,6 +251,13 @@ pub(super) fn apply(
             "expected none along the rows, since a sample is one row; leave it out or give its default",
         );
     }
+    let (from, to) = axis.region();
+    if let Some(table) = &geometry.table
+        && let Some(k) = (0..table.count()).find(|&k| !(from..to).contains(&table.start(k)[0]))
+    {
+        let found = table.start(k)[0];
+        return refuse("starts", &format!("expected rows from {from} to before {to}, but found {found} (sample {k})"));
+    }
     if axis.random {
         return refuse("random_crop", "expected other dimensions than the rows");
     }
@@ -302,11 +309,14 @@ pub(super) fn apply(
 /// The elements of the longest row, and the most that the rows of a batch have together.
 fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     let batch = spec.batch_size as u64;
+    // A position for each sample of a table, else for each row.
     let starts = &geometry.axes[0].starts;
-    let others = geometry.samples / starts.count() as u64;
+    let count = geometry.table.as_ref().map_or(starts.count() as u64, TableStarts::count);
+    let position = |k: u64| geometry.table.as_ref().map_or_else(|| starts.at(k as i64), |table| table.start(k)[0]);
+    let others = geometry.samples / count;
     // How often a batch may hold a row: the last sample is repeated as padding, or else a batch reaches over the ends of epochs,
-    // of which one may be what other shards left.
-    let times = if spec.order.pad_last_batch {
+    // of which one may be what other shards left. By weights a row may come any number of times.
+    let times = if spec.order.pad_last_batch || spec.order.weights.is_some() {
         batch
     } else {
         let shard = (geometry.samples / spec.order.num_shards.max(1) as u64).max(1);
@@ -314,8 +324,8 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
     };
     let distinct = batch.div_ceil(times.max(1)) as usize;
     let mut largest: BinaryHeap<Reverse<u64>> = BinaryHeap::with_capacity(distinct + 1);
-    for k in 0..starts.count() {
-        let length = rows.span(starts.at(k)).1;
+    for k in 0..count {
+        let length = rows.span(position(k)).1;
         if largest.len() < distinct {
             largest.push(Reverse(length));
         } else if let Some(mut least) = largest.peek_mut()
