@@ -1,6 +1,7 @@
 //! Opening: from a spec and a dataset to the planner, the operations of the kernels, and the needs of memory.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::needs::{bound_chunks, bound_counts, needs, parts};
 use super::tables::load;
@@ -247,6 +248,14 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
             Site::store(dataset.stores[part.store].location()).array(&*array.name)
         ))
     })
+}
+
+/// Whether this is the first call of the process with `text`: each reader of an epoch or a split would tell the same.
+/// After ten thousand texts all are new.
+pub(super) fn is_new(text: &str) -> bool {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    told.len() >= 10_000 || told.insert(text.to_owned())
 }
 
 /// The array as geometry needs it.
