@@ -54,7 +54,8 @@ enum dali_zarr_dtype {
   DALI_ZARR_UINT64 = 8,
   DALI_ZARR_FLOAT16 = 9,
   DALI_ZARR_FLOAT32 = 10,
-  DALI_ZARR_FLOAT64 = 11
+  DALI_ZARR_FLOAT64 = 11,
+  DALI_ZARR_BFLOAT16 = 12 /* only of arrays that are stored so; not a value of "dtype" */
 };
 
 typedef struct dali_zarr_reader dali_zarr_reader;
@@ -65,7 +66,7 @@ typedef struct dali_zarr_output {
   const int64_t *shape; /* the shape of one sample */
   size_t ndim;          /* 0 for scalars */
   int32_t dtype;        /* enum dali_zarr_dtype */
-  size_t sample_bytes;  /* a batch has batch_size times as many, dense, in C order */
+  size_t sample_bytes;  /* a batch has batch_size times as many, dense, in C order; of a ragged output, see below */
   const char *layout;   /* a letter per dimension, e.g. "CHW"; empty where unknown */
   const char *name;     /* what it holds: an array's name, or those of the stacked ones */
 } dali_zarr_output;
@@ -109,6 +110,16 @@ int32_t dali_zarr_last_error_status(void);
  * reader that decodes on a GPU is opened. */
 int32_t dali_zarr_set_nvcomp_dirs(const char *const *dirs, size_t count);
 
+/* Keeps a table for the arguments "starts" (DALI_ZARR_INT64: a row for each sample, a column for each of "dims") and "weights"
+ * (DALI_ZARR_FLOAT64: one column): `rows` times `columns` elements, row by row, which are copied. `*name` is what the argument
+ * calls it, in this process only; it is good until the next call on this thread that gives text. The table stays until
+ * dali_zarr_table_release and, after that, as long as readers run that were opened with it. Tables in files (.npy) and in Zarr
+ * arrays need none of this: "starts" and "weights" take their paths. */
+int32_t dali_zarr_table_keep(const void *data, size_t rows, size_t columns, int32_t dtype, const char **name);
+
+/* Forgets a table. Nothing happens if there is none of this name. */
+int32_t dali_zarr_table_release(const char *name);
+
 /* Opens a reader from `spec`, a JSON object in UTF-8. Its keys are the arguments of DALI's operator of this library,
  * with the same meanings and defaults, and three more that DALI's pipeline would give:
  *
@@ -143,6 +154,13 @@ size_t dali_zarr_num_outputs(const dali_zarr_reader *reader);
 
 /* Describes output `index` (from 0). */
 int32_t dali_zarr_describe_output(const dali_zarr_reader *reader, size_t index, dali_zarr_output *output);
+
+/* Tells whether output `index` is ragged, and the bytes that a batch takes of it, at most: the memory to lend for it.
+ *
+ * The samples of a ragged output (arguments "ragged", "ragged_ends") differ in the first dimension. dali_zarr_describe_output tells the
+ * shape and the bytes of the longest. A batch has its samples one after the other without gaps; dali_zarr_batch_lengths tells their
+ * lengths. Of other outputs `*bytes` is batch_size * sample_bytes, which each batch has. */
+int32_t dali_zarr_describe_batch(const dali_zarr_reader *reader, size_t index, int32_t *ragged, size_t *bytes);
 
 /* Describes an epoch. */
 int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta *meta);
@@ -199,6 +217,10 @@ int32_t dali_zarr_next_batch(dali_zarr_reader *reader, dali_zarr_batch **batch);
  * shared with nobody else, and is not to be written. */
 int32_t dali_zarr_batch_data(const dali_zarr_batch *batch, size_t output, const void **data, size_t *bytes);
 
+/* For readers with ragged outputs: for each sample its length along their first dimension, the same in all ragged outputs. `*count`
+ * is the number of samples, and 0 if no output is ragged. Good until the batch is released. */
+int32_t dali_zarr_batch_lengths(const dali_zarr_batch *batch, const int64_t **lengths, size_t *count);
+
 /* The id of the lent set that holds the batch, for readers that deliver to a GPU. The data is complete in memory; the
  * set belongs to the host again. */
 int32_t dali_zarr_batch_buffers(const dali_zarr_batch *batch, uint64_t *id);
@@ -210,8 +232,8 @@ void dali_zarr_batch_release(dali_zarr_batch *batch);
  * one for each batch. 0 for readers that deliver to the CPU. */
 size_t dali_zarr_buffers_wanted(const dali_zarr_reader *reader);
 
-/* Lends device memory for one batch: for each output the device address of batch_size * sample_bytes contiguous bytes,
- * aligned to 8 bytes. `id` comes back with the batch. `ready` is a CUevent after which the memory may be written (0: at
+/* Lends device memory for one batch: for each output the device address of as many contiguous bytes as
+ * dali_zarr_describe_batch tells (may be 0 where that is 0), aligned to 8 bytes. `id` comes back with the batch. `ready` is a CUevent after which the memory may be written (0: at
  * once); it and the memory must stay alive until the set comes back or the reader is closed. */
 int32_t dali_zarr_lend(dali_zarr_reader *reader, uint64_t id, const uint64_t *outputs, size_t count, uint64_t ready);
 

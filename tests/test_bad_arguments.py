@@ -152,7 +152,7 @@ def test_absurd_counts(era5, device, name, count):
 
 @pytest.mark.parametrize(
     ("zarr_format", "dtype"),
-    [(3, "complex64"), (3, "complex128"), (2, "complex64"), (2, "S5"), (3, "U4"), (2, [("a", "i4"), ("b", "f4")])],
+    [(2, "S5"), (3, "U4"), (2, [("a", "i4"), ("b", "f4")])],
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore")
@@ -163,9 +163,7 @@ def test_types_that_dali_lacks(tmp_path, device, zarr_format, dtype):
     group = zarr.open_group(str(tmp_path), mode="w", zarr_format=zarr_format)
     group.create_array("wave", shape=(4, 3), chunks=(2, 3), dtype=dtype)
     group.create_array("fine", shape=(4, 3), chunks=(2, 3), dtype="f4")[:] = 1
-    message = refused(device, TypeError, "wave", path=tmp_path, arrays=["wave"])
-    if isinstance(dtype, str) and dtype.startswith("complex"):
-        assert "complex" in message or "c8" in message
+    refused(device, TypeError, "wave", path=tmp_path, arrays=["wave"])
     check(device, 2, path=tmp_path, arrays=["fine"])
 
 

@@ -137,3 +137,23 @@ print("done")
 def test_sharding_over_devices(path):
     out = run_script(SHARDED, str(path), env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})
     assert out.split() == ["done"]
+
+
+def test_ragged_rows_are_padded_by_a_transform(tmp_path):
+    """With their lengths: JAX has no arrays whose samples differ."""
+    ends = np.array([3, 3, 10, 12, 20, 21])
+    for name, values in (("data", np.arange(21, dtype="float32") + 1), ("ends", ends)):
+        write_array(tmp_path, name, values, layout=Layout((4,)))
+    args = {"arrays": ["data"], "ragged_ends": "ends", "max_length": 5, "batch_size": 4, "device": "cpu"}
+    with pytest.raises(ValueError, match="have a transform pad them"):
+        Loader(tmp_path, **args)
+
+    def padded(x):
+        return {"data": fn.pad(x["data"], axes=[0], shape=[5]), "length": fn.cast(x["data"].shape()[0], dtype=types.INT32)}
+
+    batches = list(Loader(tmp_path, transform=padded, **args))
+    lengths = [3, 0, 5, 2, 5, 1]
+    assert [n for batch in batches for n in batch["length"].tolist()] == lengths
+    for row, end, length, found in zip(range(6), ends, lengths, (row for batch in batches for row in batch["data"]), strict=True):
+        start = 0 if row == 0 else ends[row - 1]
+        assert found.tolist() == [*(np.arange(start, end)[:length] + 1), *[0] * (5 - length)]

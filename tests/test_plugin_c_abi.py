@@ -74,6 +74,21 @@ def test_outputs_and_epoch_are_described(program, store):
     assert lines[1] == "output a dtype 11 layout 'HW' bytes 96 shape 3 4"
 
 
+def test_ragged_batches_tell_their_lengths(program, tmp_path):
+    data = np.arange(20, dtype="int16")
+    for name, values in (("data", data), ("ends", np.array([3, 3, 10, 20])), ("label", np.arange(4))):
+        zarr.open_group(tmp_path / "r", mode="a").create_array(name, data=values, chunks=(4,))
+    spec = {"path": str(tmp_path / "r"), "arrays": ["data", "label"], "ragged_ends": "ends", "batch_size": 2, "max_length": 8}
+    done = program(json.dumps(spec), 2)
+    assert done.returncode == 0, done.stderr.decode()
+    lines = done.stderr.decode().splitlines()
+    assert lines[1].startswith("output data dtype 2 layout '' bytes 16 shape 8 ragged, a batch ")
+    assert lines[2].startswith("output label dtype 4") and "ragged" not in lines[2]
+    assert lines[3:] == [f"length {n}" for n in (3, 0, 7, 8)]
+    labels = np.arange(4)
+    assert done.stdout == data[:3].tobytes() + labels[:2].tobytes() + data[3:18].tobytes() + labels[2:].tobytes()
+
+
 def test_errors_have_a_status_and_a_message(program, store):
     done = program(json.dumps({"path": str(store), "arrays": ["b"]}), 1)
     assert done.returncode == 1

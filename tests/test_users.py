@@ -163,7 +163,7 @@ def test_a_bucket(guarded):
     wrong = keys["reader"] | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     unknown = {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "wrong"}
     for place, key, messages in (
-        ("s3://era6/store", keys["reader"], ["store s3://era6/store: ", "check the path"]),
+        ("s3://era6/store", keys["reader"], ["store s3://era6/store: ", "there is no bucket 'era6'", "check the path"]),
         ("s3://era5/stores", keys["reader"], ["store s3://era5/stores: expected a Zarr group or array", "check the path"]),
         ("s3://era5/store", wrong, ["SignatureDoesNotMatch", "credentials come from the environment"]),
         ("s3://era5/store", unknown, ["InvalidAccessKeyId", "credentials come from the environment"]),

@@ -21,18 +21,21 @@ class Explanation(dict[str, Any]):
 
 @overload
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False,
+    **arguments: Unpack[ReaderArguments],
 ) -> Explanation: ...
 
 
 @overload
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: Literal[True], **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[True],
+    **arguments: Unpack[ReaderArguments],
 ) -> str: ...
 
 
 def explain(
-    *, path: Paths, batch_size: int = 1, device: Device = "cpu", json: bool = False, **arguments: Unpack[ReaderArguments]
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: bool = False,
+    **arguments: Unpack[ReaderArguments],
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
@@ -40,7 +43,7 @@ def explain(
     ``device="gpu"`` without a limit the default of 8 GiB is assumed.
 
     Args:
-        path: One store or several.
+        path: One store or several; none where all arrays have stores of their own.
         batch_size: The pipeline's batch size.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
         json: Whether to return the dictionary as JSON text.
@@ -49,7 +52,8 @@ def explain(
     Returns:
         A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
 
-        - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``;
+        - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
+          whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
         - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with its
           ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
           ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
@@ -58,7 +62,8 @@ def explain(
           ``shuffled``;
         - ``segments`` between ``breaks``: their ``count``, how many are ``read``, and ``padded_samples``, the share of samples with
           elements that are padded or repeated;
-        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs), and ``reads`` of an epoch of
+        - ``order``, the one that was asked for (with ``shuffle_after_epoch`` that of later epochs; with `weights`
+          ``shuffled`` is what they draw), and ``reads`` of an epoch of
           this shard in both, while batches are waited for: then a chunk that is read serves all batches in preparation.
           ``unhurried`` are those in the order that was asked for where batches are ready before they are taken, so that each is
           prepared alone; they are more if memory is short. ``estimated`` where the epoch is judged by its first
@@ -126,7 +131,7 @@ def counters(pipe: Any = None) -> Any:
         meant to decode), ``chunks_uncompressed`` and ``chunks_failed``. Of ``chunks_decoded_cpu``, ``chunks_shared`` are those
         that idle cores decoded in the GPU's place while finished batches waited, as they did for ``batches_shared`` batches.
         The GPU decoded when no more than ``shared_reserve`` batches waited. Beside them stand the reader's ``path``, ``arrays``,
-        ``device`` and ``dtypes`` (of its outputs).
+        ``device`` and ``dtypes`` (of its outputs; of those that hold bits of bfloat16 as uint16, ``bfloat16``).
 
         Of ``cache_size``: ``cache_hits``, ``cache_misses`` and ``cache_evictions`` (pieces: chunks, or indexes of shards), and
         ``cache_bytes`` that came from it. Of ``cache_dir`` the same (``cache_dir_hits`` ...; misses are of what memory lacked),

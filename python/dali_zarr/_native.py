@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from ._hints import did_you_mean
 
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
@@ -37,6 +39,8 @@ def bind(path: Path) -> None:
     library.dali_zarr_log_level.argtypes = library.dali_zarr_keep_log.argtypes = [ctypes.c_int32]
     library.dali_zarr_wait_log.argtypes = [ctypes.c_uint32]
     library.dali_zarr_take_log.argtypes = [ctypes.POINTER(text)]
+    library.dali_zarr_table_keep.argtypes = [_POINTER, size, size, ctypes.c_int32, ctypes.POINTER(text)]
+    library.dali_zarr_table_release.argtypes = [text]
     library.dali_zarr_open.argtypes = [text, ctypes.POINTER(_POINTER)]
     library.dali_zarr_close.argtypes = [_POINTER]
     library.dali_zarr_close.restype = None
@@ -109,6 +113,24 @@ def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
     array = (ctypes.c_double * len(labels))(*labels)
     _check(_loaded().dali_zarr_pick_labels(json.dumps(spec).encode(), dim.encode(), array, len(labels), ctypes.byref(text)))
     return (text.value or b"").decode()
+
+
+def keep_table(table: npt.NDArray[Any]) -> str:
+    """Has the library copy a table of int64 or float64, dense and in C order; gives the name by which arguments call it.
+
+    Raises:
+        MemoryError: There is no room for the copy.
+    """
+    name = ctypes.c_char_p()
+    rows, columns = len(table), (table.shape[1] if table.ndim > 1 else 1)
+    dtype = {"int64": 4, "float64": 11}[table.dtype.name]
+    _check(_loaded().dali_zarr_table_keep(table.ctypes.data, rows, columns, dtype, ctypes.byref(name)))
+    return (name.value or b"").decode()
+
+
+def release_table(name: str) -> None:
+    """Has the library forget a table, once no reader uses it any more."""
+    _check(_loaded().dali_zarr_table_release(name.encode()))
 
 
 class Reader:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def zarr_reader(
     *,
-    path: Paths,
+    path: Paths | None = None,
     device: Device = "cpu",
     preserve: bool = False,
     bytes_per_sample_hint: int | list[int] = 0,
@@ -30,10 +30,12 @@ def zarr_reader(
 
     What is read:
         path: A directory, zip archive, Icechunk repository, references, or a URL (``file``, ``s3``, ``gs``, ``az``, ``abfs``,
-            ``http``, ``https``) of one; or a list of them, joined along the first of `dims`.
+            ``http``, ``https``) of one; or a list of them, joined along the first of `dims`. It may be left out if every one of
+            `arrays` has a location of its own.
         storage_options: Options of remote stores, and which version of an Icechunk repository.
-        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. Without `stack_arrays` only
-            `dims` tie arrays together: their other dimensions may differ.
+        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one. A URL, an absolute path, or
+            one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
+            Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension.
         isel: Positions by dimension, as of xarray's ``isel``.
@@ -49,6 +51,8 @@ def zarr_reader(
         overlap: Another way to say `step`: how many elements of the (longest) window neighbouring samples share.
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
+        starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as a
+            ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
@@ -70,6 +74,10 @@ def zarr_reader(
             each of `dims` that samples have, with a row for each offset in front if there are several.
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
             before, and with `breaks` that of its segment.
+        ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+        ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
+        max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
@@ -84,6 +92,10 @@ def zarr_reader(
         random_shuffle: A new order in each epoch.
         initial_fill: Among how many samples each is drawn, where chunks hold several.
         shuffle_after_epoch: The first epoch in order, later ones shuffled.
+        weights: How often each sample comes, relative to the others, one number for each, given as `starts` is. Samples are drawn,
+            as by torch's ``WeightedRandomSampler``.
+        num_samples: With `weights`: samples in an epoch. Default: as many as there are.
+        replacement: With `weights`: whether a sample may come several times in an epoch.
         seed: Of the order and of `random_crop`, the same on all shards. The default is a fixed seed.
         shard_id, num_shards: Which part of the samples this reader delivers.
         stick_to_shard: Keep to the shard instead of going on to the next after each epoch.
@@ -116,7 +128,8 @@ def zarr_reader(
     others = {"device": device, "preserve": preserve, "bytes_per_sample_hint": bytes_per_sample_hint}
     defaults = {name: parameter.default for name, parameter in inspect.signature(zarr_reader).parameters.items()}
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
-    given["path"] = path
+    if path is not None:
+        given["path"] = path
     if isinstance(path, list | tuple):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)

@@ -1,7 +1,7 @@
 """Numbers and explanations as text: what :func:`dali_zarr.explain` found out, in the order in which people ask for it."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -23,20 +23,41 @@ def number_of(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def _bits(output: dict[str, Any]) -> str:
+    return f" (the bits of {output['bits_of']})" if output["bits_of"] else ""
+
+
 def _number(n: float) -> str:
     return f"{n:.0f}" if n == int(n) else f"{n:.2f}"
 
 
 def _samples(e: dict[str, Any]) -> str:
     text = f"samples: {e['samples']}"
+    if e["weighted"]:
+        text += f" drawn by weights {e['weighted']}"
+    if e["starts_from_table"]:
+        text += " of those that start where a table says" if e["weighted"] else " starts from a table"
     if e["num_shards"] > 1:
         text += f" in {e['num_shards']} shards, {e['samples_of_this_shard']} in this one"
     return f"{text}; {e['batches_per_epoch']} batches of {e['batch_size']} per epoch, to the {e['device'].upper()}"
 
 
+def read_as(array: Mapping[str, Any]) -> str:
+    """The type of an array's elements for a reader, and the stored one where it is another."""
+    return array["dtype"] + (f" (stored as {array['stored']})" if array["stored"] != array["dtype"] else "")
+
+
+def _rows(r: dict[str, Any]) -> str:
+    cut = f", of which {r['max_length']} are read" if r["max_length"] is not None and r["max_length"] < r["longest"] else ""
+    return (
+        f"rows: {r['rows']} of {r['elements']} elements, {r['empty']} of them empty, the longest of {r['longest']}{cut}; their "
+        f"offsets take {size(r['bytes'])}"
+    )
+
+
 def _array(a: dict[str, Any]) -> list[str]:
     decoded = ", decoded by mask_and_scale" if a["mask_and_scale"] else ""
-    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {a['dtype']}{decoded}"]
+    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {read_as(a)}{decoded}"]
     seen: list[tuple[str, str]] = []
     for part in a["stores"]:
         stored = f"chunks of {shape(part['chunks'])} ({size(part['chunk_bytes'])})"
@@ -113,7 +134,13 @@ def explanation_text(e: dict[str, Any]) -> str:
     lines = [*([f"reader {e['name']}"] if "name" in e else []), *(f"store {path}" for path in e["path"]), _samples(e)]
     for o in e["outputs"]:
         layout = f", layout {o['layout']}" if o["layout"] else ""
-        lines.append(f"output {o['name']}: {shape(o['shape'])} {o['dtype']}{layout}, {size(o['sample_bytes'])} a sample")
+        most, batch = ("up to ", f", {size(o['batch_bytes'])} a batch") if o["ragged"] else ("", "")
+        lines.append(
+            f"output {o['name']}: {most}{shape(o['shape'])} {o['dtype']}{_bits(o)}{layout}, "
+            f"{most}{size(o['sample_bytes'])} a sample{batch}"
+        )
+    if e["ragged"]:
+        lines.append(_rows(e["ragged"]))
     lines += _segments(e["segments"])
     for a in e["arrays"]:
         lines += _array(a)

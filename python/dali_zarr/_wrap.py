@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _arguments, _dali
-from ._arguments import names
+from ._arguments import names, tables
 
 
 def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callable[..., Any]:
@@ -16,10 +16,23 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
     def wrapper(*positional: Any, **arguments: Any) -> Any:
         if check_names:
             names.check(arguments)
-        return function(*positional, **_arguments.of_operator(arguments))
+        given = _arguments.of_operator(arguments)
+        result = function(*positional, **given)
+        _hold(given, *positional, *(result if isinstance(result, list | tuple) else [result]))
+        return result
 
     wrapper.__dict__["_dali_zarr"] = True
     return wrapper
+
+
+def _hold(arguments: dict[str, Any], *results: Any) -> None:
+    """Has what stands for an operator hold the tables in its arguments: DALI keeps text only, and builds the operator later."""
+    kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
+    for result in results if kept else []:
+        # Of a DataNode the operator that it comes from, which its pipeline keeps; else an object that is an operator.
+        owner = getattr(result, "source", result)
+        if owner is not None:
+            owner.__dict__["_dali_zarr_tables"] = kept
 
 
 def wrap_functions() -> None:

@@ -27,6 +27,11 @@ from ._loading.reading import Plan, Transform
 
 __all__ = ["Batch", "Loader"]
 
+_RAGGED = (
+    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: have a "
+    "transform pad them, as lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
+)
+
 # Where JAX's own types are partial.
 _UNTYPED: Any = jax
 
@@ -114,6 +119,8 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
     def _array(self, output: Any, valid: int) -> Any:
         _check_type(output.dtype)
+        if not output.is_dense_tensor():
+            raise ValueError(_RAGGED)
         array = _UNTYPED.dlpack.from_dlpack(output.as_tensor())
         if self._device is not None and array.devices() != {self._device}:
             array = _UNTYPED.device_put(array, self._device)
@@ -121,6 +128,9 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
     def places(self) -> list[outputs.Place]:
         return self._reading.places
+
+    def is_ragged(self) -> bool:
+        return self._reading.ragged() is not None
 
     def dtypes(self) -> list[str]:
         return self._reading.dtypes()
@@ -133,7 +143,7 @@ class Loader:
 
     def __init__(
         self,
-        path: Paths,
+        path: Paths | None = None,
         *,
         batch_size: int = 1,
         device: str = "auto",
@@ -150,7 +160,7 @@ class Loader:
         """Opens the store, and reads ahead from the first iteration on.
 
         Args:
-            path: One store or several, as of :func:`dali_zarr.zarr_reader`.
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this process, over all of its devices.
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
@@ -160,6 +170,7 @@ class Loader:
 
         Raises:
             TypeError: An output has integers of 64 bits, which JAX would cut without ``jax_enable_x64``; and as below.
+            ValueError: Outputs are ragged (``ragged``, ``ragged_ends``), and no transform pads them.
             ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
         """
         if device not in ("auto", "cpu", "gpu"):
@@ -190,6 +201,8 @@ class Loader:
             self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
             self._sources = plan.sources()
         if transform is None:
+            if self._loaders[0].is_ragged():
+                raise ValueError(_RAGGED)
             for place, dtype in zip(self._loaders[0].places(), self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
 

@@ -21,6 +21,7 @@ import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
+from ._collate import Collate, Collation
 from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
@@ -29,7 +30,9 @@ from ._loading.reading import Plan, Transform
 __all__ = ["Batch", "Loader"]
 
 class Batch(dict[str, Any]):
-    """Tensors by name, each with the samples as its first dimension; with nested offsets, batches by the names of these."""
+    """Tensors by name, each with the samples as its first dimension; with nested offsets, batches by the names of these.
+
+    Ragged outputs (``ragged``, ``ragged_ends``) are nested tensors with the layout ``torch.jagged``, or what ``collate`` says."""
 
     index: torch.Tensor | None
     """Where each sample starts: int64 (sample, dimension), one column for each of the reader's ``dims``."""
@@ -83,7 +86,7 @@ class Batch(dict[str, Any]):
         for name, value in self.items():
             if isinstance(value, Batch):
                 yield from value._outputs(name)
-            elif isinstance(value, torch.Tensor) and name != "index":
+            elif isinstance(value, torch.Tensor) and name != "index" and value.layout == torch.strided:
                 host = value.float() if value.dtype == torch.bfloat16 else value
                 values: npt.NDArray[Any] = host.detach().cpu().numpy()
                 place = (group, name) if group else (name,)
@@ -126,7 +129,7 @@ class Loader(BaseLoader[Batch]):
 
     def __init__(
         self,
-        path: Paths,
+        path: Paths | None = None,
         *,
         batch_size: int = 1,
         device: str | torch.device | None = None,
@@ -139,12 +142,14 @@ class Loader(BaseLoader[Batch]):
         transform: Transform | None = None,
         num_threads: int = 2,
         return_index: bool = False,
+        collate: Collate | None = None,
+        columns: int | None = None,
         **arguments: Unpack[LoaderArguments],
     ):
         """Opens the store, and reads ahead from the first iteration on.
 
         Args:
-            path: One store or several, as of :func:`dali_zarr.zarr_reader`.
+            path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this rank.
             device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: the current CUDA device where there is one.
             offsets: A list: names have the offset (``t2m+6``). A dictionary: batches are nested, ``{"input": 0, "target": 6}``
@@ -158,6 +163,11 @@ class Loader(BaseLoader[Batch]):
                 to a dictionary of outputs by name.
             num_threads: Threads of DALI's for the transform.
             return_index: Whether batches have an entry ``"index"``; ``batch.index`` is there in any case.
+            collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory. ``"padded"``:
+                zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64. ``"csr"``: of the arrays
+                ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with the layout ``torch.sparse_csr``;
+                it isn't checked that the indices of a row ascend.
+            columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
             arguments: The others of :func:`dali_zarr.zarr_reader`, which explains them. The output of ``stack_arrays`` is called
                 ``"stacked"``; where an offset has a name, that is its name.
 
@@ -181,20 +191,29 @@ class Loader(BaseLoader[Batch]):
         )
         super().__init__(plan, drop_last, pad_last_batch)
         self._sources = plan.sources()
+        self._collation = Collation(collate, columns, self._reading.ragged(), self._reading.places)
 
     def _check_process(self) -> None:
         _check_worker()
         super()._check_process()
 
     def _taken(self, found: list[Any], valid: int) -> Batch:
-        tensors = [self._tensor(output, valid) for output in found]
-        index = tensors.pop()
+        index = self._tensor(found[-1], valid)
+        bits = {id(found[i]) for i in self._reading.bfloats()}
+
+        def typed(output: Any, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.view(torch.bfloat16) if id(output) in bits else tensor
+
+        places, tensors = self._collation(
+            self._reading.places, found[:-1], valid, lambda output: typed(output, self._tensor(output, valid)),
+            lambda output, shape: typed(output, self._flat(output, shape)),
+        )
 
         def made(values: dict[str, Any], group: str) -> Batch:
             offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)
             return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
 
-        batch = outputs.nested(self._reading.places, tensors, made)
+        batch = outputs.nested(places, tensors, made)
         if self._return_index:
             batch["index"] = index
         return batch
@@ -202,11 +221,16 @@ class Loader(BaseLoader[Batch]):
     def _tensor(self, output: Any, valid: int) -> torch.Tensor:
         # As DALI's own iterator: the tensor keeps DALI's buffer, which isn't used again before the tensor is gone and what was
         # queued for it has run, on the stream that is current for its device now.
-        shared = output.as_tensor()
+        tensor = self._shared(output.as_tensor())
+        return tensor if valid == self._plan.batch_size else tensor[:valid]
+
+    def _flat(self, output: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._shared(output.as_reshaped_tensor(list(shape)))
+
+    def _shared(self, shared: Any) -> torch.Tensor:
         # On the CPU there is no stream to wait for. A capsule takes PyTorch 1 us; it asks an object for a version of DLPack that
         # DALI lacks, and then once more, which takes 10.
-        tensor: torch.Tensor = torch.from_dlpack(shared.__dlpack__() if self._plan.device == "cpu" else shared)
-        return tensor if valid == self._plan.batch_size else tensor[:valid]
+        return torch.from_dlpack(shared.__dlpack__() if self._plan.device == "cpu" else shared)
 
 
 def _device(device: str | torch.device | None) -> torch.device:

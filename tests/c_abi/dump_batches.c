@@ -35,6 +35,10 @@ static int dump(const char *spec, long count) {
     fprintf(stderr, "output %s dtype %d layout '%s' bytes %zu shape", output.name, output.dtype, output.layout,
             output.sample_bytes);
     for (size_t d = 0; d < output.ndim; d++) fprintf(stderr, " %lld", (long long)output.shape[d]);
+    int32_t ragged;
+    size_t bytes;
+    if ((status = dali_zarr_describe_batch(reader, i, &ragged, &bytes))) return failed(status);
+    if (ragged) fprintf(stderr, " ragged, a batch %zu", bytes);
     fprintf(stderr, "\n");
   }
 
@@ -44,6 +48,10 @@ static int dump(const char *spec, long count) {
     dali_zarr_batch_release(batch);
     if ((status = dali_zarr_next_batch(reader, &batch))) return failed(status);
     if (b + 1 == count) dali_zarr_close(reader);
+    const int64_t *lengths;
+    size_t samples;
+    if ((status = dali_zarr_batch_lengths(batch, &lengths, &samples))) return failed(status);
+    for (size_t s = 0; s < samples; s++) fprintf(stderr, "length %lld\n", (long long)lengths[s]);
     for (size_t i = 0; i < outputs; i++) {
       const void *data;
       size_t bytes;
@@ -74,6 +82,7 @@ static int misuse(void) {
   const void *data;
   size_t bytes;
   uint64_t id;
+  const int64_t *lengths;
   const char *null_dir = NULL;
   const char *text = "";
 
@@ -93,6 +102,8 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_next_batch(NULL, NULL));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_data(NULL, 0, &data, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_buffers(NULL, &id));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_batch_lengths(NULL, &lengths, &bytes));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_describe_batch(NULL, 0, NULL, &bytes));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_lend(NULL, 0, &id, 1, 0));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(NULL, 1));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_set_nvcomp_dirs(&null_dir, 1));

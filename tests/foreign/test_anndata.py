@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.foreign import Foreign, compare, writer, zarr_python
-from support.pipelines import build
+from support.pipelines import build, same
+from support.ragged import samples
 
 anndata = writer("anndata")
 
@@ -81,6 +82,51 @@ def test_every_array(tmp_path, device, zarr_format, dense):
     chunks = {"chunks": (16, 10)} | ({"shards": (32, 20)} if zarr_format == 3 else {})
     for number, array in enumerate(arrays(np.random.default_rng(0), tmp_path / "a.zarr", zarr_format, dense, **chunks)):
         compare(device, array, number, tries=2)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "initial_fill": 20}], ids=["in-order", "shuffled"])
+def test_rows_of_a_sparse_matrix(tmp_path, device, zarr_format, order):
+    """The samples are rows as scipy has them, with columns of obs and obsm beside them."""
+    cells = _cells(np.random.default_rng(1), False)
+    _write(cells, tmp_path / "a", zarr_format, {})
+    written = anndata.read_zarr(tmp_path / "a")
+    matrix, totals, pca = written.X.tocsr(), written.obs["total counts"].to_numpy(), written.obsm["X_pca"]
+    pipe = build(
+        device, 7, path=tmp_path / "a", arrays=["X/data", "X/indices", "obs/total counts", "obsm/X_pca"], ragged="X/indptr",
+        return_index=True, **order,
+    )
+    seen = []
+    for batch in samples(pipe, 9):
+        for data, indices, total, component, (row,) in zip(*batch, strict=True):
+            expected = matrix[int(row)]
+            same(data, expected.data, f"data of row {row}")
+            same(indices, expected.indices, f"indices of row {row}")
+            assert total == totals[row] and (component == pca[row]).all()
+            seen.append(int(row))
+    assert set(seen) == set(range(CELLS))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_matrix_by_columns_is_refused(tmp_path, zarr_format):
+    _write(_cells(np.random.default_rng(0), False), tmp_path / "a", zarr_format, {})
+    with pytest.raises(ValueError, match="stored by rows.*found csc_matrix.*convert it"):
+        build(path=tmp_path / "a", arrays=["layers/by gene/data"], ragged="layers/by gene/indptr")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_batches_are_sparse_matrices(tmp_path):
+    """By the shape that anndata writes."""
+    torch = pytest.importorskip("dali_zarr.torch")
+    _write(_cells(np.random.default_rng(2), False), tmp_path / "a", 3, {})
+    matrix = anndata.read_zarr(tmp_path / "a").X
+    arrays = ["X/data", "X/indices"]
+    of = torch.Loader(
+        tmp_path / "a", arrays=arrays, ragged="X/indptr", collate="csr", batch_size=11, random_shuffle=True, device="cpu",
+    )
+    for batch in of:
+        assert batch["X"].shape == (len(batch.index), GENES)
+        same(batch["X"].to_dense().numpy(), matrix[batch.index[:, 0].numpy()].toarray(), "rows")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

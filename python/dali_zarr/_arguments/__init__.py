@@ -9,7 +9,7 @@ from typing import Any, cast
 from .. import _native
 from .._selection import select
 from .._statistics import files as statistics_files
-from . import by_name, dtypes, names, options, pick, values
+from . import by_name, dtypes, names, options, pick, tables, values
 
 # The operator's hidden argument with what the types of DALI's arguments can't say.
 OTHERS = "_arguments"
@@ -66,12 +66,15 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
-    kept = ("dtype", *select.NAMES)
+    kept = ("dtype", *tables.NAMES, *select.NAMES)
     found = {name: _plain(value) if name not in kept else value for name, value in arguments.items()}
+    if found.get("path", ()) is None:
+        del found["path"]
     if "path" in found:
         found["path"] = values.path(found["path"])
     if found.get("cache_dir") is not None:
         found["cache_dir"] = values.expanded(found["cache_dir"])
+    found |= {name: tables.named(name, found[name]) for name in tables.NAMES & found.keys()}
     for name, value in found.items():
         values.check_text(name, value)
     found = {name: by_name.checked(name, value) for name, value in found.items()}

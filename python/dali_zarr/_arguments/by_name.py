@@ -33,7 +33,7 @@ def _of_output(name: str, value: Any) -> Any:
         case "arrays":
             if not isinstance(value, str | os.PathLike):
                 raise TypeError(f"zarr_reader: arrays: expected names of arrays by output, found {value!r}")
-            return os.fsdecode(cast(str, value))
+            return values.expanded(value)
         case "dtype":
             return dtypes.name_of(value)
         case "mask_and_scale":

@@ -26,6 +26,11 @@ def of_type(*types: str) -> frozenset[str]:
     return frozenset(name for name in operators() if schema.GetArgumentType(name).name in types)
 
 
+def is_location(array: str) -> bool:
+    """Whether an entry of ``arrays`` is the location of an array with a store of its own, and not a name relative to ``path``."""
+    return "://" in array or array.startswith(("/", "./", "../"))
+
+
 def check(names: Iterable[str]) -> None:
     """Raises TypeError for a name that no argument has. What begins with an underscore is DALI's own."""
     known = operators() | _COMMON | SELECTION

@@ -32,6 +32,8 @@ Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
 DType: TypeAlias = Union[str, type[Any], np.dtype[Any], "DALIDataType", "torch.dtype"]  # noqa: UP007
 Pick: TypeAlias = Mapping[str, Any] | Mapping[int, Any] | Sequence[str]
+# A .npy file, a Zarr array, or an array in memory: whatever NumPy makes an array of.
+Table: TypeAlias = Path | npt.ArrayLike
 # Labels or indices by dimension: one, a list, or a slice.
 Selection: TypeAlias = Mapping[str, Any]
 Method: TypeAlias = Literal["nearest", "pad", "ffill", "backfill", "bfill"]
@@ -75,11 +77,15 @@ class SampleArguments(ElementArguments, total=False):
     random_crop: Names | None
     segments: Segments | None
     samples_per_volume: int
+    starts: Table | None
     stride: PerDimOfOutput | None
     out_of_bounds_policy: OutOfBounds
     pad_before: PerDim | None
     pad_after: PerDim | None
     fill_value: float | Mapping[str, float]
+    ragged: str | None
+    ragged_ends: str | None
+    max_length: int | None
     stack_arrays: bool
     return_mask: bool
     mean: Statistics | None
@@ -91,6 +97,9 @@ class OrderArguments(TypedDict, total=False):
     """Those that say in which order samples come."""
 
     random_shuffle: bool
+    weights: Table | None
+    num_samples: int | None
+    replacement: bool
     initial_fill: int
     shuffle_after_epoch: bool
     seed: int

@@ -32,7 +32,9 @@ class Found:
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
+    # What elements are read as, and the stored type.
     dtype: str
+    stored: str
     # What is decoded at a time: inner chunks, where there are shards.
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None
@@ -129,7 +131,8 @@ def _one(place: Mapping[str, Any], name: str) -> Found | Refused:
 def _found(array: Mapping[str, Any], is_only: bool = False) -> Found:
     (stored,) = array["stores"]
     return Found(
-        array["name"], tuple(array["dims"]), tuple(stored["shape"]), array["dtype"], tuple(stored["chunks"]),
+        array["name"], tuple(array["dims"]), tuple(stored["shape"]), array["dtype"], array["stored"],
+        tuple(stored["chunks"]),
         None if stored["shards"] is None else tuple(stored["shards"]), stored["codecs"], stored["chunk_bytes"],
         stored["decoded_on"], stored["why"], is_only,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _arguments, _native
 from .._selection.stores import Store
-from .._text import number_of, shape, size, wrapped
+from .._text import number_of, read_as, shape, size, wrapped
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -55,7 +55,8 @@ def _entry(path: str, store: Store | None, array: Found | Refused) -> dict[str, 
     files = _files(path, array)
     return {
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
-        "chunks": list(array.chunks), "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
+        "stored": array.stored, "chunks": list(array.chunks),
+        "shards": None if array.shards is None else list(array.shards), "codecs": array.codecs,
         "chunk_bytes": array.chunk_bytes, "decoded_bytes": array.decoded_bytes,
         # Of local folders: the files of chunks or shards, their bytes, and how many there are if none is missing.
         "stored_bytes": None if files is None else files[1], "files": None if files is None else files[0],
@@ -156,7 +157,7 @@ def text(found: Mapping[str, Any]) -> str:
 def _described(array: Mapping[str, Any]) -> list[str]:
     if "refused" in array:
         return [f"{array['name']}: readers don't take it", f"  {array['refused']}"]
-    lines = [f"{array['name']} ({', '.join(array['dims'])}), {array['dtype']}"]
+    lines = [f"{array['name']} ({', '.join(array['dims'])}), {read_as(array)}"]
     stored = f"  {shape(array['shape'])} in chunks of {shape(array['chunks'])} ({size(array['chunk_bytes'])})"
     if array["shards"]:
         stored += f" in shards of {shape(array['shards'])}"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .. import _arguments, _native
 from .._log import log
 from .._selection.axes import Axes
+from .ragged import RAGGED
 
 
 class Labels:
@@ -30,6 +31,9 @@ class Labels:
             self._axes = Axes.of_reader(self._arguments)
         return self._axes
 
+    def _is_ragged(self) -> bool:
+        return any(self._arguments.get(name) for name in RAGGED)
+
     def listed(self, name: str, default: int) -> list[int]:
         """An argument of the reader "for each of dims"."""
         return self.axes().listed(name, self._arguments, default)
@@ -37,7 +41,8 @@ class Labels:
     def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
         position would mean another thing in each. Coordinates that can't be read aren't compared."""
-        if isinstance(self._arguments["path"], str) or len(self._arguments["path"]) < 2:
+        path = self._arguments.get("path") or ""
+        if self._is_ragged() or isinstance(path, str) or len(path) < 2:
             return
         axes = self.axes()
         for dim in axes.names():
@@ -65,8 +70,11 @@ class Labels:
         Dimensions without coordinates have positions.
 
         Raises:
-            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension.
+            AttributeError: A sample reaches from one store into another that has other coordinates along another dimension; samples
+                are ragged.
         """
+        if self._is_ragged():
+            raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
         axes = self.axes()
         window, stride = self.listed("window", 0), self.listed("stride", 1)
         found: dict[str, npt.NDArray[Any]] = {}

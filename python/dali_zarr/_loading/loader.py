@@ -75,7 +75,7 @@ class BaseLoader(Generic[B]):
 
     def __repr__(self) -> str:
         plan, part = self._plan, self._reading.course.part()
-        stores = plan.arguments["path"]
+        stores = plan.arguments.get("path") or "stores of their own"
         store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
         ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
         return (

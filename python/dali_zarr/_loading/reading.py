@@ -13,6 +13,7 @@ from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
 from .epochs import Course
+from .ragged import Ragged
 
 B = TypeVar("B")
 
@@ -38,6 +39,10 @@ class Plan:
     num_shards: int
     num_threads: int
     transform: Transform | None
+
+    def places(self) -> list[outputs.Place]:
+        """Where the reader's outputs stand, in their order."""
+        return outputs.places(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)))
 
     def sources(self) -> dict[outputs.Place, outputs.Source]:
         """What the reader's outputs are of, by place."""
@@ -70,6 +75,7 @@ class Reading:
         pipe.build()
         self._pipe: Any = pipe
         self._scheduled = False
+        self._bfloats: list[int] | None = None
         stick = bool(plan.arguments.get("stick_to_shard", False))
         # The state isn't the new reader's own before it has delivered a batch.
         self._delivered = 0
@@ -82,8 +88,7 @@ class Reading:
             **{**plan.arguments, "offsets": list(plan.told_offsets)}, device=plan.device, name=NAME,
             shard_id=plan.shard_id, num_shards=plan.num_shards, pad_last_batch=True, return_index=True,
         )
-        stack, mask = (bool(plan.arguments.get(name, False)) for name in ("stack_arrays", "return_mask"))
-        places = outputs.places(plan.arrays, plan.offsets, stack, mask)
+        places = plan.places()
         if plan.transform is None:
             return places, found
         given = outputs.nested(places, found[:-1], lambda content, _: content)
@@ -110,6 +115,18 @@ class Reading:
     def dtypes(self) -> list[str]:
         """Those of the reader's outputs."""
         return self.counters()["dtypes"]
+
+    def bfloats(self) -> list[int]:
+        """The numbers of the outputs that are the reader's own and hold bits of bfloat16 as uint16."""
+        if self._bfloats is None:
+            own = self.dtypes() if self.plan.transform is None else []
+            self._bfloats = [i for i, dtype in enumerate(own) if dtype == "bfloat16"]
+        return self._bfloats
+
+    def ragged(self) -> Ragged | None:
+        """Those of the reader's outputs whose samples differ in their first dimension."""
+        told = self.counters()["ragged"]
+        return None if told is None else Ragged.of(told, self.plan.places())
 
     def counters(self) -> dict[str, Any]:
         """The reader's."""

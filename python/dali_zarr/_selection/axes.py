@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from .._arguments import by_name, options, pick, values
+from .._arguments import by_name, names, options, pick, values
 from . import coordinates, stores
 
 # The arguments on which they depend.
@@ -51,14 +51,15 @@ class Axes:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
-        path = arguments["path"]
+        path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
         storage_options = options.by_name(_listed(arguments.get("storage_options")))
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
         named = arguments.get("dims") or _dims_of(arguments.get("window"))
         given = [_named(dim, largest) for dim in _listed(named)]
-        paths = [path] if isinstance(path, str) else list(path)
+        # An array with a store of its own is in no other.
+        paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]
         one_by_one = arguments.get("concat") == "samples"
         return cls(paths, storage_options, arrays, given or list(largest.dims[:1]), picks, one_by_one)
 
@@ -86,9 +87,18 @@ class Axes:
             ValueError, RuntimeError, ImportError: They can't be read.
         """
         if (dim, store) not in self._variables:
-            array, length = self._array(dim), self.lengths(dim)[store]
-            self._variables[dim, store] = coordinates.read(self._store(store), array.name, dim, length)
+            length = self.lengths(dim)[store]
+            found = (self._beside(array, dim, store, length) for array in self.arrays if dim in array.dims)
+            self._variables[dim, store] = next((variable for variable in found if variable is not None), None)
         return self._variables[dim, store]
+
+    def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
+        """The coordinates in the group of an array, or around it."""
+        if not names.is_location(array.name):
+            return coordinates.read(self._store(store), array.name, dim, length)
+        around, _, name = array.name.rstrip("/").rpartition("/")
+        is_remote = "://" in around and not around.startswith("file://")
+        return coordinates.read(stores.Store(around or "/", self._options if is_remote else {}), name, dim, length)
 
     def _store(self, store: int) -> stores.Store:
         if store not in self._stores:
@@ -172,7 +182,7 @@ class Axes:
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
     then."""
-    paths = _listed(spec["path"])
+    paths = _listed(spec.get("path"))
     # Values don't matter here, nor attributes that don't decode.
     spec = {**spec, "mask_and_scale": False}
     try:

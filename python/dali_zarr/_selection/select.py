@@ -39,6 +39,11 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("zarr_reader: tolerance: expected a method too, such as method='nearest'")
     if not any(selections.values()):
         return found
+    if any(found.get(name) for name in ("ragged", "ragged_ends")):
+        raise ValueError(
+            "zarr_reader: sel, isel: expected none with ragged or ragged_ends, whose rows have no labels; choose rows by number "
+            "with roi_start and roi_end, or with pick"
+        )
     axes = Axes.of_reader(found)
     both = sorted(selections["sel"].keys() & selections["isel"].keys())
     if both:

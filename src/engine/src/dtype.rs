@@ -1,4 +1,5 @@
-//! The element types that DALI has. Everything else is refused by name when the dataset is opened.
+//! The element types: those that DALI has, and bfloat16, which comes as uint16. All others are refused by name when the dataset is
+//! opened.
 
 use std::fmt;
 
@@ -30,11 +31,13 @@ pub enum DType {
     F32 = 10,
     /// IEEE 754 binary64.
     F64 = 11,
+    /// The upper half of a binary32. DALI lacks it: an output of it is one of uint16 for DALI, with the same bits.
+    BF16 = 12,
 }
 
 impl DType {
     /// All element types, in the order of their discriminants.
-    pub const ALL: [DType; 12] = [
+    pub const ALL: [DType; 13] = [
         Self::Bool,
         Self::I8,
         Self::I16,
@@ -47,13 +50,19 @@ impl DType {
         Self::F16,
         Self::F32,
         Self::F64,
+        Self::BF16,
     ];
+
+    /// The types that can be asked for: those that DALI has.
+    pub fn of_dali() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|&dtype| dtype != Self::BF16)
+    }
 
     /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
-            Self::I16 | Self::U16 | Self::F16 => 2,
+            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
         }
@@ -74,17 +83,26 @@ impl DType {
             Self::F16 => "float16",
             Self::F32 => "float32",
             Self::F64 => "float64",
+            Self::BF16 => "bfloat16",
         }
     }
 
     /// Whether it is a floating-point type.
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::F32 | Self::F64)
+        matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16)
     }
 
-    /// The type with the name that NumPy gives it.
+    /// The type in which DALI has its bits.
+    pub const fn delivered(self) -> Self {
+        match self {
+            Self::BF16 => Self::U16,
+            dtype => dtype,
+        }
+    }
+
+    /// The type of DALI with the name that NumPy gives it.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|d| d.name() == name)
+        Self::of_dali().find(|d| d.name() == name)
     }
 }
 
@@ -97,19 +115,29 @@ impl fmt::Display for DType {
 /// The float16 nearest to `v`, ties to even, rounded once: `f16::from_f64` goes by way of float32 and rounds twice on
 /// processors that have an instruction for the second step.
 pub(crate) fn half_from_f64(v: f64) -> half::f16 {
+    half::f16::from_f32(rounded_to_odd(v))
+}
+
+/// The bfloat16 nearest to `v`, ties to even, rounded once: `bf16::from_f64` ignores the low bits of `v`.
+pub(crate) fn bfloat_from_f64(v: f64) -> half::bf16 {
+    half::bf16::from_f32(rounded_to_odd(v))
+}
+
+/// A float32 beside `v` that a narrower type is rounded from as from `v` itself: rounded to odd, it tells on which side of a tie the
+/// value was.
+fn rounded_to_odd(v: f64) -> f32 {
     let near = v as f32;
     let back = f64::from(near);
     if v.is_nan() || back == v {
-        return half::f16::from_f32(near);
+        return near;
     }
-    // Rounded to odd, the float32 remembers on which side of a tie the value was.
     let toward_zero = if back.abs() > v.abs() { near.to_bits() - 1 } else { near.to_bits() };
-    half::f16::from_f32(f32::from_bits(toward_zero | 1))
+    f32::from_bits(toward_zero | 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::half_from_f64;
+    use super::{bfloat_from_f64, half_from_f64};
 
     #[test]
     fn float16_is_rounded_once() {
@@ -119,5 +147,18 @@ mod tests {
         assert_eq!([tie - hair, tie, tie + hair].map(|v| half_from_f64(v).to_bits()), [0x3c00, 0x3c00, 0x3c01]);
         assert_eq!([1e300, -1e300, 1e-300, -0.0].map(|v| half_from_f64(v).to_bits()), [0x7c00, 0xfc00, 0, 0x8000]);
         assert!(half_from_f64(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn bfloat16_is_rounded_once() {
+        let tie = 1.0 + 2f64.powi(-8);
+        let hair = 2f64.powi(-40);
+        assert_eq!([tie - hair, tie, tie + hair].map(|v| bfloat_from_f64(v).to_bits()), [0x3f80, 0x3f80, 0x3f81]);
+        // The greatest finite value, the middle between it and the next power of two, the smallest value and its half.
+        let (greatest, smallest) = ((2.0 - 2f64.powi(-7)) * 2f64.powi(127), 2f64.powi(-133));
+        let values =
+            [greatest, (2.0 - 2f64.powi(-8)) * 2f64.powi(127), smallest, smallest / 2.0, smallest / 2.0 * 1.01, -0.0];
+        assert_eq!(values.map(|v| bfloat_from_f64(v).to_bits()), [0x7f7f, 0x7f80, 1, 0, 1, 0x8000]);
+        assert!(bfloat_from_f64(f64::NAN).is_nan());
     }
 }

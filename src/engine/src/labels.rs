@@ -11,7 +11,7 @@ use crate::dataset::{Dataset, each_store};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, resolve, sample_dims};
-use crate::reader::column::{self, MAX_VALUES};
+use crate::reader::coordinates::{MAX_COORDINATES, nearest, read};
 use crate::reader::opening::shape;
 use crate::spec::{DimKey, PerOutput, Pick, Spec};
 use crate::store::Store;
@@ -50,12 +50,14 @@ pub fn find(spec: &Spec, dim: &DimKey, labels: &[f64]) -> Result<Pick> {
     let dataset = Dataset::open(&spec.clone().with(|s| s.values.mask_and_scale = PerOutput::one(false)))?;
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
     let name = resolve(dim, "pick", &shapes)?;
-    let is_joined = dataset.stores.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
+    let is_joined = spec.source.paths.len() > 1 && sample_dims(spec, &shapes)?[0] == name;
     // The array of coordinates, and what was found in it.
     let mut lists: Option<(String, Vec<Vec<i64>>)> = None;
+    // Arrays that have a store of their own have no labels.
+    let stores = &dataset.stores[..spec.source.paths.len().min(dataset.stores.len())];
     for group in groups(&dataset, &name) {
         let read = |i: usize, store: &Arc<dyn Store>| coordinates(&dataset, i, store, &group, &name);
-        let all: Vec<Coordinates> = each_store(&dataset.stores, read).into_iter().collect::<Result<_>>()?;
+        let all: Vec<Coordinates> = each_store(stores, read).into_iter().collect::<Result<_>>()?;
         let together = if is_joined { all.len() } else { 1 };
         let mut places: Vec<_> = all.chunks(together).map(|some| places(&name, labels, some)).collect::<Result<_>>()?;
         // One list for all stores is for dimensions of one length.
@@ -97,7 +99,7 @@ fn groups(dataset: &Dataset, name: &str) -> Vec<Group> {
 
 /// The coordinates of a group's arrays in the store number `i`.
 fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Group, name: &str) -> Result<Coordinates> {
-    let array = column::nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
+    let array = nearest(&**store, &group.path, name).map_err(|e| unreadable(name, &e))?;
     let array = array.ok_or_else(|| missing(name, store.location()))?;
     let path = array.name.clone();
     let wrong = |expected: String, found: String| {
@@ -113,11 +115,11 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
             return wrong(expected, format!("{shape:?}"));
         }
     }
-    if shape[0] > MAX_VALUES {
-        return wrong(format!("at most {MAX_VALUES} coordinates"), shape[0].to_string());
+    if shape[0] > MAX_COORDINATES {
+        return wrong(format!("at most {MAX_COORDINATES} coordinates"), shape[0].to_string());
     }
     let (dtype, is_empty) = (array.cf.decoded, shape[0] == 0);
-    let values = if is_empty { Ok(Vec::new()) } else { column::values(store, array) };
+    let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
     let values = values.map_err(|e| unreadable(name, &e))?;
     Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
 }

@@ -49,4 +49,5 @@ pub mod spec;
 pub mod stats;
 pub mod store;
 mod stored_type;
+pub mod table;
 pub mod worlds;

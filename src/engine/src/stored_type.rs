@@ -1,7 +1,9 @@
-//! Data types and fill values as metadata spells them. Every stored type becomes one of [`DType`]'s twelve, or an
-//! error that says the way out.
+//! Data types and fill values as metadata spells them. Every stored type becomes a [`DType`], or two of one, or an error that
+//! says the way out.
 
-use half::f16;
+use std::fmt;
+
+use half::{bf16, f16};
 use serde_json::Value;
 
 use crate::dtype::DType;
@@ -11,12 +13,97 @@ use crate::json::{named_float, shown};
 /// A stored data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// What it is read as.
+    /// What it is read as; of a complex type, that of the real and the imaginary part.
     pub dtype: DType,
-    /// Whether it is datetime64 or timedelta64, read as int64.
-    pub time: bool,
+    /// Whether it is complex: read with one more dimension, real and imaginary part.
+    pub is_complex: bool,
+    /// Of datetime64 and timedelta64, which are read as int64.
+    pub unit: Option<TimeUnit>,
     /// Whether v2 metadata says that it is big-endian; v3 says that in the codec "bytes".
     pub big_endian: bool,
+}
+
+/// What datetime64 and timedelta64 count: `scale` times `unit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeUnit {
+    is_difference: bool,
+    scale: u32,
+    /// NumPy's name; empty for its "generic", which is none.
+    unit: &'static str,
+}
+
+/// A fill value: bits of [`Stored::dtype`] in native order, zero-extended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fill {
+    /// Of a complex type, the real part.
+    pub bits: u64,
+    /// The imaginary part of a complex type, else the same.
+    pub imaginary: u64,
+}
+
+impl From<u64> for Fill {
+    fn from(bits: u64) -> Self {
+        Self { bits, imaginary: bits }
+    }
+}
+
+impl Stored {
+    /// A type that isn't complex, without a unit, of v3.
+    pub fn plain(dtype: DType) -> Self {
+        Self { dtype, is_complex: false, unit: None, big_endian: false }
+    }
+
+    fn complex(dtype: DType) -> Self {
+        Self { is_complex: true, ..Self::plain(dtype) }
+    }
+
+    fn time(unit: TimeUnit) -> Self {
+        Self { unit: Some(unit), ..Self::plain(DType::I64) }
+    }
+}
+
+/// As NumPy names it.
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.unit, self.is_complex, self.dtype) {
+            (Some(TimeUnit { is_difference, scale, unit }), ..) => {
+                f.write_str(if is_difference { "timedelta64" } else { "datetime64" })?;
+                match (unit, scale) {
+                    ("", _) => Ok(()),
+                    (unit, 1) => write!(f, "[{unit}]"),
+                    (unit, scale) => write!(f, "[{scale}{unit}]"),
+                }
+            }
+            (None, true, DType::F32) => f.write_str("complex64"),
+            (None, true, DType::F64) => f.write_str("complex128"),
+            (None, true, dtype) => write!(f, "complex_{dtype}"),
+            (None, false, dtype) => dtype.fmt(f),
+        }
+    }
+}
+
+impl TimeUnit {
+    const NAMES: [&str; 13] = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"];
+
+    fn new(is_difference: bool, scale: u64, unit: &str) -> Option<Self> {
+        let unit = match unit {
+            "" | "generic" => "",
+            "\u{3bc}s" | "\u{b5}s" => "us",
+            name => Self::NAMES.into_iter().find(|&known| known == name)?,
+        };
+        let scale = u32::try_from(scale).ok().filter(|&scale| scale > 0 && scale <= i32::MAX as u32)?;
+        Some(Self { is_difference, scale, unit })
+    }
+
+    /// Reads what follows a type's name: nothing, or `[10s]`.
+    fn parse(is_difference: bool, text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Self::new(is_difference, 1, "");
+        }
+        let text = text.strip_prefix('[')?.strip_suffix(']')?;
+        let (scale, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+        Self::new(is_difference, if scale.is_empty() { 1 } else { scale.parse().ok()? }, unit)
+    }
 }
 
 /// Reads `dtype` of v2 metadata: a NumPy type string such as `<f4` or `<M8[ns]`.
@@ -31,34 +118,67 @@ pub(crate) fn parse_v2(value: &Value) -> Result<Stored> {
         _ => return Err(refused()),
     };
     let (kind, size) = chars.as_str().split_at_checked(1).ok_or_else(refused)?;
-    let time = matches!(kind, "M" | "m");
-    let dtype = match (kind, size) {
-        ("b", "1") => DType::Bool,
-        ("i", "1") => DType::I8,
-        ("i", "2") => DType::I16,
-        ("i", "4") => DType::I32,
-        ("i", "8") => DType::I64,
-        ("u", "1") => DType::U8,
-        ("u", "2") => DType::U16,
-        ("u", "4") => DType::U32,
-        ("u", "8") => DType::U64,
-        ("f", "2") => DType::F16,
-        ("f", "4") => DType::F32,
-        ("f", "8") => DType::F64,
-        ("M" | "m", unit) if unit == "8" || unit.starts_with("8[") => DType::I64,
+    let plain = Stored::plain;
+    let stored = match (kind, size) {
+        ("b", "1") => plain(DType::Bool),
+        ("i", "1") => plain(DType::I8),
+        ("i", "2") => plain(DType::I16),
+        ("i", "4") => plain(DType::I32),
+        ("i", "8") => plain(DType::I64),
+        ("u", "1") => plain(DType::U8),
+        ("u", "2") => plain(DType::U16),
+        ("u", "4") => plain(DType::U32),
+        ("u", "8") => plain(DType::U64),
+        ("f", "2") => plain(DType::F16),
+        ("f", "4") => plain(DType::F32),
+        ("f", "8") => plain(DType::F64),
+        ("c", "8") => Stored::complex(DType::F32),
+        ("c", "16") => Stored::complex(DType::F64),
+        ("M" | "m", _) => {
+            let unit = size.strip_prefix('8').and_then(|unit| TimeUnit::parse(kind == "m", unit));
+            Stored::time(unit.ok_or_else(refused)?)
+        }
         _ => return Err(refused()),
     };
-    Ok(Stored { dtype, time, big_endian })
+    Ok(Stored { big_endian, ..stored })
 }
 
 /// Reads `data_type` of v3 metadata: a name, or an object with a name.
 pub(crate) fn parse_v3(value: &Value) -> Result<Stored> {
-    let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).ok_or_else(|| refuse(value))?;
-    let time = ["numpy.datetime64", "numpy.timedelta64", "datetime64", "timedelta64"]
-        .iter()
-        .any(|t| name.strip_prefix(t).is_some_and(|unit| unit.is_empty() || unit.starts_with('[')));
-    let dtype = if time { DType::I64 } else { DType::from_name(name).ok_or_else(|| refuse(value))? };
-    Ok(Stored { dtype, time, big_endian: false })
+    let refused = || refuse(value);
+    let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).ok_or_else(refused)?;
+    if let Some(dtype) = component(name) {
+        return Ok(Stored::complex(dtype));
+    }
+    let kinds = [("datetime64", false), ("timedelta64", true)];
+    let kind =
+        |(kind, is_difference)| Some((name.strip_prefix("numpy.").unwrap_or(name).strip_prefix(kind)?, is_difference));
+    let Some((rest, is_difference)) = kinds.into_iter().find_map(kind) else {
+        return float_or_integer(name).map(Stored::plain).ok_or_else(refused);
+    };
+    let configured = |key: &str| value.get("configuration").and_then(|c| c.get(key)).filter(|found| !found.is_null());
+    let unit = match (configured("unit"), configured("scale_factor")) {
+        (None, _) => TimeUnit::parse(is_difference, rest),
+        (Some(unit), None) => unit.as_str().and_then(|unit| TimeUnit::new(is_difference, 1, unit)),
+        (Some(unit), Some(scale)) => {
+            unit.as_str().zip(scale.as_u64()).and_then(|(unit, scale)| TimeUnit::new(is_difference, scale, unit))
+        }
+    };
+    unit.map(Stored::time).ok_or_else(refused)
+}
+
+/// The type of the parts of the complex type with this name of v3.
+fn component(name: &str) -> Option<DType> {
+    Some(match name {
+        "complex64" => DType::F32,
+        "complex128" => DType::F64,
+        _ => float_or_integer(name.strip_prefix("complex_")?).filter(|dtype| dtype.is_float())?,
+    })
+}
+
+/// The type with this name of v3.
+fn float_or_integer(name: &str) -> Option<DType> {
+    if name == DType::BF16.name() { Some(DType::BF16) } else { DType::from_name(name) }
 }
 
 fn refuse(value: &Value) -> Error {
@@ -66,9 +186,11 @@ fn refuse(value: &Value) -> Error {
     let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).unwrap_or("");
     let kind = name.trim_start_matches(['<', '>', '|', '=']);
     let way_out = if name.starts_with("complex") || kind.starts_with('c') {
-        "view complex64 as float32 (complex128 as float64) with one more dimension when writing, or leave the array out"
-    } else if name.starts_with("bfloat16") || name.starts_with("float8") || name.contains("float") {
+        "write it as complex64 or complex128, or leave the array out"
+    } else if name.contains("float") || kind.starts_with('f') {
         "write it as float16 or float32, or leave the array out"
+    } else if name.contains("datetime64") || name.contains("timedelta64") || kind.starts_with(['M', 'm']) {
+        "give it a unit of NumPy's, such as datetime64[ns], or write it as int64"
     } else if value.is_array() || name == "struct" || name == "structured" {
         "write each field as an array of its own, or leave the array out"
     } else if name.starts_with("int") || name.starts_with("uint") {
@@ -77,30 +199,28 @@ fn refuse(value: &Value) -> Error {
         "write it as numbers, or leave the array out"
     };
     Error::dtype(format!(
-        "expected a data type that DALI has (bool, int8 to int64, uint8 to uint64, float16 to float64; datetime64 and \
-         timedelta64 are read as int64), but found {text}; {way_out}"
+        "expected a data type that DALI has (bool, int8 to int64, uint8 to uint64, float16 to float64), bfloat16, complex, \
+         datetime64 or timedelta64, but found {text}; {way_out}"
     ))
 }
 
-/// Reads a fill value: bits of `stored`, in native order, zero-extended. `None` for v2's null ("undefined").
-pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<u64>> {
-    let dtype = stored.dtype;
-    let wrong = || {
-        let name = if stored.time { "datetime64 or timedelta64" } else { dtype.name() };
-        Error::value(format!("fill_value: expected a value of {name}, but found {}", shown(value)))
+/// Reads a fill value. `None` for v2's null ("undefined").
+pub(crate) fn fill_value(value: &Value, stored: Stored) -> Result<Option<Fill>> {
+    let fill = match value {
+        Value::Null => return Ok(None),
+        Value::Array(parts) if stored.is_complex => match parts.as_slice() {
+            [real, imaginary] => scalar_bits(real, stored.dtype)
+                .zip(scalar_bits(imaginary, stored.dtype))
+                .map(|(bits, imaginary)| Fill { bits, imaginary }),
+            _ => None,
+        },
+        // As zarr-python reads it: a real number.
+        _ if stored.is_complex => scalar_bits(value, stored.dtype).map(|bits| Fill { bits, imaginary: 0 }),
+        Value::String(text) if stored.unit.is_some() && text == "NaT" => Some((i64::MIN as u64).into()),
+        _ => scalar_bits(value, stored.dtype).map(Fill::from),
     };
-    if value.is_null() {
-        return Ok(None);
-    }
-    if stored.time && value.as_str() == Some("NaT") {
-        return Ok(Some(i64::MIN as u64));
-    }
-    let bits = match dtype {
-        DType::Bool => truth(value).map(u64::from),
-        DType::F16 | DType::F32 | DType::F64 => float(value, dtype),
-        _ => integer(value).and_then(|i| int_bits(i, dtype)),
-    };
-    bits.map(Some).ok_or_else(wrong)
+    fill.map(Some)
+        .ok_or_else(|| Error::value(format!("fill_value: expected a value of {stored}, but found {}", shown(value))))
 }
 
 // Some writers give fill values as text: n5-zarr did until 2024 ("0", "nan"). They are read as zarr-python reads them, for which a
@@ -157,9 +277,14 @@ fn integer(value: &Value) -> Option<i128> {
     }
 }
 
-/// Reads a scalar of `dtype` that is spelled like a fill value, as in the configurations of codecs.
+/// Reads a scalar of `dtype` that is spelled like a fill value, as in the configurations of codecs: its bits, in native order,
+/// zero-extended.
 pub(crate) fn scalar_bits(value: &Value, dtype: DType) -> Option<u64> {
-    fill_value(value, Stored { dtype, time: false, big_endian: false }).ok().flatten()
+    match dtype {
+        DType::Bool => truth(value).map(u64::from),
+        dtype if dtype.is_float() => float(value, dtype),
+        dtype => integer(value).and_then(|i| int_bits(i, dtype)),
+    }
 }
 
 /// The float's value if it is whole.
@@ -198,6 +323,7 @@ pub(crate) fn int_value(bits: u64, dtype: DType) -> Option<i128> {
 pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
     match dtype {
         DType::F16 => u64::from(crate::dtype::half_from_f64(f).to_bits()),
+        DType::BF16 => u64::from(crate::dtype::bfloat_from_f64(f).to_bits()),
         DType::F32 => u64::from((f as f32).to_bits()),
         _ => f.to_bits(),
     }
@@ -207,6 +333,7 @@ pub(crate) fn float_bits(f: f64, dtype: DType) -> u64 {
 pub(crate) fn float_value(bits: u64, dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
+        DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
         _ => f64::from_bits(bits),
     }
@@ -225,9 +352,41 @@ mod tests {
 
     #[test]
     fn types() {
-        assert_eq!(parse_v2(&json!(">f4")).unwrap(), Stored { dtype: DType::F32, time: false, big_endian: true });
-        assert_eq!(parse_v2(&json!("<M8[ns]")).unwrap(), Stored { dtype: DType::I64, time: true, big_endian: false });
-        assert!(parse_v3(&json!({"name": "numpy.datetime64", "configuration": {"unit": "s"}})).unwrap().time);
+        assert_eq!(parse_v2(&json!(">f4")).unwrap(), Stored { big_endian: true, ..Stored::plain(DType::F32) });
+        let time = parse_v2(&json!("<M8[ns]")).unwrap();
+        assert_eq!((time.dtype, time.to_string().as_str()), (DType::I64, "datetime64[ns]"));
+        let complex = parse_v2(&json!(">c16")).unwrap();
+        assert_eq!(complex, Stored { big_endian: true, ..Stored::complex(DType::F64) });
+        for (text, name) in
+            [(json!("<m8[25us]"), "timedelta64[25us]"), (json!("<M8"), "datetime64"), (json!("<c8"), "complex64")]
+        {
+            assert_eq!(parse_v2(&text).unwrap().to_string(), name);
+        }
+        let of_numpy = |unit: Value, scale| json!({"name": "numpy.timedelta64", "configuration": {"unit": unit, "scale_factor": scale}});
+        for (value, name) in [
+            (of_numpy(json!("s"), 10), "timedelta64[10s]"),
+            (of_numpy(json!("generic"), 1), "timedelta64"),
+            (json!({"name": "numpy.datetime64", "configuration": {"unit": "D"}}), "datetime64[D]"),
+            (json!("datetime64[ms]"), "datetime64[ms]"),
+            (json!("complex_float32"), "complex64"),
+            (json!("complex_bfloat16"), "complex_bfloat16"),
+            (json!("bfloat16"), "bfloat16"),
+        ] {
+            assert_eq!(parse_v3(&value).unwrap().to_string(), name);
+        }
+        for wrong in [
+            of_numpy(json!("fortnight"), 1),
+            of_numpy(json!("s"), 0),
+            of_numpy(json!("s"), 1i64 << 40),
+            of_numpy(json!(["s"]), 1),
+            json!("datetime64[ns"),
+            json!("datetime64s"),
+            json!("numpy.datetime64[99999999999999999999s]"),
+            json!("complex_int8"),
+            json!("complex"),
+        ] {
+            assert_eq!(parse_v3(&wrong).unwrap_err().kind(), ErrorKind::Type, "{wrong}");
+        }
         for dtype in DType::ALL {
             assert_eq!(v3(dtype.name()).dtype, dtype);
         }
@@ -236,8 +395,8 @@ mod tests {
     #[test]
     fn refused_types_name_the_way_out() {
         for (value, way_out) in [
-            (json!("complex64"), "view complex64 as float32"),
-            (json!("bfloat16"), "float32"),
+            (json!("complex_float8_e4m3"), "write it as complex64"),
+            (json!({"name": "numpy.datetime64", "configuration": {"unit": "year"}}), "datetime64[ns]"),
             (json!("float8_e4m3"), "float32"),
             (json!("string"), "leave the array out"),
             (json!("r16"), "leave the array out"),
@@ -246,16 +405,24 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Type);
             assert!(error.message().contains(way_out), "{error}");
         }
-        for value in
-            [json!("<c8"), json!("|S5"), json!("<U3"), json!("|V8"), json!("|O"), json!([["a", "<f4"]]), json!("")]
-        {
+        for value in [
+            json!("<c32"),
+            json!("<M4[s]"),
+            json!("<M8[]s"),
+            json!("|S5"),
+            json!("<U3"),
+            json!("|V8"),
+            json!("|O"),
+            json!([["a", "<f4"]]),
+            json!(""),
+        ] {
             assert_eq!(parse_v2(&value).unwrap_err().kind(), ErrorKind::Type, "{value}");
         }
     }
 
     #[test]
     fn fill_values_keep_their_bits() {
-        let fill = |value: Value, name| fill_value(&value, v3(name)).unwrap().unwrap();
+        let fill = |value: Value, name| fill_value(&value, v3(name)).unwrap().unwrap().bits;
         assert_eq!(fill(json!("0x7fc00001"), "float32"), 0x7fc0_0001);
         assert_eq!(fill(json!("0xfff8000000000123"), "float64"), 0xfff8_0000_0000_0123);
         assert_eq!(fill(json!("NaN"), "float32"), 0x7fc0_0000);
@@ -274,9 +441,21 @@ mod tests {
             assert!(fill_value(&serde_json::from_str(text).unwrap(), v3(name)).is_err(), "{text}");
         }
         assert_eq!(fill(json!("0x3c00"), "float32"), u64::from(1f32.to_bits()));
-        let time = Stored { dtype: DType::I64, time: true, big_endian: false };
-        assert_eq!(fill_value(&json!("NaT"), time).unwrap(), Some(1 << 63));
+        let time = v3("datetime64[s]");
+        assert_eq!(fill_value(&json!("NaT"), time).unwrap(), Some((1 << 63).into()));
         assert_eq!(fill_value(&Value::Null, time).unwrap(), None);
+        assert_eq!(fill(json!(1.5), "bfloat16"), 0x3fc0);
+        assert_eq!(fill(json!("NaN"), "bfloat16"), 0x7fc0);
+        assert_eq!(fill(json!("0x7f81"), "bfloat16"), 0x7f81);
+        let complex =
+            |value: Value| fill_value(&value, v3("complex64")).map(|fill| fill.map(|f| (f.bits, f.imaginary)));
+        assert_eq!(complex(json!(["NaN", 1.5])).unwrap(), Some((0x7fc0_0000, 0x3fc0_0000)));
+        assert_eq!(complex(json!(["0x7fc00001", "-Infinity"])).unwrap(), Some((0x7fc0_0001, 0xff80_0000)));
+        assert_eq!(complex(json!(0)).unwrap(), Some((0, 0)));
+        assert_eq!(complex(json!(2)).unwrap(), Some((0x4000_0000, 0)));
+        for wrong in [json!([1]), json!([1, 2, 3]), json!([1, null]), json!({"real": 1}), json!([[0, 0], 1])] {
+            assert!(complex(wrong.clone()).unwrap_err().message().contains("a value of complex64"), "{wrong}");
+        }
         let cases = [
             (json!("0"), "int32", 0),
             (json!("-7"), "int16", 0xfff9),

@@ -56,7 +56,7 @@ DZ_HD double div_rn(double a, double b) {
 DZ_HD int size_of(int32_t dtype) {
   switch (dtype) {
     case kBool: case kI8: case kU8: return 1;
-    case kI16: case kU16: case kF16: return 2;
+    case kI16: case kU16: case kF16: case kBF16: return 2;
     case kI32: case kU32: case kF32: return 4;
     default: return 8;
   }
@@ -92,25 +92,37 @@ DZ_HD double f32_to_f64(uint32_t bits) {
   return double(bit_cast<float>(bits));
 }
 
-DZ_HD uint16_t f64_to_f16(double v) {
+// To a float of 16 bits with FRACTION bits of fraction and the exponent's bias BIAS.
+template <int FRACTION, int BIAS>
+DZ_HD uint16_t f64_to_16(double v) {
+  constexpr int kShift = 52 - FRACTION;
+  constexpr uint16_t kInfinity = 0x7fff & ~((1 << FRACTION) - 1);
+  // The middle between the greatest finite value and the next power of two.
+  constexpr uint64_t kTooGreat = (uint64_t(1023 + BIAS) << 52) | (((2ull << FRACTION) - 1) << (kShift - 1));
   const uint64_t bits = bit_cast<uint64_t>(v);
   const uint16_t sign = uint16_t((bits >> 48) & 0x8000);
   const uint64_t magnitude = bits & 0x7fffffffffffffffull;
-  if (magnitude > 0x7ff0000000000000ull) return sign | 0x7e00 | uint16_t((magnitude >> 42) & 0x3ff);
-  if (magnitude >= 0x40effe0000000000ull) return sign | 0x7c00;  // 65520 and more round to infinity
+  if (magnitude > 0x7ff0000000000000ull) {
+    constexpr uint16_t kQuiet = 1 << (FRACTION - 1);
+    return sign | kInfinity | kQuiet | uint16_t((magnitude >> kShift) & ((1 << FRACTION) - 1));
+  }
+  if (magnitude >= kTooGreat) return sign | kInfinity;
   const int exponent = int(magnitude >> 52) - 1023;
-  if (exponent < -25) return sign;  // below half of the smallest subnormal
+  if (exponent < -BIAS - FRACTION) return sign;  // below half of the smallest subnormal
   // The significand with its hidden bit, shifted so that the result's last bit is bit 0; a carry out of the
   // fraction lands in the exponent, which is what rounding up to the next power of two needs.
   const uint64_t significand = (magnitude & 0x000fffffffffffffull) | 0x0010000000000000ull;
-  const bool normal = exponent >= -14;
-  const int shift = normal ? 42 : 42 + (-14 - exponent);
+  const bool normal = exponent > -BIAS;
+  const int shift = normal ? kShift : kShift + (1 - BIAS - exponent);
   uint64_t half = significand >> shift;
   const uint64_t rest = significand & ((1ull << shift) - 1), tie = 1ull << (shift - 1);
   half += rest > tie || (rest == tie && (half & 1));
-  if (normal) half += uint64_t(exponent + 14) << 10;  // the hidden bit counts as one more
+  if (normal) half += uint64_t(exponent + BIAS - 1) << FRACTION;  // the hidden bit counts as one more
   return sign | uint16_t(half);
 }
+
+DZ_HD uint16_t f64_to_f16(double v) { return f64_to_16<10, 15>(v); }
+DZ_HD uint16_t f64_to_bf16(double v) { return f64_to_16<7, 127>(v); }
 
 DZ_HD uint32_t f64_to_f32(double v) {
   const uint64_t bits = bit_cast<uint64_t>(v);
@@ -135,6 +147,7 @@ DZ_HD Value value_of(uint64_t bits, int32_t dtype) {
     case kU64: v.form = Value::kUint; v.u = bits; break;
     case kF16: v.form = Value::kReal; v.f = f16_to_f64(uint16_t(bits)); break;
     case kF32: v.form = Value::kReal; v.f = f32_to_f64(uint32_t(bits)); break;
+    case kBF16: v.form = Value::kReal; v.f = f32_to_f64(uint32_t(bits) << 16); break;
     default: v.form = Value::kReal; v.f = bit_cast<double>(bits); break;
   }
   return v;
@@ -199,6 +212,7 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
     case kF32:
       if (v.form == Value::kReal) return f64_to_f32(v.f);
       return bit_cast<uint32_t>(v.form == Value::kInt ? float(v.i) : float(v.u));
+    case kBF16: return f64_to_bf16(to_f64(v));
     default: return bit_cast<uint64_t>(to_f64(v));
   }
 }

@@ -22,7 +22,7 @@ constexpr uint32_t kThreads = 256;           // threads of every block
 constexpr uint32_t kGatherTile = 64 * 1024;  // bytes that one block of dz_gather moves
 
 enum DType : int32_t {
-  kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64,
+  kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16,
 };
 
 enum Source : uint32_t { kChunk, kFill, kPad };

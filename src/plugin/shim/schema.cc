@@ -25,7 +25,8 @@ Dimensions are called by the names that the store gives them (``dimension_names`
 a name of their own are called ``dim_0``, ``dim_1``, ... by position.
 
 There is one output for each of `arrays` (one altogether with `stack_arrays`) and each of `offsets`, in the order offset
-by offset, and one more with `return_index`. All samples of an output have the same shape.
+by offset, and one more with `return_index`. All samples of an output have the same shape, unless it is ragged: with `ragged` or
+`ragged_ends` they differ in the first dimension.
 
 Checkpoints: a pipeline that is built with the checkpoint of another one of the same samples goes on with exactly the
 next one. `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch` and the batch size may differ:
@@ -33,15 +34,17 @@ what the shards had not delivered of their epoch is then divided anew.)";
 
 void AddSampleArguments(dali::OpSchema &schema) {
   schema
-      .AddArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
+      .AddOptionalArg("path", R"(The store or stores to read: directories (paths or ``file://`` URLs), or URLs that
 begin with ``s3://``, ``gs://``, ``az://``, ``abfs://``, ``http://`` or ``https://``; or zip archives in any of these
 (``x.zarr.zip``, or ``x.zip/inner`` for a part of one), or Icechunk repositories; or references, as kerchunk and VirtualiZarr
 write them: JSON (``refs.json``) or a directory of Parquet files (``refs.parq``).
 
 Several stores are joined along the first of `dims`; unless `cross_stores` is ``False``, a window may cross the border
 between two of them.
-Arrays that don't have that dimension are read from the first store.)",
-              DALI_STRING_VEC)
+Arrays that don't have that dimension are read from the first store.
+
+It may be left out if every entry of `arrays` has a location of its own.)",
+                      Strings{})
       .AddOptionalArg("storage_options", R"(Options of remote stores, each in the form ``"NAME=VALUE"``, for example
 ``"aws_region=eu-central-1"``. The function ``fn.zarr_reader`` also takes a dictionary.
 
@@ -53,7 +56,11 @@ chosen); and for these and references ``virtual_chunks`` (URLs below which the f
       .AddOptionalArg("arrays", R"(Names of the arrays to read, relative to the store's root group.
 
 Can be left out if the store holds a single array. The function ``fn.zarr_reader`` also takes a dictionary from names of outputs to
-arrays.)",
+arrays.
+
+An entry that is a URL, an absolute path, or begins with ``./`` or ``../`` is the location of an array with a store of its own, in step
+with the others along `dims`: of equal lengths, and with equal coordinates where both have them. If its dimensions have no names, the
+first ones are `dims`, by position. Stores that are joined can't stand beside it.)",
                       Strings{})
       .AddOptionalArg("stack_arrays", R"(If set, the arrays become the channels of one output of shape ``(C, ...)``.
 
@@ -108,6 +115,14 @@ region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
       .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
 `random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
                                int64_t{1})
+      .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
+for each sample, with a column for each of `dims`.
+
+It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
+functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
+those of the rows. `out_of_bounds_policy` holds for each row: ``"error"`` names the first that is out of bounds, ``"pad"`` fills, and ``"drop"`` leaves
+rows out, so that numbers count the rows that are left. `step`, `overlap` and `random_crop` can't be given beside it.)",
+                                   nullptr)
       .AddOptionalArg("stride", R"(For each of `dims`, the distance between neighbouring elements of a sample.
 
 By default ``1``.)",
@@ -187,7 +202,24 @@ front. It comes after the arrays.)",
       .AddOptionalArg("return_index", R"(If set, there is one more output: the start of each sample in each of `dims`,
 without offset, as int64. With `breaks` (and with ``cross_stores=False`` beside `pad_before` or `pad_after`) the number of its segment comes
 before, which may begin after the start.)",
-                      false);
+                      false)
+      .AddOptionalArg("ragged", R"(An array of the store with offsets, one more than there are samples: sample ``i`` is the elements
+from offset ``i`` to offset ``i + 1`` of the arrays that these divide.
+
+With ``ragged="X/indptr"`` and ``arrays=["X/data", "X/indices"]`` samples are the rows of AnnData's CSR matrix. Arrays with one
+element for each row, such as labels, come with their row. The first of `dims` counts rows: `roi_start`, `roi_end`, `step`, `pick`
+and `return_index` do too, and `window` is left out for it. Other dimensions are read whole or cut as usual.
+
+The samples of a ragged output differ in their first dimension, and may be empty. The offsets are read when the pipeline is built,
+and take 8 bytes each of `host_memory_limit`. Batches take the memory of their longest rows.)",
+                      "")
+      .AddOptionalArg("ragged_ends", R"(The same by an array of ends, one for each sample, the first of which starts at 0: for example
+``"meta/episode_ends"`` for whole episodes.)",
+                      "")
+      .AddOptionalArg<int64_t>("max_length", R"(With `ragged` or `ragged_ends`: how many elements of a sample are read, at most.
+
+Longer ones are cut at their end.)",
+                               nullptr);
 }
 
 void AddValueArguments(dali::OpSchema &schema) {
@@ -230,7 +262,20 @@ for each later one.
 
 Excludes `random_shuffle` and `stick_to_shard`.)",
                       false)
-      .AddOptionalArg<int64_t>("seed", R"(Seed of the order and of `random_crop`.
+      .AddOptionalArg<std::string>("weights", R"(How often each sample comes, relative to the others: a table with one number for
+each sample, as of torch's ``WeightedRandomSampler``.
+
+It is given as `starts` is, with floating-point numbers of at least 0. Each position of an epoch draws a sample, by the seed, the epoch
+and the position alone, so that checkpoints and shards work as for all orders. Draws know nothing of chunks: where chunks
+hold many samples, they are read often. Excludes `random_shuffle` and `shuffle_after_epoch`.)",
+                                   nullptr)
+      .AddOptionalArg<int64_t>("num_samples", R"(With `weights`: how many samples an epoch has. By default as many as there are.)",
+                               nullptr)
+      .AddOptionalArg("replacement", R"(With `weights`: whether a sample may come several times in an epoch.
+
+If not, `num_samples` may be at most the number of positive weights, and each epoch draws a new list of samples.)",
+                      true)
+      .AddOptionalArg<int64_t>("seed", R"(Seed of the order, of `weights` and of `random_crop`.
 
 The order of an epoch is a function of the seed and the epoch's number, and of nothing else but what the samples are and, with
 `initial_fill`, how they share chunks. All shards of a data set

@@ -2,6 +2,7 @@
 
 #include "zarr_reader.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,20 +25,31 @@ struct State {
 
 }  // namespace
 
+dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths) const {
+  if (!ragged) return shape;
+  dali::TensorListShape<> found(static_cast<int>(lengths.size()), sample.size());
+  auto one = sample;
+  for (size_t i = 0; i < lengths.size(); i++) {
+    one[0] = lengths[i];
+    found.set_tensor_shape(static_cast<int>(i), one);
+  }
+  return found;
+}
+
 template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
   // With checkpoints a state may follow, so the reader must not run ahead yet.
   Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing")));
   for (const auto &output : reader_->outputs()) {
-    dali::TensorShape<> sample;
-    sample.resize(static_cast<int>(output.shape.size()));
-    for (size_t d = 0; d < output.shape.size(); d++) sample[d] = output.shape[d];
     OutputInfo info;
-    info.shape = dali::uniform_list_shape(this->max_batch_size_, sample);
+    info.sample.resize(static_cast<int>(output.shape.size()));
+    for (size_t d = 0; d < output.shape.size(); d++) info.sample[d] = output.shape[d];
+    info.ragged = output.ragged;
+    info.shape = dali::uniform_list_shape(this->max_batch_size_, info.sample);
     info.type = ToDali(output.dtype);
     info.layout = dali::TensorLayout(std::string(output.layout));
-    info.bytes = info.shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
+    info.bytes = output.bytes;
     outputs_.push_back(std::move(info));
   }
   const int declared = spec.GetSchema().CalculateOutputs(spec);
@@ -57,6 +69,21 @@ dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
   result.pad_last_batch = meta.pad_last_batch;
   result.stick_to_shard = meta.stick_to_shard;
   return result;
+}
+
+template <typename Backend>
+void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch) {
+  const auto text = batch.source_text();
+  const auto ends = batch.source_ends();
+  std::string name;
+  size_t begin = 0;
+  for (size_t sample = 0; sample < ends.size(); sample++) {
+    name.assign(text.data() + begin, ends[sample] - begin);
+    begin = ends[sample];
+    for (size_t i = 0; i < outputs_.size(); i++) {
+      ws.Output<Backend>(i).SetSourceInfo(static_cast<int>(sample), name);
+    }
+  }
 }
 
 template <typename Backend>
@@ -102,14 +129,17 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
     const auto &info = outputs_[i];
     auto memory = std::make_shared<rust::Box<engine::HostMemory>>(batch->take_host(i));
     auto *data = reinterpret_cast<void *>((*memory)->data());
-    if (!data || (*memory)->size() < info.bytes)
-      throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", info.bytes,
+    const auto shape = info.ShapeOf(batch->lengths());
+    const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
+    if (!data || (*memory)->size() < bytes)
+      throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
                                                      " bytes, but the engine gave ", (*memory)->size()));
     // The memory goes back to the engine's pool when the last of DALI and its consumers lets go of it.
-    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), info.bytes,
-                                             /*pinned=*/false, info.shape, info.type, dali::CPU_ONLY_DEVICE_ID,
+    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
+                                             /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
   }
+  NameSamples(ws, *batch);
 }
 
 ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
@@ -120,6 +150,12 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
   std::vector<uint64_t> addresses;
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
+    if (info.ragged) {
+      // All bytes that a batch may have. What an earlier batch had is freed when its consumers are done.
+      set.ragged[i] = dali::AllocBuffer<dali::GPUBackend>(std::max<size_t>(info.bytes, 1), /*pinned=*/false, device_id_, ws.output_order());
+      addresses.push_back(reinterpret_cast<uint64_t>(set.ragged[i].get()));
+      continue;
+    }
     auto &list = set.outputs[i];
     list.Reset();
     list.set_device_id(device_id_);
@@ -144,6 +180,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     sets_.resize(reader_->buffers_wanted());
     for (size_t id = 0; id < sets_.size(); id++) {
       sets_[id].outputs.resize(outputs_.size());
+      sets_[id].ragged.resize(outputs_.size());
       sets_[id].ready = dali::CUDAEvent::Create(device_id_);
       Lend(id, ws);
     }
@@ -158,10 +195,25 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
                                                    ", but was lent ", sets_.size()));
   // The engine gives a batch only when it is complete in memory, so no event of its own is waited for here.
   for (size_t i = 0; i < outputs_.size(); i++) {
+    if (outputs_[i].ragged) {
+      const auto &info = outputs_[i];
+      auto &memory = sets_[id].ragged[i];
+      const auto shape = info.ShapeOf(batch->lengths());
+      const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
+      if (bytes > info.bytes)
+        throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
+                                                       " bytes, but ", info.bytes, " were lent"));
+      dali::set_deletion_order(memory, ws.output_order());
+      auto &output = ws.Output<dali::GPUBackend>(i);
+      output.Reset();
+      output.ShareData(std::move(memory), bytes, /*pinned=*/false, shape, info.type, device_id_, ws.output_order(), info.layout);
+      continue;
+    }
     auto &list = sets_[id].outputs[i];
     list.set_order(ws.output_order());
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
+  NameSamples(ws, *batch);
   Lend(id, ws);
   failed_ = false;
 }

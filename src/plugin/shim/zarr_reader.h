@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,18 @@ void Check(const engine::Status &status);
 
 /// One output of every batch, in DALI's terms.
 struct OutputInfo {
+  /// Of one sample; of the longest, if the output is ragged.
+  dali::TensorShape<> sample;
   dali::TensorListShape<> shape;
   dali::DALIDataType type;
   dali::TensorLayout layout;
+  /// Of a batch, at most.
   size_t bytes;
+  /// Whether samples differ in the first dimension.
+  bool ragged;
+
+  /// The shapes of a batch whose samples have these elements along the first dimension, where they differ.
+  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths) const;
 };
 
 /// What both backends share: the reader, opened when the pipeline is built, and what it delivers.
@@ -59,6 +68,9 @@ class ZarrReaderBase : public dali::Operator<Backend> {
 
   /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
   rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
+
+  /// Gives each sample of each output the name that the engine gives it: DALI's `source_info`.
+  void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch);
 
   /// Ends the reader's threads and all that they have under way. After this nothing writes to lent memory.
   void CloseReader() { reader_ = engine::new_reader(); }
@@ -98,6 +110,8 @@ class ZarrReader<dali::GPUBackend> : public ZarrReaderBase<dali::GPUBackend> {
   /// The outputs of one batch, and the event after which the engine may write them.
   struct DeviceSet {
     std::vector<DeviceList> outputs;
+    /// The memory of ragged outputs, whose lists get their shapes with the batch.
+    std::vector<std::shared_ptr<uint8_t>> ragged;
     dali::CUDAEvent ready;
   };
 

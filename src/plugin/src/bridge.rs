@@ -5,7 +5,7 @@
 
 use cxx::CxxString;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
-use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Reader};
+use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names, Reader};
 use dali_zarr_engine::spec::Spec;
 
 use crate::c_abi;
@@ -49,11 +49,14 @@ mod ffi {
         F64 = 11,
     }
 
-    /// One output of every batch.
+    /// One output of every batch. The samples of a ragged one differ in the first dimension, of which `shape` has the longest.
     struct Output {
         shape: Vec<i64>,
         dtype: DType,
         layout: String,
+        ragged: bool,
+        /// Bytes of a batch, at most.
+        bytes: usize,
     }
 
     /// What DALI's iterators ask.
@@ -94,8 +97,13 @@ mod ffi {
         fn status(self: &ReadyBatch) -> Status;
         /// The lent set that was filled.
         fn set(self: &ReadyBatch) -> u64;
+        /// With ragged outputs: for each sample its elements along their first dimension. Empty otherwise.
+        fn lengths(self: &ReadyBatch) -> &[i64];
         /// The number of host buffers; 0 where batches are delivered to a GPU.
         fn num_host(self: &ReadyBatch) -> usize;
+        /// What the samples are called, one after the other, and where each name ends.
+        fn source_text(self: &ReadyBatch) -> &str;
+        fn source_ends(self: &ReadyBatch) -> &[u32];
         /// The memory of one output; a second call for the same output gives a null pointer.
         fn take_host(self: &mut ReadyBatch, output: usize) -> Box<HostMemory>;
 
@@ -114,7 +122,9 @@ pub struct ZarrReader(Option<(Registered, Fenced<Reader>)>);
 pub struct ReadyBatch {
     status: ffi::Status,
     set: u64,
+    lengths: Vec<i64>,
     host: Vec<Option<HostMemory>>,
+    names: Names,
 }
 
 /// The memory of one output of one batch. Keeps nothing of the reader alive but its pool.
@@ -165,14 +175,16 @@ impl ZarrReader {
 
     fn outputs(&self) -> Vec<ffi::Output> {
         let ask = || {
-            Ok(self
-                .reader()?
+            let reader = self.reader()?;
+            Ok(reader
                 .outputs()
                 .iter()
                 .map(|o| ffi::Output {
                     shape: o.shape.clone(),
-                    dtype: ffi::DType { repr: o.dtype as u8 },
+                    dtype: ffi::DType { repr: o.dtype.delivered() as u8 },
                     layout: o.layout.clone(),
+                    ragged: o.ragged.is_some(),
+                    bytes: o.batch_bytes(reader.batch_size()),
                 })
                 .collect())
         };
@@ -216,13 +228,18 @@ impl ZarrReader {
     fn next_batch(&self) -> Box<ReadyBatch> {
         let (status, batch) = match guard(|| self.reader()?.next_batch()) {
             Ok(batch) => (to_status(Ok(())), batch),
-            Err(error) => (to_status(Err(error)), Batch { host: Vec::new(), buffers: None }),
+            Err(error) => {
+                let none = Batch { host: Vec::new(), buffers: None, lengths: Vec::new(), names: Names::default() };
+                (to_status(Err(error)), none)
+            }
         };
         Box::new(ReadyBatch {
             status,
             // No set ever gets this name, so a batch without one can't be mistaken for another's.
             set: batch.buffers.unwrap_or(u64::MAX),
+            lengths: batch.lengths,
             host: batch.host.into_iter().map(|h| Some(HostMemory(Some(Fenced::new(h))))).collect(),
+            names: batch.names,
         })
     }
 }
@@ -253,6 +270,15 @@ impl ReadyBatch {
     }
     fn set(&self) -> u64 {
         self.set
+    }
+    fn source_text(&self) -> &str {
+        &self.names.text
+    }
+    fn source_ends(&self) -> &[u32] {
+        &self.names.ends
+    }
+    fn lengths(&self) -> &[i64] {
+        &self.lengths
     }
     fn num_host(&self) -> usize {
         self.host.len()

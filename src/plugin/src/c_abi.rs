@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
@@ -13,12 +14,18 @@ use dali_zarr_engine::explain::explain;
 use dali_zarr_engine::labels;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
 use dali_zarr_engine::spec::{DimKey, Spec};
+use dali_zarr_engine::table::kept::{self, AnyTable};
+use dali_zarr_engine::table::{Element, Table};
 
 use serde_json::{Value, json};
 
 use crate::log;
 use crate::registry::{self, Registered};
 use crate::unwind::{Fenced, guard};
+
+/// Of `enum dali_zarr_dtype`.
+const INT64: i32 = 4;
+const FLOAT64: i32 = 11;
 
 /// `dali_zarr_reader`: a reader, and its outputs in the form that C reads.
 pub struct CReader {
@@ -202,6 +209,73 @@ pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, c
     })
 }
 
+/// Keeps a copy of a table.
+///
+/// # Safety
+/// `data` points to `rows * columns` elements of the type, aligned as they need; `name` is good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_table_keep(
+    data: *const c_void,
+    rows: usize,
+    columns: usize,
+    dtype: i32,
+    name: *mut *const c_char,
+) -> i32 {
+    call(|| {
+        let count =
+            rows.checked_mul(columns).filter(|n| n.checked_mul(8).is_some_and(|bytes| bytes < isize::MAX as usize));
+        let count = count.ok_or_else(|| Error::value("the table has more elements than can be addressed"))?;
+        if data.is_null() && count > 0 {
+            return Err(null("data"));
+        }
+        let table = match dtype {
+            // SAFETY: the caller's promise, for elements of this type.
+            INT64 => AnyTable::Int64(Arc::new(Table::new(unsafe { copied(data.cast(), count) }?, columns)?)),
+            // SAFETY: as above.
+            FLOAT64 => AnyTable::Float64(Arc::new(Table::new(unsafe { copied(data.cast(), count) }?, columns)?)),
+            other => {
+                return Err(Error::dtype(format!("expected DALI_ZARR_INT64 or DALI_ZARR_FLOAT64, but found {other}")));
+            }
+        };
+        let kept = c_text(&kept::keep(table));
+        let pointer = TEXT.with_borrow_mut(|text| {
+            *text = kept;
+            text.as_ptr()
+        });
+        // SAFETY: the caller's promise.
+        unsafe { put(name, pointer, "name") }
+    })
+}
+
+/// A copy of `count` elements.
+///
+/// # Safety
+/// `data` points to as many, unless there are none.
+unsafe fn copied<T: Element>(data: *const T, count: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    if values.try_reserve_exact(count).is_err() {
+        return Err(Error::memory(format!("a table of {count} numbers needs more memory than the system gives")));
+    }
+    if count > 0 {
+        // SAFETY: not null, as was checked, and the caller's promise.
+        values.extend_from_slice(unsafe { std::slice::from_raw_parts(data, count) });
+    }
+    Ok(values)
+}
+
+/// Forgets a table.
+///
+/// # Safety
+/// `name` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_table_release(name: *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        kept::release(unsafe { text(name, "name") }?);
+        Ok(())
+    })
+}
+
 /// Opens a reader.
 ///
 /// # Safety
@@ -300,10 +374,7 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
     call(|| {
         // SAFETY: the caller's promise.
         let reader = unsafe { deref(reader, "reader") }?;
-        let found = reader
-            .outputs
-            .get(index)
-            .ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))?;
+        let found = self::output(reader, index)?;
         let described = COutput {
             shape: found.info.shape.as_ptr(),
             ndim: found.info.shape.len(),
@@ -315,6 +386,34 @@ pub unsafe extern "C" fn dali_zarr_describe_output(reader: *const CReader, index
         // SAFETY: the caller's promise.
         unsafe { put(output, described, "output") }
     })
+}
+
+/// Whether an output is ragged, and the memory that a batch takes of it.
+///
+/// # Safety
+/// `reader` is null or open, and the others null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_describe_batch(
+    reader: *const CReader,
+    index: usize,
+    ragged: *mut i32,
+    bytes: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { deref(reader, "reader") }?;
+        let info = &output(reader, index)?.info;
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(ragged, info.ragged.is_some().into(), "ragged")?;
+            put(bytes, info.batch_bytes(reader.reader.batch_size()), "bytes")
+        }
+    })
+}
+
+fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
+    let found = reader.outputs.get(index);
+    found.ok_or_else(|| Error::index(format!("output {index}: the reader has {}", reader.outputs.len())))
 }
 
 /// Describes an epoch.
@@ -510,6 +609,27 @@ pub unsafe extern "C" fn dali_zarr_batch_data(
         unsafe {
             put(data, memory.as_ptr().cast(), "data")?;
             put(bytes, memory.len(), "bytes")
+        }
+    })
+}
+
+/// The lengths of a batch's samples in ragged outputs.
+///
+/// # Safety
+/// `batch` is null or not released yet, and the others null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_batch_lengths(
+    batch: *const CBatch,
+    lengths: *mut *const i64,
+    count: *mut usize,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let found = &unsafe { deref(batch, "batch") }?.0.lengths;
+        // SAFETY: the caller's promise for both pointers.
+        unsafe {
+            put(lengths, if found.is_empty() { std::ptr::null() } else { found.as_ptr() }, "lengths")?;
+            put(count, found.len(), "count")
         }
     })
 }

@@ -38,9 +38,14 @@ impl Registered {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let about = json!({
             "reader": number,
-            "path": spec.source.paths,
+            "path": spec.source.locations(),
             "arrays": spec.source.arrays.iter().map(|a| &a.output).collect::<Vec<_>>(),
             "device": if spec.device == Device::Cpu { "cpu" } else { "gpu" },
+            "ragged": reader.rows().map(|rows| {
+                let outputs: Vec<_> = reader.outputs().iter().map(|output| output.ragged.is_some()).collect();
+                let longest = reader.outputs().iter().find(|output| output.ragged.is_some()).map(|output| output.shape[0]);
+                json!({ "outputs": outputs, "longest": longest, "columns": rows.columns() })
+            }),
             "dtypes": reader.outputs().iter().map(|output| output.dtype.name()).collect::<Vec<_>>(),
         });
         let entry = Entry { about, stats: Arc::clone(reader.stats()) };

@@ -6,9 +6,9 @@
 
 #![allow(unsafe_code)]
 
-use half::f16;
+use half::{bf16, f16};
 
-use crate::dtype::{DType, half_from_f64};
+use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 
 /// An element as it lies in memory.
 pub(super) trait Element: Copy {
@@ -58,6 +58,7 @@ pub(super) fn value(bits: u64, dtype: DType) -> f64 {
         DType::F16 => of::<f16>(bits),
         DType::F32 => of::<f32>(bits),
         DType::F64 => of::<f64>(bits),
+        DType::BF16 => of::<bf16>(bits),
     }
 }
 
@@ -146,6 +147,7 @@ macro_rules! float {
     };
 }
 float!(f16, u16, f64::from, half_from_f64, |v: i128| half_from_f64(v as f64));
+float!(bf16, u16, f64::from, bfloat_from_f64, |v: i128| bfloat_from_f64(v as f64));
 float!(f32, u32, f64::from, |v: f64| v as f32, |v: i128| v as f32);
 float!(f64, u64, |v: f64| v, |v: f64| v, |v: i128| v as f64);
 

@@ -10,7 +10,7 @@ use dali_zarr_kernels::{Job, Layout, MAX_INLINE, Op, Source};
 use super::cast::{Bool, Element, convert};
 use super::is_copy;
 use crate::dtype::{DType, half_from_f64};
-use half::f16;
+use half::{bf16, f16};
 
 /// Runs one job, whose `src` and `dst` are addresses.
 ///
@@ -46,6 +46,7 @@ pub unsafe fn run(job: &Job, op: &Op) {
                 DType::F16 => $f::<$($fixed,)? f16>($job, $op),
                 DType::F32 => $f::<$($fixed,)? f32>($job, $op),
                 DType::F64 => $f::<$($fixed,)? f64>($job, $op),
+                DType::BF16 => $f::<$($fixed,)? bf16>($job, $op),
             }
         };
     }

@@ -18,7 +18,14 @@ fn apply<S: Copy, D: Copy + Default>(values: &[S], op: &Op, source: Source) -> V
 }
 
 fn plain(src: DType, dst: DType) -> Op {
-    op(src, 0, &Decoding::default(), &Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: dst }, false).0
+    op(
+        src,
+        0,
+        &Decoding::default(),
+        &Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: dst, imaginary: false },
+        false,
+    )
+    .0
 }
 
 #[test]
@@ -50,7 +57,7 @@ fn decoding_then_normalisation_then_cast() {
         decoded: Some(DType::F64),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), fill: -1.0, dtype: DType::F32 };
+    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), fill: -1.0, dtype: DType::F32, imaginary: false };
     let (op, _) = op(DType::I16, 7, &decoding, &norm, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
     let got: Vec<f32> = apply(&stored, &op, Source::Chunk);
@@ -73,7 +80,7 @@ fn decoding_to_float32_rounds_each_step() {
         decoded: Some(DType::F32),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32 };
+    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
     let stored = [1.5f32, 12345.678, -7.25];
     let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, false).0, Source::Chunk);
     assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
@@ -102,8 +109,13 @@ fn rare_operations_give_the_same_on_both_sides() {
             };
             let integers =
                 Decoding { int_scale: Some(random() as i64), decoded: Some(DType::I64), ..Decoding::default() };
-            let pairs =
-                [None, Some((1.5, 3.0))].map(|mean_stddev| Norm { array: 0, mean_stddev, fill: 2.5, dtype: dst });
+            let pairs = [None, Some((1.5, 3.0))].map(|mean_stddev| Norm {
+                array: 0,
+                mean_stddev,
+                fill: 2.5,
+                dtype: dst,
+                imaginary: false,
+            });
             let ops = pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, false)));
             let ops = Ops::new(ops);
             for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..4).map(move |n| (n, *s))) {
@@ -122,6 +134,7 @@ fn rare_operations_give_the_same_on_both_sides() {
                 }
                 let nan = |bytes: &[u8], d: DType| match d {
                     DType::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+                    DType::BF16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                     DType::F32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                     DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                     _ => false,
@@ -141,7 +154,7 @@ fn rare_operations_give_the_same_on_both_sides() {
 
 #[test]
 fn values_that_mean_missing_are_found_in_lists_of_any_length() {
-    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32 };
+    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
     let stored: Vec<i16> = (-300..300).collect();
     for n in [3, 4, 7, 100] {
         let values: Vec<i16> = (0..n).map(|i| (i * 37 % 101 - 50) * 3).collect();

@@ -309,7 +309,7 @@ pub(super) fn divide(
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let smallest = smallest_device(needs, window) as usize;
     if total < smallest {
-        return Err(too_small("device_memory_limit", limit, smallest));
+        return Err(too_small("device_memory_limit", limit, smallest, 0));
     }
     let least_landing = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
     let gds_buffer = match device.gds_buffer {

@@ -43,10 +43,10 @@ pub(super) fn host_limit(given: Option<u64>, default: u64, smallest: u64, total:
 /// The limit if the user sets none. A dataset with large chunks gets more than [`DEFAULT_HOST`].
 pub(super) fn default_host(needs: &Needs, smallest: u64) -> u64 {
     let large = match needs.device {
-        None => smallest,
+        None => smallest - needs.tables as u64,
         Some(_) => (needs.encoded + needs.host_decoded + needs.fallback_bytes() + needs.per_thread) as u64,
     };
-    large.saturating_mul(3).max(DEFAULT_HOST)
+    large.saturating_mul(3).max(DEFAULT_HOST).saturating_add(needs.tables.max(needs.opening) as u64)
 }
 
 /// The smallest limit: one chunk, and one batch or what was asked for if batches are delivered to the CPU. With a GPU the tables
@@ -73,9 +73,9 @@ fn gpu_chunk(needs: &Needs) -> usize {
     rounded(needs.encoded) + rounded(needs.host_decoded)
 }
 
-/// What is set aside for two indexes, one decoder and the threads that read.
+/// What is set aside for two indexes, one decoder, the threads that read, the offsets of rows, and tables.
 fn fixed_bytes(needs: &Needs) -> usize {
-    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers
+    rounded(needs.index * 2) + needs.per_thread + needs.read_buffers + needs.rows + needs.tables
 }
 
 /// What decoders and indexes get of a limit, and what is left beyond the smallest limit.
@@ -89,7 +89,7 @@ struct Remainder {
 fn remainder(limit: u64, needs: &Needs, smallest: usize, threads: usize) -> Result<Remainder> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     if total < smallest {
-        return Err(too_small("host_memory_limit", limit, smallest));
+        return Err(too_small("host_memory_limit", limit, smallest, needs.tables));
     }
     let threads = match needs.per_thread {
         0 => threads,
@@ -127,7 +127,7 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
     let total = usize::try_from(limit).unwrap_or(usize::MAX);
     let smallest = smallest_host(needs, None) as usize;
     if total < smallest {
-        return Err(too_small("host_memory_limit", limit, smallest));
+        return Err(too_small("host_memory_limit", limit, smallest, needs.tables));
     }
     Ok(least_tables(needs) + (total - smallest) / 2)
 }

@@ -133,14 +133,15 @@ pub(crate) fn divide(needs: &Needs, asked: &Asked, there: &MachineMemory) -> Res
 fn lacking(needs: &Needs, asked: &Asked, there: &MachineMemory, smallest: Limits) -> Option<Error> {
     let lacks = |which: &str, smallest: u64, total: u64, says: &str| {
         Error::memory(format!(
-            "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset (a batch of {} samples \
-             has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
+            "{which} memory: expected at least {smallest} bytes ({}) for one chunk and {} of this dataset{} (a batch of {} \
+             samples has {} bytes, the largest chunk {}), but found {total} bytes ({}) in all ({says}); use a smaller batch_size, \
              window or prefetch_queue_depth, or smaller chunks",
             shown(smallest),
             match asked.window {
                 Some(n @ 2..) => format!("{n} batches"),
                 _ => "one batch".into(),
             },
+            if which == "host" { needs::with_tables(needs.tables) } else { String::new() },
             asked.batch_size,
             needs.batch,
             needs.decoded,

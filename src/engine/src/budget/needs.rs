@@ -5,11 +5,21 @@ use crate::error::Error;
 /// Batches in preparation, at most, if the user doesn't say how many.
 pub(super) const MAX_WINDOW: usize = 32;
 
-/// The error of a limit on which one chunk and one batch don't fit.
-pub(super) fn too_small(argument: &str, limit: u64, smallest: usize) -> Error {
+/// The error of a limit on which one chunk and one batch don't fit, with tables of so many bytes.
+pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usize) -> Error {
+    let tables = with_tables(tables);
     Error::value(format!(
-        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset, found {limit}"
+        "{argument}: expected at least {smallest} bytes for one chunk and one batch of this dataset{tables}, found {limit}"
     ))
+}
+
+/// The part of an error that says how many bytes tables take; empty if there are none.
+pub(super) fn with_tables(bytes: usize) -> String {
+    if bytes > 0 {
+        format!(" and {bytes} bytes of tables of starts and weights and of their order")
+    } else {
+        String::new()
+    }
 }
 
 /// What one reader must hold. Bytes, unless said otherwise.
@@ -32,11 +42,17 @@ pub struct Needs {
     pub sharing: Option<usize>,
     /// The largest index of a shard.
     pub index: usize,
+    /// Tables of starts and weights, and the lists of the order.
+    pub tables: usize,
+    /// What these take for a while when the reader is opened, before other memory is reserved.
+    pub opening: usize,
     /// What all threads that read take for themselves.
     pub read_buffers: usize,
     /// Encoded bytes of as many requests to remote stores as may be under way, 0 if all stores are local. A disk answers soon.
     /// From a server nothing comes that wasn't asked for long before.
     pub request_bytes: usize,
+    /// The offsets of ragged rows, which are held as long as the reader.
+    pub rows: usize,
     /// All decoded chunks that a typical batch needs, as they lie in memory.
     pub working_set: usize,
     /// What each further batch in a row adds to these: chunks that the batches before it don't need.
@@ -128,8 +144,11 @@ pub(crate) mod tests {
             fallback: 0,
             sharing: None,
             index: 0,
+            tables: 0,
+            opening: 0,
             read_buffers: 0,
             request_bytes: 0,
+            rows: 0,
             working_set: batch,
             new_per_batch: batch,
             used_again: 0,
@@ -176,8 +195,11 @@ pub(crate) mod tests {
                 fallback: self.below(2) * self.below(3 * decoded),
                 sharing: (gpu && self.below(2) == 1).then(|| self.below(3 * decoded)),
                 index: self.below(MIB),
+                tables: self.below(2) * self.below(100 * MIB),
+                opening: self.below(2) * self.below(200 * MIB),
                 read_buffers: self.below(2) * self.below(MIB),
                 request_bytes: self.below(2) * self.below(300 * MIB),
+                rows: self.below(2) * self.below(50 * MIB),
                 working_set,
                 new_per_batch: self.below(working_set + 1),
                 used_again: self.below(2) * self.below(working_set),

@@ -157,7 +157,7 @@ fn throughput_grows_with_the_limit_and_limits_are_kept() {
             let beside = h.shared * needs.sharing.unwrap_or(0).saturating_sub(needs.per_thread);
             let decoders = h.threads * needs.per_thread + beside;
             let on_host = needs.fallback_bytes() + d.lanes * d.tables + h.block + h.indexes + decoders;
-            assert!((on_host + needs.read_buffers) as u64 <= host, "{on_host} of {host}: {}", told());
+            assert!((on_host + needs.read_buffers + needs.rows) as u64 <= host, "{on_host} of {host}: {}", told());
             let in_flight = d.rate(&needs, of.latency) * of.latency;
             assert!(in_flight >= before, "{in_flight} < {before}: {}", told());
             before = in_flight;

@@ -416,7 +416,8 @@ pub(crate) fn check(spec: &Spec) -> Result<()> {
         ));
     }
     let remote = || {
-        spec.source.paths.iter().any(|p| store::is_remote(p)) || store::has_remote_places(&spec.source.storage_options)
+        spec.source.locations().iter().any(|p| store::is_remote(p))
+            || store::has_remote_places(&spec.source.storage_options)
     };
     if spec.resources.cache_dir.is_some() && !remote() {
         return Err(Error::value(

@@ -120,6 +120,8 @@ impl ChunkIndex {
     /// Plans the batch of these samples, and looks up its chunks.
     pub fn plan(&self, samples: &[Sample]) -> Plan {
         let batch = self.planner.plan(samples);
+        // Its jobs would write behind the memory of its outputs.
+        assert!(self.planner.holds(&batch), "a batch has more elements than were reserved");
         let mut shards: Vec<(ShardId, ChunkId)> = Vec::new();
         let mut places = Vec::with_capacity(batch.uses.len());
         for id in batch.uses.iter().map(|u| u.chunk) {
@@ -220,7 +222,14 @@ impl ChunkIndex {
     /// Where a chunk is, for errors.
     pub fn site(&self, id: ChunkId) -> Site {
         let site = self.site_of(id.array, id.part, self.key(id));
-        Site { inner_chunk: self.part(id).sharding.as_ref().map(|_| self.planner.coords(id)), ..site }
+        Site {
+            inner_chunk: self
+                .part(id)
+                .sharding
+                .as_ref()
+                .map(|_| self.part(id).stored(&self.planner.coords(id)).to_vec()),
+            ..site
+        }
     }
 
     /// Where a value of an array is, for errors.

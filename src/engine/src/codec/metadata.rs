@@ -19,6 +19,8 @@ pub(crate) struct CodecList(Vec<(String, Map<String, Value>)>);
 pub(crate) struct V2Codecs {
     /// `order`: F.
     pub fortran: bool,
+    /// The last dimensions that `order` doesn't concern.
+    pub kept_dims: usize,
     /// From the data type.
     pub big_endian: bool,
     /// `filters`, empty for null.
@@ -112,7 +114,7 @@ impl V2Codecs {
     pub(crate) fn format(&self, dtype: DType, fill: u64, largest: &[u64]) -> Result<ChunkFormat> {
         let mut order: Vec<usize> = (0..largest.len()).collect();
         if self.fortran {
-            order.reverse();
+            order[..largest.len() - self.kept_dims].reverse();
         }
         let mut building = Building::new(Format::V2, dtype, fill, order, largest)?;
         for codec in self.filters.iter().chain(&self.compressor) {

@@ -14,7 +14,7 @@ fn v3(codecs: Value, dtype: DType, shape: &[u64]) -> Result<ChunkFormat> {
 fn v2(filters: Value, compressor: Value, dtype: DType, shape: &[u64]) -> Result<ChunkFormat> {
     let compressor = Some(compressor).filter(|c| !c.is_null());
     let filters = filters.as_array().unwrap().clone();
-    V2Codecs { fortran: false, big_endian: false, filters, compressor }.format(dtype, 0, shape)
+    V2Codecs { fortran: false, kept_dims: 0, big_endian: false, filters, compressor }.format(dtype, 0, shape)
 }
 
 fn decode(format: &ChunkFormat, encoded: &[u8], shape: &[u64]) -> Result<Vec<u8>> {

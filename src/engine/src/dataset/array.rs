@@ -8,16 +8,23 @@ use zarrs::metadata::v3::MetadataV3;
 
 use super::cf::{self, Cf};
 use super::grid::{self, DimGrid};
-use super::hierarchy::Node;
+use super::hierarchy::{Hierarchy, Node};
 use super::names::DimNames;
+use super::ome::Level;
 use super::sharding::{self, Sharding};
 use crate::codec::{ChunkFormat, CodecList, V2Codecs, decoded_bytes};
 use crate::error::{Error, Result};
 use crate::json::shown;
-use crate::stored_type::{self, Stored};
+use crate::stored_type::{self, Fill, Stored};
 
 /// NumPy has 32 dimensions at most (64 since NumPy 2), and no format in use has more.
 const MAX_DIMS: usize = 32;
+
+/// Real and imaginary part of a complex number.
+const PARTS: u64 = 2;
+
+/// Limit on shards in shards.
+const MAX_DEPTH: usize = 8;
 
 /// Limit on the bytes of a decoded chunk: more than the memory of any machine, and small enough that sums can't
 /// overflow.
@@ -41,6 +48,8 @@ pub struct Part {
     /// Where `mask_and_scale` was left out and values stay as stored: those that the attributes call missing, for people.
     pub unmasked: Option<String>,
     keys: ChunkKeyEncoding,
+    /// Dimensions that chunks' keys name: not that of the parts of complex numbers.
+    key_dims: usize,
     prefix: String,
     metadata_key: String,
 }
@@ -48,7 +57,22 @@ pub struct Part {
 impl Part {
     /// The key of the chunk at `coords`, or of the shard at `coords` where [`Self::sharding`] is set.
     pub fn key(&self, coords: &[u64]) -> String {
-        format!("{}{}", self.prefix, self.keys.encode(coords).as_str())
+        format!("{}{}", self.prefix, self.keys.encode(self.stored(coords)).as_str())
+    }
+
+    /// The coordinates that the store has of a chunk at `coords`.
+    pub fn stored<'a>(&self, coords: &'a [u64]) -> &'a [u64] {
+        &coords[..self.key_dims]
+    }
+
+    /// How many dimensions its metadata have: one less than [`Self::shape`] of complex numbers.
+    pub(super) fn key_dims(&self) -> usize {
+        self.key_dims
+    }
+
+    /// Its path in the store; empty if the store is the array.
+    pub fn path(&self) -> &str {
+        self.prefix.trim_end_matches('/')
     }
 
     /// Whether the store is the array, not a group with the array in it.
@@ -73,13 +97,25 @@ pub(super) struct Described {
     pub part: Part,
     pub dims: DimNames,
     pub stored: Stored,
-    pub fill: u64,
+    pub fill: Fill,
     pub decoded: bool,
     pub cf: Cf,
+    pub level: Option<Level>,
+    /// Whether its dimensions have names, its own or those of the level.
+    pub named: bool,
+    /// 2 or 3.
+    pub version: u8,
+    /// See [`super::ArrayInfo::units`].
+    pub units: Option<String>,
 }
 
-/// Reads the metadata of an array in the store number `store`. `mask_and_scale` is the spec's.
-pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -> Result<Described> {
+/// Reads the metadata of an array in the store number `store`, whose group says of it that it is `level`. `mask_and_scale` is the spec's.
+pub(super) fn describe(
+    node: Node,
+    level: Option<Level>,
+    store: usize,
+    mask_and_scale: Option<bool>,
+) -> Result<Described> {
     let Value::Object(document) = &node.metadata else {
         return Err(Error::value(format!("expected metadata that are an object, but found {}", shown(&node.metadata))));
     };
@@ -91,7 +127,7 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -
             shown(field("zarr_format"))
         )));
     }
-    let shape = shape(field("shape"))?;
+    let mut shape = shape(field("shape"))?;
     let stored = if node.version == 3 {
         stored_type::parse_v3(field("data_type"))?
     } else {
@@ -101,10 +137,24 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -
     if own_fill.is_none() && node.version == 3 {
         return Err(Error::value("fill_value: expected a value, but found none"));
     }
-    let fill = own_fill.unwrap_or(0);
+    let fill = own_fill.unwrap_or_default();
+    let key_dims = shape.len();
+    let usual = |calendar: &Value| matches!(calendar.as_str(), Some("standard" | "gregorian" | "proleptic_gregorian"));
+    let units = match (stored.unit, node.attributes.get("units").and_then(Value::as_str)) {
+        (Some(_), _) => Some(stored.to_string()),
+        (None, units) => units.filter(|_| node.attributes.get("calendar").is_none_or(usual)).map(str::to_owned),
+    };
+    let (version, named) = (node.version, level.is_some() || Hierarchy::has_names(&node));
+    let mut dims = match &level {
+        Some(level) if !Hierarchy::has_names(&node) => DimNames { names: level.axes.clone(), unclear: None },
+        _ => DimNames::read(document.get("dimension_names"), &node.attributes, key_dims),
+    };
+    if stored.is_complex {
+        shape.push(PARTS);
+        dims.push("complex");
+    }
     countable(&shape, stored)?;
-    let dims = DimNames::read(document.get("dimension_names"), &node.attributes, shape.len());
-    let decoded = mask_and_scale.unwrap_or_else(|| !stored.time && cf::is_packed(&node.attributes));
+    let decoded = mask_and_scale.unwrap_or_else(|| stored.unit.is_none() && cf::is_packed(&node.attributes));
     let own_fill = own_fill.filter(|_| node.version == 2);
     let cf = if decoded {
         cf::decode(node.version, stored, own_fill, &node.attributes)?
@@ -132,9 +182,10 @@ pub(super) fn describe(node: Node, store: usize, mask_and_scale: Option<bool>) -
         unmasked,
         keys: chunks.keys,
         prefix: node.prefix,
+        key_dims,
         metadata_key: node.key,
     };
-    Ok(Described { part, dims, stored, fill, decoded, cf })
+    Ok(Described { part, dims, stored, fill, decoded, cf, level, named, version, units })
 }
 
 struct Chunks {
@@ -145,10 +196,15 @@ struct Chunks {
     keys: ChunkKeyEncoding,
 }
 
-fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: u64) -> Result<Chunks> {
+fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill: Fill) -> Result<Chunks> {
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
-    let mut grid = grid::parse_v3(field("chunk_grid"), shape)?;
-    let mut codecs = CodecList::parse(field("codecs"))?;
+    let mut grid = grid::parse_v3(field("chunk_grid"), stored_dims(shape, stored))?;
+    let mut codecs = field("codecs").clone();
+    if stored.is_complex {
+        grid.push(DimGrid::regular(PARTS, PARTS));
+        with_parts(&mut codecs, shape.len() - 1, 0);
+    }
+    let mut codecs = CodecList::parse(&codecs)?;
     let mut opened = None;
     if let Some(configuration) = codecs.only("sharding_indexed")
         && let Some(shards) = sharding::parse(configuration, shape, &grid)?
@@ -158,7 +214,7 @@ fn chunks_v3(document: &Map<String, Value>, shape: &[u64], stored: Stored, fill:
         codecs = shards.codecs;
     }
     let (largest, largest_bytes) = largest(&grid, stored)?;
-    let format = codecs.format(stored.dtype, fill, &largest)?;
+    let format = codecs.format(stored.dtype, one_fill(&codecs, fill)?, &largest)?;
     let keys = key_encoding(field("chunk_key_encoding").clone()).ok_or_else(|| {
         Error::value(format!(
             "chunk_key_encoding: expected \"default\" or \"v2\", with the separator \"/\" or \".\", but found {}",
@@ -173,10 +229,13 @@ fn chunks_v2(
     attributes: &Map<String, Value>,
     shape: &[u64],
     stored: Stored,
-    fill: u64,
+    fill: Fill,
 ) -> Result<Chunks> {
     let field = |key: &str| document.get(key).unwrap_or(&Value::Null);
-    let grid = grid::regular(field("chunks"), shape)?;
+    let mut grid = grid::regular(field("chunks"), stored_dims(shape, stored))?;
+    if stored.is_complex {
+        grid.push(DimGrid::regular(PARTS, PARTS));
+    }
     let fortran = match field("order") {
         Value::String(s) if s == "C" => false,
         Value::String(s) if s == "F" => true,
@@ -190,11 +249,12 @@ fn chunks_v2(
     let mut compressor = Some(field("compressor").clone()).filter(|c| !c.is_null());
     let by_nczarr = is_nczarr(document) || is_nczarr(attributes);
     for codec in filters.iter_mut().chain(&mut compressor) {
-        shuffle_of_the_type(codec, by_nczarr, stored.dtype.size())?;
+        shuffle_of_the_type(codec, by_nczarr, element_bytes(stored))?;
     }
-    let codecs = V2Codecs { fortran, big_endian: stored.big_endian, filters, compressor };
+    let kept_dims = usize::from(stored.is_complex);
+    let codecs = V2Codecs { fortran, kept_dims, big_endian: stored.big_endian, filters, compressor };
     let (largest, largest_bytes) = largest(&grid, stored)?;
-    let format = codecs.format(stored.dtype, fill, &largest)?;
+    let format = codecs.format(stored.dtype, fill.bits, &largest)?;
     let separator = match field("dimension_separator") {
         Value::Null => &json!("."),
         found => found,
@@ -203,6 +263,52 @@ fn chunks_v2(
         Error::value(format!("dimension_separator: expected \".\" or \"/\", but found {}", shown(separator)))
     })?;
     Ok(Chunks { grid, largest_bytes, format, sharding: None, keys })
+}
+
+/// The dimensions of an array of `shape` that its metadata know.
+fn stored_dims(shape: &[u64], stored: Stored) -> &[u64] {
+    &shape[..shape.len() - usize::from(stored.is_complex)]
+}
+
+/// Bytes of what the metadata call an element.
+fn element_bytes(stored: Stored) -> usize {
+    stored.dtype.size() << usize::from(stored.is_complex)
+}
+
+/// Turns a list of codecs for complex elements of `ndim` dimensions into one for their parts, which are one dimension more, the last.
+/// What isn't understood stays, for those who know what is wrong with it.
+fn with_parts(codecs: &mut Value, ndim: usize, depth: usize) {
+    for codec in codecs.as_array_mut().into_iter().flatten() {
+        let name = codec.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some(configuration) = codec.get_mut("configuration").and_then(Value::as_object_mut) else { continue };
+        match (name.as_str(), configuration.get_mut("order")) {
+            ("transpose", Some(order)) => {
+                if let Some(reverse @ ("C" | "F")) = order.as_str() {
+                    let axes: Vec<usize> = if reverse == "F" { (0..ndim).rev().collect() } else { (0..ndim).collect() };
+                    *order = json!(axes);
+                }
+                order.as_array_mut().into_iter().for_each(|axes| axes.push(ndim.into()));
+            }
+            ("sharding_indexed", _) if depth < MAX_DEPTH => {
+                let inner = configuration.get_mut("chunk_shape").and_then(Value::as_array_mut);
+                inner.into_iter().for_each(|lengths| lengths.push(PARTS.into()));
+                configuration.get_mut("codecs").into_iter().for_each(|inner| with_parts(inner, ndim, depth + 1));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The fill value of the codecs. Shards that are decoded whole fill in what they lack, with one value for all elements.
+fn one_fill(codecs: &CodecList, fill: Fill) -> Result<u64> {
+    let is_shard = codecs.entries().iter().any(|(name, _)| name == "sharding_indexed");
+    if is_shard && fill.bits != fill.imaginary {
+        return Err(Error::value(
+            "expected complex numbers in shards to have a fill value of two equal parts, where shards are decoded whole, but found \
+             two that differ; write the array with one level of shards",
+        ));
+    }
+    Ok(fill.bits)
 }
 
 /// Whether netCDF-C wrote these keys: `_nczarr_array` and others into attributes, before 4.9.3 in capitals.
@@ -318,7 +424,7 @@ mod tests {
 
     #[test]
     fn keys_and_names() {
-        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), 0, Some(false)).unwrap();
+        let described = describe(node(|m| m["dimension_names"] = json!([null, "lat"])), None, 0, Some(false)).unwrap();
         assert_eq!(described.part.key(&[2, 3]), "a/c/2/3");
         assert_eq!(described.dims.names, ["dim_0", "lat"]);
         assert_eq!(described.part.largest_chunk(), [4, 5]);
@@ -333,7 +439,7 @@ mod tests {
             });
             let attributes = attributes.as_object().unwrap().clone();
             let node = Node { version: 2, prefix: "a/".into(), metadata, attributes, key: "a/.zarray".into() };
-            describe(node, 0, Some(false))
+            describe(node, None, 0, Some(false))
                 .map(|described| described.part.format.packed().map(|packed| packed.shuffle()))
         };
         let zero = json!({"id": "shuffle", "elementsize": 0});
@@ -361,7 +467,7 @@ mod tests {
             ("shape", json!(vec![1; 33])),
             ("shape", json!("10")),
             ("fill_value", Value::Null),
-            ("data_type", json!("complex64")),
+            ("data_type", json!("string")),
             ("chunk_grid", json!({"name": "regular", "configuration": {"chunk_shape": [0, 5]}})),
             ("chunk_grid", json!({"name": "regular", "configuration": {"chunk_shape": [1u64 << 40, 1u64 << 40]}})),
             ("codecs", json!([])),
@@ -374,9 +480,9 @@ mod tests {
             ("encryption", json!({"name": "x"})),
         ];
         for (key, value) in cases {
-            let result = describe(node(|m| m[*key] = value.clone()), 0, Some(false));
+            let result = describe(node(|m| m[*key] = value.clone()), None, 0, Some(false));
             assert!(result.is_err(), "{key} = {value}");
         }
-        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), 0, Some(false)).is_ok());
+        assert!(describe(node(|m| m["hint"] = json!({"must_understand": false})), None, 0, Some(false)).is_ok());
     }
 }

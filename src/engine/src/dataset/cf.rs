@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::json::{bare_float, shown};
-use crate::stored_type::{Stored, float_bits, float_value, int_bits, int_value, whole};
+use crate::stored_type::{Fill as StoredFill, Stored, float_bits, float_value, int_bits, int_value, whole};
 
 /// Limit on values that mean missing. More are a mistake or an attack.
 const MAX_MISSING: usize = 4096;
@@ -142,11 +142,11 @@ pub(super) fn is_packed(attrs: &Map<String, Value>) -> bool {
 pub(super) fn named_missing(
     version: u8,
     stored: Stored,
-    own_fill: Option<u64>,
+    own_fill: Option<StoredFill>,
     attrs: &Map<String, Value>,
 ) -> Option<String> {
     let named: Vec<_> = ["_FillValue", "missing_value"].into_iter().filter_map(|n| Some((n, attrs.get(n)?))).collect();
-    if named.is_empty() || stored.time {
+    if named.is_empty() || stored.unit.is_some() || stored.is_complex {
         return None;
     }
     match decode(version, stored, own_fill, attrs) {
@@ -162,10 +162,25 @@ pub(super) fn named_missing(
 ///
 /// # Errors
 /// [`Error::value`] for what xarray refuses, and for results that aren't numbers of one type.
-pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: &Map<String, Value>) -> Result<Cf> {
+pub(super) fn decode(
+    version: u8,
+    stored: Stored,
+    own_fill: Option<StoredFill>,
+    attrs: &Map<String, Value>,
+) -> Result<Cf> {
     let dtype = stored.dtype;
+    if stored.is_complex {
+        let names = ["_FillValue", "missing_value", "scale_factor", "add_offset"];
+        return match names.into_iter().find(|&name| attrs.contains_key(name)) {
+            None if version == 3 || own_fill.is_none() => Ok(Cf::identity(dtype)),
+            found => Err(refused(&format!(
+                "{} for {stored}",
+                found.unwrap_or("a fill value, which means missing in Zarr v2,")
+            ))),
+        };
+    }
     let fill = match (version, own_fill) {
-        (2, Some(bits)) => Fill::Own(bits),
+        (2, Some(fill)) => Fill::Own(fill.bits),
         _ => match attrs.get("_FillValue") {
             None => Fill::None,
             Some(value) if version == 3 => Fill::Attribute(vec![encoded_fill(value, stored)?]),
@@ -173,7 +188,7 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
             Some(value) => Fill::Attribute(numbers("_FillValue", value)?),
         },
     };
-    if stored.time {
+    if stored.unit.is_some() {
         return Ok(Cf::identity(dtype));
     }
 
@@ -222,6 +237,7 @@ pub(super) fn decode(version: u8, stored: Stored, own_fill: Option<u64>, attrs: 
         } else {
             match src_dtype {
                 DType::Bool => return Err(refused("missing values in an array of bool, which would become objects")),
+                DType::BF16 => DType::F32,
                 float if float.is_float() => float,
                 int if int.size() <= 2 => DType::F32,
                 _ => DType::F64,
@@ -329,11 +345,11 @@ fn encoded_fill(value: &Value, stored: Stored) -> Result<Option<Number>> {
         Error::value(format!(
             "_FillValue: expected {expected}, as xarray writes it for {} in Zarr v3, but found {}; correct the attribute, \
              or read the array with mask_and_scale=False",
-            if stored.time { "datetime64 or timedelta64" } else { stored.dtype.name() },
+            stored,
             shown(value)
         ))
     };
-    if stored.time {
+    if stored.unit.is_some() {
         return Err(wrong("no such attribute"));
     }
     if stored.dtype.is_float() {
@@ -451,7 +467,7 @@ fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed
         (Some(Factor::Int(i)), None) => Packed::Int64(i),
         (Some(Factor::Odd(_)), None) => Packed::NoNumber,
         (None, None) => Packed::Float(match dtype {
-            DType::F16 | DType::F32 | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
+            DType::F16 | DType::BF16 | DType::F32 | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
             _ => DType::F64,
         }),
     }

@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::{Map, Value};
 
 use super::documents;
+use super::names::DimNames;
+use super::ome::{self, Level};
 use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
@@ -192,6 +194,55 @@ impl<'a> Hierarchy<'a> {
         self.ahead.get(key).cloned().unwrap_or_else(|| documents::read(self.store, key))
     }
 
+    /// Whether the dimensions of an array have names of its own.
+    pub fn has_names(node: &Node) -> bool {
+        DimNames::are_stored(node.metadata.get("dimension_names"), &node.attributes)
+    }
+
+    /// What OME-Zarr's attributes of the nearest group around an array with images say of it.
+    ///
+    /// # Errors
+    /// If these can't be read. Attributes that make no sense aren't an error.
+    pub fn level(&self, node: &Node) -> Result<Option<Level>> {
+        let path = node.prefix.trim_end_matches('/');
+        let ndim = node.metadata.get("shape").and_then(Value::as_array).map_or(0, Vec::len);
+        let mut group = path;
+        while let Some(end) = group.rfind('/').or((!group.is_empty()).then_some(0)) {
+            group = &group[..end];
+            let attributes = self.attributes_around(group, node.version)?;
+            if ome::has_images(&attributes) {
+                return Ok(ome::level(&attributes, group, path[end..].trim_start_matches('/'), ndim));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The attributes of a group around an array of that version; empty if there are none, or they are damaged.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn attributes_around(&self, path: &str, version: u8) -> Result<Map<String, Value>> {
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let all = self.consolidated.as_ref().filter(|_| self.version == version);
+        let read = |key: &str| match self.read(key) {
+            Err(e) if e.is_refused() || is_damage(&e) => Ok(None),
+            read => read,
+        };
+        let found = match (version, all) {
+            (3, _) if path.is_empty() && self.version == 3 && self.rooted => self.root.get("attributes").cloned(),
+            (3, Some(all)) if all.contains_key(path) => all[path].get("attributes").cloned(),
+            (3, _) => {
+                read(&format!("{prefix}zarr.json"))?.and_then(|mut group| group.get_mut("attributes").map(Value::take))
+            }
+            (_, Some(all)) => all.get(&format!("{prefix}.zattrs")).cloned(),
+            _ => read(&format!("{prefix}.zattrs"))?,
+        };
+        Ok(match found {
+            Some(Value::Object(attributes)) => attributes,
+            _ => Map::new(),
+        })
+    }
+
     /// The names of the arrays; an array that is the store itself has an empty one. `None` if that would have to be listed
     /// and the store can't list.
     pub fn names(&self) -> Result<Option<Vec<String>>> {
@@ -320,6 +371,31 @@ impl<'a> Hierarchy<'a> {
         };
         let attributes = self.attributes(attributes, &attributes_key)?;
         Ok(Some(Node { version: 2, key: self.key(own_key, consolidated.is_some())?, prefix, metadata, attributes }))
+    }
+
+    /// The attributes of a group; none if it isn't there or has no document.
+    pub fn group_attributes(&self, path: &str) -> Result<Map<String, Value>> {
+        let path = path.trim_matches('/');
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        if self.is_array || !is_path(path) {
+            return Ok(Map::new());
+        }
+        let node_key = format!("{prefix}zarr.json");
+        let node = match self.consolidated(path) {
+            _ if path.is_empty() => Some(self.root.clone()),
+            Some(document) => Some(document.clone()),
+            None if self.version == 3 => self.read(&node_key)?,
+            None => None,
+        };
+        if let Some(attributes) = node.and_then(|mut node| node.get_mut("attributes").map(Value::take)) {
+            return self.attributes(Some(attributes), &node_key);
+        }
+        let key = format!("{prefix}.zattrs");
+        let attributes = match self.consolidated(&key) {
+            Some(document) => Some(document.clone()),
+            None => self.read(&key)?,
+        };
+        self.attributes(attributes, &key)
     }
 
     /// An array that only consolidated metadata describe exists as long as they do. From a server, to find out whether

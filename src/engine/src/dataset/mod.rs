@@ -11,6 +11,8 @@ mod documents;
 mod grid;
 mod hierarchy;
 mod names;
+mod ome;
+mod own;
 mod sharding;
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ pub use array::Part;
 pub use cf::Cf;
 pub use grid::DimGrid;
 pub use names::{DimNames, Unclear};
+pub use ome::Level;
+pub(crate) use own::open_around;
 pub use sharding::Sharding;
 
 use crate::dtype::DType;
@@ -30,10 +34,12 @@ use hierarchy::Hierarchy;
 
 /// The arrays that a reader was asked for, in all of its stores.
 pub struct Dataset {
-    /// The stores, in the order of the spec's paths.
+    /// The stores, in the order of the spec's paths; then those of arrays that have one of their own.
     pub stores: Vec<Arc<dyn Store>>,
     /// The arrays, in the order of the spec's arrays.
     pub arrays: Vec<ArrayInfo>,
+    /// For each store that is an array of its own, the location around it, where coordinates may be.
+    pub around: Vec<Option<String>>,
 }
 
 /// An array, which may have a part in each of several stores.
@@ -45,14 +51,20 @@ pub struct ArrayInfo {
     pub output: String,
     /// What its dimensions are called.
     pub dims: DimNames,
-    /// The type of the stored elements.
+    /// The type that stored elements are read as; of complex ones, that of their two parts.
     pub dtype: DType,
+    /// The stored type, as NumPy names it.
+    pub stored: String,
     /// What elements of missing chunks are: bits of `dtype` in native order, zero-extended.
     pub fill: u64,
+    /// Of complex elements, the imaginary part of that; else the same.
+    pub imaginary_fill: u64,
     /// Whether values are decoded: what `mask_and_scale` says, or what follows from the attributes where it is left out.
     pub decoded: bool,
     /// How stored values become decoded ones; the identity unless they are decoded.
     pub cf: Cf,
+    /// What the values count, as the attribute `units` says, or the stored type of times.
+    pub units: Option<String>,
     /// One for each store, with the same number of dimensions.
     pub parts: Vec<Part>,
 }
@@ -64,20 +76,24 @@ impl Dataset {
     /// [`ErrorKind::Value`] if a store or an array isn't there or can't be read, or the stores don't fit together;
     /// [`ErrorKind::Type`] for a data type that DALI lacks.
     pub fn open(spec: &Spec) -> Result<Self> {
-        if spec.source.paths.is_empty() {
-            return Err(Error::value("path: expected at least one store, but found none"));
-        }
+        spec.source.check()?;
         let how = ReadFiles { unbuffered: spec.resources.use_o_direct, versions: spec.resources.cache_size > 0 };
-        Self::of_stores(spec, store::open(&spec.source.paths, &spec.source.storage_options, spec.io_threads(), how)?)
+        let locations = spec.source.locations();
+        Self::of_stores(spec, store::open(&locations, &spec.source.storage_options, spec.io_threads(), how)?)
     }
 
-    /// As [`Self::open`], with stores that are open, one for each path.
+    /// As [`Self::open`], with stores that are open, one for each location.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub(crate) fn of_stores(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Self> {
+        if spec.source.own().next().is_some() {
+            return own::open(spec, stores);
+        }
         let mut arrays: Vec<ArrayInfo> = Vec::new();
-        for (i, described) in describe_all(spec, &stores).into_iter().enumerate() {
+        let wanted = Wanted::of(spec);
+        let described = each_store(&stores, |i, store| describe(spec, &wanted, i, store));
+        for (i, described) in described.into_iter().enumerate() {
             let (store, described) = described?;
             stores[i] = store;
             for (position, (ArrayArgument { output, array }, described)) in described.into_iter().enumerate() {
@@ -91,19 +107,42 @@ impl Dataset {
                 }
             }
         }
-        Ok(Self { stores, arrays })
+        let around = vec![None; stores.len()];
+        Ok(Self { stores, arrays, around })
     }
 }
 
 /// A store, and its arrays with their names.
 type Arrays = (Arc<dyn Store>, Vec<(ArrayArgument, Described)>);
 
+/// An array that a store is asked for.
+#[derive(Clone, Debug)]
+struct Wanted {
+    /// Its number in the spec.
+    at: usize,
+    /// The name of its output; `None`: that of the array.
+    output: Option<String>,
+    /// Its name; `None`: the store's only one.
+    array: Option<String>,
+}
+
+impl Wanted {
+    /// What each store of the spec's paths is asked for.
+    fn of(spec: &Spec) -> Vec<Self> {
+        let want = |(at, a): (usize, &ArrayArgument)| Self {
+            at,
+            output: Some(a.output.clone()),
+            array: Some(a.array.clone()),
+        };
+        match spec.source.arrays.as_slice() {
+            [] => vec![Self { at: 0, output: None, array: None }],
+            arrays => arrays.iter().enumerate().map(want).collect(),
+        }
+    }
+}
+
 /// How many remote stores' metadata are read at the same time.
 const TOGETHER: usize = 16;
-
-fn describe_all(spec: &Spec, stores: &[Arc<dyn Store>]) -> Vec<Result<Arrays>> {
-    each_store(stores, |i, store| describe(spec, i, store))
-}
 
 /// Calls `work` for each store, in order. For remote stores, several calls run at the same time.
 pub(crate) fn each_store<T: Send>(
@@ -128,7 +167,7 @@ pub(crate) fn each_store<T: Send>(
 }
 
 /// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
-fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
+fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
         opened => match metadata_error(opened)? {
@@ -136,9 +175,9 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
                 if hierarchy.has_references
                     && let Some(references) = metadata_error(store::references(store))?
                 {
-                    return describe(spec, i, &references);
+                    return describe(spec, wanted, i, &references);
                 }
-                return Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?));
+                return Ok((Arc::clone(store), describe_in(spec, wanted, i, &**store, hierarchy)?));
             }
             None => None,
         },
@@ -148,7 +187,7 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
         None => Error::value(format!(
             "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            spec.source.arrays.first().map_or(String::new(), |a| format!("'{}' ", a.array))
+            wanted[0].array.as_ref().map_or(String::new(), |name| format!("'{name}' "))
         ))
         .at(Site::store(store.location())),
     };
@@ -158,63 +197,87 @@ fn describe(spec: &Spec, i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
     };
     if let Some(repository) = repository {
         let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
-        let arrays = describe_in(spec, i, &*repository, hierarchy)?;
+        let arrays = describe_in(spec, wanted, i, &*repository, hierarchy)?;
         return Ok((repository, arrays));
     }
     // Writers of single arrays leave folders above them that aren't groups.
     let mut hierarchy = Hierarchy::without_top(&**store);
-    let found = if spec.source.arrays.is_empty() {
-        metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty())
-    } else {
-        let names: Vec<String> = spec.source.arrays.iter().map(|a| a.array.clone()).collect();
-        hierarchy.read_ahead(&names);
-        spec.source
-            .arrays
-            .iter()
-            .any(|a| hierarchy.array(&a.array).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+    let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
+    let found = match names {
+        None => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
+        Some(names) => {
+            hierarchy.read_ahead(&names);
+            names.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
+        }
     };
     if !found {
         return Err(none());
     }
-    Ok((Arc::clone(store), describe_in(spec, i, &**store, hierarchy)?))
+    Ok((Arc::clone(store), describe_in(spec, wanted, i, &**store, hierarchy)?))
 }
 
 fn describe_in(
     spec: &Spec,
+    wanted: &[Wanted],
     i: usize,
     store: &dyn Store,
     mut hierarchy: Hierarchy<'_>,
 ) -> Result<Vec<(ArrayArgument, Described)>> {
-    let arrays = if spec.source.arrays.is_empty() {
-        vec![only_name(&hierarchy, store)?.as_str().into()]
-    } else {
-        spec.source.arrays.clone()
+    let named = |want: &Wanted| {
+        let array = want.array.clone().map_or_else(|| only_name(&hierarchy, store), Ok)?;
+        Ok((want.at, ArrayArgument { output: want.output.clone().unwrap_or_else(|| array.clone()), array }))
     };
-    hierarchy.read_ahead(&arrays.iter().map(|a| a.array.clone()).collect::<Vec<_>>());
+    let arrays: Vec<(usize, ArrayArgument)> = wanted.iter().map(named).collect::<Result<_>>()?;
+    hierarchy.read_ahead(&arrays.iter().map(|(_, a)| a.array.clone()).collect::<Vec<_>>());
+    let group = |name: &str| name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group).to_owned();
+    let is_several = arrays.iter().any(|(_, one)| group(&one.array) != group(&arrays[0].1.array));
     let found = |(at, array): (usize, ArrayArgument)| {
         let decode = spec.values.mask_and_scale.of(&array.output, at);
-        let described = find(&hierarchy, store, i, &array.array, decode)?;
+        let described = find(&hierarchy, store, i, &array.array, decode, is_several)?;
         Ok((array, described))
     };
-    arrays.into_iter().enumerate().map(found).collect()
+    let found: Vec<(ArrayArgument, Described)> = arrays.into_iter().map(found).collect::<Result<_>>()?;
+    let level = |(array, described): &'_ (ArrayArgument, Described)| {
+        (format!("array '{}'", array.array), described.level.clone())
+    };
+    let levels: Vec<_> = found.iter().map(level).filter_map(|(name, level)| Some((name, level?))).collect();
+    Level::check_places(&levels).map_err(|e| e.at(Site::store(store.location())))?;
+    Ok(found)
 }
 
-/// The array `name` of one store alone, decoded as its attributes ask for; `None` if there is no such array.
+/// The array `name` of one store alone, with values decoded as its attributes ask for or as they are stored; `None` if there is no
+/// such array.
 ///
 /// # Errors
 /// If its metadata can't be read.
-pub(crate) fn decoded_array(store: &dyn Store, name: &str) -> Result<Option<ArrayInfo>> {
+pub(crate) fn lone_array(store: &dyn Store, name: &str, mask_and_scale: bool) -> Result<Option<ArrayInfo>> {
     let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(None) };
     let Some(node) = metadata_error(hierarchy.array(name))? else { return Ok(None) };
-    let described = metadata_error(array::describe(node, 0, Some(true)))
+    let described = metadata_error(array::describe(node, None, 0, Some(mask_and_scale)))
         .map_err(|e| e.at(Site::store(store.location()).array(name)))?;
     Ok(Some(ArrayInfo::new(name.to_owned(), name.to_owned(), described)))
 }
 
+/// The attributes of a group of one store; none if there is no such group.
+///
+/// # Errors
+/// If its metadata can't be read.
+pub(crate) fn group_attributes(store: &dyn Store, path: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let Some(hierarchy) = metadata_error(Hierarchy::open(store))? else { return Ok(serde_json::Map::new()) };
+    metadata_error(hierarchy.group_attributes(path))
+}
+
 impl ArrayInfo {
     fn new(name: String, output: String, described: Described) -> Self {
-        let Described { part, dims, stored, fill, decoded, cf } = described;
-        Self { name, output, dims, dtype: stored.dtype, fill, decoded, cf, parts: vec![part] }
+        let Described { part, dims, stored, fill, decoded, cf, units, .. } = described;
+        let (dtype, stored, parts) = (stored.dtype, stored.to_string(), vec![part]);
+        let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
+        Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, units, parts }
+    }
+
+    /// Whether it is the same array of the same stores.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.parts[0].store == other.parts[0].store
     }
 
     /// Adds the part in another store.
@@ -229,11 +292,13 @@ impl ArrayInfo {
         if self.dims.names != other.dims.names {
             return differ("dimensions", format!("{:?}", self.dims.names), format!("{:?}", other.dims.names));
         }
-        if self.dtype != other.stored.dtype {
-            return differ("data type", self.dtype.to_string(), other.stored.dtype.to_string());
+        if self.stored != other.stored.to_string() {
+            return differ("data type", self.stored.clone(), other.stored.to_string());
         }
-        if self.fill != other.fill {
-            return differ("fill value", format!("{:#x}", self.fill), format!("{:#x}", other.fill));
+        let (mine, theirs) = ((self.fill, self.imaginary_fill), (other.fill.bits, other.fill.imaginary));
+        if mine != theirs {
+            let shown = |fill: (u64, u64)| format!("{:#x}", if mine.0 == theirs.0 { fill.1 } else { fill.0 });
+            return differ("fill value", shown(mine), shown(theirs));
         }
         if self.cf != other.cf {
             let theirs = format!("{}; mask_and_scale=False reads them as stored", other.cf);
@@ -255,6 +320,7 @@ fn find(
     index: usize,
     name: &str,
     mask_and_scale: Option<bool>,
+    is_several: bool,
 ) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
         // The list only serves the message.
@@ -267,8 +333,10 @@ fn find(
         let error = Error::value(format!("expected an array '{name}'{found}")).at(Site::store(store.location()));
         return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
+    // Groups of weather data have names of dimensions, and nothing to say of levels: their attributes aren't read.
+    let level = if is_several || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
-    metadata_error(array::describe(node, index, mask_and_scale))
+    metadata_error(array::describe(node, level, index, mask_and_scale))
         .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
 }
 

@@ -59,6 +59,19 @@ impl DimNames {
         });
         Self { names, unclear }
     }
+
+    /// Whether an array has names, clear or not, by the same arguments as [`Self::read`].
+    pub(super) fn are_stored(names: Option<&Value>, attributes: &Map<String, Value>) -> bool {
+        let field = |names: &Value| names.as_array().is_some_and(|list| list.iter().any(|name| given(name).is_some()));
+        names.is_some_and(field) || attributes.get("_ARRAY_DIMENSIONS").is_some_and(field)
+    }
+
+    /// Adds a dimension that the metadata don't know, with this name unless another has it.
+    pub(super) fn push(&mut self, name: &str) {
+        let free = |name: &String| !self.names.contains(name);
+        let numbered = (2..).map(|n| format!("{name}_{n}"));
+        self.names.extend(std::iter::once(name.to_owned()).chain(numbered).find(free));
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::codec::streams::max_decoded;
 use crate::codec::{Chain, Compression};
 use crate::dataset::Part;
-use crate::geometry::{Role, View};
+use crate::geometry::{Geometry, Role, View};
 use crate::reader::opening::Opened;
 use crate::spec::{DecodeDevice, Device, Spec};
 
@@ -38,7 +38,10 @@ pub(crate) struct ArrayFacts {
     pub name: String,
     pub output: String,
     pub dims: Vec<String>,
+    /// What its elements are read as.
     pub dtype: &'static str,
+    /// The stored type, as NumPy names it.
+    pub stored: String,
     /// Whether its attributes are applied (`mask_and_scale`).
     pub decoded: bool,
     pub parts: Vec<PartFacts>,
@@ -112,7 +115,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .iter()
         .enumerate()
         .map(|(a, array)| {
-            let chunks_of = arrays.iter().position(|other| other.name == array.name).unwrap_or(a);
+            let chunks_of = arrays.iter().position(|other| other.is_same(array)).unwrap_or(a);
             let part = |(p, part): (usize, &Part)| PartFacts {
                 store: chunk_index.dataset.stores[part.store].location().to_owned(),
                 shape: part.shape.clone(),
@@ -131,11 +134,12 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 name: array.name.clone(),
                 output: array.output.clone(),
                 dims: array.dims.names.clone(),
-                dtype: array.dtype.name(),
+                dtype: array.dtype.delivered().name(),
+                stored: array.stored.clone(),
                 decoded: array.decoded,
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
-                bytes_per_sample: elements(&geometry.views[a])
+                bytes_per_sample: elements(geometry, &geometry.views[a])
                     * array.dtype.size() as u64
                     * spec.samples.offsets.len().max(1) as u64,
                 chunks_per_sample: average(touched[chunks_of].0),
@@ -146,11 +150,12 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
 }
 
 /// Elements of a view in one sample.
-fn elements(view: &View) -> u64 {
+fn elements(geometry: &Geometry, view: &View) -> u64 {
     view.dims
         .iter()
         .map(|dim| match dim.role {
             Role::Whole => dim.len,
+            Role::Ragged => geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count()),
             Role::Axis(a) => view.cuts[a].window as u64,
         })
         .product()
@@ -186,7 +191,7 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
         view.dims.iter().enumerate().zip(&part.grid).fold(1u64, |n, ((d, dim), grid)| {
             // Elements of the joined, picked dimension that samples touch.
             let (from, to) = match dim.role {
-                Role::Whole => (0, dim.len),
+                Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
                     (from.max(0) as u64, to.max(0) as u64)

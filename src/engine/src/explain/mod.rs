@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 use crate::budget::MachineMemory;
 use crate::cache;
 use crate::error::Result;
+use crate::geometry::Rows;
 use crate::memory::Machine;
 use crate::order::Order;
+use crate::reader::coordinates::check_in_step;
 use crate::reader::needs::ordered;
-use crate::reader::opening::{Opened, unmasked};
+use crate::reader::opening::{Opened, memory_left, unmasked};
 use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
@@ -33,6 +35,8 @@ pub struct Explanation {
     spec: Spec,
     outputs: Vec<OutputInfo>,
     meta: ReaderMeta,
+    /// The rows of ragged arrays.
+    rows: Option<Rows>,
     /// Samples of one epoch of this reader.
     epoch_samples: u64,
     arrays: Vec<ArrayFacts>,
@@ -41,8 +45,12 @@ pub struct Explanation {
     shuffled: Reads,
     /// In the spec's own order, where batches are ready before they are taken, so that each is prepared alone.
     unhurried: Reads,
-    /// Whether the spec's own order is the shuffled one.
+    /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
     is_shuffled: bool,
+    /// Whether samples start where a table says.
+    has_starts: bool,
+    /// If samples are drawn by weights: whether with replacement.
+    replacement: Option<bool>,
     /// Bytes that the folder of the cache may hold.
     disk_limit: Option<u64>,
     advice: Vec<String>,
@@ -100,14 +108,18 @@ pub fn explain(spec: &Spec) -> Result<Explanation> {
 /// [`explain`] on a machine that has so much memory.
 fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let mut opened = Opened::new(spec)?;
+    check_in_step(spec, &opened)?;
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
-    let prepared = |random_shuffle| -> Result<_> {
+    let planner = &opened.chunk_index.planner;
+    let blocks = planner.blocks(memory_left(spec, planner))?;
+    let prepared = |is_random: bool| -> Result<_> {
+        let is_drawn = is_random && spec.order.weights.is_some();
         let spec = spec.clone().with(|s| {
-            s.order.random_shuffle = random_shuffle;
+            s.order.random_shuffle = is_random && !is_drawn;
             s.order.shuffle_after_epoch = false;
         });
-        let mut order = Order::by_chunks(&spec, opened.chunk_index.planner.blocks())?;
+        let mut order = if is_drawn { opened.order.clone() } else { Order::by_chunks(&spec, blocks.clone())? };
         let needs = ordered(opened.needs, &spec, &opened.chunk_index, &mut order);
         let config = simulated(&spec, &needs, &order, there)?;
         Ok((spec, order, config))
@@ -115,16 +127,18 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let reads = |(spec, order, config): &(Spec, Order, Config), consumer| {
         reads_per_chunk(&opened, spec, order, *config, consumer)
     };
-    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch;
+    let is_shuffled = spec.order.random_shuffle || spec.order.shuffle_after_epoch || spec.order.weights.is_some();
     let (as_stored, by_chance) = (prepared(false)?, prepared(true)?);
     let (in_order, shuffled) = (reads(&as_stored, Consumer::Waits)?, reads(&by_chance, Consumer::Waits)?);
     let unhurried = reads(if is_shuffled { &by_chance } else { &as_stored }, Consumer::IsLate)?;
     let arrays = facts(spec, &opened);
     let segments = Segments::of(spec, &opened);
+    let rows = opened.chunk_index.planner.geometry().rows.clone();
     let mut explanation = Explanation {
         spec: spec.clone(),
         outputs: opened.outputs,
         meta: opened.meta,
+        rows,
         epoch_samples: opened.order.epoch_samples(),
         arrays,
         memory,
@@ -132,6 +146,8 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         shuffled,
         unhurried,
         is_shuffled,
+        has_starts: spec.samples.starts.is_some(),
+        replacement: opened.order.replacement(),
         disk_limit: cache::disk_limit(spec),
         advice: Vec::new(),
         segments,
@@ -151,20 +167,24 @@ impl Explanation {
     pub fn to_json(&self) -> Value {
         let output = |o: &OutputInfo| {
             json!({
-                "name": o.name, "shape": o.shape, "dtype": o.dtype.name(), "layout": o.layout,
-                "sample_bytes": o.sample_bytes(),
+                "name": o.name, "shape": o.shape, "dtype": o.dtype.delivered().name(), "layout": o.layout,
+                "bits_of": (o.dtype.delivered() != o.dtype).then(|| o.dtype.name()), "sample_bytes": o.sample_bytes(),
+                "ragged": o.ragged.is_some(), "batch_bytes": o.batch_bytes(self.spec.batch_size),
             })
         };
         let arrays: Vec<Value> = self.arrays.iter().enumerate().map(|(i, a)| self.array_json(i, a)).collect();
         json!({
-            "path": self.spec.source.paths,
+            "path": self.spec.source.locations(),
             "device": if self.spec.device == Device::Cpu { "cpu" } else { "gpu" },
             "batch_size": self.spec.batch_size,
             "samples": self.meta.epoch_size,
+            "starts_from_table": self.has_starts,
+            "weighted": self.replacement.map(|with| if with { "with replacement" } else { "without replacement" }),
             "num_shards": self.meta.number_of_shards,
             "samples_of_this_shard": self.epoch_samples,
             "batches_per_epoch": self.epoch_samples.div_ceil(self.spec.batch_size as u64),
             "outputs": self.outputs.iter().map(output).collect::<Vec<_>>(),
+            "ragged": self.rows.as_ref().map(rows_json),
             "arrays": arrays,
             "segments": self.segments.to_json(),
             "order": if self.is_shuffled { "shuffled" } else { "in_order" },
@@ -204,6 +224,7 @@ impl Explanation {
             "output": a.output,
             "dims": a.dims,
             "dtype": a.dtype,
+            "stored": a.stored,
             "mask_and_scale": a.decoded,
             "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
             "bytes_per_sample": a.bytes_per_sample,
@@ -218,6 +239,19 @@ impl Explanation {
             },
         })
     }
+}
+
+fn rows_json(rows: &Rows) -> Value {
+    let lengths = || rows.offsets().windows(2).map(|pair| pair[1] - pair[0]);
+    json!({
+        "rows": rows.count(),
+        "elements": rows.elements(),
+        "longest": lengths().max(),
+        "empty": lengths().filter(|&n| n == 0).count(),
+        "max_length": rows.max_length(),
+        "bytes": rows.bytes(),
+        "columns": rows.columns(),
+    })
 }
 
 fn reads_json(reads: &Reads) -> Value {

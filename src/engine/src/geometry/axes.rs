@@ -45,7 +45,7 @@ impl Axis {
 
     /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
     /// the start.
-    fn around(&self, start: i64) -> usize {
+    pub(super) fn around(&self, start: i64) -> usize {
         let around = |at: i64| self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1) - 1;
         let (first, end) = (start + self.reach.0, start + self.reach.1);
         let number = around(first);

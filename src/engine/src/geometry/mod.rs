@@ -6,14 +6,20 @@ mod cuts;
 mod layout;
 mod outputs;
 mod picked;
+mod ragged;
 mod starts;
+mod table_starts;
 
 pub use axes::{Axis, Start};
 pub(crate) use axes::{resolve, sample_dims};
 pub use cuts::Cut;
 pub use outputs::{Channels, Mask, Placement};
 pub use picked::Picked;
+pub use ragged::Rows;
 pub use starts::Starts;
+pub use table_starts::TableStarts;
+
+use std::sync::Arc;
 
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
@@ -22,6 +28,7 @@ use crate::error::{Error, Result, Site};
 use crate::order::Sample;
 use crate::random::{below, key};
 use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::table::Table;
 
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
@@ -38,6 +45,8 @@ pub struct ArrayShape {
     pub parts: Vec<Vec<u64>>,
     /// The element type that its values have before normalisation and cast.
     pub values: DType,
+    /// Whether missing chunks have another value at odd indices along the last dimension: imaginary parts.
+    pub two_fills: bool,
 }
 
 /// How one dimension of an array is read for a sample.
@@ -47,6 +56,8 @@ pub enum Role {
     Axis(usize),
     /// Whole, in every sample.
     Whole,
+    /// The elements of the sample's row: see [`Geometry::rows`].
+    Ragged,
 }
 
 /// One dimension of an array.
@@ -97,6 +108,8 @@ pub struct Norm {
     pub fill: f64,
     /// The output's type.
     pub dtype: DType,
+    /// Whether missing chunks have the imaginary part of the fill value.
+    pub imaginary: bool,
 }
 
 /// The whole of it.
@@ -104,7 +117,9 @@ pub struct Norm {
 pub struct Geometry {
     /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// Samples in an epoch.
+    /// The samples of a table of starts; `None` if samples start on the axes' grids.
+    pub table: Option<TableStarts>,
+    /// Samples that there are.
     pub samples: u64,
     /// One per array.
     pub views: Vec<View>,
@@ -120,6 +135,8 @@ pub struct Geometry {
     pub repeats_edges: bool,
     /// Whether the index of a sample has the number of its segment.
     pub names_segments: bool,
+    /// The rows of ragged arrays, along the first axis.
+    pub rows: Option<Rows>,
     /// Whether the index output begins with the number of the store.
     pub names_store: bool,
     /// How many samples there are for each start.
@@ -140,18 +157,31 @@ impl Geometry {
     /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
     /// fit.
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
+        Self::with_starts(spec, arrays, None)
+    }
+
+    /// As [`Self::new`], for samples that start where `table` says.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
+    pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
-        let (axes, cuts) = axes::build(spec, arrays, &views, &names)?;
+        // The rows of a table are checked instead of the grids of starts.
+        let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
-        let samples = axes
-            .iter()
-            .try_fold(spec.samples.samples_per_volume as u64, |n, a| n.checked_mul(a.count() as u64))
-            .filter(|&n| n < 1 << 62)
-            .ok_or_else(axes::too_many)?;
+        let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
+        let each = spec.samples.samples_per_volume as u64;
+        let samples = match &table {
+            Some(table) => Some(table.count()),
+            None => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+        };
+        let samples = samples.ok_or_else(axes::too_many)?;
         let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
+            table,
             samples,
             views,
             placements,
@@ -160,6 +190,7 @@ impl Geometry {
             mask,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             names_segments: spec.samples.names_segments(),
+            rows: None,
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
@@ -167,13 +198,29 @@ impl Geometry {
         })
     }
 
+    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
+    ///
+    /// # Errors
+    /// As [`Self::new`], or if an array doesn't fit the rows.
+    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>, rows: Rows) -> Result<Self> {
+        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
+        let mut geometry = Self::with_starts(spec, &as_rows.arrays, table)?;
+        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
+        Ok(geometry)
+    }
+
     /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
     ///
     /// # Errors
     /// Those of [`Self::new`]; if samples of the stores have different shapes.
-    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Self>> {
+    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Vec<Self>> {
+        if table.is_some() && spec.samples.concat == Concat::Samples {
+            return Err(Error::value(
+                "starts, concat: a table of starts can't name stores that come one after the other yet; give a reader for each store",
+            ));
+        }
         if !is_by_store(spec, arrays) {
-            return Ok(vec![Self::new(spec, arrays)?]);
+            return Ok(vec![Self::with_starts(spec, arrays, table)?]);
         }
         let mut all: Vec<Self> = Vec::new();
         let mut first = 0u64;
@@ -198,6 +245,10 @@ impl Geometry {
 
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<Start> {
+        if let Some(table) = &self.table {
+            let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
+            return self.axes.iter().zip(table.start(sample.index)).map(one).collect();
+        }
         let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {

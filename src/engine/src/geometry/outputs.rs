@@ -72,6 +72,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     } else {
         separate(spec, arrays, views, offsets)?
     };
+    two_fills(&mut built, arrays, views)?;
     if spec.samples.return_mask {
         let (info, mask) = mask(views, axes, offsets, built.outputs.len());
         built.outputs.push(info);
@@ -89,7 +90,13 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     if spec.samples.return_index {
         let others = [spec.samples.concat == Concat::Samples, spec.samples.names_segments() && !axes.is_empty()];
         let shape = vec![axes.len() as i64 + others.map(i64::from).iter().sum::<i64>()];
-        built.outputs.push(OutputInfo { shape, dtype: DType::I64, layout: String::new(), name: "index".into() });
+        built.outputs.push(OutputInfo {
+            shape,
+            dtype: DType::I64,
+            layout: String::new(),
+            name: "index".into(),
+            ragged: None,
+        });
     }
     Ok(built)
 }
@@ -105,8 +112,53 @@ fn mask(views: &[View], axes: &[Axis], offsets: &[i64], output: usize) -> (Outpu
     let axes: Vec<(usize, Cut)> = (0..axes.len()).filter_map(longest).collect();
     let groups = (offsets.len() > 1).then_some(offsets.len() as i64);
     let shape = groups.into_iter().chain(axes.iter().map(|(_, cut)| cut.window)).collect();
-    let info = OutputInfo { shape, dtype: DType::Bool, layout: String::new(), name: "mask".into() };
+    let info = OutputInfo { shape, dtype: DType::Bool, layout: String::new(), name: "mask".into(), ragged: None };
     (info, Mask { output, axes, offsets: offsets.to_vec() })
+}
+
+/// Gives the parts of complex numbers a [`Norm`] each, where missing chunks have different values for them.
+fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result<()> {
+    let Built { placements, norms, .. } = built;
+    // What replaces a placement's norms and channels is the same at each offset.
+    let mut replaced: Vec<(usize, usize, Channels)> = Vec::new();
+    for placement in placements.iter_mut().filter(|p| arrays[p.array].two_fills) {
+        let array = &arrays[placement.array];
+        let last = array.dims.len() - 1;
+        let dim = &views[placement.array].dims[last];
+        let is_one = dim.pick.as_ref().is_none_or(|pick| pick.lists().windows(2).all(|two| two[0] == two[1]));
+        if dim.role != Role::Whole || !is_one {
+            return Err(Error::value(format!(
+                "array '{}': expected the same of \"{}\" in all samples and stores, since the parts of its fill value differ; leave \
+                 that out of dims, or pick the same in each store",
+                array.name, array.dims[last]
+            )));
+        }
+        if let Some((_, norm, channels)) = replaced.iter().find(|(old, ..)| *old == placement.norm) {
+            (placement.norm, placement.channels) = (*norm, Some(channels.clone()));
+            continue;
+        }
+        let is_imaginary = |k: u64| dim.pick.as_ref().map_or(k, |pick| pick.of(0)[k as usize]) == 1;
+        let old = placement.channels.clone().unwrap_or(Channels { dims: Vec::new() });
+        let lens = old.dims.iter().map(|&(d, _)| views[placement.array].dims[d].len);
+        let of_old = norms[placement.norm..placement.norm + lens.product::<u64>() as usize].to_vec();
+        let norm = norms.len();
+        let channels = match old.dims.iter().find(|&&(d, _)| d == last) {
+            Some(&(_, weight)) => {
+                let of = |(c, one): (u64, Norm)| Norm { imaginary: is_imaginary(c / weight % dim.len), ..one };
+                norms.extend((0..).zip(of_old).map(of));
+                old
+            }
+            None => {
+                let both = |one: Norm| (0..dim.len).map(move |k| Norm { imaginary: is_imaginary(k), ..one });
+                norms.extend(of_old.into_iter().flat_map(both));
+                let wider = old.dims.iter().map(|&(d, weight)| (d, weight * dim.len));
+                Channels { dims: wider.chain([(last, 1)]).collect() }
+            }
+        };
+        replaced.push((placement.norm, norm, channels.clone()));
+        (placement.norm, placement.channels) = (norm, Some(channels));
+    }
+    Ok(())
 }
 
 /// The length of a dimension in a sample, `None` if it is dropped.
@@ -114,7 +166,7 @@ fn kept(view: &View, d: usize) -> Option<u64> {
     match view.dims[d].role {
         Role::Axis(a) if view.cuts[a].dropped => None,
         Role::Axis(a) => Some(view.cuts[a].window as u64),
-        Role::Whole => Some(view.dims[d].len),
+        Role::Whole | Role::Ragged => Some(view.dims[d].len),
     }
 }
 
@@ -159,7 +211,7 @@ impl Normalised {
             let count = [&means[a], &stddevs[a]].into_iter().flatten().map(Vec::len).max().unwrap_or(1).max(1);
             let norm = |c: usize| {
                 let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
-                Norm { array: a, mean_stddev: asked.then_some(pair), fill, dtype }
+                Norm { array: a, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
             };
             Self { norms: (0..count).map(norm).collect() }
         };
@@ -195,6 +247,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 dtype: norms[a].dtype,
                 layout: layout::of(&names),
                 name: array.output.clone(),
+                ragged: None,
             });
         }
     }
@@ -295,7 +348,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
     let names: Vec<&str> = std::iter::once("").chain(grid.iter().map(|g| g.name)).collect();
     let shape: Vec<i64> = std::iter::once(channels).chain(grid_shape).map(|s| s as i64).collect();
     let name = arrays.iter().map(|a| a.output.as_str()).collect::<Vec<_>>().join("+");
-    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name };
+    let info = OutputInfo { shape, dtype, layout: layout::of(&names), name, ragged: None };
     let placements = offsets
         .iter()
         .enumerate()

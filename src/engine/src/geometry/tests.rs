@@ -4,6 +4,7 @@ use crate::spec::{DimKey, OutOfBounds, Pick, Segments};
 
 fn array(name: &str, dims: &[(&str, u64)]) -> ArrayShape {
     ArrayShape {
+        two_fills: false,
         name: name.into(),
         output: name.into(),
         dims: dims.iter().map(|d| d.0.into()).collect(),

@@ -70,6 +70,11 @@ impl HostBuffer {
         Span { address: self.block().address(), len: self.len }
     }
 
+    /// Has it hold only its first `len` bytes, at most those that it has.
+    pub(crate) fn shorten(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// Fills its beginning, before anybody else has its address.
     pub(crate) fn fill_from(&mut self, bytes: &[u8]) {
         // SAFETY: the block lives as long as `self`; nobody else writes this buffer.

@@ -1,7 +1,7 @@
 //! Chunk-aware shuffling of a grid of samples, see [`super::windows`].
 //!
-//! Blocks of one shape are a stratum. A window takes a share of each stratum: blocks `(n w + shift) / W` to `(n (w + 1)
-//! + shift) / W` of the stratum's own permutation. So the start of a window is a sum over strata, and the window of a
+//! Blocks of one shape are a stratum. A window takes a share of each stratum: blocks `(n w + shift) / W`
+//! to `(n (w + 1) + shift) / W` of the stratum's own permutation. So the start of a window is a sum over strata, and the window of a
 //! position is found by bisection. No list is kept. The result must never change from one version to another.
 
 use std::ops::Range;

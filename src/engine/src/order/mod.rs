@@ -3,7 +3,7 @@
 //!
 //! [`shards`] divides the global order of an epoch among readers. [`schedule`] follows a reader through its epochs and
 //! through changes of the shards. [`shuffle`] finds the sample at a position: by one permutation of all samples, or,
-//! where chunks hold several samples ([`blocks`]), window by window ([`windows`]).
+//! where chunks hold several samples ([`blocks`]), window by window ([`windows`]). Samples with [`weights`] are drawn instead.
 
 mod blocks;
 mod grid;
@@ -21,6 +21,7 @@ mod tests_listed;
 mod tests_resume;
 #[cfg(test)]
 mod tests_windows;
+mod weights;
 mod windows;
 
 pub(crate) use blocks::Layout;
@@ -29,6 +30,7 @@ pub use numbers::Numbers;
 pub use permutation::Permutation;
 pub use schedule::Segment;
 pub use shards::Sharding;
+pub use weights::Weights;
 
 use crate::error::Result;
 use crate::spec::Spec;
@@ -50,6 +52,8 @@ pub struct Order {
     spec: Spec,
     /// Which samples share chunks.
     blocks: Blocks,
+    /// How samples are drawn, if they have weights.
+    weights: Option<Weights>,
     schedule: Schedule,
     shard: u64,
     /// The shuffle in use, and the shard that it is made for if shards are shuffled on their own.
@@ -63,7 +67,7 @@ impl Order {
     /// If the shard arguments contradict each other, or a shard would be empty.
     pub fn new(spec: &Spec, samples: u64) -> Result<Self> {
         let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, Blocks::single(samples), schedule)
+        Self::with(spec, Blocks::single(samples), None, schedule)
     }
 
     /// The order of samples under `spec`; those of a block share chunks.
@@ -73,7 +77,17 @@ impl Order {
     pub fn by_chunks(spec: &Spec, blocks: Blocks) -> Result<Self> {
         let samples = blocks.samples();
         let schedule = Schedule::new(Sharding::new(spec, samples)?, samples);
-        Self::with(spec, blocks, schedule)
+        Self::with(spec, blocks, None, schedule)
+    }
+
+    /// The order of samples that are drawn by weights. It knows nothing of chunks.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; if the samples are to be shuffled too.
+    pub fn drawn(spec: &Spec, samples: u64, weights: Weights) -> Result<Self> {
+        let draws = weights.draws();
+        let schedule = Schedule::new(Sharding::new(spec, draws)?, draws);
+        Self::with(spec, Blocks::single(samples), Some(weights), schedule)
     }
 
     /// The same samples from where `segments` stopped (see [`Self::segments`]), and how many of them were delivered. The spec may divide
@@ -84,13 +98,13 @@ impl Order {
     pub fn resume(&self, segments: &[Segment]) -> Result<(Self, u64)> {
         let samples = self.samples();
         let (schedule, delivered) = Schedule::resume(Sharding::new(&self.spec, samples)?, samples, segments)?;
-        Ok((Self::with(&self.spec, self.blocks.clone(), schedule)?, delivered))
+        Ok((Self::with(&self.spec, self.blocks.clone(), self.weights.clone(), schedule)?, delivered))
     }
 
-    fn with(spec: &Spec, blocks: Blocks, schedule: Schedule) -> Result<Self> {
+    fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
-        let shuffle = shuffle(spec, &blocks, &schedule.place(shard, 0))?;
-        Ok(Self { spec: spec.clone(), blocks, schedule, shard, shuffle })
+        let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.place(shard, 0))?;
+        Ok(Self { spec: spec.clone(), blocks, weights, schedule, shard, shuffle })
     }
 
     /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
@@ -99,9 +113,14 @@ impl Order {
         self.shuffle.1.window()
     }
 
-    /// Bytes of memory: the lists of blocks, and what the order of an epoch adds to them.
+    /// Bytes of memory: the lists of blocks, the weights, and what the order of an epoch adds to them.
     pub fn bytes(&self) -> u64 {
-        self.blocks.bytes() + self.shuffle.1.epoch_bytes()
+        self.blocks.bytes() + self.weights.as_ref().map_or(0, Weights::bytes) + self.shuffle.1.epoch_bytes()
+    }
+
+    /// If samples are drawn by weights: whether one may come several times in an epoch.
+    pub fn replacement(&self) -> Option<bool> {
+        self.weights.as_ref().map(Weights::replacement)
     }
 
     /// Samples in an epoch, over all shards.
@@ -132,7 +151,8 @@ impl Order {
         let place = self.schedule.place(self.shard, k);
         if self.shuffle.0 != range_of(&place) {
             // What is left of another sharding keeps that one's order.
-            self.shuffle = shuffle(&self.spec, &self.blocks, &place).expect("these arguments were good before");
+            self.shuffle = shuffle(&self.spec, &self.blocks, self.weights.as_ref(), &place)
+                .expect("these arguments were good before");
         }
         Sample { epoch: place.epoch, index: self.shuffle.1.at(place.epoch, place.position) }
     }
@@ -143,7 +163,7 @@ fn range_of(place: &Place) -> (u64, u64) {
     if place.sharding.stick_to_shard { (place.shard, place.sharding.num_shards) } else { (0, 1) }
 }
 
-fn shuffle(spec: &Spec, blocks: &Blocks, place: &Place) -> Result<((u64, u64), Shuffle)> {
+fn shuffle(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, place: &Place) -> Result<((u64, u64), Shuffle)> {
     let Sharding { num_shards, stick_to_shard, .. } = place.sharding;
     let start = |shard| place.sharding.start(blocks.samples(), shard);
     let own = start(place.shard)..start(place.shard + 1);
@@ -151,7 +171,7 @@ fn shuffle(spec: &Spec, blocks: &Blocks, place: &Place) -> Result<((u64, u64), S
         s.order.num_shards = num_shards as i64;
         s.order.stick_to_shard = stick_to_shard;
     });
-    Ok((range_of(place), Shuffle::new(&spec, blocks, (place.shard, own))?))
+    Ok((range_of(place), Shuffle::new(&spec, blocks, weights, (place.shard, own))?))
 }
 
 #[cfg(test)]

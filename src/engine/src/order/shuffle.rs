@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::blocks::Blocks;
 use super::permutation::Permutation;
+use super::weights::{Draws, Weights};
 use super::windows::Windows;
 use crate::error::{Error, Result};
 use crate::random::key;
@@ -31,6 +32,8 @@ pub(super) struct Shuffle {
     seed: u64,
     /// For chunk-aware shuffling: if chunks hold several samples and the window is not the whole epoch.
     windows: Option<Windows>,
+    /// For samples that are drawn by weights.
+    draws: Option<Draws>,
     /// Otherwise: the permutation in use, since consecutive positions share it, and its epoch.
     current: Option<(u64, Permutation)>,
 }
@@ -40,11 +43,17 @@ const WINDOWS: u64 = 1;
 
 impl Shuffle {
     /// `shard` is the reader's own shard and its positions. It matters only with `stick_to_shard`.
-    pub fn new(spec: &Spec, blocks: &Blocks, shard: (u64, Range<u64>)) -> Result<Self> {
+    pub fn new(spec: &Spec, blocks: &Blocks, weights: Option<&Weights>, shard: (u64, Range<u64>)) -> Result<Self> {
         if spec.order.shuffle_after_epoch && (spec.order.random_shuffle || spec.order.stick_to_shard) {
             let other = if spec.order.random_shuffle { "random_shuffle" } else { "stick_to_shard" };
             return Err(Error::value(format!(
                 "shuffle_after_epoch and {other} contradict each other: give one of them"
+            )));
+        }
+        if weights.is_some() && (spec.order.random_shuffle || spec.order.shuffle_after_epoch) {
+            let other = if spec.order.random_shuffle { "random_shuffle" } else { "shuffle_after_epoch" };
+            return Err(Error::value(format!(
+                "weights and {other} contradict each other: weights draw samples in an order of their own; leave {other} out"
             )));
         }
         if spec.order.initial_fill == 0 {
@@ -60,8 +69,9 @@ impl Shuffle {
         // Decided for all samples, not for those of the shard, so that all shards agree.
         let by_chunks = mode != Mode::No && blocks.matter(spec.order.initial_fill);
         let range = if mode == Mode::Shard { shard.1.clone() } else { 0..samples };
+        let draws = weights.map(|weights| Draws::new(weights.clone()));
         let windows = by_chunks.then(|| Windows::new(blocks, range, spec.order.initial_fill));
-        Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, current: None })
+        Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, draws, current: None })
     }
 
     /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.
@@ -76,6 +86,9 @@ impl Shuffle {
 
     /// The sample at `position` in `epoch`.
     pub fn at(&mut self, epoch: u64, position: u64) -> u64 {
+        if let Some(draws) = &mut self.draws {
+            return draws.at(self.seed, epoch, position);
+        }
         let range = match self.mode {
             Mode::No => return position,
             Mode::AllButFirst if epoch == 0 => return position,

@@ -92,7 +92,8 @@ impl Boxes {
             jobs[*place] = Some(job);
             *place += 1;
         }
-        BatchPlan { uses, jobs: jobs.into_iter().flatten().collect(), pads: self.pads, index: self.index }
+        let jobs = jobs.into_iter().flatten().collect();
+        BatchPlan { uses, jobs, pads: self.pads, index: self.index, ..BatchPlan::default() }
     }
 }
 
@@ -165,8 +166,12 @@ impl Reads {
 }
 
 /// What a sample with this start reads along one dimension of an array.
-fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, start: &[Start]) -> Reads {
+fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, (start, row): (&[Start], (u64, u64))) -> Reads {
     match dim.role {
+        Role::Ragged => {
+            let (first, len) = (row.0 as i64, row.1 as i64);
+            Reads { inside: 0..len, window: len, first, stride: 1, segment: (first, first + len) }
+        }
         Role::Whole => {
             let len = dim.len as i64;
             Reads { inside: 0..len, window: len, first: 0, stride: 1, segment: (0, len) }
@@ -219,14 +224,15 @@ pub(super) fn mask(out: &mut Boxes, geometry: &Geometry, mask: &Mask, start: &[S
 }
 
 impl Planner {
-    /// The boxes of one array in one sample. `start` is the sample's start along each axis; `origin` is where the
-    /// placement's first element goes in the output, in elements of the batch.
+    /// The boxes of one array in one sample. `start` is the sample's start along each axis, and `row` the first element and the
+    /// number of elements of its row in ragged arrays; `origin` is where the placement's first element goes in the output, in
+    /// elements of the batch.
     pub(super) fn place(
         &self,
         out: &mut Boxes,
         source: &super::Source,
         p: &Placement,
-        start: &[Start],
+        (start, row): (&[Start], (u64, u64)),
         origin: i64,
         dst_size: usize,
     ) {
@@ -236,7 +242,12 @@ impl Planner {
         let target = Target { output: p.output as u32, src_size: array.element as u64, dst_size: dst_size as u64 };
         let rank = view.dims.len();
 
-        let reads = |dim| reads(geometry, dim, view, p.offset, start);
+        let is_empty = |dim: &ViewDim| dim.role == Role::Ragged && row.1 == 0;
+        if view.dims.iter().any(is_empty) {
+            // There is no box without elements.
+            return;
+        }
+        let reads = |dim| reads(geometry, dim, view, p.offset, (start, row));
         let ranges: Vec<Reads> = view.dims.iter().map(reads).collect();
         if !geometry.repeats_edges {
             let ranges: Vec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
@@ -265,18 +276,30 @@ impl Planner {
                         continue;
                     }
                     let (lo, hi) = (starts[part] as i64, starts[part + 1] as i64);
-                    let inside = |k: i64| {
-                        let at = first + k * stride;
-                        let at = pick.map_or(at, |p| p[at as usize] as i64);
-                        lo <= at && at < hi
-                    };
-                    let mut k = ks.start;
-                    while k < ks.end {
-                        let run = (k..ks.end).take_while(|&k| inside(k)).count() as i64;
-                        if run > 0 {
-                            list.extend(chunk_runs(pick, first, stride, k..k + run, &grids.dims[d], starts[part]));
+                    match pick {
+                        // All elements are one, or they ascend.
+                        None if stride == 0 => {
+                            if (lo..hi).contains(&first) {
+                                list.extend(chunk_runs(None, first, 0, ks, &grids.dims[d], starts[part]));
+                            }
                         }
-                        k += run.max(1);
+                        None => {
+                            let reach = |at: i64| if at > first { (at - first - 1) / stride + 1 } else { 0 };
+                            let ks = ks.start.max(reach(lo))..ks.end.min(reach(hi));
+                            list.extend(chunk_runs(None, first, stride, ks, &grids.dims[d], starts[part]));
+                        }
+                        Some(picked) => {
+                            let inside = |k: i64| (lo..hi).contains(&(picked[(first + k * stride) as usize] as i64));
+                            let mut k = ks.start;
+                            while k < ks.end {
+                                let run = (k..ks.end).take_while(|&k| inside(k)).count() as i64;
+                                if run > 0 {
+                                    let ks = k..k + run;
+                                    list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], starts[part]));
+                                }
+                                k += run.max(1);
+                            }
+                        }
                     }
                 }
                 empty |= list.is_empty();

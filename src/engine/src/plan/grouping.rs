@@ -2,6 +2,7 @@
 
 use super::{Planner, Source};
 use crate::dataset::DimGrid;
+use crate::error::Result;
 use crate::geometry::{Axis, Geometry, Role, View};
 use crate::order::{Blocks, Run};
 
@@ -60,33 +61,38 @@ impl Runs {
 impl Planner {
     /// The blocks of samples that share chunks. Along each axis, the array with the longest chunks decides, among those
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
-    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep.
-    pub fn blocks(&self) -> Blocks {
+    /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
+    ///
+    /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
+    ///
+    /// # Errors
+    /// If the groups of a table don't fit in memory.
+    pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
         match self.sources.as_slice() {
-            [source] => self.blocks_of(source),
-            sources => Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()),
+            [source] => match &source.geometry.table {
+                Some(table) => self.table_blocks(source, table, limit),
+                None => Ok(self.blocks_of(source)),
+            },
+            sources => {
+                Ok(Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
+            }
         }
     }
 
     fn blocks_of(&self, source: &Source) -> Blocks {
         let geometry = &source.geometry;
+        let bytes = self.bytes_alone(source);
+        if geometry.rows.is_some() {
+            return self.blocks_of_rows(geometry, &bytes);
+        }
         let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
-        let alone = |(a, view): (usize, &View)| alone(view, self.arrays[a].element, parts(a));
-        let bytes: Vec<u128> = geometry.views.iter().enumerate().map(alone).collect();
-        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
-        let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
-        let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
-        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
-        let runs = geometry.axes.iter().enumerate().map(|(i, axis)| {
-            let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
-            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
-            match along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
-            {
+        let along = geometry.axes.iter().zip(self.deciding(source));
+        let mut runs: Vec<_> = along
+            .map(|(axis, decides)| match decides {
                 Some((a, d)) if !axis.random => cut(axis, &geometry.views[a], parts(a), d),
                 _ => vec![Run { size: 1, count: axis.count() as u64 }],
-            }
-        });
-        let mut runs: Vec<_> = runs.collect();
+            })
+            .collect();
         if runs.is_empty() {
             // No array has a dimension: there is one sample.
             runs.push(vec![Run { size: 1, count: 1 }]);
@@ -98,6 +104,72 @@ impl Planner {
             runs.push(vec![Run { size, count }]);
         }
         Blocks::new(&runs)
+    }
+
+    /// For each array about how many bytes the chunks have that a sample needs.
+    fn bytes_alone(&self, source: &Source) -> Vec<u128> {
+        let row = source.geometry.rows.as_ref().map_or(0, |rows| rows.elements() / rows.count());
+        let alone = |(a, view): (usize, &View)| {
+            alone(view, self.arrays[a].element, &self.arrays[a].parts[source.parts.clone()], row)
+        };
+        source.geometry.views.iter().enumerate().map(alone).collect()
+    }
+
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
+        let geometry = &source.geometry;
+        let bytes = self.bytes_alone(source);
+        let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+        let longest = |a: usize, d: usize| parts(a).iter().map(|p| p.dims[d].longest()).max().unwrap_or(1);
+        let rank = geometry.views.iter().map(|v| v.dims.len()).max().unwrap_or(0).min(2);
+        let counts = |a: usize, view: &View| bytes[a].saturating_mul(SHARE) >= total && view.dims.len() >= rank;
+        let along = |i: usize| {
+            let arrays = geometry.views.iter().enumerate().filter(|(a, view)| counts(*a, view));
+            let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
+            along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
+        };
+        (0..geometry.axes.len()).map(along).collect()
+    }
+
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
+    /// among those with at least a sixteenth of the bytes.
+    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128]) -> Blocks {
+        let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
+        let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
+        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
+        let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        // Dense arrays may be much larger.
+        let all = (0..self.arrays.len()).filter(is_ragged);
+        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
+        let Some(array) = of else { return Blocks::single(geometry.samples) };
+        let (view, parts) = (&geometry.views[array], &self.arrays[array].parts);
+        let whole = [0, u64::MAX];
+        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
+        let last = view.dims[0].len.saturating_sub(1);
+        // The elements of the chunk that was looked at last. There is none if all rows are empty.
+        let mut here = 0..0;
+        let mut ends = Vec::new();
+        // The samples of a row follow each other.
+        let (count, each) = (axes[0].count(), geometry.samples / axes[0].count() as u64);
+        for k in 0..count {
+            // Empty rows at the end begin behind the last element.
+            let at = rows.span(axes[0].starts.at(k).0).0.min(last);
+            if here.contains(&at) {
+                continue;
+            }
+            if k > 0 {
+                ends.push(k as u64 * each);
+            }
+            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
+            let grid = &parts[part].dims[0];
+            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
+            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
+            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
+        }
+        ends.push(count as u64 * each);
+        Blocks::listed(ends)
     }
 }
 
@@ -119,14 +191,15 @@ fn crops_share(geometry: &Geometry, view: &View, parts: &[super::PartGrid]) -> b
     read >= all
 }
 
-/// About how many bytes the chunks of one array that a sample needs have.
-fn alone(view: &View, element: usize, parts: &[super::PartGrid]) -> u128 {
+/// About how many bytes the chunks of one array that a sample needs have. Ragged rows have about `row` elements.
+fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u128 {
     let part = |part: &super::PartGrid| {
         view.dims.iter().zip(&part.dims).fold(element as u128, |n, (dim, grid)| {
             let longest = grid.longest();
             let chunks = match (dim.role.clone(), &dim.pick) {
                 (Role::Whole, None) => grid.count(),
                 (Role::Whole, Some(pick)) => grid.count().min(pick.len()),
+                (Role::Ragged, _) => row / longest + 1,
                 (Role::Axis(a), _) => {
                     let cut = view.cuts[a];
                     // The elements of the sample along the dimension, or its chunks if these are fewer.

@@ -4,6 +4,7 @@
 mod boxes;
 mod chunk_runs;
 mod grouping;
+mod table_blocks;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,6 +12,7 @@ use std::ops::Range;
 
 use dali_zarr_kernels::Job;
 
+use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
 use crate::geometry::{Geometry, Role, View, ViewDim};
 use crate::order::Sample;
@@ -74,6 +76,12 @@ pub struct BatchPlan {
     /// For the index output: of each sample the number of its store, if stores come one after the other, the number of its segment,
     /// if samples are named by it, and its start along each axis.
     pub index: Vec<i64>,
+    /// What the samples are called; empty unless the reader names them.
+    pub names: Names,
+    /// With ragged outputs: for each sample, its elements along their first dimension.
+    pub lengths: Vec<i64>,
+    /// With ragged outputs: the bytes of each output.
+    pub bytes: Vec<usize>,
 }
 
 /// The grid of one array in one store, as plans need it.
@@ -101,8 +109,8 @@ pub struct Planner {
     /// What samples are cut from: all stores together, or each.
     sources: Vec<Source>,
     arrays: Vec<ArrayGrids>,
-    /// Elements per sample of each output.
-    sample_elements: Vec<i64>,
+    /// Elements per sample of each output; of a ragged one, those for each element along the first dimension.
+    unit_elements: Vec<i64>,
 }
 
 /// A geometry, and the stores that it is of.
@@ -154,7 +162,7 @@ impl Planner {
         let stores = arrays.iter().map(|array| array.parts.len()).max().unwrap_or(0);
         let count = geometries.len();
         assert!(count == 1 || count == stores, "there is a geometry for each store, or one");
-        let sample_elements = geometries[0].outputs.iter().map(|o| o.shape.iter().product()).collect();
+        let unit_elements = geometries[0].outputs.iter().map(OutputInfo::unit_elements).collect();
         let mut first = 0;
         let mut sources = Vec::with_capacity(count);
         for (store, geometry) in geometries.into_iter().enumerate() {
@@ -163,7 +171,7 @@ impl Planner {
             sources.push(Source::new(geometry, first, parts, &arrays));
             first += samples;
         }
-        Self { sources, arrays, sample_elements }
+        Self { sources, arrays, unit_elements }
     }
 
     /// The geometry of a store; of all of them, if samples are cut from all together.
@@ -179,6 +187,11 @@ impl Planner {
     /// The first of the geometries, for what they have in common.
     pub fn geometry(&self) -> &Geometry {
         &self.sources[0].geometry
+    }
+
+    /// Samples in all.
+    pub fn samples(&self) -> u64 {
+        self.geometries().map(|geometry| geometry.samples).sum()
     }
 
     /// Where a sample is cut from, and its number there.
@@ -233,27 +246,51 @@ impl Planner {
         self.coords(id).iter().zip(grid).map(|(&c, g)| g.len(c)).collect()
     }
 
+    /// Whether the memory for batches holds this one.
+    pub fn holds(&self, plan: &BatchPlan) -> bool {
+        let elements: i64 = plan.lengths.iter().sum();
+        self.geometry().outputs.iter().all(|output| output.ragged.is_none_or(|most| elements as u64 <= most))
+    }
+
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
         let mut out = boxes::Boxes::default();
+        let mut lengths = Vec::new();
+        // Elements along the ragged dimension in the samples before.
+        let mut before = 0i64;
         for (i, &sample) in samples.iter().enumerate() {
             let (source, sample) = self.source(sample);
             let geometry = &source.geometry;
             let start = geometry.start(sample);
+            let row = geometry.rows.as_ref().map_or((0, 0), |rows| rows.span(start[0].at));
             for placement in &geometry.placements {
                 let output = &geometry.outputs[placement.output];
-                let origin = i as i64 * self.sample_elements[placement.output] + placement.base;
-                self.place(&mut out, source, placement, &start, origin, output.dtype.size());
+                let units = if output.ragged.is_some() { before } else { i as i64 };
+                let origin = units * self.unit_elements[placement.output] + placement.base;
+                self.place(&mut out, source, placement, (&start, row), origin, output.dtype.size());
+            }
+            if geometry.rows.is_some() {
+                before += row.1 as i64;
+                lengths.push(row.1 as i64);
             }
             if let Some(mask) = &geometry.mask {
-                boxes::mask(&mut out, geometry, mask, &start, i as i64 * self.sample_elements[mask.output]);
+                boxes::mask(&mut out, geometry, mask, &start, i as i64 * self.unit_elements[mask.output]);
             }
             if geometry.names_store {
                 out.index.push(source.parts.start as i64);
             }
             out.index.extend(geometry.index(&start));
         }
-        out.finish()
+        let mut plan = out.finish();
+        if self.geometry().rows.is_some() {
+            let bytes = |output: &OutputInfo| {
+                let units = if output.ragged.is_some() { before as usize } else { samples.len() };
+                units * output.unit_elements() as usize * output.dtype.size()
+            };
+            plan.bytes = self.geometry().outputs.iter().map(bytes).collect();
+            plan.lengths = lengths;
+        }
+        plan
     }
 }
 

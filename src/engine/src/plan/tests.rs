@@ -84,6 +84,7 @@ fn expected(g: &Geometry, samples: &[Sample], starts: &[u64], shape: &[u64], edg
             .map(|d| match d.role {
                 Role::Axis(a) => view.cuts[a].window,
                 Role::Whole => d.len as i64,
+                Role::Ragged => unreachable!(),
             })
             .collect();
         for linear in 0..lens.iter().product::<i64>() {
@@ -153,7 +154,7 @@ proptest! {
             parts.push([&[n], &lens[1..]].concat());
         }
         let axes = axes.min(rank - 1);
-        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None };
+        let array = ArrayShape { name: "a".into(), output: "a".into(), dims: (0..rank).map(name).collect(), parts: parts.clone(), values: DType::I64, unclear: None, two_fills: false };
         let pick_dim = (flags >> 8) as usize % rank;
         let picked = pick.as_ref().filter(|_| pick_dim == 0);
         let first_len = picked.map_or(shape[0] as usize, |p| p.len());
@@ -199,6 +200,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
         parts: vec![vec![100, 721, 1440]],
         values: DType::F32,
         unclear: None,
+        two_fills: false,
     };
     let geometry = Geometry::new(&Spec::default(), &[array]).unwrap();
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();

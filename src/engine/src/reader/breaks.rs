@@ -4,50 +4,28 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::column::{self, MAX_VALUES};
-use super::needs::bound_counts;
-use super::opening::{Opened, shape};
-use crate::cache;
-use crate::dataset::{ArrayInfo, Dataset, decoded_array, each_store};
+use super::coordinates::{self, MAX_COORDINATES};
+use super::opening::shape;
+use crate::dataset::{ArrayInfo, Dataset, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
-use crate::spec::{Device, Io, Spec};
+use crate::spec::Spec;
 use crate::store::Store;
 
-impl Opened {
-    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk but those of arrays that `breaks`
-    /// names, and touches no device.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the arguments or the metadata, named.
-    pub fn new(spec: &Spec) -> Result<Self> {
-        if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
-            return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
-        }
-        // Checked before these numbers are used.
-        bound_counts(spec)?;
-        cache::check(spec)?;
-        let dataset = Dataset::open(spec)?;
-        if !spec.samples.breaks.are_stored() {
-            return Self::of(spec, dataset);
-        }
-        let found = found(spec, &dataset)?;
-        Self::of(&spec.clone().with(|s| s.samples.breaks.found = found), dataset)
-    }
-}
-
 /// The breaks that arrays of the stores say: for all stores, or for each where samples are cut from each on its own.
-fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<i64>>> {
+pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<i64>>> {
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    // Arrays with stores of their own are cut as those of `path`.
+    let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
     if !is_by_store(spec, &shapes) {
-        return Ok(vec![of_stores(spec, &shapes, dataset, 0..dataset.stores.len())?]);
+        return Ok(vec![of_stores(spec, &shapes, dataset, 0..stores)?]);
     }
     let one = |store: usize| {
         let (own, shapes) = of_store(spec, &shapes, store);
         of_stores(&own, &shapes, dataset, store..store + 1)
     };
-    (0..dataset.stores.len()).map(one).collect()
+    (0..stores).map(one).collect()
 }
 
 /// The breaks along the dimension that these stores have together, as elements of it after `pick`.
@@ -91,14 +69,14 @@ fn between(ends: &[i64], first: &FirstDim) -> Vec<i64> {
 fn values(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
     let shape = &array.parts[0].shape;
     let at = |e: Error| e.at(Site::store(store.location()).array(&*array.name));
-    if shape.len() != 1 || shape[0] > MAX_VALUES {
+    if shape.len() != 1 || shape[0] > MAX_COORDINATES {
         return Err(at(Error::value(format!(
-            "breaks: expected one dimension of at most {MAX_VALUES} elements, but found the shape {shape:?}"
+            "breaks: expected one dimension of at most {MAX_COORDINATES} elements, but found the shape {shape:?}"
         ))));
     }
     match shape[0] {
         0 => Ok(Vec::new()),
-        _ => column::values(store, array),
+        _ => coordinates::read(store, array),
     }
 }
 
@@ -110,7 +88,7 @@ fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
         ));
         e.at(Site::store(store.location()).array(name))
     };
-    let Some(array) = decoded_array(&**store, name)? else {
+    let Some(array) = lone_array(&**store, name, true)? else {
         return Err(Error::value(format!(
             "breaks: expected \"auto\", or an array with the ends of segments, but found no array '{name}'"
         ))
@@ -138,7 +116,7 @@ fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<V
     let group = dataset.arrays[first.array].name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
     let read = |i: usize, store: &Arc<dyn Store>| {
         let is_root = dataset.arrays[first.array].parts[stores.start + i].is_root();
-        let array = if is_root { None } else { column::nearest(&**store, group, name)? };
+        let array = if is_root { None } else { coordinates::nearest(&**store, group, name)? };
         let Some(array) = array else {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs the coordinates along \"{name}\", but there is no array '{name}' beside the arrays or in a \

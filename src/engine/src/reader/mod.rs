@@ -2,11 +2,15 @@
 
 mod breaks;
 pub mod checkpoint;
-pub(crate) mod column;
+pub(crate) mod coordinates;
+mod inputs;
 pub(crate) mod needs;
 pub(crate) mod opening;
 mod progress;
 mod reserve;
+mod rows;
+mod sources;
+mod tables;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -23,11 +27,12 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-pub use crate::batch::{Batch, DeviceBuffers, OutputInfo};
+pub use crate::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use crate::budget::MachineMemory;
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
 use crate::error::{Error, Result, Site};
+use crate::geometry::Rows;
 use crate::gpu;
 use crate::gpu::driver;
 use crate::io::FetchPool;
@@ -43,6 +48,7 @@ use needs::{gds_buffer, rules};
 use opening::Opened;
 use progress::{Progress, Start};
 use reserve::Memory;
+use sources::Sources;
 
 /// The numbers that DALI's iterators ask of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +70,8 @@ pub struct ReaderMeta {
 /// A running reader: its threads, memory and devices. Dropping it ends all of them.
 pub struct Reader {
     outputs: Vec<OutputInfo>,
+    batch_size: usize,
+    rows: Option<Rows>,
     meta: ReaderMeta,
     /// With [`Device::Gpu`]: sets to be lent. 0 otherwise.
     buffers: usize,
@@ -91,7 +99,9 @@ impl Reader {
     /// # Errors
     /// Those of [`Self::open`].
     pub fn prepare(spec: Spec) -> Result<Self> {
-        Self::start(&spec, Opened::new(&spec)?)
+        let opened = Opened::new(&spec)?;
+        coordinates::check_in_step(&spec, &opened)?;
+        Self::start(&spec, opened)
     }
 
     /// Reserves the memory and starts the threads.
@@ -167,10 +177,10 @@ impl Reader {
             let _ = planner.join();
         })?;
         let buffers = if matches!(spec.device, Device::Gpu(_)) { budget.window } else { 0 };
-        for text in notes.into_iter().map(|note| note.text).chain(unmasked) {
+        for text in notes.into_iter().map(|note| note.text).chain(unmasked).filter(|text| opening::is_new(text)) {
             tracing::warn!("{text}");
         }
-        if let Some(text) = decoded {
+        if let Some(text) = decoded.filter(|text| opening::is_new(text)) {
             tracing::info!("{text}");
         }
         let stores = shared.chunk_index.dataset.stores.iter().map(|store| store.location());
@@ -181,12 +191,35 @@ impl Reader {
             spec.batch_size,
             budget.window
         );
-        Ok(Self { outputs, meta, buffers, finished, events, stop, scheduler: Some(scheduler), stats, progress })
+        let (batch_size, rows) = (spec.batch_size, shared.chunk_index.planner.geometry().rows.clone());
+        Ok(Self {
+            outputs,
+            batch_size,
+            rows,
+            meta,
+            buffers,
+            finished,
+            events,
+            stop,
+            scheduler: Some(scheduler),
+            stats,
+            progress,
+        })
     }
 
     /// What each batch holds, in order.
     pub fn outputs(&self) -> &[OutputInfo] {
         &self.outputs
+    }
+
+    /// Samples of each batch.
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// The rows that samples are, with ragged outputs.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.rows.as_ref()
     }
 
     /// For DALI's iterators.
@@ -222,7 +255,7 @@ impl Reader {
         }
         for (output, &address) in self.outputs.iter().zip(&set.outputs) {
             // An output without elements, such as the index of samples that have no dimension, needs no memory.
-            let is_missing = address == 0 && output.sample_bytes() > 0;
+            let is_missing = address == 0 && output.batch_bytes(self.batch_size) > 0;
             if is_missing || address % 8 != 0 {
                 return Err(Error::value(format!("expected device addresses aligned to 8 bytes, found {address:#x}")));
             }
@@ -299,13 +332,15 @@ impl Drop for Reader {
 /// The body of the planner's thread: plans one batch for each request, once the first sample is known.
 fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
     let Ok((mut order, mut next)) = start.recv() else { return };
+    let sources = Sources::new(&shared.chunk_index);
     for () in requests {
         if shared.stopped() {
             continue;
         }
         let samples: Vec<Sample> = (next..next + batch).map(|k| order.sample(k)).collect();
         next += batch;
-        let plan = Box::new(shared.chunk_index.plan(&samples));
+        let mut plan = Box::new(shared.chunk_index.plan(&samples));
+        plan.batch.names = sources.names(&plan.batch.index, samples.len());
         if shared.events.send(Event::Planned(plan)).is_err() {
             return;
         }

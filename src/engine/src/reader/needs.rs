@@ -4,9 +4,9 @@ use super::OutputInfo;
 use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
-use crate::dataset::{Dataset, Part, Sharding};
+use crate::dataset::{Dataset, DimGrid, Part, Sharding};
 use crate::error::{Error, Result};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Role, Rows};
 use crate::gpu;
 use crate::io::MERGE_REMOTE;
 use crate::memory::arena::rounded;
@@ -28,20 +28,22 @@ const MAX_LOOKAHEAD: f64 = 4096.0;
 
 /// Refuses batches of so many chunks that planning them would take more memory than holding them.
 pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) -> Result<()> {
+    let batch = spec.batch_size as u64;
     let mut total = 0u64;
     for placement in &geometry.placements {
         let (view, array) = (&geometry.views[placement.array], &dataset.arrays[placement.array]);
         let most = |part: &crate::dataset::Part| {
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
                 let elements = match dim.role {
-                    crate::geometry::Role::Whole => dim.len,
-                    crate::geometry::Role::Axis(a) => view.cuts[a].window as u64,
+                    Role::Whole => dim.len,
+                    Role::Axis(a) => view.cuts[a].window as u64,
+                    Role::Ragged => return n.saturating_mul(of_rows(grid, &geometry.outputs[placement.output], batch)),
                 };
                 let runs = if dim.pick.is_some() { elements } else { grid.count().min(elements) };
                 n.saturating_mul(runs)
             })
         };
-        let chunks = array.parts.iter().map(most).max().unwrap_or(0).saturating_mul(spec.batch_size as u64);
+        let chunks = array.parts.iter().map(most).max().unwrap_or(0).saturating_mul(batch);
         total = total.saturating_add(chunks);
         if total > MAX_BATCH_CHUNKS {
             return Err(Error::value(format!(
@@ -54,6 +56,15 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
     Ok(())
 }
 
+/// Chunks along the ragged dimension that a row needs, on average over the longest rows of a batch.
+fn of_rows(grid: &DimGrid, output: &OutputInfo, batch: u64) -> u64 {
+    let most = match grid {
+        DimGrid::Regular { chunk, .. } => output.ragged.unwrap_or(0) / chunk.max(&1) / batch + 2,
+        DimGrid::Irregular { .. } => output.shape[0] as u64,
+    };
+    most.min(grid.count())
+}
+
 /// What the reader must hold at a time.
 ///
 /// # Errors
@@ -61,7 +72,7 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
 pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo], order: &mut Order) -> Result<Needs> {
     let batch = outputs
         .iter()
-        .try_fold(0usize, |n, o| n.checked_add(o.sample_bytes().checked_mul(spec.batch_size)?))
+        .try_fold(0usize, |n, o| n.checked_add(o.batch_bytes(spec.batch_size)))
         .filter(|&n| n < 1 << 46)
         .ok_or_else(|| Error::value("a batch has more bytes than can be addressed"))?;
     let mut needs = Needs {
@@ -73,8 +84,11 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         fallback: 0,
         sharing: None,
         index: 0,
+        tables: 0,
+        opening: 0,
         read_buffers: if spec.resources.use_o_direct { spec.io_threads() * O_DIRECT_BYTES_PER_THREAD } else { 0 },
         request_bytes: 0,
+        rows: chunk_index.planner.geometry().rows.as_ref().map_or(0, Rows::bytes),
         working_set: 0,
         new_per_batch: 0,
         used_again: 0,

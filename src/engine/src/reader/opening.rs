@@ -1,6 +1,7 @@
 //! Opening: from a spec and a dataset to the planner, the operations of the kernels, and the needs of memory.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::needs::{bound_chunks, needs, parts};
 use super::{OutputInfo, ReaderMeta};
@@ -10,13 +11,14 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, Geometry, Norm};
+use crate::geometry::{ArrayShape, Geometry, Norm, Rows, TableStarts};
 use crate::gpu;
 use crate::memory::shown;
-use crate::order::Order;
+use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Spec};
+use crate::table::Table;
 
 /// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
 /// it, and [`crate::explain`] describes it.
@@ -32,6 +34,17 @@ pub(crate) struct Opened {
     pub needs: Needs,
 }
 
+/// What a reader reads of its stores before it is open, besides metadata.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    /// Where samples start.
+    pub starts: Option<Arc<Table<i64>>>,
+    /// The rows of ragged arrays.
+    pub rows: Option<Rows>,
+    /// How often samples are drawn.
+    pub weights: Option<Arc<Table<f64>>>,
+}
+
 /// Says why the CPU decodes an array, where the user may have expected the GPU.
 pub(crate) struct Note {
     /// Index of the array.
@@ -42,23 +55,35 @@ pub(crate) struct Note {
 }
 
 impl Opened {
-    /// Checks the spec, whose breaks are all known, against a dataset that is open. Reads no chunk and touches no device.
+    /// Checks the spec, whose breaks are all known, against a dataset that is open, without tables. Reads no chunk and touches no
+    /// device.
     ///
     /// # Errors
     /// Whatever is wrong with the arguments or the metadata, named.
     pub fn of(spec: &Spec, dataset: Dataset) -> Result<Self> {
+        Self::with(spec, dataset, Inputs::default())
+    }
+
+    /// As [`Self::of`], with what the spec asks to be read.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn with(spec: &Spec, dataset: Dataset, inputs: Inputs) -> Result<Self> {
+        let Inputs { starts, rows, weights } = inputs;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
-        let geometries = Geometry::of_stores(spec, &dataset.arrays.iter().map(shape).collect::<Vec<_>>())?;
+        let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
+        let geometries = match rows {
+            Some(rows) => vec![Geometry::with_rows(spec, &shapes, starts, rows)?],
+            None => Geometry::of_stores(spec, &shapes, starts)?,
+        };
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
-        let blocks = planner.blocks();
-        let identity = Identity::new(spec, &dataset, &planner, &blocks);
-        let order = Order::by_chunks(spec, blocks)?;
+        let (order, identity) = ordered(spec, &dataset, &planner, weights)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,
@@ -71,6 +96,7 @@ impl Opened {
         let routes = routes(spec, &dataset, &mut notes)?;
         let chunk_index = Arc::new(ChunkIndex::new(dataset, planner, routes));
         let needs = needs(spec, &chunk_index, &outputs, &mut order.clone())?;
+        let needs = with_tables(needs, &chunk_index.planner, &order);
         Ok(Self { chunk_index, order, ops, outputs, meta, identity, notes, needs })
     }
 
@@ -93,6 +119,7 @@ impl Opened {
         let routes = chunk_index.routes.clone();
         slow.iter().for_each(|s| chunk_index.routes[s.array][s.part] = Route::Cpu);
         let needs = needs(spec, chunk_index, &self.outputs, &mut self.order.clone())?;
+        let needs = with_tables(needs, &chunk_index.planner, &self.order);
         let on_cpu = budget::divide(&needs, &asked, there)?;
         // Host memory may hold too little for as many threads.
         let threads =
@@ -144,6 +171,47 @@ impl Opened {
     }
 }
 
+/// The order of the samples, and what a checkpoint must agree with.
+fn ordered(
+    spec: &Spec,
+    dataset: &Dataset,
+    planner: &Planner,
+    weights: Option<Arc<Table<f64>>>,
+) -> Result<(Order, Identity)> {
+    let geometry = planner.geometry();
+    let left = memory_left(spec, planner);
+    let order = &spec.order;
+    let Some(weights) = weights else {
+        for (what, is_default) in [("num_samples", order.num_samples.is_none()), ("replacement", order.replacement)] {
+            if !is_default {
+                return Err(Error::value(format!("{what}: expected weights too, since {what} says how they are used")));
+            }
+        }
+        // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
+        let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;
+        let blocks = if is_grouped { planner.blocks(left)? } else { Blocks::single(planner.samples()) };
+        let identity = Identity::new(spec, dataset, planner, &blocks, None);
+        return Ok((Order::by_chunks(spec, blocks)?, identity));
+    };
+    let weights = Weights::new(weights, planner.samples(), order.num_samples, order.replacement, left)?;
+    let identity = Identity::new(spec, dataset, planner, &Blocks::single(planner.samples()), Some(&weights));
+    Ok((Order::drawn(spec, planner.samples(), weights)?, identity))
+}
+
+/// What the user's limit on host memory leaves for lists beside the table of starts; `None` if there is no limit.
+pub(crate) fn memory_left(spec: &Spec, planner: &Planner) -> Option<u64> {
+    let table = planner.geometry().table.as_ref().map_or(0, TableStarts::bytes);
+    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(table))
+}
+
+/// The same needs with tables and the lists of `order`.
+fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
+    let starts = planner.geometry().table.as_ref();
+    let tables = starts.map_or(0, TableStarts::bytes) + order.bytes();
+    let grouping = starts.map_or(0, |table| planner.grouping_bytes(table));
+    Needs { tables: tables as usize, opening: (tables + grouping) as usize, ..needs }
+}
+
 /// Chunks of a part of an array that the CPU decodes sooner than the GPU.
 struct Slow {
     array: usize,
@@ -165,7 +233,7 @@ pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<Strin
     (!names.is_empty()).then(|| {
         format!(
             "{}: decoded as xarray does it, since they have scale_factor or add_offset and mask_and_scale is left out: {}",
-            Site::store(spec.source.paths.join(", ")),
+            Site::store(spec.source.locations().join(", ")),
             names.join(", ")
         )
     })
@@ -185,6 +253,14 @@ pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
     })
 }
 
+/// Whether this is the first call of the process with `text`: each reader of an epoch or a split would tell the same.
+/// After ten thousand texts all are new.
+pub(super) fn is_new(text: &str) -> bool {
+    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    told.len() >= 10_000 || told.insert(text.to_owned())
+}
+
 /// The array as geometry needs it.
 pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
     ArrayShape {
@@ -194,6 +270,7 @@ pub(crate) fn shape(array: &ArrayInfo) -> ArrayShape {
         unclear: array.dims.unclear.clone(),
         parts: array.parts.iter().map(|p| p.shape.clone()).collect(),
         values: array.cf.decoded,
+        two_fills: array.fill != array.imaginary_fill,
     }
 }
 
@@ -203,7 +280,7 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
         order: p.format.order.clone(),
         swap: p.format.swap,
     };
-    let chunks_of = all.iter().position(|a| a.name == array.name).unwrap_or(0);
+    let chunks_of = all.iter().position(|a| a.is_same(array)).unwrap_or(0);
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 
@@ -212,6 +289,7 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     let of_norms = geometry.norms.iter().flat_map(|norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
+        let fill = if norm.imaginary { array.imaginary_fill } else { array.fill };
         let decoding = assemble::Decoding {
             missing: cf.missing.clone(),
             scale: cf.scale,
@@ -219,10 +297,10 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
             offset: cf.offset,
             decoded: Some(cf.decoded),
         };
-        [false, true].map(|swap| assemble::op(cf.src_dtype, array.fill, &decoding, norm, swap))
+        [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, swap))
     });
     let of_mask = [0.0, 1.0].map(|fill| {
-        let norm = Norm { array: 0, mean_stddev: None, fill, dtype: DType::Bool };
+        let norm = Norm { array: 0, mean_stddev: None, fill, dtype: DType::Bool, imaginary: false };
         assemble::op(DType::Bool, 0, &assemble::Decoding::default(), &norm, false)
     });
     Ops::new(of_norms.chain(of_mask.into_iter().filter(|_| geometry.mask.is_some())))

@@ -32,7 +32,7 @@ impl Memory {
     pub fn on_host(budget: &Budget, outputs: &[OutputInfo], batch_size: usize) -> Result<Self> {
         let block = HostBlock::map(budget.host.block)?;
         let staging = Block { arena: Arena::new(budget.host.block), base: block.address() };
-        let pool = |o: &OutputInfo| Pool::new(o.sample_bytes() * batch_size, budget.host.idle);
+        let pool = |o: &OutputInfo| Pool::new(o.batch_bytes(batch_size), budget.host.idle);
         Ok(Self {
             staging,
             slots: None,

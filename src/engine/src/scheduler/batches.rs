@@ -181,6 +181,7 @@ impl Batches {
             OutputMemory::Pools(pools) => {
                 batch.host = pools.iter().map(Pool::take).collect::<Result<_>>()?;
                 batch.outputs = batch.host.iter().map(|b| b.span().address).collect();
+                batch.host.iter_mut().zip(&batch.plan.bytes).for_each(|(buffer, &bytes)| buffer.shorten(bytes));
             }
         }
         self.active += 1;
@@ -280,7 +281,10 @@ impl Batches {
         self.planned_jobs -= batch.plan.jobs.len();
         self.untaken += 1;
         match batch.error.take().or_else(|| if done { None } else { broken.cloned() }) {
-            None => Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id) })),
+            None => {
+                let (lengths, names) = (batch.plan.lengths, batch.plan.names);
+                Some(Ok(Batch { host: batch.host, buffers: batch.lent.map(|l| l.id), lengths, names }))
+            }
             Some(e) if done => {
                 // The batch failed, so nobody sees its outputs, and they can be used again.
                 batch.lent.into_iter().for_each(|lent| self.lend(lent));

@@ -158,7 +158,7 @@ impl Scalar for DType {
     }
 
     fn expected() -> String {
-        format!("one of {}", Self::ALL.map(Self::name).join(", "))
+        format!("one of {}", Self::of_dali().map(Self::name).collect::<Vec<_>>().join(", "))
     }
 
     fn found(value: &Value) -> String {

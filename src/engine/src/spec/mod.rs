@@ -141,9 +141,7 @@ impl Spec {
     /// value of the wrong type.
     pub fn from_json(text: impl AsRef<[u8]>) -> Result<Self> {
         let spec = Self::of_arguments(read::object(text.as_ref())?)?;
-        if spec.source.paths.is_empty() {
-            return Err(Error::value("path: expected at least one store, but found none"));
-        }
+        spec.source.check()?;
         Ok(spec)
     }
 
@@ -193,7 +191,7 @@ impl Spec {
 
     /// Whether all stores are remote.
     fn is_remote(&self) -> bool {
-        let paths = &self.source.paths;
+        let paths = &self.source.locations();
         !paths.is_empty() && paths.iter().all(|p| store::is_remote(p))
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::read::positive;
+use super::read::{positive, positive_or_none};
 
 /// Used when the user gives no seed, so that shards in different processes agree.
 pub(crate) const DEFAULT_SEED: u64 = 0x5eed;
@@ -30,6 +30,14 @@ pub struct OrderArguments {
     pub num_shards: i64,
     /// Stay with `shard_id` instead of moving on to the next shard after each epoch.
     pub stick_to_shard: bool,
+    /// How often each sample comes, relative to the others: a number for each, from the same sources as
+    /// [`super::SampleArguments::starts`]. Samples are drawn by them instead of each coming once.
+    pub weights: Option<String>,
+    /// With `weights`: samples in an epoch; default: as many as there are.
+    #[serde(deserialize_with = "positive_or_none")]
+    pub num_samples: Option<u64>,
+    /// With `weights`: whether a sample may come several times in an epoch.
+    pub replacement: bool,
     /// Repeat a shard's last sample until its last batch is full and all shards have equally many batches.
     pub pad_last_batch: bool,
 }
@@ -44,6 +52,9 @@ impl Default for OrderArguments {
             shard_id: 0,
             num_shards: 1,
             stick_to_shard: false,
+            weights: None,
+            num_samples: None,
+            replacement: true,
             pad_last_batch: false,
         }
     }

@@ -44,6 +44,13 @@ pub(super) fn group<T: DeserializeOwned>(arguments: &mut Map<String, Value>) -> 
     T::deserialize(Group(arguments))
 }
 
+/// A count of at least one, or none, for `deserialize_with`.
+pub(super) fn positive_or_none<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(
+    value: D,
+) -> Result<Option<N>, D::Error> {
+    positive(value).map(Some)
+}
+
 /// A count of at least one, for `deserialize_with`.
 pub(super) fn positive<'de, D: de::Deserializer<'de>, N: TryFrom<i64>>(value: D) -> Result<N, D::Error> {
     let found = i64::deserialize(value)?;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::read::positive;
+use super::read::{positive, some_positive};
 use super::{Breaks, DimKey, PerDim, PerOutput, Segments};
 
 /// The arguments that say how samples are cut.
@@ -24,6 +24,9 @@ pub struct SampleArguments {
     /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
     #[serde(deserialize_with = "positive")]
     pub samples_per_volume: i64,
+    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
+    /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
+    pub starts: Option<String>,
     /// Distance between elements inside a sample; default 1. Outputs may differ.
     pub stride: PerDim,
     /// Along the first of `dims`, one group of outputs for each; empty: `[0]`.
@@ -49,6 +52,16 @@ pub struct SampleArguments {
     pub out_of_bounds_policy: OutOfBounds,
     /// The value of elements outside the region of interest, as a value of the output; default: 0.
     pub fill_value: PerOutput<f64>,
+    /// An array of offsets, one more than there are samples: each sample is the elements from one offset to the next of the arrays
+    /// that these divide, and an element of the others.
+    #[serde(deserialize_with = "name")]
+    pub ragged: Option<String>,
+    /// The same by an array of ends: the first sample starts at 0.
+    #[serde(deserialize_with = "name")]
+    pub ragged_ends: Option<String>,
+    /// With either, the elements of a sample that are read, at most.
+    #[serde(deserialize_with = "some_positive")]
+    pub max_length: Option<u64>,
     /// One output of channels instead of one per array.
     pub stack_arrays: bool,
     /// One more output: which elements of the longest windows weren't padded, bool.
@@ -67,6 +80,11 @@ impl SampleArguments {
     }
 }
 
+/// A name; none if it is empty.
+fn name<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(String::deserialize(value)?).filter(|name| !name.is_empty()))
+}
+
 impl Default for SampleArguments {
     fn default() -> Self {
         Self {
@@ -76,6 +94,7 @@ impl Default for SampleArguments {
             overlap: PerDim::new(),
             random_crop: Vec::new(),
             samples_per_volume: 1,
+            starts: None,
             stride: PerDim::new(),
             offsets: Vec::new(),
             roi_start: PerDim::new(),
@@ -88,6 +107,9 @@ impl Default for SampleArguments {
             cross_stores: true,
             out_of_bounds_policy: OutOfBounds::Drop,
             fill_value: PerOutput::new(),
+            ragged: None,
+            ragged_ends: None,
+            max_length: None,
             stack_arrays: false,
             return_mask: false,
             return_index: false,

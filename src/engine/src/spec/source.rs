@@ -32,6 +32,56 @@ pub struct ArrayArgument {
     pub array: String,
 }
 
+impl ArrayArgument {
+    /// Whether it is a location of its own: a URL, an absolute path, or one that begins with `./` or `../`. Others are relative to
+    /// the stores of `path`.
+    pub fn is_own(&self) -> bool {
+        let begins = ["/", "./", "../"].iter().any(|start| self.array.starts_with(start));
+        begins || self.array.contains("://")
+    }
+}
+
+impl SourceArguments {
+    /// The locations of all stores: `path`, and once each the arrays that have stores of their own.
+    pub fn locations(&self) -> Vec<String> {
+        let mut all = self.paths.clone();
+        for own in self.own() {
+            if !all[self.paths.len()..].contains(&own.array) {
+                all.push(own.array.clone());
+            }
+        }
+        all
+    }
+
+    /// The arrays that have stores of their own.
+    pub fn own(&self) -> impl Iterator<Item = &ArrayArgument> {
+        self.arrays.iter().filter(|array| array.is_own())
+    }
+
+    /// Checks that `path` is there if it is needed, and only then.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check(&self) -> Result<()> {
+        let own = self.own().count();
+        let is_alone = own > 0 && own == self.arrays.len();
+        match self.paths.len() {
+            0 if !is_alone => Err(Error::value("path: expected at least one store, but found none")),
+            1.. if is_alone => Err(Error::value(
+                "path: expected none, since every array of arrays has a location of its own; leave path out, or give names relative \
+                 to it",
+            )),
+            2.. if own > 0 => Err(Error::value(format!(
+                "arrays: expected names relative to path, since {} stores are joined there, but found the location {}, an array that \
+                 isn't joined; give one path, or join the array's stores as a path too",
+                self.paths.len(),
+                self.own().next().map_or("", |one| &one.array)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl From<&str> for ArrayArgument {
     fn from(name: &str) -> Self {
         Self { output: name.to_owned(), array: name.to_owned() }

@@ -54,7 +54,7 @@ fn live(seed: u64, readers: &[Prepared], unusual: bool) -> Result<()> {
         ops: opened.ops.clone(),
         order: opened.order.clone(),
         batch_size: spec.batch_size,
-        output_bytes: opened.outputs.iter().map(|o| o.sample_bytes() * spec.batch_size).collect(),
+        output_bytes: opened.outputs.iter().map(|o| o.batch_bytes(spec.batch_size)).collect(),
         config,
     };
     random::live(seed, random, reader, unusual)

@@ -1,7 +1,7 @@
 //! The element function against tables whose values NumPy gives, and against Rust's own conversions.
 
 use dali_zarr_kernels::{Op, host};
-use half::f16;
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 // Discriminants of the engine's `DType`.
@@ -17,6 +17,7 @@ const U64: i32 = 8;
 const F16: i32 = 9;
 const F32: i32 = 10;
 const F64: i32 = 11;
+const BF16: i32 = 12;
 
 fn cast(bits: u64, src: i32, dst: i32) -> u64 {
     host::convert(bits, &Op::cast(src, dst))
@@ -202,6 +203,34 @@ fn normalisation_comes_after_decoding_and_in_float64() {
     assert_eq!(host::convert(10, &op), ((17f64 / 7.0) as f32).to_bits() as u64);
     let zero = Op { stddev: 0.0, ..op };
     assert_eq!(f32::from_bits(host::convert(10, &zero) as u32), f32::INFINITY);
+}
+
+#[test]
+fn every_bfloat16_goes_to_float64_and_back() {
+    for bits in 0..=u16::MAX {
+        let wide = f64::from_bits(cast(bits as u64, BF16, F64));
+        if bf16::from_bits(bits).is_nan() {
+            assert!(wide.is_nan(), "{bits:#x}");
+            assert_eq!(cast(bits as u64, BF16, BF16), (bits | 0x40) as u64, "sign and payload of a NaN stay");
+            continue;
+        }
+        assert_eq!(wide, bf16::from_bits(bits).to_f64(), "{bits:#x}");
+        assert_eq!(cast(wide.to_bits(), F64, BF16), bits as u64);
+        // Between it and its neighbour: the middle goes to the even one, all else to the nearer one.
+        let next = f64::from_bits(cast(bits as u64 + 1, BF16, F64));
+        if bits & 0x7fff < 0x7f7f {
+            let middle = (wide + next) / 2.0;
+            let even = if bits & 1 == 0 { bits } else { bits + 1 };
+            assert_eq!(cast(middle.to_bits(), F64, BF16), even as u64, "{bits:#x}");
+            assert_eq!(cast(middle.to_bits() - 1, F64, BF16), bits as u64, "{bits:#x}");
+            assert_eq!(cast(middle.to_bits() + 1, F64, BF16), bits as u64 + 1, "{bits:#x}");
+        }
+    }
+    // The middle between the greatest value and what would follow it.
+    let limit = (2.0 - 2f64.powi(-8)) * 2f64.powi(127);
+    assert_eq!(cast(limit.to_bits(), F64, BF16), 0x7f80);
+    assert_eq!(cast(limit.to_bits() - 1, F64, BF16), 0x7f7f);
+    assert_eq!(cast((-1e300f64).to_bits(), F64, BF16), 0xff80);
 }
 
 proptest! {

@@ -3,9 +3,9 @@
 //! Filters of numcodecs are NumPy expressions, so that their results are what NumPy's conversions give, also where
 //! these leave the range of the result: then as on x86-64, where the stores were tested against.
 
-use half::f16;
+use half::{bf16, f16};
 
-use crate::dtype::{DType, half_from_f64};
+use crate::dtype::{DType, bfloat_from_f64, half_from_f64};
 
 /// A type with a byte order, as a filter's configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Typed {
         Self { dtype, swap: false }
     }
 
-    /// What `numpy.dtype(text)` is, if it is one of the twelve types that DALI has.
+    /// What `numpy.dtype(text)` is, if it is one of the types that DALI has.
     pub(in crate::codec) fn parse(text: &str) -> Option<Self> {
         let (big, name) = match text.as_bytes().first()? {
             b'<' => (Some(false), &text[1..]),
@@ -270,6 +270,7 @@ macro_rules! floats {
 
 floats! {
     f16, F16, f32::from, f64::from, to_half, |a, b| f16::from_f32(f32::from(a) + f32::from(b));
+    bf16, BF16, f32::from, f64::from, |v: S| bfloat_from_f64(v.to_f64()), |a, b| bf16::from_f32(f32::from(a) + f32::from(b));
     f32, F32, |v| v, f64::from, |v: S| v.to_f32(), |a, b| a + b;
     f64, F64, |v| v as f32, |v| v, |v: S| v.to_f64(), |a, b| a + b;
 }
@@ -286,7 +287,7 @@ macro_rules! with_element {
         $crate::codec::filters::element::with_element!($dtype, $t => $body;
             Bool: $crate::codec::filters::element::Bool,
             I8: i8, I16: i16, I32: i32, I64: i64, U8: u8, U16: u16, U32: u32, U64: u64,
-            F16: half::f16, F32: f32, F64: f64)
+            F16: half::f16, BF16: half::bf16, F32: f32, F64: f64)
     };
     ($dtype:expr, $t:ident => $body:expr; $($variant:ident: $element:ty),*) => {
         match $dtype {

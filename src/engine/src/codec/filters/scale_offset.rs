@@ -60,7 +60,7 @@ impl Step for ScaleOffset {
                 let (scale, offset) = (f64::load(&scale), f64::load(&offset));
                 map::<f64, f64>(input, out, |v| v / scale + offset);
             }
-            DType::Bool => return numeric("scale_offset", self.dtype),
+            DType::Bool | DType::BF16 => return numeric("scale_offset", self.dtype),
             dtype => {
                 let mut wrong = None;
                 with_element!(dtype, T => {
@@ -109,7 +109,9 @@ pub(super) fn known(codec: &str, configuration: &Map<String, Value>, fields: &[&
 
 pub(super) fn numeric(codec: &str, dtype: DType) -> Result<()> {
     match dtype {
-        DType::Bool => Err(Error::value(format!("codec \"{codec}\": expected integers or floats, but found bool"))),
+        DType::Bool | DType::BF16 => {
+            Err(Error::value(format!("codec \"{codec}\": expected integers or float16 to float64, but found {dtype}")))
+        }
         _ => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn cf(version: u8, dtype: DType, own: Option<u64>, attrs: Value) -> Result<Cf> {
-    decode(version, Stored { dtype, time: false, big_endian: false }, own, attrs.as_object().unwrap())
+    decode(version, Stored::plain(dtype), own.map(Into::into), attrs.as_object().unwrap())
 }
 
 #[test]

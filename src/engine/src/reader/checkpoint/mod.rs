@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::order::{Blocks, Order, Segment, Sharding};
+use crate::order::{Blocks, Order, Segment, Sharding, Weights};
 use crate::plan::Planner;
 use crate::spec::{DEFAULT_SEED, Spec};
 use samples::Samples;
@@ -39,9 +39,9 @@ const MAX_COUNT: u64 = 1 << 62;
 pub struct Identity(Samples);
 
 impl Identity {
-    /// The identity of a reader of `blocks` of samples.
-    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
-        Self(Samples::new(spec, dataset, planner, blocks))
+    /// The identity of a reader of `blocks` of samples, which are drawn if they have `weights`.
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
+        Self(Samples::new(spec, dataset, planner, blocks, weights))
     }
 
     /// The state of a reader after `delivered` samples of its `order`.

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Starts, View};
-use crate::order::{Blocks, Layout, Run};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, TableStarts, View};
+use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
 
@@ -33,7 +33,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks) -> Self {
+    pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
         let geometry = planner.geometry();
         let (folder, names) = names(&dataset.arrays);
         let mut arrays: Vec<_> = dataset
@@ -49,12 +49,13 @@ impl Samples {
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
         let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
-        let mut cut = cut(spec, geometry, blocks);
+        let count = weights.map_or(blocks.samples(), Weights::draws);
+        let mut cut = cut(spec, geometry, blocks, weights);
         if planner.geometries().count() > 1 {
             // The first is described above.
             cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
         }
-        Self { count: blocks.samples(), cut, folder, arrays, stores }
+        Self { count, cut, folder, arrays, stores }
     }
 }
 
@@ -67,7 +68,7 @@ fn of_store(geometry: &Geometry) -> Value {
 }
 
 /// How samples are cut and ordered.
-fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> {
+fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weights>) -> Map<String, Value> {
     // A new argument of samples or order must be added here: it decides which samples there are, how they are computed or when
     // they come, or it does not. Arguments of source and values are in the arrays; the others change nothing.
     let SampleArguments {
@@ -75,6 +76,10 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         offsets,
         return_mask,
         return_index,
+        // What is read of the rows counts, whatever its array is called.
+        ragged: _,
+        ragged_ends: _,
+        max_length: _,
         samples_per_volume,
         concat,
         // These are in the geometry.
@@ -83,6 +88,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         step: _,
         overlap: _,
         random_crop: _,
+        starts: _,
         stride: _,
         roi_start: _,
         roi_end: _,
@@ -104,16 +110,24 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         num_shards: _,
         stick_to_shard: _,
         pad_last_batch: _,
+        // These are in the weights, and in the number of samples.
+        weights: _,
+        num_samples: _,
+        replacement: _,
     } = &spec.order;
     let offsets: &[i64] = if offsets.is_empty() { &[0] } else { offsets };
     let axes = &geometry.axes;
     let each = |of: &dyn Fn(&Axis) -> Value| shortened(axes.iter().map(of).collect());
     let is_shuffled = *random_shuffle || *shuffle_after_epoch;
-    let is_random = is_shuffled || axes.iter().any(|a| a.random);
+    let is_random = is_shuffled || weights.is_some() || axes.iter().any(|a| a.random);
     let by_chunks = is_shuffled && blocks.matter(*initial_fill);
     let policy = spec.samples.out_of_bounds_policy;
-    let is_padded = policy.fills() && axes.iter().any(|axis| axis.reaching_out() > 0);
-    let is_apart = is_padded && axes.iter().any(lies_apart);
+    let reaches_out = geometry
+        .table
+        .as_ref()
+        .map_or_else(|| axes.iter().any(|axis| axis.reaching_out() > 0), TableStarts::reaches_out);
+    let is_padded = policy.fills() && reaches_out;
+    let is_apart = is_padded && geometry.table.is_none() && axes.iter().any(lies_apart);
     let is_filled = is_padded && policy == OutOfBounds::Pad;
     let only = |it: bool, value: Value| if it { value } else { Value::Null };
     let all = [
@@ -121,8 +135,16 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         ("dims", each(&|a| json!(a.name))),
         ("window", of_cuts(geometry, |cut| if cut.dropped { 0 } else { cut.window })),
         ("stride", of_cuts(geometry, |cut| if cut.window > 1 { cut.stride } else { 1 })),
-        ("step", each(&|a| only(!a.random && runs(&a.starts).iter().any(|r| r.0 > 1), json!(a.starts.step())))),
-        ("starts", each(&|a| runs(&a.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect())),
+        (
+            "step",
+            each(&|a| {
+                only(
+                    !a.random && geometry.table.is_none() && runs(&a.starts).iter().any(|r| r.0 > 1),
+                    json!(a.starts.step()),
+                )
+            }),
+        ),
+        ("starts", geometry.table.as_ref().map_or_else(|| each(&starts), |table| json!(table.described()))),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
         ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
@@ -145,7 +167,23 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks) -> Map<String, Value> 
         (*return_mask, "return_mask", json!(true)),
     ];
     let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
+    let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
+    let weighted = weights.map(|weights| ("weights", json!(weights.described())));
+    let others = others.chain(rows).chain(weighted);
     all.into_iter().chain(others).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
+fn described_rows(rows: &Rows) -> Value {
+    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
+        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+    });
+    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
+}
+
+/// The starts along an axis, for people.
+fn starts(axis: &Axis) -> Value {
+    runs(&axis.starts).iter().map(|(n, first)| json!(format!("{n} from {first}"))).collect()
 }
 
 /// A number for each axis; where arrays are cut in different ways, a list of them for each array.
@@ -282,6 +320,7 @@ fn shape(view: &View, geometry: &Geometry) -> Value {
             (Role::Axis(a), Some(pick)) => json!({ (geometry.axes[*a].name.as_str()): pick }),
             (Role::Whole, None) => json!(dim.len),
             (Role::Whole, Some(pick)) => json!(pick),
+            (Role::Ragged, _) => json!("ragged"),
         }
     };
     view.dims.iter().map(dim).collect()

@@ -15,30 +15,44 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
     use object_store::Error as E;
     let said = text(&error);
     let is_unsupported = matches!(error, E::NotSupported { .. } | E::InvalidPath { .. } | E::NotImplemented { .. });
-    let with = |advice| failed(error, advice);
     match *answer {
+        // The codes of S3 and Google, and of Azure. No key of such a store is there, so it is no missing chunk.
+        Answer::Status(404, _) if said.contains("NoSuchBucket") || said.contains("ContainerNotFound") => {
+            let name = element(&said, "BucketName").map_or(String::new(), |name| format!(" '{name}'"));
+            let what = format!("there is no bucket{name}; check the path, and the endpoint if one is given");
+            Fault::Permanent(Error::value(what).caused_by(RequestError { said, error }))
+        }
         Answer::Status(404, _) => Fault::Missing,
         Answer::Status(412, _) => Fault::Replaced,
-        Answer::Status(501 | 505, _) => Fault::Permanent(with("")),
-        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(with(""), wait),
+        Answer::Status(501 | 505, _) => Fault::Permanent(failed(error, "")),
+        Answer::Status(408 | 429 | 500..=599, wait) => Fault::Transient(failed(error, ""), wait),
         // S3 answers so if it didn't get the whole request in time.
-        Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(with(""), wait),
+        Answer::Status(400, wait) if said.contains("RequestTimeout") => Fault::Transient(failed(error, ""), wait),
         Answer::Status(401 | 403, _) => Fault::Refused(
-            with(
+            failed(
+                error,
                 " (credentials come from the environment, a profile or a role; some stores say this also of keys that \
                  are missing, if listing isn't allowed)",
             )
             .refusing(),
         ),
-        Answer::Status(300..=399, _) => Fault::Permanent(with(" (is the region, or the endpoint, the bucket's?)")),
-        Answer::Status(..) => Fault::Permanent(with("")),
-        Answer::Failed => Fault::Transient(with(""), None),
-        Answer::None if is_unsupported => Fault::Permanent(with("")),
-        Answer::None if said.contains("URL scheme is not allowed") => {
-            Fault::Permanent(with(" (an endpoint with http:// needs the option allow_http)"))
+        Answer::Status(300..=399, _) => {
+            Fault::Permanent(failed(error, " (is the region, or the endpoint, the bucket's?)"))
         }
-        Answer::None => Fault::Unsent(with(NO_CREDENTIALS)),
+        Answer::Status(..) => Fault::Permanent(failed(error, "")),
+        Answer::Failed => Fault::Transient(failed(error, ""), None),
+        Answer::None if is_unsupported => Fault::Permanent(failed(error, "")),
+        Answer::None if said.contains("URL scheme is not allowed") => {
+            Fault::Permanent(failed(error, " (an endpoint with http:// needs the option allow_http)"))
+        }
+        Answer::None => Fault::Unsent(failed(error, NO_CREDENTIALS)),
     }
+}
+
+/// The text of an element of the XML in an answer.
+fn element<'a>(said: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = said.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once("</")?.0)
 }
 
 /// The fault of a failed listing. Listings carry no [`Answer`]: only the text of the error tells the status.
@@ -140,6 +154,12 @@ mod tests {
             assert!(matches!(status(code), Fault::Permanent(_)), "{code}");
         }
         assert!(matches!(status(401), Fault::Refused(_)) && matches!(status(403), Fault::Refused(_)));
+        let body = "404: <Error><Code>NoSuchBucket</Code><BucketName>era6</BucketName></Error>";
+        let error_of_bucket = object_store::Error::Generic { store: "test", source: body.into() };
+        match classify(error_of_bucket, &Answer::Status(404, None)) {
+            Fault::Permanent(e) => assert!(e.message().starts_with("there is no bucket 'era6'"), "{e}"),
+            _ => panic!("a bucket that isn't there is no missing key"),
+        }
         assert!(matches!(classify(error(), &Answer::Failed), Fault::Transient(..)));
         assert!(matches!(classify(error(), &Answer::None), Fault::Unsent(_)));
     }

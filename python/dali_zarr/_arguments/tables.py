@@ -1,0 +1,62 @@
+"""Tables: ``starts`` and ``weights``, as paths or as arrays in memory."""
+
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from . import values
+
+# What the elements of each become, and in words.
+_TYPES = {"starts": (np.int64, "whole numbers"), "weights": (np.float64, "numbers")}
+NAMES = frozenset(_TYPES)
+
+
+class Kept(str):
+    """The name of a table that the library holds a copy of, as long as this name is alive or a reader uses it.
+
+    DALI's operators take text, and are built later than they are called, so whatever stands for the operator until then holds
+    the name (:mod:`.._wrap`)."""
+
+
+def named(name: str, value: Any) -> str | None:
+    """The text by which the operator knows a table: a path, or the name of an array's copy. Names come out as they are.
+
+    Raises:
+        TypeError: It isn't a table of numbers of this type.
+        ValueError: It has another number of dimensions.
+    """
+    if value is None or isinstance(value, Kept):
+        return value
+    if isinstance(value, str | os.PathLike):
+        return values.expanded(value)
+    return _kept(_table(name, value))
+
+
+def _table(name: str, value: Any) -> npt.NDArray[Any]:
+    dtype, words = _TYPES[name]
+    try:
+        found: npt.NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"zarr_reader: {name}: expected a path or an array of {words}, found {type(value).__name__}") from error
+    if found.dtype.kind == "b" or not np.can_cast(found.dtype, dtype, "safe"):
+        raise TypeError(
+            f"zarr_reader: {name}: expected a path or an array of {words} that {dtype.__name__} can hold, found "
+            + (f"the type {found.dtype}" if found.ndim else repr(value))
+        )
+    if name == "starts" and found.ndim == 1:
+        found = found[:, None]
+    expected = 2 if name == "starts" else 1
+    if found.ndim != expected:
+        dims = "a row for each sample and a column for each of dims" if name == "starts" else "one number for each sample"
+        raise ValueError(f"zarr_reader: {name}: expected {dims}, found an array of the shape {found.shape}")
+    return np.ascontiguousarray(found, dtype)
+
+
+def _kept(table: npt.NDArray[Any]) -> Kept:
+    name = Kept(_native.keep_table(table))
+    weakref.finalize(name, _native.release_table, str(name)).atexit = False
+    return name

@@ -1,0 +1,201 @@
+//! OME-Zarr: what the attributes of a group say about the levels of an image in it.
+//!
+//! Specifications: OME-NGFF 0.4 (`multiscales` in the attributes) and 0.5 (in their `ome`). Attributes that aren't as specified are
+//! none: they never keep an array from being read.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// A level of a multiscale image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Level {
+    /// The path of the group, and the number of the image in it.
+    image: (String, usize),
+    /// The names of the dimensions.
+    pub axes: Vec<String>,
+    /// How a position follows from an index, for each dimension; `None` if the attributes don't say it in numbers.
+    place: Option<Vec<Place>>,
+}
+
+/// `position = index * scale + translation`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    scale: f64,
+    translation: f64,
+}
+
+/// Whether attributes of a group are about images.
+pub(super) fn has_images(attributes: &Map<String, Value>) -> bool {
+    images(attributes).is_some()
+}
+
+fn images(attributes: &Map<String, Value>) -> Option<&Vec<Value>> {
+    let ome = attributes.get("ome").and_then(Value::as_object).unwrap_or(attributes);
+    ome.get("multiscales")?.as_array()
+}
+
+/// What the attributes of the group `group` say about the array `path` in it, which has `ndim` dimensions.
+pub(super) fn level(attributes: &Map<String, Value>, group: &str, path: &str, ndim: usize) -> Option<Level> {
+    images(attributes)?.iter().enumerate().find_map(|(number, image)| {
+        let is_this = |dataset: &&Value| {
+            dataset
+                .get("path")
+                .and_then(Value::as_str)
+                .is_some_and(|p| p.trim_start_matches("./").trim_matches('/') == path)
+        };
+        let dataset = image.get("datasets")?.as_array()?.iter().find(is_this)?;
+        let name = |axis: &Value| axis.as_str().or_else(|| axis.get("name")?.as_str()).map(str::to_owned);
+        let axes: Vec<String> = image.get("axes")?.as_array()?.iter().map(name).collect::<Option<_>>()?;
+        let is_own = |(i, axis): (usize, &String)| !axis.is_empty() && !axes[..i].contains(axis);
+        if axes.len() != ndim || !axes.iter().enumerate().all(is_own) {
+            return None;
+        }
+        let mut place = vec![Place { scale: 1.0, translation: 0.0 }; ndim];
+        let known = apply(dataset, &mut place).and_then(|()| apply(image, &mut place));
+        Some(Level { image: (group.to_owned(), number), axes, place: known.map(|()| place) })
+    })
+}
+
+/// Applies the transformations of a level or of an image, in their order. `None` if one isn't in numbers.
+fn apply(of: &Value, place: &mut [Place]) -> Option<()> {
+    let transformations = match of.get("coordinateTransformations") {
+        None | Some(Value::Null) => return Some(()),
+        Some(list) => list.as_array()?,
+    };
+    for transformation in transformations {
+        let kind = transformation.get("type")?.as_str()?;
+        if kind == "identity" {
+            continue;
+        }
+        let numbers = transformation.get(kind)?.as_array()?;
+        let numbers: Vec<f64> = numbers.iter().map(Value::as_f64).collect::<Option<_>>()?;
+        if numbers.len() != place.len() {
+            return None;
+        }
+        for (place, number) in place.iter_mut().zip(numbers) {
+            match kind {
+                "scale" => *place = Place { scale: place.scale * number, translation: place.translation * number },
+                "translation" => place.translation += number,
+                _ => return None,
+            }
+        }
+    }
+    Some(())
+}
+
+impl Level {
+    /// Checks that the elements of the levels with these names lie at the same places along the dimensions that they share. Levels
+    /// of one image are meant to differ.
+    ///
+    /// # Errors
+    /// If they don't.
+    pub(super) fn check_places(levels: &[(String, Self)]) -> Result<()> {
+        for (i, (name, level)) in levels.iter().enumerate() {
+            for (other_name, other) in &levels[..i] {
+                if level.image != other.image {
+                    level.check(name, other, other_name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
+        let (Some(places), Some(others)) = (&self.place, &other.place) else { return Ok(()) };
+        for (axis, place) in self.axes.iter().zip(places) {
+            let Some(at) = other.axes.iter().position(|other| other == axis) else { continue };
+            let of = &others[at];
+            let differ = [
+                ("scale", place.scale, of.scale, 0.0),
+                // Of elements, not of the distance from the origin only.
+                ("translation", place.translation, of.translation, place.scale.abs()),
+            ]
+            .into_iter()
+            .find(|&(_, a, b, size)| (a - b).abs() > 1e-6 * a.abs().max(b.abs()).max(size));
+            if let Some((what, a, b, _)) = differ {
+                return Err(Error::value(format!(
+                    "expected the same places of elements in images that are read together, but found the {what} {b} along \
+                     \"{axis}\" in {other_name} and {a} in {name} (OME-Zarr's coordinateTransformations); read levels of one \
+                     scale, or leave one out"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn image(axes: Value, of_level: Value, of_image: Value) -> Map<String, Value> {
+        let level = json!({"path": "0", "coordinateTransformations": of_level});
+        let image = json!({"axes": axes, "datasets": [level], "coordinateTransformations": of_image});
+        json!({"multiscales": [image]}).as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn both_levels_of_transformations_count() {
+        let axes = json!([{"name": "t", "type": "time"}, {"name": "x", "type": "space", "unit": "micrometer"}]);
+        let of_level = json!([{"type": "scale", "scale": [1, 0.5]}, {"type": "translation", "translation": [0, 3]}]);
+        let of_image = json!([{"type": "scale", "scale": [0.1, 2.0]}]);
+        let old = image(axes, of_level, of_image);
+        let new = json!({"ome": {"version": "0.5", "multiscales": old["multiscales"]}});
+        for attributes in [&old, new.as_object().unwrap()] {
+            let found = level(attributes, "g", "0", 2).unwrap();
+            assert_eq!(found.axes, ["t", "x"]);
+            let place = |scale, translation| Place { scale, translation };
+            assert_eq!(found.place, Some(vec![place(0.1, 0.0), place(1.0, 6.0)]));
+            assert_eq!((level(attributes, "g", "1", 2), level(attributes, "g", "0", 3)), (None, None));
+        }
+    }
+
+    #[test]
+    fn places_are_compared_along_shared_dimensions() {
+        let of = |group: &str, axes: Value, scale: Value, translation: Value| {
+            let all = json!([{"type": "scale", "scale": scale}, {"type": "translation", "translation": translation}]);
+            level(&image(axes, all, Value::Null), group, "0", 2).unwrap()
+        };
+        let check = |a: &Level, b: &Level| Level::check_places(&[("a".into(), a.clone()), ("b".into(), b.clone())]);
+        let one = of("", json!(["c", "x"]), json!([1, 0.3]), json!([0, 5]));
+        assert!(check(&one, &of("l", json!(["x", "t"]), json!([0.1 + 0.2, 9]), json!([5, 9]))).is_ok());
+        let error = check(&one, &of("l", json!(["x", "t"]), json!([0.6, 1]), json!([5, 0]))).unwrap_err();
+        assert!(error.message().contains("the scale 0.3 along \"x\" in a and 0.6 in b"), "{error}");
+        let error = check(&one, &of("l", json!(["y", "x"]), json!([9, 0.3]), json!([0, 4.9]))).unwrap_err();
+        assert!(error.message().contains("the translation 5 along \"x\" in a and 4.9 in b"), "{error}");
+        assert!(check(&one, &of("", json!(["c", "x"]), json!([1, 0.6]), json!([0, 5]))).is_ok(), "of one image");
+    }
+
+    #[test]
+    fn absurd_attributes_are_none() {
+        let valid = image(json!(["y", "x"]), json!([]), Value::Null);
+        assert!(level(&valid, "", "0", 2).is_some());
+        for axes in
+            [json!(["y"]), json!(["x", "x"]), json!(["x", ""]), json!([1, 2]), json!({}), Value::Null, json!([{}, {}])]
+        {
+            assert_eq!(level(&image(axes, json!([]), Value::Null), "", "0", 2), None);
+        }
+        for attributes in [
+            json!({}),
+            json!({"multiscales": 1}),
+            json!({"multiscales": [1, null, {"datasets": 0}]}),
+            json!({"ome": []}),
+        ] {
+            assert_eq!(level(attributes.as_object().unwrap(), "", "0", 2), None);
+        }
+        for of_level in [
+            json!([{"type": "scale", "scale": [1]}]),
+            json!([{"type": "scale", "scale": ["1", 2]}]),
+            json!([{"type": "scale", "path": "scales"}]),
+            json!([{"type": "affine", "affine": [1, 2]}]),
+            json!([{"scale": [1, 2]}]),
+            json!(5),
+        ] {
+            let found = level(&image(json!(["y", "x"]), of_level.clone(), Value::Null), "", "0", 2).unwrap();
+            assert_eq!((found.axes.len(), found.place), (2, None), "{of_level}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Arrays that have a store of their own, beside others: `arrays={"image": "0", "label": "s3://bucket/labels.zarr/0"}`.
+//!
+//! Each is opened as a store that is an array, or that holds only one. What is around it (the axes of OME-Zarr, coordinates) is in
+//! the store at its parent's location.
+
+use std::sync::Arc;
+
+use super::array::Described;
+use super::hierarchy::Hierarchy;
+use super::names::DimNames;
+use super::ome::{self, Level};
+use super::{ArrayInfo, Dataset, Wanted, describe, each_store, metadata_error};
+use crate::error::{ErrorKind, Result};
+use crate::spec::{ArrayArgument, DimKey, Spec};
+use crate::store::{self, ReadFiles, Store};
+
+/// Opens the arrays of `spec`, with stores that are open, one for each of its locations.
+pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Dataset> {
+    let locations = spec.source.locations();
+    let of_path = spec.source.paths.len();
+    let all: Vec<(usize, &ArrayArgument)> = spec.source.arrays.iter().enumerate().collect();
+    let wanted = |store: usize| -> Vec<Wanted> {
+        let is_here = |array: &ArrayArgument| match store {
+            store if store < of_path => !array.is_own(),
+            store => array.array == locations[store],
+        };
+        let here = all.iter().filter(|(_, array)| is_here(array));
+        let want = |&(at, array): &(usize, &ArrayArgument)| Wanted {
+            at,
+            output: Some(array.output.clone()),
+            array: (store < of_path).then(|| array.array.clone()),
+        };
+        here.map(want).collect()
+    };
+    let mut found: Vec<Option<(ArrayInfo, bool, Option<Level>)>> = all.iter().map(|_| None).collect();
+    let mut around = vec![None; stores.len()];
+    let described = each_store(&stores, |i, store| describe(spec, &wanted(i), i, store));
+    for (i, described) in described.into_iter().enumerate() {
+        let (store, described) = described?;
+        stores[i] = store;
+        for (want, mut described) in wanted(i).into_iter().zip(described.into_iter().map(|(_, described)| described)) {
+            if i >= of_path && described.part.is_root() {
+                around[i] = parent(&locations[i]);
+                place(spec, &locations[i], &mut described)?;
+            }
+            let ArrayArgument { output, array } = all[want.at].1.clone();
+            let (named, level) = (described.named, described.level.clone());
+            found[want.at] = Some((ArrayInfo::new(array, output, described), named, level));
+        }
+    }
+    let (mut arrays, mut named, mut levels) = (Vec::new(), Vec::new(), Vec::new());
+    for (array, is_named, level) in found.into_iter().flatten() {
+        levels.extend(level.map(|level| (format!("array '{}'", array.name), level)));
+        named.push(is_named);
+        arrays.push(array);
+    }
+    Level::check_places(&levels)?;
+    name_by_position(spec, &mut arrays, &named);
+    Ok(Dataset { stores, arrays, around })
+}
+
+/// What is in the store around an array.
+fn parent(location: &str) -> Option<String> {
+    let location = location.trim_end_matches('/');
+    let start = location.find("://").map_or(0, |at| at + 3);
+    let (parent, _) = location[start..].rsplit_once('/').filter(|_| !location.contains('?'))?;
+    Some(if parent.is_empty() { "/".to_owned() } else { location[..start + parent.len()].to_owned() })
+}
+
+/// Opens the store around an array. `None` if that is impossible, which doesn't keep the array from being read.
+pub(crate) fn open_around(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
+    let options = if store::is_remote(location) { &*spec.source.storage_options } else { &[] };
+    store::open(&[location.to_owned()], options, 1, ReadFiles::default()).ok()?.pop()
+}
+
+/// Adds what OME-Zarr's attributes around an array say of it.
+fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
+    let Some(store) = parent(location).and_then(|parent| open_around(spec, &parent)) else { return Ok(()) };
+    let hierarchy = match metadata_error(Hierarchy::open(&*store)) {
+        Ok(Some(hierarchy)) => hierarchy,
+        Ok(None) => return Ok(()),
+        Err(e) if e.is_refused() || e.kind() == ErrorKind::Value => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let attributes = metadata_error(hierarchy.attributes_around("", described.version))?;
+    let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let key_dims = described.part.key_dims();
+    described.level = ome::level(&attributes, store.location(), name, key_dims);
+    if let Some(level) = described.level.as_ref().filter(|_| !described.named) {
+        let mut names = DimNames { names: level.axes.clone(), unclear: None };
+        if described.part.shape.len() > key_dims {
+            names.push("complex");
+        }
+        (described.dims, described.named) = (names, true);
+    }
+    Ok(())
+}
+
+/// Gives the first dimensions of arrays without names the names that `dims` have in the others.
+fn name_by_position(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool]) {
+    let rank = |at: &usize| arrays[*at].dims.names.len();
+    let of_names = (0..arrays.len()).filter(|&at| named[at]);
+    let Some(reference) = of_names.rev().max_by_key(rank) else { return };
+    let known = arrays[reference].dims.names.clone();
+    let name = |key: &DimKey| match key {
+        DimKey::Name(name) => Some(name.clone()),
+        DimKey::Index(i) => {
+            let at = if *i < 0 { *i + known.len() as i64 } else { *i };
+            usize::try_from(at).ok().and_then(|at| known.get(at).cloned())
+        }
+    };
+    let given: Vec<DimKey> = spec.samples.dims.clone();
+    let given = if given.is_empty() { vec![DimKey::Index(0)] } else { given };
+    // What is wrong with `dims` is said where samples are cut.
+    let Some(dims) = given.iter().map(name).collect::<Option<Vec<_>>>() else { return };
+    for (array, _) in arrays.iter_mut().zip(named).filter(|(_, named)| !**named) {
+        let own = std::mem::take(&mut array.dims.names);
+        let tied = dims.len().min(own.len());
+        array.dims.names.extend_from_slice(&dims[..tied]);
+        own[tied..].iter().for_each(|name| array.dims.push(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parent;
+
+    #[test]
+    fn parents() {
+        for (location, expected) in [
+            ("./a.zarr/0", Some("./a.zarr")),
+            ("./a.zarr/", Some(".")),
+            ("/a", Some("/")),
+            ("s3://bucket/a.zarr/0", Some("s3://bucket/a.zarr")),
+            ("https://host:80/a", Some("https://host:80")),
+            ("https://host", None),
+            ("https://host/a?key=b/c", None),
+            ("file:///data/a", Some("file:///data")),
+        ] {
+            assert_eq!(parent(location).as_deref(), expected, "{location}");
+        }
+    }
+}

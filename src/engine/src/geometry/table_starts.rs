@@ -1,0 +1,158 @@
+//! The starts of samples from a table: the argument `starts`.
+//!
+//! A row has the start of a sample along each of `dims`. Samples have the numbers of their rows, or, if rows were dropped, of
+//! the rows that are left. Where `concat` puts the samples of several stores one after the other, a table is refused: the
+//! store's number will be one more column, in front, which [`TableStarts::start`] splits off.
+
+use std::sync::Arc;
+
+use super::Axis;
+use crate::error::{Error, Result};
+use crate::order::Numbers;
+use crate::random::{GOLDEN, mix};
+use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::table::Table;
+
+/// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
+const MAX_OUTSIDE: i64 = 1 << 40;
+
+/// Samples that start where a table says.
+#[derive(Clone, Debug)]
+pub struct TableStarts {
+    table: Arc<Table<i64>>,
+    /// The rows that are samples; `None`: all.
+    kept: Option<Arc<Numbers>>,
+    /// Whether a window holds elements that its sample may not touch, which are filled.
+    reaches_out: bool,
+}
+
+impl TableStarts {
+    /// The samples of `table`, cut along `axes`, as `out_of_bounds_policy` has it.
+    ///
+    /// # Errors
+    /// If the table doesn't fit the axes or contradicts other arguments; if a row is out of bounds and may not be.
+    pub(super) fn new(spec: &Spec, axes: &[Axis], table: Arc<Table<i64>>) -> Result<Self> {
+        let samples = &spec.samples;
+        let others = [
+            ("step", samples.step.is_empty()),
+            ("overlap", samples.overlap.is_empty()),
+            ("random_crop", samples.random_crop.is_empty()),
+            ("samples_per_volume", samples.samples_per_volume == 1),
+            ("ragged", samples.ragged.is_none()),
+            ("ragged_ends", samples.ragged_ends.is_none()),
+        ];
+        if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
+            return Err(Error::value(format!(
+                "starts, {other}: starts says where samples start, which {other} contradicts; give one of them"
+            )));
+        }
+        if samples.concat == Concat::Samples && spec.source.paths.len() > 1 {
+            return Err(Error::value(
+                "starts, concat: the rows of a table don't name a store yet; use concat=\"dims\", or a reader for each store",
+            ));
+        }
+        if table.columns() != axes.len() {
+            let names: Vec<&str> = axes.iter().map(|axis| &*axis.name).collect();
+            return Err(Error::value(format!(
+                "starts: expected a column for each of dims ({}), but the table has {} columns",
+                names.join(", "),
+                table.columns()
+            )));
+        }
+        let mut all = Self { table, kept: None, reaches_out: false };
+        let rows = all.table.rows();
+        let mut kept: Option<Vec<u64>> = None;
+        for row in 0..rows {
+            let Some(out) = axes.iter().zip(all.table.row(row)).position(|(axis, &start)| !fits(axis, start)) else {
+                kept.iter_mut().for_each(|kept| kept.push(row as u64));
+                continue;
+            };
+            match spec.samples.out_of_bounds_policy {
+                OutOfBounds::Error => return Err(all.outside(row, &axes[out], out)),
+                OutOfBounds::Drop => {
+                    kept.get_or_insert_with(|| (0..row as u64).collect());
+                }
+                OutOfBounds::Pad | OutOfBounds::Edge => {
+                    if let Some(far) =
+                        axes.iter().zip(all.table.row(row)).position(|(axis, &start)| is_far(axis, start))
+                    {
+                        return Err(all.outside(row, &axes[far], far));
+                    }
+                    all.reaches_out = true;
+                }
+            }
+        }
+        if kept.as_ref().map_or(rows, Vec::len) == 0 {
+            return Err(Error::value(match rows {
+                0 => "starts: expected at least one row, but the table has none".to_owned(),
+                _ => format!(
+                    "starts: all {rows} rows reach beyond the region of interest or across a break, so there is no sample; \
+                     make window, stride or offsets smaller, or use out_of_bounds_policy=\"pad\""
+                ),
+            }));
+        }
+        all.kept = kept.map(|kept| Arc::new(Numbers::collect(kept.len(), rows as u64, kept.into_iter())));
+        Ok(all)
+    }
+
+    fn outside(&self, row: usize, axis: &Axis, column: usize) -> Error {
+        let start = self.table.row(row)[column];
+        let (from, to) = axis.region();
+        let across = if axis.bounds.len() > 2 { " or across a break" } else { "" };
+        let (first, end) = (i128::from(start) + i128::from(axis.reach.0), i128::from(start) + i128::from(axis.reach.1));
+        Error::value(format!(
+            "starts: row {row} starts at {start} along \"{}\" and reads the elements from {first} to before {end}, which reach \
+             beyond the region of interest [{from}, {to}){across}; change the row, or use out_of_bounds_policy \"drop\" or \"pad\"",
+            axis.name
+        ))
+    }
+
+    /// Samples.
+    pub fn count(&self) -> u64 {
+        self.kept.as_ref().map_or(self.table.rows(), |kept| kept.len()) as u64
+    }
+
+    /// The start of a sample along each axis.
+    pub fn start(&self, sample: u64) -> &[i64] {
+        let row = self.kept.as_ref().map_or(sample, |kept| kept.at(sample as usize));
+        self.table.row(row as usize)
+    }
+
+    /// Whether a window holds elements that its sample may not touch, which are filled.
+    pub fn reaches_out(&self) -> bool {
+        self.reaches_out
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        self.table.bytes() + self.kept.as_ref().map_or(0, |kept| kept.bytes())
+    }
+
+    /// A text that stands for all starts, in checkpoints.
+    pub fn described(&self) -> String {
+        let digest = self.table.digest();
+        match &self.kept {
+            None => format!("{} from a table with hash {digest}", self.count()),
+            Some(kept) => {
+                let rows = kept.iter().fold(0, |hash: u64, row| mix((hash ^ row).wrapping_add(GOLDEN)));
+                format!("{} from a table with hash {digest}, rows with hash {rows:016x}", self.count())
+            }
+        }
+    }
+}
+
+/// Whether a start is so far from the region that it is a mistake.
+fn is_far(axis: &Axis, start: i64) -> bool {
+    let (from, to) = axis.region();
+    !(from - MAX_OUTSIDE..=to + MAX_OUTSIDE).contains(&start)
+}
+
+/// Whether all windows of a sample with this start lie in the region, and in one segment of it.
+fn fits(axis: &Axis, start: i64) -> bool {
+    if is_far(axis, start) {
+        return false;
+    }
+    let (first, end) = (start + axis.reach.0, start + axis.reach.1);
+    let (from, to) = axis.segment(axis.around(start));
+    from <= first && end <= to
+}

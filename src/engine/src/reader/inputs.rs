@@ -1,0 +1,34 @@
+//! Opening a reader whole: what the spec asks to be read of the stores comes first (tables, offsets of rows, breaks), then the reader.
+
+use super::needs::bound_counts;
+use super::opening::{Inputs, Opened};
+use super::{breaks, rows, tables};
+use crate::cache;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::spec::{Device, Io, Spec};
+
+impl Opened {
+    /// Opens the stores, reads metadata and checks the spec against them. Reads no chunk but those of arrays that `breaks`,
+    /// `ragged`, `starts` and `weights` name, and touches no device.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the arguments, the metadata or these arrays, named.
+    pub fn new(spec: &Spec) -> Result<Self> {
+        if spec.resources.io == Io::Gds && spec.device == Device::Cpu {
+            return Err(Error::value("io=\"gds\" needs device=\"gpu\": GPUDirect Storage reads to a device"));
+        }
+        // Checked before these numbers are used.
+        bound_counts(spec)?;
+        cache::check(spec)?;
+        let dataset = Dataset::open(spec)?;
+        let starts = spec.samples.starts.as_deref().map(|source| tables::load(spec, "starts", source)).transpose()?;
+        let weights = spec.order.weights.as_deref().map(|source| tables::load(spec, "weights", source)).transpose()?;
+        let inputs = Inputs { starts, rows: rows::read(spec, &dataset.stores)?, weights };
+        if !spec.samples.breaks.are_stored() {
+            return Self::with(spec, dataset, inputs);
+        }
+        let found = breaks::found(spec, &dataset)?;
+        Self::with(&spec.clone().with(|s| s.samples.breaks.found = found), dataset, inputs)
+    }
+}

@@ -1,0 +1,167 @@
+//! Finds the offsets of ragged rows when a reader is opened, in an array of the store, and checks them.
+
+use std::sync::Arc;
+
+use super::Reader;
+use super::opening::Opened;
+use crate::budget::smallest;
+use crate::dataset::{ArrayInfo, Dataset, each_store, group_attributes, lone_array};
+use crate::dtype::DType;
+use crate::error::{Error, Result, Site};
+use crate::geometry::Rows;
+use crate::memory::{Machine, shown};
+use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec};
+use crate::store::Store;
+
+/// Integers that are read at a time.
+const INTEGERS: u64 = 1 << 18;
+/// Host memory for reading them, unless more is needed.
+const INTEGERS_MEMORY: u64 = 64 << 20;
+
+/// The argument of a spec that names the offsets.
+struct Argument<'a> {
+    name: &'static str,
+    array: &'a str,
+    /// Whether the array has the ends of rows alone: the first starts at 0.
+    ends: bool,
+}
+
+impl Argument<'_> {
+    fn shown(&self) -> String {
+        format!("{}=\"{}\"", self.name, self.array)
+    }
+}
+
+/// The rows that `spec` asks for, if it does, in stores that are joined along them.
+///
+/// # Errors
+/// If their array isn't there, can't be read or isn't one of offsets; if its group is a matrix that isn't stored by rows.
+pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows>> {
+    let samples = &spec.samples;
+    let argument = match (&samples.ragged, &samples.ragged_ends) {
+        (Some(_), Some(_)) => {
+            return Err(Error::value("ragged, ragged_ends: expected one of them, but found both; leave one out"));
+        }
+        (Some(array), None) => Argument { name: "ragged", array, ends: false },
+        (None, Some(array)) => Argument { name: "ragged_ends", array, ends: true },
+        (None, None) if samples.max_length.is_some() => {
+            return Err(Error::value(
+                "max_length: expected ragged or ragged_ends with it, but found neither; leave it out",
+            ));
+        }
+        (None, None) => return Ok(None),
+    };
+    // Arrays that have stores of their own are cut by the offsets of the others.
+    let stores = &stores[..spec.source.paths.len().min(stores.len())];
+    if stores.is_empty() {
+        return Err(Error::value(format!(
+            "{}: expected a path that the array of offsets is in, but found none; give path, and names relative to it",
+            argument.shown()
+        )));
+    }
+    let limit = host_limit(spec);
+    let one = |_: usize, store: &Arc<dyn Store>| offsets(&argument, store, limit / stores.len() as u64);
+    let found = each_store(stores, one).into_iter().collect::<Result<Vec<_>>>()?;
+    let (offsets, columns): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    if let Some(other) = columns.iter().find(|other| **other != columns[0]) {
+        return Err(Error::value(format!(
+            "{}: expected matrices of as many columns in all stores that are joined, but found the shapes' columns {:?} and {other:?}",
+            argument.shown(),
+            columns[0]
+        )));
+    }
+    let rows = Rows::new(argument.shown(), argument.array, offsets, samples.max_length)?;
+    Ok(Some(rows.of_columns(columns[0])))
+}
+
+/// Bytes of host memory that all offsets may take.
+fn host_limit(spec: &Spec) -> u64 {
+    let half = Machine::find().map_or(u64::MAX, |machine| machine.total / 2);
+    spec.resources.host_memory_limit.unwrap_or(u64::MAX).min(half)
+}
+
+/// Appends the values of an array of one dimension of `len` integers; negative ones as they are in 64 bits.
+fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
+    let window = len.min(INTEGERS);
+    let mut spec = Spec::default().with(|s| {
+        s.source.paths = vec![store.location().to_owned()];
+        s.samples.dims = vec![DimKey::Index(0)];
+        s.samples.window = vec![window as i64].into();
+        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
+        s.values.mask_and_scale = PerOutput::one(false);
+        s.values.dtype = PerOutput::one(if array.dtype == DType::U64 { DType::U64 } else { DType::I64 });
+        s.resources.prefetch_queue_depth = Some(2);
+        s.resources.io_threads = Some(2);
+        s.resources.decode_threads = Some(1);
+    });
+    let dataset = Dataset { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] };
+    let opened = Opened::of(&spec, dataset)?;
+    spec.resources.host_memory_limit =
+        Some(INTEGERS_MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
+    let reader = Reader::start(&spec, opened)?;
+    let mut left = len;
+    while left > 0 {
+        let batch = reader.next_batch()?;
+        let (values, _) = batch.host[0].as_slice().as_chunks();
+        let n = left.min(window);
+        to.extend(values[..n as usize].iter().map(|&bytes| u64::from_ne_bytes(bytes)));
+        left -= n;
+    }
+    Ok(())
+}
+
+/// The offsets in one store, which may take `limit` bytes, and the columns of their matrix.
+fn offsets(argument: &Argument, store: &Arc<dyn Store>, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
+    let shown_argument = argument.shown();
+    let wrong = |expected: &str, found: String| {
+        Err(Error::value(format!("{shown_argument}: expected {expected}, but found {found}"))
+            .at(Site::store(store.location())))
+    };
+    let path = argument.array.trim_matches('/');
+    let group = path.rsplit_once('/').map_or("", |(group, _)| group);
+    let unreadable = |e: Error| Error::new(e.kind(), format!("{shown_argument}: the offsets can't be read: {e}"));
+    let attributes = group_attributes(&**store, group).map_err(unreadable)?;
+    let encoding = ["encoding-type", "h5sparse_format"].into_iter().find_map(|name| attributes.get(name)?.as_str());
+    if let Some(found @ ("csc_matrix" | "csc")) = encoding {
+        return wrong(
+            &format!("a matrix that is stored by rows (csr_matrix) in group '{group}'"),
+            format!(
+                "{found}, whose offsets are those of columns: rows can't be read from it; convert it, as by AnnData's X.tocsr()"
+            ),
+        );
+    }
+    // AnnData and scipy write the shape of the matrix there.
+    let shape_of = |name: &str| attributes.get(name)?.as_array()?.get(1)?.as_u64();
+    let columns = encoding.and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
+    let Some(array) = lone_array(&**store, path, false).map_err(unreadable)? else {
+        return wrong(&format!("an array '{path}'"), "none of that name".into());
+    };
+    let shape = array.parts[0].shape.clone();
+    let is_integer = !array.dtype.is_float() && array.dtype != DType::Bool;
+    if shape.len() != 1 || !is_integer {
+        return wrong("an array of one dimension of integers", format!("the shape {shape:?} of {}", array.dtype));
+    }
+    let bytes = shape[0].saturating_add(1).saturating_mul(size_of::<u64>() as u64);
+    if bytes > limit {
+        let room = format!("{} offsets, which take {}", shape[0], shown(bytes));
+        return wrong(&format!("offsets for which {} of host memory are enough", shown(limit)), room);
+    }
+    let is_unsigned = array.dtype == DType::U64;
+    let mut all: Vec<u64> = Vec::new();
+    all.try_reserve_exact(shape[0] as usize + 1)
+        .map_err(|e| Error::memory(format!("{shown_argument}: {} offsets: {e}", shape[0])))?;
+    if argument.ends {
+        all.push(0);
+    }
+    if shape[0] > 0 {
+        integers(store, array, shape[0], &mut all).map_err(unreadable)?;
+    }
+    match all.iter().position(|&offset| offset > i64::MAX as u64) {
+        Some(i) => {
+            let entry = i - usize::from(argument.ends);
+            let found = if is_unsigned { all[i].to_string() } else { all[i].cast_signed().to_string() };
+            wrong("offsets from 0 to 2^63 - 1", format!("{found} as entry {entry}"))
+        }
+        None => Ok((all, columns)),
+    }
+}

@@ -1,0 +1,145 @@
+"""OME-Zarr 0.4 and 0.5: axes name the dimensions of levels, and images that lie elsewhere aren't read together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import batches, build, check, same
+from support.stores import Layout, sample_values, write_array
+
+VERSIONS = pytest.mark.parametrize("version", ["0.4", "0.5"])
+AXES = [{"name": "c", "type": "channel"}, *({"name": name, "type": "space", "unit": "micrometer"} for name in "zyx")]
+
+
+def _multiscales(axes: list[Any], levels: dict[str, Any], of_image: Any = None) -> dict[str, Any]:
+    """The attribute, with the transformations of each level."""
+    datasets = [{"path": path, "coordinateTransformations": of_level} for path, of_level in levels.items()]
+    return {"axes": axes, "datasets": datasets} | ({} if of_image is None else {"coordinateTransformations": of_image})
+
+
+def _scale(*numbers: float) -> dict[str, Any]:
+    return {"type": "scale", "scale": list(numbers)}
+
+
+def _translation(*numbers: float) -> dict[str, Any]:
+    return {"type": "translation", "translation": list(numbers)}
+
+
+def _write(path: Path, version: str, image: dict[str, Any], labels: dict[str, Any]) -> np.ndarray:
+    """An image of (2, 4, 6, 8) and its labels of (4, 6, 8), with these attributes; what zarr-python reads of the image."""
+    zarr_format = 2 if version == "0.4" else 3
+    values = sample_values("uint16", (2, 4, 6, 8))
+    write_array(path, "0", values, zarr_format=zarr_format, layout=Layout((1, 2, 6, 8)))
+    zarr.open_group(str(path / "labels" / "cells"), mode="w", zarr_format=zarr_format)
+    labelled = sample_values("uint8", (4, 6, 8))
+    write_array(path / "labels" / "cells", "0", labelled, zarr_format=zarr_format, layout=Layout((4, 3, 8)))
+    for group, attribute in ((path, image), (path / "labels" / "cells", labels)):
+        found = {"multiscales": [attribute]} if version == "0.4" else {"ome": {"version": "0.5", "multiscales": [attribute]}}
+        zarr.open_group(str(group), mode="a", zarr_format=zarr_format).attrs.update(found)
+    return zarr.open_array(str(path / "0"), mode="r")[...]
+
+
+IMAGE = _multiscales(AXES, {"0": [_scale(1, 0.5, 0.1, 0.1)]}, [_translation(0, 3, 4, 5)])
+# The same places, told by both levels of transformations in another way.
+LABELS = _multiscales(AXES[1:], {"0": [_scale(5, 1, 1), _translation(30, 40, 50)]}, [_scale(0.1, 0.1, 0.1)])
+
+
+@VERSIONS
+def test_axes_name_dimensions(tmp_path, device, version):
+    """In windows, in errors, in explain; and the labels are cut in step."""
+    import dali_zarr
+
+    values = _write(tmp_path, version, IMAGE, LABELS)
+    names = {"arrays": ["0", "labels/cells/0"]}
+    where = {"dims": ["z", "y", "x"], "window": [2, 3, 4], "step": [2, 3, 2]}
+    pipe = build(device, 1, path=tmp_path, **names, **where, return_index=True, random_shuffle=True)
+    labels = zarr.open_array(str(tmp_path / "labels/cells/0"), mode="r")[...]
+    found = batches(pipe)
+    for _ in range(pipe.reader_meta("reader")["epoch_size"]):
+        (image,), (label,), (index,) = next(found)
+        z, y, x = index
+        same(image, values[:, z : z + 2, y : y + 3, x : x + 4], "image")
+        same(label, labels[z : z + 2, y : y + 3, x : x + 4], "label")
+    explained = dali_zarr.explain(path=str(tmp_path), **names, **where)
+    assert [array["dims"] for array in explained["arrays"]] == [["c", "z", "y", "x"], ["z", "y", "x"]]
+    with pytest.raises(ValueError, match="the dimensions are c, z, y, x"):
+        build(device, 1, path=tmp_path, arrays=["0"], dims=["lat"])
+
+
+DIFFERENT = {
+    "the scale": _multiscales(AXES[1:], {"0": [_scale(0.5, 0.2, 0.1), _translation(3, 4, 5)]}),
+    "the scale of the image": _multiscales(AXES[1:], {"0": [_scale(0.5, 0.1, 0.1)]}, [_scale(1, 2, 1), _translation(3, 4, 5)]),
+    "the translation": _multiscales(AXES[1:], {"0": [_scale(0.5, 0.1, 0.1), _translation(3, 4.05, 5)]}),
+}
+
+
+@VERSIONS
+@pytest.mark.parametrize("how", DIFFERENT)
+def test_images_that_lie_elsewhere(tmp_path, device, version, how):
+    """Both scales or translations are in the message, and the arrays. One alone can be read."""
+    _write(tmp_path, version, IMAGE, DIFFERENT[how])
+    with pytest.raises(ValueError, match="coordinateTransformations") as raised:
+        build(device, 1, path=tmp_path, arrays=["0", "labels/cells/0"], dims=["z"])
+    numbers = ["4", "4.05"] if "translation" in how else ["0.1", "0.2"]
+    for text in ("'0'", "'labels/cells/0'", '"y"', *numbers):
+        assert text in str(raised.value)
+    build(device, 1, path=tmp_path, arrays=["labels/cells/0"], dims=["z"])
+
+
+@VERSIONS
+def test_levels_of_one_image(tmp_path, device, version):
+    """They are meant to have other scales, and differ in dimensions that samples aren't cut along."""
+    image = _multiscales(AXES, {"0": [_scale(1, 1, 1, 1)], "1": [_scale(1, 1, 2, 2)]})
+    values = _write(tmp_path, version, image, LABELS)
+    write_array(tmp_path, "1", values[:, :, ::2, ::2], zarr_format=2 if version == "0.4" else 3)
+    pipe = build(device, 4, path=tmp_path, arrays=["0", "1"], dims=["z"])
+    found = next(batches(pipe))
+    same(found[0], np.moveaxis(values, 1, 0), "level 0")
+    same(found[1], np.moveaxis(values, 1, 0)[..., ::2, ::2], "level 1")
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        5, [], {}, {"axes": AXES}, {"axes": "czyx", "datasets": [{"path": "0"}]}, {"axes": AXES[1:], "datasets": [{"path": "0"}]},
+        {"axes": [{"name": "x"}] * 4, "datasets": [{"path": "0"}]}, {"axes": [{"name": 1}] * 4, "datasets": [{"path": "0"}]},
+        {"axes": AXES, "datasets": [{"path": 0}]}, {"axes": AXES, "datasets": {"path": "0"}}, None,
+    ],
+    ids=str,
+)
+def test_attributes_that_make_no_sense(tmp_path, device, version, attribute):
+    """The array is read as one without names."""
+    _write(tmp_path, version, attribute, LABELS)
+    check(device, 2, path=tmp_path, arrays=["0"], dims=["dim_1"])
+
+
+@VERSIONS
+def test_transformations_that_make_no_sense(tmp_path, device, version):
+    """They are no reason to refuse what is read together."""
+    for i, odd in enumerate(([{"type": "affine", "affine": [[1]]}], [_scale(1)], [{"type": "scale", "scale": ["a"] * 3}], 7, [{}])):
+        _write(tmp_path / str(i), version, IMAGE, _multiscales(AXES[1:], {"0": odd}))
+        build(device, 1, path=tmp_path / str(i), arrays=["0", "labels/cells/0"], dims=["z"])
+
+
+def test_names_of_the_arrays_own_go_first(tmp_path, device):
+    """Axes name dimensions only where the arrays don't."""
+    write_array(tmp_path, "0", sample_values("uint16", (2, 4, 6, 8)), dims=("a", "b", None, "d"))
+    group = zarr.open_group(str(tmp_path), mode="a")
+    group.attrs.update({"ome": {"version": "0.5", "multiscales": [IMAGE]}})
+    check(device, 2, path=tmp_path, arrays=["0"], dims=["b", "dim_2"], window=[2, 3])
+
+
+def test_damaged_groups(tmp_path, device):
+    """What is wrong with the metadata of a group doesn't keep its arrays from being read."""
+    _write(tmp_path, "0.5", IMAGE, LABELS)
+    (tmp_path / "labels/cells/zarr.json").write_text("{")
+    check(device, 2, path=tmp_path, arrays=["labels/cells/0"], dims=[0])
+    metadata = json.loads((tmp_path / "zarr.json").read_text())
+    (tmp_path / "zarr.json").write_text(json.dumps(metadata | {"attributes": {"ome": [3]}}))
+    check(device, 2, path=tmp_path, arrays=["0"], dims=[1])

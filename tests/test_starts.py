@@ -1,0 +1,396 @@
+"""Tables of starts and weights: which samples there are, in which order they come, and how often."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import build, same, to_numpy
+from support.stores import Layout, write_array
+
+SHAPE = (60, 21, 14)
+DIMS = ("t", "y", "x")
+VALUES = np.arange(np.prod(SHAPE), dtype=np.int32).reshape(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    base = tmp_path_factory.mktemp("starts")
+    write_array(base, "a", VALUES, codec="zstd", layout=Layout((7, 5, 6)), dims=DIMS)
+    return base
+
+
+def random_table(rng, rows, dims, window, outside=0):
+    """Starts at which windows fit, or that lie up to ``outside`` beyond."""
+    return np.stack([rng.integers(-outside, SHAPE[d] - max(w, 1) + 1 + outside, rows) for d, w in zip(dims, window)], 1)
+
+
+def expected(start, dims, window, fill=-7):
+    """The sample of a row, as NumPy has it; None if it reaches out of the array and there is no ``fill``."""
+    lengths = [max(w, 1) for w in window]
+    if any(s < 0 or s + n > SHAPE[d] for s, n, d in zip(start, lengths, dims)) and fill is None:
+        return None
+    reach = 64
+    padded = np.pad(VALUES, [(reach, reach) if d in dims else (0, 0) for d in range(3)], constant_values=fill or 0)
+    index = [slice(None)] * 3
+    for s, n, d, w in zip(start, lengths, dims, window):
+        index[d] = slice(s + reach, s + reach + n) if w else s + reach
+    return padded[tuple(index)]
+
+
+def read(pipe, samples, batch_size):
+    """Samples and their starts, as many batches as they fill."""
+    batches = [[to_numpy(out) for out in pipe.run()] for _ in range(-(-samples // batch_size))]
+    return [np.concatenate([batch[i] for batch in batches])[:samples] for i in (0, 1)]
+
+
+def reader(path, table, dims, window, *, batch_size=5, device="cpu", **args):
+    names = [DIMS[d] for d in dims]
+    return build(
+        device, batch_size, path=path, arrays=["a"], dims=names, window=list(window), starts=table, return_index=True, **args,
+    )
+
+
+CUTS = [((0,), (0,)), ((0,), (3,)), ((1,), (4,)), ((0, 2), (2, 5)), ((2, 0), (0, 4)), ((0, 1, 2), (3, 4, 5))]
+
+
+@pytest.mark.parametrize(("dims", "window"), CUTS)
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True}, {"random_shuffle": True, "initial_fill": 9}])
+def test_rows_are_samples(path, device, dims, window, order):
+    rng = np.random.default_rng(sum(dims) + len(order))
+    table = random_table(rng, 41, dims, window)
+    starts, epochs = [], 3
+    pipe = reader(path, table, dims, window, device=device, **order)
+    values, index = read(pipe, 41 * epochs, 5)
+    for value, start in zip(values, index, strict=True):
+        same(value, expected(start, dims, window), f"the sample at {start}")
+    for epoch in range(epochs):
+        starts.append(index[epoch * 41 : (epoch + 1) * 41])
+        if order:
+            assert sorted(map(tuple, starts[-1])) == sorted(map(tuple, table)), "each row once"
+        else:
+            assert (starts[-1] == table).all(), "the order of the table"
+    if order:
+        assert (starts[0] != table).any() and (starts[0] != starts[1]).any()
+
+
+@pytest.mark.parametrize("source", ["array", "torch", "npy", "npy of version 2", "big-endian npy", "zarr", "in path", "uint16"])
+def test_sources(path, tmp_path, monkeypatch, source):
+    table = random_table(np.random.default_rng(3), 30, (0, 1), (2, 3))
+    given: object = table
+    match source:
+        case "torch":
+            given = pytest.importorskip("torch").from_numpy(table)
+        case "npy":
+            np.save(tmp_path / "rows.npy", table)
+            given = tmp_path / "rows.npy"
+        case "npy of version 2":
+            with open(tmp_path / "rows.npy", "wb") as file:
+                np.lib.format.write_array(file, table, version=(2, 0))
+            given = str(tmp_path / "rows.npy")
+        case "big-endian npy":
+            np.save(tmp_path / "rows.npy", table.astype(">i8"))
+            given = tmp_path / "rows.npy"
+        case "zarr":
+            zarr.create_array(str(tmp_path / "rows.zarr"), data=table, chunks=(7, 1))
+            monkeypatch.chdir(tmp_path)
+            given = "./rows.zarr"
+        case "in path":
+            zarr.create_array(str(path / "index" / "rows"), data=table.astype("int32"), chunks=(8, 2), overwrite=True)
+            given = "index/rows"
+        case "uint16":
+            given = table.astype("uint16")[::-1][::-1]
+    _, index = read(reader(path, given, (0, 1), (2, 3)), 30, 5)
+    assert (index == table).all()
+
+
+def test_one_column_needs_no_second_dimension(path, tmp_path):
+    rows = np.array([5, 50, 0, 7, 7])
+    np.save(tmp_path / "rows.npy", rows)
+    for given in (rows, memoryview(rows), tmp_path / "rows.npy"):
+        _, index = read(reader(path, given, (0,), (0,)), 5, 5)
+        assert (index[:, 0] == rows).all()
+
+
+@pytest.mark.parametrize(("dims", "window"), CUTS)
+def test_rows_out_of_bounds(path, dims, window):
+    rng = np.random.default_rng(9)
+    table = random_table(rng, 60, dims, window, outside=4)
+    fits = np.array([expected(row, dims, window, None) is not None for row in table])
+    assert fits.any() and not fits.all()
+    values, index = read(reader(path, table, dims, window), int(fits.sum()), 5)
+    assert (index == table[fits]).all()
+    for value, start in zip(values, index, strict=True):
+        same(value, expected(start, dims, window), f"the sample at {start}")
+    values, index = read(reader(path, table, dims, window, out_of_bounds_policy="pad", fill_value=-7), 60, 5)
+    assert (index == table).all()
+    for value, start in zip(values, index, strict=True):
+        same(value, expected(start, dims, window), f"the padded sample at {start}")
+    first = int(np.argmin(fits))
+    with pytest.raises(ValueError, match=rf"starts: row {first} starts at "):
+        reader(path, table, dims, window, out_of_bounds_policy="error")
+
+
+def test_regions_breaks_and_offsets_hold(path):
+    table = np.arange(60)
+    args = {"breaks": [25], "offsets": [-1, 2], "roi_start": [4], "roi_end": [50]}
+    fits = [s for s in range(60) if 4 <= s - 1 and s + 3 < 50 and not (s - 1 < 25 <= s + 3)]
+    pipe = build(path=path, arrays=["a"], dims=["t"], window=[2], starts=table, return_index=True, batch_size=4, **args)
+    index = np.concatenate([to_numpy(pipe.run()[-1]) for _ in range(len(fits) // 4)])[:, 0]
+    assert index.tolist() == fits[: len(index)]
+
+
+@pytest.mark.parametrize("stick", [False, True])
+def test_shards_divide_the_rows(path, stick):
+    table = random_table(np.random.default_rng(1), 50, (0, 2), (2, 3))
+    for order in ({}, {"random_shuffle": True, "initial_fill": 8}):
+        seen: list[tuple[int, ...]] = []
+        for shard in range(3):
+            count = 50 * (shard + 1) // 3 - 50 * shard // 3
+            args = {"shard_id": shard, "num_shards": 3, "stick_to_shard": stick} | order
+            _, index = read(reader(path, table, (0, 2), (2, 3), batch_size=4, **args), count, 4)
+            seen.extend(map(tuple, index))
+        assert sorted(seen) == sorted(map(tuple, table))
+
+
+ORDERS = {
+    "in order": {}, "shuffled": {"random_shuffle": True}, "by chunks": {"random_shuffle": True, "initial_fill": 8},
+    "weighted": {"weights": np.arange(1.0, 49), "num_samples": 40},
+    "weighted, once each": {"weights": np.arange(1.0, 49), "num_samples": 40, "replacement": False},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 1)])
+def test_checkpoints_go_on_with_other_shards(path, order, before, after):
+    table = random_table(np.random.default_rng(2), 48, (0, 1), (2, 3))
+    args = ORDERS[order] | {"checkpointing": True, "batch_size": 2}
+    samples = args.get("num_samples", 48)
+    _, whole = read(reader(path, table, (0, 1), (2, 3), **args | {"batch_size": 4}), samples, 4)
+    seen: list[tuple[int, ...]] = []
+    pipes = [reader(path, table, (0, 1), (2, 3), shard_id=i, num_shards=before, **args) for i in range(before)]
+    for pipe, _ in itertools.product(pipes, range(3)):
+        seen.extend(map(tuple, to_numpy(pipe.run()[1])))
+    checkpoint = pipes[0].checkpoint()
+    rest = samples - len(seen)
+    for shard in range(after):
+        pipe = reader(path, table, (0, 1), (2, 3), shard_id=shard, num_shards=after, checkpoint=checkpoint, **args)
+        _, index = read(pipe, rest * (shard + 1) // after - rest * shard // after, 2)
+        seen.extend(map(tuple, index))
+    assert sorted(seen) == sorted(map(tuple, whole))
+
+
+def test_checkpoints_of_other_tables_are_refused(path):
+    table = random_table(np.random.default_rng(2), 48, (0,), (2,))
+    weights = np.ones(48)
+    for order in ({"random_shuffle": True}, {"weights": weights}):
+        pipe = reader(path, table, (0,), (2,), checkpointing=True, **order)
+        pipe.run()
+        checkpoint = pipe.checkpoint()
+        other = table.copy()
+        other[17] = (other[17] + 1) % 50
+        changes = [{"table": other}]
+        if "weights" in order:
+            changes += [{"weights": weights * 2}, {"num_samples": 48, "replacement": False}]
+        for change in changes:
+            given = change.pop("table", table)
+            with pytest.raises(Exception, match="the checkpoint was made by a reader of other samples"):
+                reader(path, given, (0,), (2,), checkpointing=True, checkpoint=checkpoint, **order | change)
+        reader(path, table.copy(), (0,), (2,), checkpointing=True, checkpoint=checkpoint, **order).run()
+
+
+WRONG = {
+    "step": ({"step": [2]}, "starts, step: "), "random_crop": ({"random_crop": ["t"]}, "starts, random_crop: "),
+    "two columns": ({"starts": np.zeros((4, 2), int)}, "a column for each of dims \\(t\\), but the table has 2"),
+    "no row": ({"starts": np.zeros((0, 1), int)}, "at least one row"),
+    "all out": ({"starts": np.array([70, -80])}, "all 2 rows reach beyond"),
+    "far out": ({"starts": np.array([3, 1 << 60]), "out_of_bounds_policy": "pad"}, "row 1 starts at 1152921504606846976"),
+    "least": ({"starts": np.array([-(1 << 63)]), "out_of_bounds_policy": "error"}, "row 0 starts at -9223372036854775808"),
+    "floats": ({"starts": np.zeros(4)}, "an array of whole numbers"), "bools": ({"starts": np.zeros(4, bool)}, "whole numbers"),
+    "uint64": ({"starts": np.zeros(4, "uint64")}, "whole numbers that int64 can hold"),
+    "three dimensions": ({"starts": np.zeros((4, 1, 1), int)}, "of the shape \\(4, 1, 1\\)"),
+    "no file": ({"starts": "nowhere.npy"}, "nowhere.npy"), "no array": ({"starts": "./nowhere.zarr"}, "nowhere.zarr"),
+    "remote npy": ({"starts": "s3://bucket/rows.npy"}, "a .npy file on a local disk"),
+    "gone": ({"starts": "table:1:1"}, "isn't in this process's memory"),
+    "negative": ({"weights": [1.0, 2.0, -3.0, -4.0]}, "sample 2 is -3"), "nan": ({"weights": [1, np.nan, 1, 1]}, "sample 1 is NaN"),
+    "zeros": ({"weights": [0, 0, 0, 0]}, "all 4 are 0"), "few": ({"weights": [1, 1]}, "each of the 4 samples, but found 2"),
+    "too many": ({"weights": [1, 0, 1, 1], "replacement": False}, "only 3 have a positive weight"),
+    "shuffled": ({"weights": [1, 1, 1, 1], "random_shuffle": True}, "contradict each other"),
+    "num_samples": ({"num_samples": 3}, "num_samples: expected weights too"),
+    "replacement": ({"replacement": False}, "replacement: expected weights too"),
+    "no samples": ({"weights": [1, 1, 1, 1], "num_samples": 0}, "num_samples: expected a whole number of at least 1"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_contradictions_are_errors(path, case):
+    args, message = WRONG[case]
+    given = {"starts": np.array([1, 5, 9, 2])} | args
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
+        build(path=path, arrays=["a"], dims=["t"], window=[2], **given)
+
+
+def damaged(table):
+    """Files that aren't tables, and what is said of them."""
+    good, whole = b"\x93NUMPY\x01\x00", table.tobytes()
+    header = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }\n"
+
+    def made(descr="<i8", fortran=False, shape="(30, 2)", data=whole):
+        text = (header % (descr, fortran, shape)).encode()
+        return good + struct.pack("<H", len(text)) + text + data
+
+    yield b"", "ends after 0 bytes"
+    yield b"PK\x03\x04" + bytes(300), "it begins with"
+    yield made()[:100], "expected"
+    yield made(data=table.tobytes()[:-1]), "was not written completely"
+    yield made(data=table.tobytes() + b"x"), "was not written completely"
+    yield made(fortran=True), "Fortran order"
+    yield made(descr="<i4"), "expected int64"
+    yield made(descr="<f8"), "expected int64"
+    yield made(descr="|O"), "expected int64"
+    yield made(shape="(9223372036854775807, 2)"), "more than can be addressed"
+    yield made(shape="(1000000000000, 2)"), "was not written completely"
+    yield made(shape="(30, 2, 1)"), "one or two dimensions"
+    yield made(shape="(30, -2)"), "damaged"
+    yield good + struct.pack("<H", 60000) + b"{" * 100, "ends after"
+    yield b"\x93NUMPY\x07\x00" + bytes(100), "version 1, 2 or 3"
+
+
+def test_damaged_files_are_errors(path, tmp_path):
+    table = random_table(np.random.default_rng(3), 30, (0, 1), (2, 3))
+    for bytes_, message in damaged(table):
+        (tmp_path / "rows.npy").write_bytes(bytes_)
+        with pytest.raises((ValueError, TypeError), match=f"starts: .*rows.npy: .*{message}"):
+            reader(path, tmp_path / "rows.npy", (0, 1), (2, 3))
+    with pytest.raises(ValueError, match="expected a file"):
+        (tmp_path / "folder.npy").mkdir()
+        reader(path, tmp_path / "folder.npy", (0, 1), (2, 3))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_weights_are_those_of_the_samples(path, device, replacement):
+    weights = np.array([0, 1, 0.5, 0, 3, 2, 0, 8.0])
+    pipe = build(
+        device, 5, path=path, arrays=["a"], dims=["t"], window=[7], roi_end=[56], weights=weights, num_samples=5,
+        replacement=replacement, return_index=True, seed=3,
+    )
+    assert pipe.reader_meta("reader")["epoch_size"] == 5
+    counts: collections.Counter[int] = collections.Counter()
+    for _ in range(600):
+        values, index = map(to_numpy, pipe.run())
+        same(values[0], VALUES[index[0, 0] : index[0, 0] + 7], "a sample")
+        drawn = index[:, 0] // 7
+        assert replacement or len(set(drawn)) == 5
+        counts.update(drawn.tolist())
+    if replacement:
+        deviation = sum((counts[i] - 3000 * w) ** 2 / (3000 * w) for i, w in enumerate(weights / weights.sum()) if w)
+        # Chi-squared with 4 degrees of freedom.
+        assert deviation < 4 + 5 * 8**0.5
+    assert set(counts) == set(np.flatnonzero(weights).tolist())
+
+
+def test_rows_that_share_chunks_are_read_together(path):
+    from support.pipelines import stats_of
+
+    table = np.random.default_rng(5).permutation(np.repeat(np.arange(56), 12))
+    args = {"path": path, "arrays": ["a"], "dims": ["t"], "starts": table, "host_memory_limit": 1 << 20, "prefetch_queue_depth": 2}
+    grouped = stats_of(672 // 8, "cpu", 8, random_shuffle=True, initial_fill=96, **args)
+    # 8 chunks along t, of 15 each: each is read about once in an epoch.
+    assert grouped["chunks_read"] <= 3 * 9 * 15, grouped
+
+
+def kept_tables() -> int:
+    """Whether the next name is known tells nothing, so the memory that tables take is looked at."""
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_tables_are_given_back_with_their_pipelines(path):
+    table = np.zeros((1 << 21, 1), np.int64)
+    pipe = reader(path, table, (0,), (0,))
+    # The definition is over, and nothing but the pipeline holds the table.
+    gc.collect()
+    pipe.run()
+    del pipe
+    gc.collect()
+    before = kept_tables()
+    for _ in range(8):
+        reader(path, table, (0,), (0,)).run()
+        gc.collect()
+    assert kept_tables() - before < 4 * table.nbytes, "of eight tables of 16 MiB, half would be 64 MiB"
+
+
+def test_names_are_released(path):
+    import dali_zarr
+    from dali_zarr._arguments import tables
+
+    name = tables.named("starts", np.array([3, 1]))
+    again = tables.named("starts", name)
+    assert again is name and re.fullmatch(rf"table:{os.getpid()}:\d+", name)
+    text = str(name)
+    spec = {"path": str(path), "arrays": ["a"], "dims": ["t"], "starts": name}
+    assert dali_zarr.explain(**spec)["samples"] == 2
+    del name, again, spec
+    gc.collect()
+    with pytest.raises(ValueError, match="isn't in this process's memory"):
+        dali_zarr.explain(path=str(path), arrays=["a"], dims=["t"], starts=text)
+
+
+def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_path):
+    pipe = reader(path, np.array([3, 1]), (0,), (0,))
+    (tmp_path / "pipe").write_bytes(pipe.serialize())
+    code = (
+        "import sys, dali_zarr\nfrom nvidia.dali.pipeline import Pipeline\n"
+        "pipe = Pipeline.deserialize(open(sys.argv[1], 'rb').read())\npipe.build()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pipe")], capture_output=True, text=True, check=False)
+    assert found.returncode and "save it as .npy and give its path" in found.stderr
+
+
+def test_tables_count_against_the_limit(path):
+    table = np.zeros((1 << 19, 1), np.int64)
+    args = {"random_shuffle": True, "initial_fill": 64}
+    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights"):
+        reader(path, table, (0,), (0,), host_memory_limit=(4 << 20) + 9000)
+    with pytest.raises(ValueError, match="host_memory_limit: "):
+        reader(path, table, (0,), (0,), host_memory_limit=7 << 20, **args)
+    reader(path, table, (0,), (0,), host_memory_limit=12 << 20, **args).run()
+
+
+def test_a_long_table_opens_fast(path, tmp_path):
+    """A hundredth of what it is made for."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "rows.npy", random_table(rng, 1_000_000, (0, 2), (2, 3)))
+    pipe = reader(path, tmp_path / "rows.npy", (0, 2), (2, 3), random_shuffle=True)
+    assert pipe.reader_meta("reader")["epoch_size"] == 1_000_000
+    values, index = read(pipe, 5, 5)
+    same(values[0], expected(index[0], (0, 2), (2, 3)), "the first sample")
+
+
+def test_explain_and_loader(path):
+    import dali_zarr
+
+    table = np.array([[3], [50], [3], [7]])
+    args = {"path": str(path), "arrays": ["a"], "dims": ["t"], "starts": table}
+    told = dali_zarr.explain(**args)
+    assert told["samples"] == 4 and "4 starts from a table" in str(told)
+    told = dali_zarr.explain(weights=[1, 2, 3, 4], num_samples=7, **args)
+    assert told["samples"] == 7 and "7 drawn by weights with replacement" in str(told)
+    told = dali_zarr.explain(weights=[1, 2, 3, 4], num_samples=3, replacement=False, **args)
+    assert "3 drawn by weights without replacement" in str(told)
+    torch = pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    loader = Loader(**args, batch_size=2, device="cpu", return_index=True)
+    for _ in range(2):
+        index = torch.cat([batch["index"] for batch in loader])
+        assert (index.numpy() == table).all()

@@ -1,0 +1,229 @@
+"""Arrays of several stores, in step along ``dims``: ``arrays={"image": "./a.zarr/0", "label": "s3://bucket/b.zarr/labels/0"}``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import batches, build, same
+from support.server import Server
+from support.stores import Layout, sample_values, write_array
+
+
+def _write(root: Path, name: str, values: np.ndarray, **how: Any) -> str:
+    write_array(root, name, values, **how)
+    return str(root / name)
+
+
+def _epoch(device: str, **arguments: Any) -> list[list[np.ndarray]]:
+    """The samples of an epoch, each with its outputs."""
+    pipe = build(device, 1, **arguments)
+    found = batches(pipe)
+    return [[output[0] for output in next(found)] for _ in range(pipe.reader_meta("reader")["epoch_size"])]
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """An image and labels in stores of their own, of other formats, chunks and ranks."""
+    image, label = sample_values("float32", (12, 5, 6)), sample_values("int32", (12, 2))
+    return {
+        "image": _write(tmp_path / "a.zarr", "0", image, layout=Layout((5, 5, 6)), dims=("t", "y", "x")),
+        "label": _write(tmp_path / "b.zarr", "deep/0", label, layout=Layout((2, 2)), zarr_format=2),
+    }, image, label
+
+
+@pytest.mark.parametrize("how", [{}, {"random_shuffle": True, "seed": 3}, {"dims": ["t"], "window": [3], "step": [2]}], ids=str)
+def test_samples_are_in_step(stores, device, how):
+    """Shuffled or not, in windows or not; what has no names is cut along dims by position."""
+    arrays, image, label = stores
+    window = how.get("window", [0])[0]
+    seen = []
+    for one, other, (t,) in _epoch(device, arrays=arrays, return_index=True, **how):
+        here = slice(t, t + window) if window else t
+        same(one, image[here], "image")
+        same(other, label[here], "label")
+        seen.append(int(t))
+    assert sorted(seen) == list(range(0, 12, 2))[:5] if window else sorted(seen) == list(range(12))
+
+
+def test_kinds_of_locations(stores, tmp_path, device, monkeypatch):
+    """Relative ones, absolute ones, file URLs and ~, alone and beside names that are relative to path."""
+    arrays, image, label = stores
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for location in ("./b.zarr/deep/0", f"../{tmp_path.name}/b.zarr/deep/0", f"file://{arrays['label']}", "~/b.zarr/deep/0"):
+        for given in ({"path": "a.zarr", "arrays": {"image": "0"}}, {"arrays": {"image": "./a.zarr/0"}}):
+            one, other = _epoch(device, **given | {"arrays": given["arrays"] | {"label": location}})[7]
+            same(one, image[7], location)
+            same(other, label[7], location)
+    one, other = _epoch(device, arrays=["./a.zarr/0", "./b.zarr/deep/0"])[7]
+    same(other, label[7], "a list")
+    # A store with a single array is one, too; the same location twice is one store.
+    first, second, third = _epoch(device, arrays={"label": "./b.zarr/deep", "again": "./b.zarr/deep", "image": "./a.zarr"})[5]
+    same(first, label[5], "its only array")
+    same(second, label[5], "again")
+    same(third, image[5], "image")
+
+
+def test_two_arrays_of_one_name(tmp_path, device):
+    """Arrays that are called the same in their stores have chunks of their own."""
+    values = [np.arange(8, dtype="int32") + 100 * i for i in range(3)]
+    locations = {str(i): _write(tmp_path / f"{i}.zarr", "0", one, layout=Layout((3,)), dims=("t",)) for i, one in enumerate(values)}
+    for t, outputs in enumerate(_epoch(device, arrays=locations)):
+        for one, found in zip(values, outputs, strict=True):
+            same(found, one[t], f"element {t}")
+    # Beside a path, too.
+    found = _epoch(device, path=tmp_path / "0.zarr", arrays={"a": "0", "b": locations["1"]}, stack_arrays=True)
+    same(np.stack([one for (one,) in found]), np.stack(values[:2], 1), "stacked")
+
+
+def test_lengths_that_differ(stores, tmp_path, device):
+    arrays, *_ = stores
+    _write(tmp_path / "c.zarr", "0", np.zeros((11, 2), "int32"))
+    with pytest.raises(ValueError, match=r"length 11 .*c\.zarr/0' but 12 .*a\.zarr/0'"):
+        build(device, 1, arrays=arrays | {"label": str(tmp_path / "c.zarr" / "0")})
+
+
+def _coordinates(root: Path, values: np.ndarray, attributes: dict[str, Any] | None = None, zarr_format: int = 3) -> None:
+    shutil.rmtree(root / "t", ignore_errors=True)
+    write_array(root, "t", values, layout=Layout((5,)), dims=("t",), attributes=attributes or {}, zarr_format=zarr_format)
+
+
+def test_coordinates_that_differ(stores, tmp_path, device):
+    """The first difference, its index, both values and both stores."""
+    arrays, *_ = stores
+    times = np.arange(12, dtype="int64") * 6
+    _coordinates(tmp_path / "a.zarr", times)
+    build(device, 1, arrays=arrays)
+    _coordinates(tmp_path / "b.zarr" / "deep", np.where(np.arange(12) < 8, times, times + 3), zarr_format=2)
+    import dali_zarr
+
+    for refused in (lambda: build(device, 1, arrays=arrays), lambda: dali_zarr.explain(arrays=arrays)):
+        with pytest.raises(ValueError, match="48 at index 8") as raised:
+            refused()
+        for part in ("51", "a.zarr", "b.zarr", '"t"'):
+            assert part in str(raised.value)
+    # Along other dimensions they don't tie arrays together, nor where lengths say that they are something else.
+    _coordinates(tmp_path / "b.zarr" / "deep", times[:5], zarr_format=2)
+    build(device, 1, arrays=arrays)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ((np.arange(12) * 24.0, "hours since 2000-01-01"), (np.arange(12, dtype="int32"), "days since 2000-01-01"), True),
+        ((np.arange(12) * 24.0, "hours since 2000-01-01"), (np.arange(12, dtype="int32"), "days since 2000-01-02"), False),
+        ((np.arange(12) * 24.0, "hours since 1999-12-31 12:00"), (np.arange(12) + 0.5, "days since 1999-12-31"), True),
+        ((np.arange(12) * 3600, "seconds since 1970-01-01"), (np.arange(12).astype("M8[h]").astype("M8[ns]"), None), True),
+        ((np.arange(12) * 3600, "seconds since 1970-01-01"), (np.arange(1, 13).astype("M8[h]").astype("M8[ns]"), None), False),
+        (((np.arange(12) * 0.1).astype("float32"), None), (np.arange(12) * 0.1, None), True),
+        (((np.arange(12) * 0.1).astype("float32"), None), (np.arange(12) * 0.1001, None), False),
+    ],
+)
+def test_coordinates_of_other_types_and_units(stores, tmp_path, device, one, other, is_same):
+    """Times are compared as times, floats as precisely as both have them."""
+    arrays, *_ = stores
+    for root, (values, units), zarr_format in ((tmp_path / "a.zarr", one, 3), (tmp_path / "b.zarr" / "deep", other, 2)):
+        _coordinates(root, np.asarray(values), {"units": units} if units else {}, zarr_format)
+    if is_same:
+        build(device, 1, arrays=arrays)
+        return
+    with pytest.raises(ValueError, match="the same coordinates"):
+        build(device, 1, arrays=arrays)
+
+
+def test_coordinates_beside_a_path(stores, tmp_path, device):
+    """Of an array relative to path they are in its group, or around it."""
+    arrays, *_ = stores
+    _coordinates(tmp_path / "a.zarr", np.arange(12))
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(12) + 1, zarr_format=2)
+    with pytest.raises(ValueError, match="0 at index 0"):
+        build(device, 1, path=tmp_path / "a.zarr", arrays={"image": "0", "label": arrays["label"]})
+
+
+def test_what_is_refused(stores, tmp_path, device):
+    """A path that no array is in, joined paths, a store that isn't there."""
+    arrays, *_ = stores
+    with pytest.raises(ValueError, match="path: expected none"):
+        build(device, 1, path=tmp_path / "a.zarr", arrays=arrays)
+    with pytest.raises(ValueError, match="2 stores are joined"):
+        build(device, 1, path=[tmp_path / "a.zarr", tmp_path / "a.zarr"], arrays={"image": "0", "label": arrays["label"]})
+    with pytest.raises(ValueError, match=r"nowhere\.zarr"):
+        build(device, 1, arrays=arrays | {"label": str(tmp_path / "nowhere.zarr" / "0")})
+    with pytest.raises(ValueError, match="path: expected at least one store"):
+        build(device, 1, arrays={"image": "0"})
+
+
+def test_ome_zarr_in_two_stores(tmp_path, device):
+    """The axes around each name its dimensions, and images that lie elsewhere aren't read together."""
+    values = sample_values("uint16", (4, 6))
+    for name in ("image", "labels"):
+        root = tmp_path / f"{name}.zarr"
+        write_array(root, "0", values)
+        scale = [{"type": "scale", "scale": [0.5, 0.25]}]
+        image = {"axes": [{"name": "y"}, {"name": "x"}], "datasets": [{"path": "0", "coordinateTransformations": scale}]}
+        zarr.open_group(str(root), mode="a").attrs["ome"] = {"version": "0.5", "multiscales": [image]}
+    arrays = {name: str(tmp_path / f"{name}.zarr" / "0") for name in ("image", "labels")}
+    found = _epoch(device, arrays=arrays, dims=["x"], window=[2])
+    assert len(found) == 3
+    for i, outputs in enumerate(found):
+        for output in outputs:
+            same(output, values[:, 2 * i : 2 * i + 2], "window")
+    file = tmp_path / "labels.zarr" / "zarr.json"
+    file.write_text(file.read_text().replace("0.25", "0.5"))
+    with pytest.raises(ValueError, match="coordinateTransformations") as raised:
+        build(device, 1, arrays=arrays, dims=["x"])
+    assert "0.25" in str(raised.value) and "labels.zarr" in str(raised.value)
+
+
+def test_arrays_on_a_server(stores, tmp_path, device):
+    """A local array beside one on a server, with coordinates there too."""
+    arrays, image, label = stores
+    _coordinates(tmp_path / "a.zarr", np.arange(12))
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(12), zarr_format=2)
+    with Server(tmp_path) as server:
+        remote = {"image": arrays["image"], "label": f"{server.url}/b.zarr/deep/0"}
+        options = {"storage_options": ["allow_http=true"]}
+        for t, (one, other) in enumerate(_epoch(device, arrays=remote, **options)):
+            same(one, image[t], "image")
+            same(other, label[t], "label")
+        _coordinates(tmp_path / "b.zarr" / "deep", np.arange(12) * 2, zarr_format=2)
+        with pytest.raises(ValueError, match="1 at index 1"):
+            build(device, 1, arrays=remote, **options)
+
+
+def test_checkpoints(stores, device):
+    """A reader of the same arrays goes on; one of others is refused."""
+    arrays, image, label = stores
+    how = {"random_shuffle": True, "seed": 5, "return_index": True}
+    first = build(device, 2, arrays=arrays, checkpointing=True, **how)
+    found = batches(first)
+    next(found)
+    expected = next(batches(build(device, 2, arrays=arrays, checkpoint=first.checkpoint(), checkpointing=True, **how)))
+    for one, other in zip(next(found), expected, strict=True):
+        same(one, other, "restored")
+
+
+def test_explain_and_the_loader(stores, tmp_path, device):
+    """Every array's store is told; labels come from where the coordinates are."""
+    import dali_zarr
+
+    torch = pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    arrays, image, label = stores
+    _coordinates(tmp_path / "a.zarr", np.arange(12) * 10)
+    explained = dali_zarr.explain(arrays=arrays)
+    assert [array["stores"][0]["store"] for array in explained["arrays"]] == list(arrays.values())
+    assert [array["dims"] for array in explained["arrays"]] == [["t", "y", "x"], ["t", "dim_1"]]
+    loader = Loader(arrays=arrays, batch_size=4, device="cuda" if device == "gpu" else "cpu")
+    batch = next(iter(loader))
+    assert torch.equal(batch["label"].cpu(), torch.from_numpy(label[:4]))
+    assert batch.coords["t"].tolist() == [0, 10, 20, 30]
+    assert "stores of their own" in repr(loader)
+    assert json.loads(json.dumps(dali_zarr.counters(loader)))["path"] == list(arrays.values())
