@@ -122,7 +122,7 @@ def cases(draw) -> SimpleNamespace:
 
 
 def in_memory(case, monkeypatch) -> None:
-    array = axes_module.Array("a", ("time", "level", "lat"), tuple(case.shapes))
+    array = axes_module.Array("a", "a", ("time", "level", "lat"), tuple(case.shapes))
     axes = axes_module.Axes([f"store{i}" for i in range(len(case.shapes))], {}, [array], ["time"], {})
     for store, variables in enumerate(case.variables):
         for dim in ("time", "level", "lat"):

@@ -145,8 +145,9 @@ def test_regions_breaks_and_offsets_hold(path):
     args = {"breaks": [25], "offsets": [-1, 2], "roi_start": [4], "roi_end": [50]}
     fits = [s for s in range(60) if 4 <= s - 1 and s + 3 < 50 and not (s - 1 < 25 <= s + 3)]
     pipe = build(path=path, arrays=["a"], dims=["t"], window=[2], starts=table, return_index=True, batch_size=4, **args)
-    index = np.concatenate([to_numpy(pipe.run()[-1]) for _ in range(len(fits) // 4)])[:, 0]
-    assert index.tolist() == fits[: len(index)]
+    index = np.concatenate([to_numpy(pipe.run()[-1]) for _ in range(len(fits) // 4)])
+    # The segment, and the start.
+    assert index.tolist() == [[int(s >= 25), s] for s in fits[: len(index)]]
 
 
 @pytest.mark.parametrize("stick", [False, True])

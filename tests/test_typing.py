@@ -56,7 +56,8 @@ def test_the_types_are_the_schemas():
     assert set(hints) == ARGUMENTS - {"path", "preserve", "bytes_per_sample_hint"} | {"name"} | names.SELECTION
     of_hint = {
         "bool": "BOOL", "int": "INT64", "Bytes": "INT64", "Integers": "_INT64_VEC", "float": "FLOAT", "Statistics": "_FLOAT_VEC",
-        "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING", "OutOfBounds": "STRING", "Concat": "STRING",
+        "Names": "_STRING_VEC", "Pick": "_STRING_VEC", "StorageOptions": "_STRING_VEC", "Path": "STRING",
+        "OutOfBounds": "STRING", "Concat": "STRING", "str": "STRING",
         "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE", "PerDim": "_INT64_VEC", "PerDimOfOutput": "_INT64_VEC",
         "Arrays": "_STRING_VEC", "Table": "STRING", "Breaks": "_INT64_VEC", "Segments": "_INT64_VEC",
     }

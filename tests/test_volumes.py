@@ -170,7 +170,8 @@ def test_explain_and_the_loader(volumes):
     loaders = pytest.importorskip("dali_zarr.torch")
     paths, written = volumes
     arguments = {
-        "path": [str(path) for path in paths], "arrays": ["image"], "window": dict(zip(NAMES, (4, 3, 5), strict=True)), "concat": "samples",
+        "path": [str(path) for path in paths], "arrays": ["image"], "window": {"z": 4, "y": 3, "x": 5},
+        "concat": "samples",
     }
     found = dali_zarr.explain(**arguments)
     total = sum(len(starts_of(shape, (4, 3, 5), (4, 3, 5))) for shape in SHAPES)
@@ -194,7 +195,8 @@ def test_explain_and_the_loader(volumes):
     ids=str,
 )
 def test_errors(volumes, arguments, message):
-    given = {"path": [str(p) for p in volumes[0]], "arrays": ["image"], "dims": NAMES, "window": [4] * len(arguments.get("dims", NAMES))}
+    window = [4] * len(arguments.get("dims", NAMES))
+    given = {"path": [str(p) for p in volumes[0]], "arrays": ["image"], "dims": NAMES, "window": window}
     if "path" in arguments:
         arguments = {**arguments, "path": given["path"][0]}
     for make in (lambda **a: build("cpu", 2, **a), dali_zarr.explain):

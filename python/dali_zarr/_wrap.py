@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from . import _arguments, _dali
 from ._arguments import names, tables
@@ -18,8 +18,9 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
             names.check(arguments)
         given = _arguments.of_operator(arguments)
         result = function(*positional, **given)
-        _hold(given, *positional, *(result if isinstance(result, list | tuple) else [result]))
-        return result
+        results = cast("list[Any]", list(cast(Any, result))) if isinstance(result, list | tuple) else [result]
+        _hold(given, *positional, *results)
+        return cast(Any, result)
 
     wrapper.__dict__["_dali_zarr"] = True
     return wrapper
@@ -30,7 +31,7 @@ def _hold(arguments: dict[str, Any], *results: Any) -> None:
     kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
     for result in results if kept else []:
         # Of a DataNode the operator that it comes from, which its pipeline keeps; else an object that is an operator.
-        owner = getattr(result, "source", result)
+        owner: Any = getattr(result, "source", result)
         if owner is not None:
             owner.__dict__["_dali_zarr_tables"] = kept
 

@@ -42,7 +42,8 @@ class Plan:
 
     def places(self) -> list[outputs.Place]:
         """Where the reader's outputs stand, in their order."""
-        return outputs.places(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)))
+        stack, mask = (bool(self.arguments.get(name, False)) for name in ("stack_arrays", "return_mask"))
+        return outputs.places(self.arrays, self.offsets, stack, mask)
 
     def sources(self) -> dict[outputs.Place, outputs.Source]:
         """What the reader's outputs are of, by place."""

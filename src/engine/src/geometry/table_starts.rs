@@ -38,8 +38,6 @@ impl TableStarts {
             ("overlap", samples.overlap.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
             ("samples_per_volume", samples.samples_per_volume == 1),
-            ("ragged", samples.ragged.is_none()),
-            ("ragged_ends", samples.ragged_ends.is_none()),
         ];
         if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(
