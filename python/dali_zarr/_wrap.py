@@ -18,7 +18,7 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
             names.check(arguments)
         given = _arguments.of_operator(arguments)
         result = function(*positional, **given)
-        results = cast("list[Any]", list(cast(Any, result))) if isinstance(result, list | tuple) else [result]
+        results: list[Any] = list(cast(Any, result)) if isinstance(result, list | tuple) else [result]
         _hold(given, *positional, *results)
         return cast(Any, result)
 
@@ -29,7 +29,7 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
 def _hold(arguments: dict[str, Any], *results: Any) -> None:
     """Has what stands for an operator hold the tables in its arguments: DALI keeps text only, and builds the operator later."""
     kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
-    for result in results if kept else []:
+    for result in results if kept else ():
         # Of a DataNode the operator that it comes from, which its pipeline keeps; else an object that is an operator.
         owner: Any = getattr(result, "source", result)
         if owner is not None:

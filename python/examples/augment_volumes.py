@@ -49,4 +49,4 @@ def main(path: str, labels: str = "cells", crop: Sequence[int] = (16, 32, 32), d
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "cells")
