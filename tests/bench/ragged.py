@@ -13,6 +13,7 @@ an interpreter that has it, which runs this file beside the others; without it a
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import shutil
@@ -118,10 +119,14 @@ def annbatch(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
 
         zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
     matrix = anndata.io.sparse_dataset(zarr.open_group(path, mode="r")["X"])
-    loader = Loader(
-        shuffle=True, batch_size=BATCH, chunk_size=RUN, preload_nchunks=RUNS, preload_to_gpu=device != "cpu", to_torch=False,
-        drop_last=True,
-    )
+    given: dict[str, Any] = {
+        "shuffle": True, "batch_size": BATCH, "chunk_size": RUN, "preload_nchunks": RUNS, "preload_to_gpu": device != "cpu",
+        "drop_last": True,
+    }
+    # Later versions don't have it.
+    if "to_torch" in inspect.signature(Loader).parameters:
+        given["to_torch"] = False
+    loader = Loader(**given)
     loader.add_dataset(matrix)
     return lambda: iter(loader)
 
