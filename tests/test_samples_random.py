@@ -129,10 +129,14 @@ def around(bounds: list[int], at: int) -> int:
     return min(max(int(np.searchsorted(bounds, at, side="right")) - 1, 0), len(bounds) - 2)
 
 
+def reach_of(case: Case, dim: str) -> int:
+    """Elements along one axis from the first to the last that a sample reads."""
+    return max((max(case.windows[o][dim], 1) - 1) * case.strides[o][dim] + 1 for o in DIMS if dim in DIMS[o])
+
+
 def starts_along(case: Case, dim: str, bounds: list[int]) -> list[tuple[int, int]]:
     """(segment, start) along one axis, in order."""
-    reach = max((max(case.windows[o][dim], 1) - 1) * case.strides[o][dim] + 1 for o in DIMS if dim in DIMS[o])
-    length = bounds[-1]
+    reach, length = reach_of(case, dim), bounds[-1]
 
     if dim == "t" and case.pads is not None:
         found = []
@@ -196,7 +200,7 @@ def samples_of(case: Case) -> list[Sample]:
 
 
 def _fitting(case: Case, dim: str, bounds: list[int]) -> set[tuple[int, int]]:
-    reach = max((max(case.windows[o][dim], 1) - 1) * case.strides[o][dim] + 1 for o in DIMS if dim in DIMS[o])
+    reach = reach_of(case, dim)
     return {(around(bounds, s), s) for s in range(bounds[-1]) if s + reach <= bounds[around(bounds, s) + 1]}
 
 

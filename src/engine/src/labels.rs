@@ -118,9 +118,8 @@ fn coordinates(dataset: &Dataset, i: usize, store: &Arc<dyn Store>, group: &Grou
     if shape[0] > MAX_COORDINATES {
         return wrong(format!("at most {MAX_COORDINATES} coordinates"), shape[0].to_string());
     }
-    let (dtype, is_empty) = (array.cf.decoded, shape[0] == 0);
-    let values = if is_empty { Ok(Vec::new()) } else { read(store, array) };
-    let values = values.map_err(|e| unreadable(name, &e))?;
+    let dtype = array.cf.decoded;
+    let values = read(store, array).map_err(|e| unreadable(name, &e))?;
     Ok(Coordinates { store: store.location().to_owned(), array: path, dtype, values })
 }
 

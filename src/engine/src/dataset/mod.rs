@@ -70,6 +70,11 @@ pub struct ArrayInfo {
 }
 
 impl Dataset {
+    /// A dataset of one array, in one store.
+    pub(crate) fn of_array(store: &Arc<dyn Store>, array: ArrayInfo) -> Self {
+        Self { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] }
+    }
+
     /// Opens the stores of `spec` and reads the metadata of its arrays.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
 
-use super::cuts::{Cut, Row, by_array, common, named_dims};
+use super::cuts::{Cut, Row, by_array, common};
 use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
 use crate::spec::{DimKey, OutOfBounds, Segments, Spec};
@@ -136,7 +136,7 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
 /// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
 pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
-    let (keys, argument) = match named_dims(spec) {
+    let (keys, argument) = match spec.samples.window.dims() {
         keys if spec.samples.dims.is_empty() => (keys, "window"),
         _ => (spec.samples.dims.clone(), "dims"),
     };

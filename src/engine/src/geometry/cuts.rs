@@ -4,7 +4,7 @@
 use super::ArrayShape;
 use super::axes::resolve;
 use crate::error::{Error, Result};
-use crate::spec::{PerDim, PerOutput, Spec};
+use crate::spec::{PerDim, PerOutput};
 
 /// How an array is cut along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub(super) type Row = Vec<Option<i64>>;
 /// If a name is unknown, or there is a list of another length.
 pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Vec<Row>> {
     let PerDim::ByOutput(by_output) = given else {
-        return Ok(vec![row(what, given, names, arrays)?; arrays.len()]);
+        return Ok(vec![common(what, given, names, arrays)?; arrays.len()]);
     };
     check_outputs(what, by_output.iter().map(|(name, _)| name.as_str()), arrays)?;
     let of = |array: &ArrayShape| match by_output.iter().find(|(name, _)| *name == array.output) {
-        Some((_, given)) => row(what, given, names, arrays),
+        Some((_, given)) => common(what, given, names, arrays),
         None => Ok(vec![None; names.len()]),
     };
     arrays.iter().map(of).collect()
@@ -48,10 +48,6 @@ pub(super) fn by_array(what: &str, given: &PerDim, names: &[String], arrays: &[A
 /// # Errors
 /// As [`by_array`]; if there are values by output.
 pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
-    row(what, given, names, arrays)
-}
-
-fn row(what: &str, given: &PerDim, names: &[String], arrays: &[ArrayShape]) -> Result<Row> {
     match given {
         PerDim::Listed(values) if values.is_empty() => Ok(vec![None; names.len()]),
         PerDim::Listed(values) if values.len() == names.len() => Ok(values.iter().copied().map(Some).collect()),
@@ -179,9 +175,4 @@ pub(super) fn per_channel(
             arrays.iter().zip(channels).map(of).collect()
         }
     }
-}
-
-/// The names of the dimensions in `window`, which samples are cut along if nothing else was said.
-pub(super) fn named_dims(spec: &Spec) -> Vec<crate::spec::DimKey> {
-    spec.samples.window.dims()
 }

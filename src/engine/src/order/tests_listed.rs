@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::tests_windows::assert_uniform;
 use super::*;
 use crate::random::key;
 
@@ -162,16 +163,7 @@ fn uniform_over_epochs() {
             count[block][(k % n * 5 / n) as usize] += 1;
         }
     }
-    let places = |fifth: usize| (0..n).filter(|p| p * 5 / n == fifth as u64).count() as f64;
-    let mut chi2 = 0.0;
-    for row in &count {
-        for (fifth, &c) in row.iter().enumerate() {
-            let expected = EPOCHS as f64 * places(fifth) / n as f64;
-            chi2 += (f64::from(c) - expected).powi(2) / expected;
-        }
-    }
-    let freedom = count.len() as f64 * 4.0;
-    assert!((chi2 - freedom).abs() < 5.0 * (2.0 * freedom).sqrt(), "chi2 {chi2} at {freedom} degrees of freedom");
+    assert_uniform(&count, n, EPOCHS);
 }
 
 #[test]

@@ -153,11 +153,17 @@ fn uniform_over_epochs() {
             count[(sample / 4) as usize][(k % N * 5 / N) as usize] += 1;
         }
     }
-    let places = |fifth: usize| (0..N).filter(|p| p * 5 / N == fifth as u64).count() as f64;
+    assert_uniform(&count, N, EPOCHS);
+}
+
+/// Asserts that samples come anywhere: `count` says of each in which fifths of the `n` positions it came in so many epochs
+/// (chi-squared, 5 sigma).
+pub(super) fn assert_uniform(count: &[[u32; 5]], n: u64, epochs: u64) {
+    let places = |fifth: usize| (0..n).filter(|p| p * 5 / n == fifth as u64).count() as f64;
     let mut chi2 = 0.0;
-    for row in &count {
+    for row in count {
         for (fifth, &c) in row.iter().enumerate() {
-            let expected = EPOCHS as f64 * places(fifth) / N as f64;
+            let expected = epochs as f64 * places(fifth) / n as f64;
             chi2 += (f64::from(c) - expected).powi(2) / expected;
         }
     }

@@ -74,10 +74,7 @@ fn values(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
             "breaks: expected one dimension of at most {MAX_COORDINATES} elements, but found the shape {shape:?}"
         ))));
     }
-    match shape[0] {
-        0 => Ok(Vec::new()),
-        _ => coordinates::read(store, array),
-    }
+    coordinates::read(store, array)
 }
 
 /// The ends of the segments of one store, in which the dimension has length `len`.

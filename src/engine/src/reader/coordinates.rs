@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::Reader;
 use super::opening::Opened;
-use crate::budget::smallest;
 use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
@@ -15,8 +14,6 @@ use crate::store::Store;
 
 /// Limit on coordinates: they take 512 MiB.
 pub(crate) const MAX_COORDINATES: u64 = 1 << 26;
-/// Host memory for reading coordinates, unless more is needed.
-const MEMORY: u64 = 64 << 20;
 
 /// The array `name` of a group, or of the nearest group around it that has one.
 ///
@@ -38,7 +35,7 @@ pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>>
     if array.parts[0].shape.contains(&0) {
         return Ok(Vec::new());
     }
-    let mut spec = Spec::default().with(|s| {
+    let spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
         s.samples.window = vec![-1].into();
@@ -48,11 +45,7 @@ pub(crate) fn read(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>>
         s.resources.io_threads = Some(1);
         s.resources.decode_threads = Some(1);
     });
-    let opened =
-        Opened::of(&spec, Dataset { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] })?;
-    spec.resources.host_memory_limit =
-        Some(MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
-    let batch = Reader::start(&spec, opened)?.next_batch()?;
+    let batch = Reader::small(spec, Dataset::of_array(store, array))?.next_batch()?;
     let (values, _) = batch.host[0].as_slice().as_chunks();
     Ok(values.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect())
 }

@@ -28,9 +28,10 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 pub use crate::batch::{Batch, DeviceBuffers, Names, OutputInfo};
-use crate::budget::MachineMemory;
+use crate::budget::{MachineMemory, smallest};
 use crate::cache::Cache;
 use crate::cpu::DecodePool;
+use crate::dataset::Dataset;
 use crate::error::{Error, Result, Site};
 use crate::geometry::Rows;
 use crate::gpu;
@@ -49,6 +50,9 @@ use opening::Opened;
 use progress::{Progress, Start};
 use reserve::Memory;
 use sources::Sources;
+
+/// Host memory of [`Reader::small`].
+const SMALL: u64 = 64 << 20;
 
 /// The numbers that DALI's iterators ask of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +105,18 @@ impl Reader {
     pub fn prepare(spec: Spec) -> Result<Self> {
         let opened = Opened::new(&spec)?;
         coordinates::check_in_step(&spec, &opened)?;
+        Self::start(&spec, opened)
+    }
+
+    /// A reader of what another reads before it is open, such as coordinates and tables: in [`SMALL`] bytes of host memory, or
+    /// the least that will do.
+    ///
+    /// # Errors
+    /// If the arguments or the metadata are wrong.
+    pub(crate) fn small(mut spec: Spec, dataset: Dataset) -> Result<Self> {
+        let opened = Opened::of(&spec, dataset)?;
+        let least = smallest(&opened.needs, spec.resources.prefetch_queue_depth).host;
+        spec.resources.host_memory_limit = Some(SMALL.max(least));
         Self::start(&spec, opened)
     }
 

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::Opened;
-use crate::budget::smallest;
 use crate::dataset::{ArrayInfo, Dataset, each_store, group_attributes, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
@@ -15,8 +13,6 @@ use crate::store::Store;
 
 /// Integers that are read at a time.
 const INTEGERS: u64 = 1 << 18;
-/// Host memory for reading them, unless more is needed.
-const INTEGERS_MEMORY: u64 = 64 << 20;
 
 /// The argument of a spec that names the offsets.
 struct Argument<'a> {
@@ -83,7 +79,7 @@ fn host_limit(spec: &Spec) -> u64 {
 /// Appends the values of an array of one dimension of `len` integers; negative ones as they are in 64 bits.
 fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
     let window = len.min(INTEGERS);
-    let mut spec = Spec::default().with(|s| {
+    let spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];
         s.samples.dims = vec![DimKey::Index(0)];
         s.samples.window = vec![window as i64].into();
@@ -94,11 +90,7 @@ fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64
         s.resources.io_threads = Some(2);
         s.resources.decode_threads = Some(1);
     });
-    let dataset = Dataset { stores: vec![Arc::clone(store)], arrays: vec![array], around: vec![None] };
-    let opened = Opened::of(&spec, dataset)?;
-    spec.resources.host_memory_limit =
-        Some(INTEGERS_MEMORY.max(smallest(&opened.needs, spec.resources.prefetch_queue_depth).host));
-    let reader = Reader::start(&spec, opened)?;
+    let reader = Reader::small(spec, Dataset::of_array(store, array))?;
     let mut left = len;
     while left > 0 {
         let batch = reader.next_batch()?;

@@ -6,17 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::Opened;
-use crate::budget::smallest;
 use crate::dataset::Dataset;
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec};
+use crate::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Spec};
 use crate::store;
 use crate::table::{Element, Table, kept, read_npy, room};
 
-/// Host memory for reading an array, unless more is needed.
-const MEMORY: u64 = 64 << 20;
 /// Bytes that are read at a time, at least, unless chunks are larger.
 const PIECE: u64 = 4 << 20;
 
@@ -66,9 +62,10 @@ pub(super) fn load<T: Stored>(spec: &Spec, argument: &str, source: &str) -> Resu
 
 /// The spec of a reader of the array `source`: its own store, or an array of the first of `path`.
 fn place(spec: &Spec, source: &str) -> Spec {
-    let is_own = source.starts_with(['/', '.']) || source.contains("://");
+    let array = ArrayArgument::from(source);
+    let is_own = array.is_own();
     let (path, arrays) = match spec.source.paths.first() {
-        Some(path) if !is_own => (path.clone(), vec![source.into()]),
+        Some(path) if !is_own => (path.clone(), vec![array]),
         _ => (source.to_owned(), Vec::new()),
     };
     let has_options = !is_own || store::is_remote(source);
@@ -109,7 +106,7 @@ fn of_zarr<T: Stored>(spec: &Spec, source: &str, limit: Option<u64>) -> Result<T
     if rows > 0 {
         let chunk = part.grid[0].longest();
         let window = chunk.saturating_mul((PIECE / 8 / columns / chunk).max(1)).min(rows);
-        let mut of = of.with(|s| {
+        let of = of.with(|s| {
             s.samples.dims = vec![DimKey::Index(0)];
             s.samples.window = vec![window as i64].into();
             s.samples.out_of_bounds_policy = OutOfBounds::Pad;
@@ -118,9 +115,7 @@ fn of_zarr<T: Stored>(spec: &Spec, source: &str, limit: Option<u64>) -> Result<T
             s.resources.io_concurrency = spec.resources.io_concurrency;
             s.resources.decode_threads = spec.resources.decode_threads;
         });
-        let opened = Opened::of(&of, dataset)?;
-        of.resources.host_memory_limit = Some(MEMORY.max(smallest(&opened.needs, None).host));
-        let reader = Reader::start(&of, opened)?;
+        let reader = Reader::small(of, dataset)?;
         while (out.len() as u64) < values {
             let batch = reader.next_batch()?;
             let left = usize::try_from(values).unwrap_or(usize::MAX) - out.len();
