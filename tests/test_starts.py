@@ -314,7 +314,8 @@ def test_rows_of_stores_that_share_chunks_are_read_together(stores):
     every = [(s, y, x) for s, (h, w) in enumerate(SHAPES) for y in range(h - 2) for x in range(w - 1)]
     table = rng.permutation(np.array(every * 3))
     args = {"arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [1, 1], "starts": table, "prefetch_queue_depth": 2}
-    told = stats_of(len(table) // 8, "cpu", 8, path=stores[0], random_shuffle=True, initial_fill=96, host_memory_limit=1 << 18, **args)
+    args |= {"path": stores[0], "random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
+    told = stats_of(len(table) // 8, "cpu", 8, **args)
     chunks = 5 * 3 + 1 * 3 + 5 * 3
     assert told["chunks_read"] <= 2 * chunks, told
 
@@ -500,7 +501,7 @@ def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_pat
 def test_tables_count_against_the_limit(path):
     table = np.zeros((1 << 19, 1), np.int64)
     args = {"random_shuffle": True, "initial_fill": 64}
-    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights, of segments"):
+    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights"):
         reader(path, table, (0,), (0,), host_memory_limit=(4 << 20) + 9000)
     with pytest.raises(ValueError, match="host_memory_limit: "):
         reader(path, table, (0,), (0,), host_memory_limit=7 << 20, **args)
