@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
+use crate::digest::digest;
 use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
@@ -183,10 +184,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
 
 /// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
 fn described_rows(rows: &Rows) -> Value {
-    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
-        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
-    });
-    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
+    let hash = digest(rows.offsets().iter().copied(), 1);
+    json!({ "count": rows.count(), "offsets": format!("hash {hash}"), "max_length": rows.max_length() })
 }
 
 /// The starts along an axis, for people.
@@ -250,7 +249,7 @@ fn shared(blocks: &Blocks) -> Value {
     };
     match blocks.layout() {
         Layout::Grid(axes) => shortened(axes.into_iter().map(along).collect()),
-        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash:016x}")),
+        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash}")),
     }
 }
 
