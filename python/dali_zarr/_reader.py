@@ -103,7 +103,8 @@ def zarr_reader(
 
     Resources:
         decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
-        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most.
+        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most; to the CPU no
+            more than 512 MiB of them, but 4.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.

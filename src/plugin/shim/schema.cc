@@ -301,7 +301,7 @@ void AddResourceArguments(dali::OpSchema &schema) {
   schema
       .AddOptionalArg<int64_t>("prefetch_queue_depth", R"(How many batches the reader prepares ahead.
 
-By default as many as the memory limits allow.)",
+By default as many as the memory limits allow, 32 at most; to the CPU no more than 512 MiB of them, but 4.)",
                                nullptr)
       .AddOptionalArg("decode_device", R"(Where chunks are decompressed.
 
