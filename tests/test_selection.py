@@ -216,7 +216,6 @@ def test_the_command_line(era5, capsys, monkeypatch):
     [
         ({"sel": {"level": 700}}, ValueError, "sel: 'level': 700 isn't among the coordinates: 1000, 850, 500, 300, 100"),
         ({"sel": {"levle": 500}}, ValueError, 'no array has a dimension "levle"; .*did you mean level?'),
-        ({"sel": {"time": ["2020-02-28T01"]}}, ValueError, "a list can't be selected along .*give a slice, or positions with pick"),
         ({"isel": {"time": slice(None, None, -1)}}, ValueError, "the selection goes backwards"),
         ({"isel": {"time": 3}, "window": [2]}, ValueError, "a single element has no windows"),
         ({"sel": {"time": slice("1999", "2000")}}, ValueError, "expected at least one element, but"),
