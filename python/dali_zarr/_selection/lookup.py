@@ -88,7 +88,13 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
 
 
 def _hint(label: Any, variable: Any) -> str:
-    """For text where coordinates are numbers."""
+    """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
+    listed = np.ravel(np.asarray(label, object)) if np.ndim(label) else []
+    if variable is not None and len(listed) and isinstance(listed[0], str):
+        date = np.asarray(variable.values)[0]
+        if type(date).__module__.startswith("cftime"):
+            example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"
+            return f"; in lists dates of this calendar aren't text: write {example}"
     if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
         return ""
     try:

@@ -70,16 +70,6 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def positions_along(axes: Axes, label: Any) -> Any:
-    """The elements with a label along the first of ``dims``, as an array.
-
-    Raises:
-        ValueError: There are none.
-    """
-    (found, *_) = positions("sel", axes.dims[0], label, axes, None, None)
-    return found.indices
-
-
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
