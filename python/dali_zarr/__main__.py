@@ -119,8 +119,9 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
     computing.add_argument("--output", help="the file to write; default: only print")
     rechunking = command(
         "rechunk", "write a store with other chunks, shards, codecs or types", "[--verify] [--quiet] ",
-        "Writes TARGET with the arrays of SOURCE in other chunks (--chunks time=1,level=1, the rest whole), --shards, --codec, --format "
-        "and --dtype, or in those that suit a reader (--for). Both are folders or URLs. After an interruption the same command goes on. "
+        "Writes TARGET with the arrays of SOURCE in other chunks (--chunks time=1,level=1, the rest whole), --shards, --codec, "
+        "--format and --dtype, or in those that suit a reader (--for). Both are folders or URLs. After an interruption the same "
+        "command goes on. "
         f"--codec takes {CODECS}, each with :LEVEL.",
         f"These may be given: {', '.join('--' + name for name in rechunk.ARGUMENTS)}. --for takes arguments of fn.zarr_reader as "
         '"window=2, offsets=[0, 6], batch_size=16"; --memory bytes such as 2GiB, with --scheduler of each worker.',

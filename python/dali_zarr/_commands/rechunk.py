@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from .._arguments import values
 from .._rechunk import advise, options, run, source
 from .._text import number_of, shape, size, wrapped
 
@@ -24,8 +25,8 @@ def rechunk(paths: list[str], given: Mapping[str, Any], show: bool) -> dict[str,
     asked = options.parsed(given)
     why: tuple[str, ...] = ()
     if given.get("for") is not None:
-        text = given["for"]
-        advice = advise.advise(source.read(paths[0], asked), asked, ", ".join(text) if isinstance(text, list) else str(text))
+        text = ", ".join(map(str, values.items(given["for"])))
+        advice = advise.advise(source.read(paths[0], asked), asked, text)
         asked, why = advice.options, advice.why
         if show:
             # Before the work, which may take hours.

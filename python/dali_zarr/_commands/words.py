@@ -10,7 +10,6 @@ from .. import _dali
 from .._arguments import names, values
 from .._hints import did_you_mean
 
-
 # Of rechunk.
 _TEXT = ("chunks", "shards", "codec", "memory", "scheduler", "for", "target_options")
 

@@ -59,7 +59,8 @@ def arguments(text: str) -> dict[str, Any]:
     except SyntaxError:
         call = None
     if not isinstance(call, ast.Call) or call.args or not call.keywords:
-        raise ValueError(f'--for: expected arguments of the reader, such as "window=2, offsets=[0, 6], batch_size=16", found {text!r}')
+        example = '"window=2, offsets=[0, 6], batch_size=16"'
+        raise ValueError(f"--for: expected arguments of the reader, such as {example}, found {text!r}")
     found: dict[str, Any] = {}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in _REFUSED:
@@ -228,6 +229,6 @@ def _shards(array: Wanted, extents: list[int]) -> tuple[dict[str, int] | None, s
     files = math.prod(-(-length // shards[dim]) for dim, length in zip(array.dims, array.shape, strict=True))
     told = ",".join(f"{dim}={extent}" for dim, extent in shards.items())
     return shards, (
-        f"shards {told}: {number_of(count, 'chunk')} of {size(chunk)} in {number_of(files, 'file')} of {size(math.prod(shards.values()) * array.dtype.itemsize)}; "
-        "a reader takes single chunks out of them"
+        f"shards {told}: {number_of(count, 'chunk')} of {size(chunk)} in {number_of(files, 'file')} of "
+        f"{size(math.prod(shards.values()) * array.dtype.itemsize)}; a reader takes single chunks out of them"
     )

@@ -67,7 +67,7 @@ def _decoded(array: Any, value: Any, dtype: np.dtype[Any] | None = None) -> Any:
 def _encoded(name: str, value: Any, zarr_format: int, dtype: np.dtype[Any]) -> Any:
     if zarr_format == 3 and name == "_FillValue":
         return needed("xarray.backends.zarr", "rechunk").FillValueCoder.encode(value, dtype)
-    return value.item() if isinstance(value, np.generic) else value
+    return cast(Any, value).item() if isinstance(value, np.generic) else value
 
 
 def _converted(array: Any, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
@@ -75,7 +75,7 @@ def _converted(array: Any, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
         found = np.asarray(value, array.dtype).astype(dtype)[()]
     if np.isfinite(value) and not np.isfinite(found):
         raise ValueError(
-            f"--dtype: array '{array.path}': {name} {value} is too large for {dtype}; give another type, or leave the array out with "
-            "--arrays"
+            f"--dtype: array '{array.path}': {name} {value} is too large for {dtype}; give another type, or leave the "
+            "array out with --arrays"
         )
     return found

@@ -37,8 +37,8 @@ def check(name: str) -> None:
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(
-            f"--codec: expected one of {NAMES}, each with :LEVEL, of Blosc with -bitshuffle or -noshuffle before it, in Zarr v3 with "
-            f"+crc32c at the end; found {name!r}"
+            f"--codec: expected one of {NAMES}, each with :LEVEL, of Blosc with -bitshuffle or -noshuffle before it, in Zarr "
+            f"v3 with +crc32c at the end; found {name!r}"
         )
     if match["level"] is not None:
         _, least, most = (0, 0, 9) if match["cname"] else _LEVELS.get(match["kind"], (0, 0, -1))
@@ -110,7 +110,8 @@ def kept(array: Any, zarr_format: int, same_type: bool) -> Codecs:
     if len(names) != 1 or names[0] is None:
         shown = ", ".join(_name(one) for one in array.compressors)
         raise ValueError(
-            f"--format: array '{array.path}': expected --codec too, since its codecs ({shown}) aren't the same in Zarr v{zarr_format}"
+            f"--format: array '{array.path}': expected --codec too, since its codecs ({shown}) aren't the same in Zarr "
+            f"v{zarr_format}"
         )
     if names[0].startswith("lz4") and zarr_format == 3:
         names[0] = "blosc-lz4"

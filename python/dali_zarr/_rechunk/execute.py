@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from .._selection.stores import needed
-from .._text import size
+from .._text import shape, size
 from . import work
 from .layout import Wanted
 from .plan import smallest
@@ -150,7 +150,9 @@ class Cluster:
                 submit(1)
         except Exception as error:
             if type(error).__name__ in ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker"):
-                raise RuntimeError(f"--scheduler: the cluster at {self._address} was lost ({error}); run the command again to go on") from error
+                raise RuntimeError(
+                    f"--scheduler: the cluster at {self._address} was lost ({error}); run the command again to go on"
+                ) from error
             raise
         finally:
             for future in running:
@@ -184,8 +186,9 @@ def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
     needed_bytes = smallest(worst.axes(), worst.sizes(1)) * (executor.workers if fixed else 1)
     what = "shard" if worst.shards else "chunk"
     raise ValueError(
-        f"--memory: array {worst.name!r}: expected at least {_whole_mebibytes(needed_bytes / _PLANNED)} for one {what} of {worst.unit} and the "
-        f"source's chunks of {tuple(worst.source.chunks)}, but found {size(executor.memory)}; give more memory, or smaller {what}s"
+        f"--memory: array {worst.name!r}: expected at least {_whole_mebibytes(needed_bytes / _PLANNED)} for one {what} of "
+        f"{shape(worst.unit)} and the source's chunks of {shape(worst.source.chunks)}, but found {size(executor.memory)}; give "
+        f"more memory, or smaller {what}s"
     )
 
 

@@ -106,8 +106,8 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
     if options.dtype is not None and not label and dtype.kind in "iuf" and dtype != options.dtype:
         if is_packed(array):
             raise ValueError(
-                f"--dtype: array {name!r}: its values are packed (scale_factor, add_offset), so their stored type can't change; leave "
-                "--dtype out, or the array with --arrays"
+                f"--dtype: array {name!r}: its values are packed (scale_factor, add_offset), so their stored type can't change; "
+                "leave --dtype out, or the array with --arrays"
             )
         if dtype.kind == "f" and options.dtype.kind != "f":
             raise ValueError(f"--dtype: array {name!r}: expected a floating-point type for {dtype} values, found {options.dtype}")
@@ -146,7 +146,9 @@ def _names(array: Any) -> list[str | None] | None:
     return list(found) if found and len(found) == array.ndim else None
 
 
-def _length(one: Any) -> int:
+def _length(one: slice | list[int] | int) -> int:
+    if isinstance(one, int):
+        return 1
     return len(range(one.start, one.stop, one.step)) if isinstance(one, slice) else len(one)
 
 

@@ -1,9 +1,9 @@
 """Which regions of an array are copied at a time. Pure: no store is read here.
 
-A task reads a region of the source and writes it to the target. A region consists of whole units of the target (shards, or chunks
-where there are none), so that no two tasks write the same object and a task can be repeated. Source chunks at the borders of regions
-are read more than once. Where that costs more than a second copy, an array goes through an intermediate array, as in rechunker:
-its chunks are those that both copies can handle in the memory that there is.
+A task reads a region of the source and writes it to the target. A region consists of whole units of the target (shards, or
+chunks where there are none), so that no two tasks write the same object and a task can be repeated. Source chunks at the borders
+of regions are read more than once. Where that costs more than a second copy, an array goes through an intermediate array, as in
+rechunker: its chunks are those that both copies can handle in the memory that there is.
 """
 
 from __future__ import annotations

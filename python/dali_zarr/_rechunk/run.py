@@ -76,16 +76,20 @@ class _Run:
         self._state = State(store)
 
     def run(self) -> dict[str, Any]:
-        asked = {"version": _VERSION, "source": self._source.fingerprint(), "layout": self._options.layout(), "format": self._format}
+        asked = {
+            "version": _VERSION, "source": self._source.fingerprint(), "layout": self._options.layout(), "format": self._format,
+        }
         kept = self._state.plan()
         if kept is not None and {name: kept.get(name) for name in asked} != asked:
             raise ValueError(
-                f"target {self._path}: expected nothing, or what an earlier run of the same command left, but found the unfinished target "
-                "of another source or other options; give those, or remove it"
+                f"target {self._path}: expected nothing, or what an earlier run of the same command left, but found the unfinished "
+                "target of another source or other options; give those, or remove it"
             )
         if kept is None and not targets.is_empty(self._store):
             if not targets.is_complete(self._store, self._source, self._arrays, self._format):
-                raise ValueError(f"target {self._path}: expected nothing there, but found other data; remove it, or give another target")
+                raise ValueError(
+                    f"target {self._path}: expected nothing there, but found other data; remove it, or give another target"
+                )
             return self._finished(True, {}, targets.written(self._store, self._arrays, self._format))
         if kept is not None and kept.get("finished"):
             self._state.finish(kept)
@@ -125,7 +129,9 @@ class _Run:
             whole = self._task_bytes * self._executor.workers
             self._executor.workers = min(self._executor.workers, whole // most)
         if most > self._task_bytes and (isinstance(self._executor, Cluster) or self._executor.workers == 0):
-            raise ValueError("--memory: expected at least that of the earlier run, whose regions are larger; give it, or remove the target")
+            raise ValueError(
+                "--memory: expected at least that of the earlier run, whose regions are larger; give it, or remove the target"
+            )
         return found
 
     def _copy(self, plans: dict[str, Plan], made: dict[str, Any]) -> None:
@@ -155,7 +161,7 @@ class _Run:
         """Runs the tasks of passes that aren't done."""
         done = {one.name: frozenset(self._state.done.get(one.name, ())) for one in passes}
         count = sum(one.count - len(done[one.name]) for one in passes)
-        ticks = iter(_progress.shown(itertools.repeat(None, count), count, what, "region", "regions") if self._show else range(count))
+        ticks = self._ticks(count, what)
 
         def note(task: Task, _result: Any) -> None:
             self._state.add(task.copy, task.number)
@@ -164,6 +170,11 @@ class _Run:
         self._executor.run(self._tasks(function, passes, done), note)
         # So that the bar ends.
         next(ticks, None)
+
+    def _ticks(self, count: int, what: str) -> Iterator[Any]:
+        """An iterator whose steps move the bar."""
+        steps = itertools.repeat(None, count)
+        return iter(_progress.shown(steps, count, what, "region", "regions") if self._show else steps)
 
     def _tasks(self, function: Any, passes: list[_Pass], done: dict[str, frozenset[int]]) -> Iterator[Task]:
         for one in passes:
@@ -190,15 +201,15 @@ class _Run:
             region = compared(array.axes(), _of_source(array, array.chunks), array.sizes(self._in_flight), self._task_bytes)
             passes.append(_Pass(f"{array.name}:verify", array.source, made[array.name], array.selection, _kept(array, region)))
         count = sum(one.count for one in passes)
-        ticks = iter(_progress.shown(itertools.repeat(None, count), count, "verify", "region", "regions") if self._show else range(count))
+        ticks = self._ticks(count, "verify")
 
         def note(task: Task, found: list[int] | None) -> None:
             next(ticks, None)
             if found is not None:
                 name = task.copy.removesuffix(":verify")
                 raise RuntimeError(
-                    f"verify: target {self._path}, array {name!r}: the element at {tuple(found)} isn't the source's; remove the target and "
-                    "write it again"
+                    f"verify: target {self._path}, array {name!r}: the element at {tuple(found)} isn't the source's; remove the "
+                    "target and write it again"
                 )
 
         self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +114,7 @@ def dims_of(array: Any) -> tuple[str, ...]:
         names = array.metadata.dimension_names
     else:
         names = dict(array.attrs).get("_ARRAY_DIMENSIONS")
-    listed = cast("list[Any]", list(names)) if names else [None] * array.ndim
+    listed = list(names) if names else [None] * array.ndim
     if len(listed) != array.ndim:
         listed = [None] * array.ndim
     return tuple(str(i) if name is None else str(name) for i, name in enumerate(listed))

@@ -1,7 +1,8 @@
 """What is done of a rechunking, kept in the target until it is finished: after a kill at any moment the next run goes on.
 
-Objects below ``.rechunk``: ``plan.json``, written before all others and removed last; ``done/N.json``, each with the regions that were
-written since the one before; and intermediate arrays. A region is written again if the record of it was lost, with the same bytes.
+Objects below ``.rechunk``: ``plan.json``, written before all others and removed last; ``done/N.json``, each with the regions that
+were written since the one before; and intermediate arrays. A region is written again if the record of it was lost, with the same
+bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class State:
         """Removes a folder."""
         self._sync(self._store.delete_dir(folder))
 
-    def _get(self, key: str) -> Any:
+    def _get(self, key: str) -> dict[str, Any] | None:
         found = self._sync(self._store.get(key, prototype=self._buffer.default_buffer_prototype()))
         if found is None:
             return None

@@ -36,7 +36,7 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"target {folder}: expected a folder, or nothing yet, but found a file")
     if (folder / "refs").is_dir():
-        raise ValueError(f"target {folder}: expected a folder, but found an Icechunk repository, whose versions rechunk can't write")
+        raise ValueError(f"target {folder}: expected a folder, but found an Icechunk repository, which rechunk can't write")
     parent = next(one for one in folder.absolute().parents if one.exists())
     if not os.access(folder if folder.exists() else parent, os.W_OK | os.X_OK):
         raise ValueError(f"target {folder}: this user may not write there")

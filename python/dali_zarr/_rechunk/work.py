@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,8 @@ Selection = tuple[slice | list[int] | int, ...]
 
 
 def copy(source: Any, target: Any, selection: Selection, region: tuple[slice, ...], in_flight: int | None) -> None:
-    """Reads a selection of zarr-python's array ``source`` and writes it to a region of ``target``, which consists of whole shards or
-    chunks. What equals the fill value to the bit isn't written."""
+    """Reads a selection of zarr-python's array ``source`` and writes it to a region of ``target``, which consists of whole shards
+    or chunks. What equals the fill value to the bit isn't written."""
     _limit(in_flight)
     block = read(source, selection, target)
     if block.ndim == 0:
@@ -75,7 +75,8 @@ def part_of(positions: Sequence[Any], region: Sequence[slice]) -> Selection:
             continue
         part = next(rest)
         if isinstance(one, slice):
-            start, step = one.start, one.step
+            spaced = cast("slice[int, int, int]", one)
+            start, step = spaced.start, spaced.step
             found.append(slice(start + part.start * step, start + (part.stop - 1) * step + 1, step))
         else:
             found.append(list(one[part]))
