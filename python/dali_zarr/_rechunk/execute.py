@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -68,6 +70,7 @@ class Local:
         self.workers = workers or len(os.sched_getaffinity(0))
         self.memory = memory or _machine() // 4
         self.in_flight = None
+        _give_back_memory()
         self._dask = needed("dask", "rechunk")
         self._callback: Any = needed("dask.callbacks", "rechunk").Callback
 
@@ -190,6 +193,14 @@ def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
         f"{shape(worst.unit)} and the source's chunks of {shape(worst.source.chunks)}, but found {size(executor.memory)}; give "
         f"more memory, or smaller {what}s"
     )
+
+
+def _give_back_memory() -> None:
+    """Has glibc give blocks from 256 KiB on back to the system when they are freed. Else each of the threads that decode and encode
+    keeps some, and memory grows beyond what tasks hold."""
+    with contextlib.suppress(OSError, AttributeError):
+        # M_MMAP_THRESHOLD of malloc.h.
+        ctypes.CDLL(None).mallopt(-3, 256 << 10)
 
 
 def _whole_mebibytes(count: float) -> str:

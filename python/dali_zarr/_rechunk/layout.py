@@ -102,7 +102,7 @@ def wanted(source: Source, options: Options) -> list[Wanted]:
 
 def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_format: int) -> Wanted:
     label = is_coordinate(name, array)
-    dtype = np.dtype(array.dtype).newbyteorder("=")
+    dtype = _native(array)
     if options.dtype is not None and not label and dtype.kind in "iuf" and dtype != options.dtype:
         if is_packed(array):
             raise ValueError(
@@ -124,7 +124,7 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
         whole = tuple(array.shards[i] for i in kept)
         shards = tuple(-(-min(n, length) // chunk) * chunk for n, length, chunk in zip(whole, shape, chunks, strict=True))
     if options.codec is None:
-        chain = codecs.kept(array, zarr_format, dtype == np.dtype(array.dtype).newbyteorder("="))
+        chain = codecs.kept(array, zarr_format, dtype == _native(array))
     else:
         chain = codecs.named(options.codec, zarr_format, dtype.itemsize)
     if dtype.kind in "OT" and zarr_format == 2:
@@ -135,6 +135,13 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
         name, array, selection, dims, shape, chunks, shards, dtype, fill, attributes, chain,
         None if named is None else tuple(named[i] for i in kept),
     )
+
+
+def _native(array: Any) -> np.dtype[Any]:
+    """The type in the machine's byte order."""
+    found: np.dtype[Any] = array.dtype
+    # NumPy's type for text has no byte order.
+    return found if found.kind == "T" else found.newbyteorder("=")
 
 
 def _names(array: Any) -> list[str | None] | None:

@@ -56,10 +56,9 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     executor = Local(options.workers, options.memory) if options.scheduler is None else Cluster(options.scheduler, options.memory)
     try:
         task_bytes, in_flight = budget(executor, arrays)
-        with executor.limited(in_flight):
-            executor.check([array.source for array in arrays])
-            run = _Run(source, target_path, arrays, options, zarr_format, store, executor, task_bytes, in_flight, show)
-            report = run.run()
+        executor.check([array.source for array in arrays])
+        run = _Run(source, target_path, arrays, options, zarr_format, store, executor, task_bytes, in_flight, show)
+        report = run.run()
     finally:
         executor.close()
     return report | {"seconds": time.perf_counter() - began}
@@ -95,7 +94,7 @@ class _Run:
             self._state.finish(kept)
             return self._finished(True, {}, targets.written(self._store, self._arrays, self._format))
         plans = self._plans() if kept is None else self._plans_of(kept)
-        plan = asked | {"plans": {name: asdict(one) for name, one in plans.items()}}
+        plan = asked | {"in_flight": self._in_flight, "plans": {name: asdict(one) for name, one in plans.items()}}
         if kept is None:
             self._state.begin(plan)
         made = targets.make(self._store, self._source, self._arrays, self._format)
@@ -109,16 +108,27 @@ class _Run:
         return report
 
     def _plans(self) -> dict[str, Plan]:
-        found: dict[str, Plan] = {}
-        for array in self._arrays:
-            plan = planned(array.axes(), array.sizes(self._in_flight), self._task_bytes, self._executor.workers)
-            if plan is None:
-                raise ValueError(f"--memory: array {array.name!r}: it isn't enough")
-            found[array.name] = plan
-        return found
+        """The fastest plans: with fewer objects in flight more memory is left for regions."""
+        best: tuple[float, int, dict[str, Plan]] | None = None
+        in_flight = self._in_flight
+        while in_flight:
+            found: dict[str, Plan] = {}
+            for array in self._arrays:
+                plan = planned(array.axes(), array.sizes(in_flight), self._task_bytes, self._executor.workers)
+                if plan is None:
+                    raise ValueError(f"--memory: array {array.name!r}: expected more for one of its chunks or shards")
+                found[array.name] = plan
+            seconds = sum(plan.seconds for plan in found.values())
+            if best is None or seconds < 0.95 * best[0]:
+                best = (seconds, in_flight, found)
+            in_flight //= 2
+        assert best is not None
+        _, self._in_flight, plans = best
+        return plans
 
     def _plans_of(self, kept: dict[str, Any]) -> dict[str, Plan]:
         """Those of the run that was ended, since what is done counts its regions."""
+        self._in_flight = kept["in_flight"]
         found: dict[str, Plan] = {}
         for name, plan in kept["plans"].items():
             copies = tuple(Copy(**(copy | {"region": tuple(copy["region"])})) for copy in plan["copies"])
@@ -167,7 +177,8 @@ class _Run:
             self._state.add(task.copy, task.number)
             next(ticks, None)
 
-        self._executor.run(self._tasks(function, passes, done), note)
+        with self._executor.limited(self._in_flight):
+            self._executor.run(self._tasks(function, passes, done), note)
         # So that the bar ends.
         next(ticks, None)
 
@@ -212,7 +223,8 @@ class _Run:
                     "target and write it again"
                 )
 
-        self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)
+        with self._executor.limited(self._in_flight):
+            self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)
         next(ticks, None)
 
 
