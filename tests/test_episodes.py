@@ -229,6 +229,13 @@ def test_breaks_where_coordinates_are_uneven(tmp_path, device):
     assert both["segments"] == {"count": 4, "read": 4, "padded_samples": 0.0} and both["samples"] == 8
 
 
+def test_breaks_need_each_coordinate(tmp_path):
+    write_array(tmp_path, "a", np.arange(9), layout=Layout((4,)), dims=("t",))
+    write_array(tmp_path, "t", np.array([0.0, 1, 2, np.nan, 4, 5, 6, 7, 8]), layout=Layout((4,)), dims=("t",))
+    with pytest.raises(ValueError, match="that of element 3 is missing"):
+        build(path=tmp_path, arrays=["a"], dims=["t"], breaks="auto")
+
+
 @pytest.mark.parametrize(
     ("ends", "found"),
     [

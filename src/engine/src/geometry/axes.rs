@@ -43,14 +43,14 @@ impl Axis {
         (self.bounds[number], self.bounds[number + 1])
     }
 
-    /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
-    /// the start.
+    /// The segment between breaks that holds all that a sample with this start reads within the region, or, where none does, the
+    /// segment of the start.
     pub(super) fn around(&self, start: i64) -> usize {
         let around = |at: i64| self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1) - 1;
-        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        let region = self.region();
+        let (first, end) = ((start + self.reach.0).max(region.0), (start + self.reach.1).min(region.1));
         let number = around(first);
-        let (from, to) = self.segment(number);
-        if from <= first && end <= to { number } else { around(start) }
+        if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
     /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
