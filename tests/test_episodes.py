@@ -342,10 +342,13 @@ def test_a_million_episodes(tmp_path):
     group.create_array("a", shape=(total,), chunks=(1 << 18,), dtype="uint8", dimension_names=["t"])
     ends = np.arange(5, total + 1, 5)
     group.create_array("ends", shape=ends.shape, chunks=(1 << 18,), dtype="int64")[...] = ends
-    pipe = build(
-        batch_size=16, path=tmp_path / "a.zarr", arrays=["a"], dims=["t"], window=[4], step=[1], pad_before=[3], pad_after=[3],
-        breaks="ends", out_of_bounds_policy="edge", return_index=True, random_shuffle=True,
-    )
+    args = {
+        "path": tmp_path / "a.zarr", "arrays": ["a"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3], "pad_after": [3],
+        "breaks": "ends", "out_of_bounds_policy": "edge", "return_index": True, "random_shuffle": True,
+    }
+    with pytest.raises(ValueError, match=r"host_memory_limit: expected at least \d+ bytes for .* of segments, and of the order"):
+        build(batch_size=16, host_memory_limit=30 << 20, **args)
+    pipe = build(batch_size=16, host_memory_limit=40 << 20, **args)
     assert pipe.reader_meta("reader")["epoch_size"] == 8 * len(ends)
     episode, start = to_numpy(pipe.run()[-1]).T
     assert ((start - 5 * episode >= -3) & (start - 5 * episode <= 4)).all()

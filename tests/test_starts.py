@@ -481,7 +481,7 @@ def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_pat
 def test_tables_count_against_the_limit(path):
     table = np.zeros((1 << 19, 1), np.int64)
     args = {"random_shuffle": True, "initial_fill": 64}
-    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights"):
+    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights, of segments"):
         reader(path, table, (0,), (0,), host_memory_limit=(4 << 20) + 9000)
     with pytest.raises(ValueError, match="host_memory_limit: "):
         reader(path, table, (0,), (0,), host_memory_limit=7 << 20, **args)

@@ -192,18 +192,22 @@ fn ordered(
     Ok((Order::drawn(spec, planner.samples(), weights)?, identity))
 }
 
-/// What the user's limit on host memory leaves for lists beside the table of starts; `None` if there is no limit.
+/// What the user's limit on host memory leaves for lists beside tables and segments; `None` if there is no limit.
 pub(crate) fn memory_left(spec: &Spec, planner: &Planner) -> Option<u64> {
-    let table = planner.geometry().table.as_ref().map_or(0, TableStarts::bytes);
-    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(table))
+    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(listed_bytes(planner)))
 }
 
-/// The same needs with tables and the lists of `order`.
+/// Bytes of what says which samples there are: a table of starts, or segments between breaks.
+fn listed_bytes(planner: &Planner) -> u64 {
+    planner.geometry().table.as_ref().map_or(0, TableStarts::bytes) + planner.break_bytes()
+}
+
+/// The same needs with tables, segments and the lists of `order`.
 fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
-    let starts = planner.geometry().table.as_ref();
-    let tables = starts.map_or(0, TableStarts::bytes) + order.bytes();
-    let grouping = starts.map_or(0, |table| planner.grouping_bytes(table));
-    Needs { tables: tables as usize, opening: (tables + grouping) as usize, ..needs }
+    let tables = listed_bytes(planner) + order.bytes();
+    // Breaks are read as numbers of several types, which are given back.
+    let grouping = planner.geometry().table.as_ref().map_or(0, |table| planner.grouping_bytes(table));
+    Needs { tables: tables as usize, opening: (tables + grouping + planner.break_bytes()) as usize, ..needs }
 }
 
 /// Chunks of a part of an array that the CPU decodes sooner than the GPU.
