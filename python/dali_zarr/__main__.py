@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import DALI_VERSION, __version__
+from . import DALI_VERSION, __version__, _native
 from ._commands import bench, check, info, owned, rechunk, words
 from ._inspect import explained
 from ._rechunk.codecs import NAMES as CODECS
@@ -158,7 +158,8 @@ def main() -> int:
     if not stores and not owned.has_all(options.get("arrays")):
         command.error("expected a store before the options, or --arrays OUTPUT=LOCATION ... that all have stores of their own")
     try:
-        return _run(known.command, stores, options, known.json, getattr(known, "quiet", True))
+        quiet = getattr(known, "quiet", True)
+        return _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1
