@@ -130,7 +130,7 @@ int32_t dali_zarr_table_release(const char *name);
  *
  * "storage_options" is an object of strings, or a list of "NAME=VALUE". "dtype" is a name such as "float32". Where a
  * list is expected, a single value stands for a list of one. null stands for the default. Whole numbers have 64 bits.
- * "fill_value", "mean" and "stddev" have double precision; these numbers may be text, as "nan", "inf" and "-inf" must be.
+ * "fill_value", "fillna", "mean" and "stddev" have double precision; these numbers may be text, as "nan", "inf" and "-inf" must be.
  * Unknown keys are errors. On success `*reader` is to be closed with dali_zarr_close, else it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 

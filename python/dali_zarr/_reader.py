@@ -84,6 +84,8 @@ def zarr_reader(
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
             Default: to the arrays that have ``scale_factor`` or ``add_offset``. By output.
+        fillna: What NaNs become, stored or made by decoding, before `mean` and `stddev`, as of xarray's ``fillna``; not those of
+            `fill_value`. :func:`dali_zarr.counters` tell how many (``nans_replaced``). By output: others stay as they are.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
             or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level. By output: others stay
             as they are.

@@ -146,7 +146,8 @@ impl Reader {
         let requests = runtime.map(|r| Arc::clone(&r.counters)).unwrap_or_default();
         let cache = Cache::open(spec, &chunk_index.dataset.stores)?;
         let counters = cache.as_ref().map(|c| Arc::clone(&c.counters)).unwrap_or_default();
-        let stats = Arc::new(Stats { cache: counters, remote: requests, ..Stats::default() });
+        let nans_replaced = opening::nans_replaced(&chunk_index);
+        let stats = Arc::new(Stats { nans_replaced, cache: counters, remote: requests, ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             chunk_index,
