@@ -154,8 +154,6 @@ pub struct Geometry {
     pub per_start: u64,
     /// Of random starts.
     seed: u64,
-    /// The number of its first sample among those of all stores, if these come one after the other.
-    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -202,12 +200,9 @@ impl Geometry {
     /// One for each store.
     fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
-        let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let mut geometry = Self::cut(&own, &shapes, has_table).map_err(|e| e.at(Site::store(path)))?;
-            geometry.first = first;
-            first = first.saturating_add(geometry.samples);
+            let geometry = Self::cut(&own, &shapes, has_table).map_err(|e| e.at(Site::store(path)))?;
             if let Some(before) = all.first()
                 && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
             {
@@ -252,7 +247,6 @@ impl Geometry {
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
-            first: 0,
         })
     }
 
@@ -266,7 +260,7 @@ impl Geometry {
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, sample.draw, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();
