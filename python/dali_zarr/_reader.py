@@ -58,8 +58,8 @@ def zarr_reader(
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
-            with the end of each segment in its store (``"meta/episode_ends"``), also one with a store of its own, as of `arrays`; or
-            ``"auto"``: where coordinates aren't evenly spaced.
+            with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
+            where coordinates aren't evenly spaced.
         segments: Which of the segments between breaks are read: their numbers, or True or False for each. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes.
