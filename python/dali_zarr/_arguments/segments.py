@@ -12,7 +12,7 @@ def checked(name: str, value: Any) -> list[Any]:
     Raises:
         TypeError, ValueError: It has other items, or there is no segment.
     """
-    items = values.items(value)
+    items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
         found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]
         for item in found:

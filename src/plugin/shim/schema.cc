@@ -116,7 +116,7 @@ region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
 `random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
                                int64_t{1})
       .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
-for each sample, with a column for each of `dims`.
+for each sample, with a column for each of `dims`; with ``concat="samples"`` one more in front, the number of the store.
 
 It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
 functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
@@ -233,6 +233,13 @@ void AddValueArguments(dali::OpSchema &schema) {
 By default they are for those of `arrays` that have ``scale_factor`` or ``add_offset``, and the log says so. An array that has only
 ``_FillValue`` or ``missing_value`` stays as stored, with a warning.)",
                             nullptr)
+      .AddOptionalArg<float>("fillna", R"(Takes the place of NaNs, stored or made by `mask_and_scale`, before `mean` and `stddev`.
+
+It is what xarray's ``fillna`` does: a value of the decoded array, which is then normalised and converted as all others. Elements that
+the store lacks are replaced where the array's fill value is NaN. `fill_value` stays as it is, since it is a value of the output: with NaN
+it marks what was padded. Arrays without floating-point values have no NaN. How many were replaced is counted. The function
+``fn.zarr_reader`` also takes a dictionary by output.)",
+                             nullptr)
       .AddOptionalTypeArg("dtype", R"(The type of the outputs.
 
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.
@@ -304,7 +311,7 @@ void AddResourceArguments(dali::OpSchema &schema) {
   schema
       .AddOptionalArg<int64_t>("prefetch_queue_depth", R"(How many batches the reader prepares ahead.
 
-By default as many as the memory limits allow.)",
+By default as many as the memory limits allow, 32 at most; to the CPU no more than 512 MiB of them, but 4.)",
                                nullptr)
       .AddOptionalArg("decode_device", R"(Where chunks are decompressed.
 
