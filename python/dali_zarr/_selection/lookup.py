@@ -89,7 +89,7 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
-    listed = np.ravel(np.asarray(label, object)) if np.ndim(label) else []
+    listed: list[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
     if variable is not None and len(listed) and isinstance(listed[0], str):
         date = np.asarray(variable.values)[0]
         if type(date).__module__.startswith("cftime"):

@@ -28,12 +28,18 @@ pub struct Axis {
 impl Axis {
     /// Samples along it.
     pub fn count(&self) -> i64 {
-        if self.random { 1 } else { self.starts.count() }
+        if self.random { self.starts.count().min(1) } else { self.starts.count() }
     }
 
     /// The elements, from and to, that samples may touch.
     pub fn region(&self) -> (i64, i64) {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
+    }
+
+    /// Bytes of memory that breaks take: dozens for each segment.
+    pub fn break_bytes(&self) -> u64 {
+        let bounds = size_of::<i64>() * self.bounds.capacity();
+        if self.bounds.len() > 2 { bounds as u64 + self.starts.bytes() } else { 0 }
     }
 
     /// The `k`-th of [`Axis::starts`], with its segment.
@@ -47,16 +53,15 @@ impl Axis {
         (self.bounds[number], self.bounds[number + 1])
     }
 
-    /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
-    /// the start.
+    /// The segment between breaks that holds all that a sample with this start reads within the region, or, where none does, the
+    /// segment of the start.
     pub(super) fn around(&self, start: i64) -> usize {
         // Segments outside of the region have no elements.
-        let (least, most) = self.region();
-        let around = |at: i64| self.bounds.partition_point(|&b| b <= at.clamp(least, most - 1)) - 1;
-        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        let region = self.region();
+        let around = |at: i64| self.bounds.partition_point(|&b| b <= at.clamp(region.0, region.1 - 1)) - 1;
+        let (first, end) = ((start + self.reach.0).max(region.0), (start + self.reach.1).min(region.1));
         let number = around(first);
-        let (from, to) = self.segment(number);
-        if from <= first && end <= to { number } else { around(start) }
+        if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
     /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
@@ -163,7 +168,20 @@ pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Stri
 /// The axes, and for each array how it is cut along each of them.
 type Built = (Vec<Axis>, Vec<Vec<Cut>>);
 
-pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &[String]) -> Result<Built> {
+/// Whether there may be no sample, as in one of several stores that is smaller than a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Empty {
+    Allowed,
+    Refused,
+}
+
+pub(super) fn build(
+    spec: &Spec,
+    arrays: &[ArrayShape],
+    views: &[View],
+    names: &[String],
+    empty: Empty,
+) -> Result<Built> {
     let samples = &spec.samples;
     if names.is_empty() {
         let unused = [
@@ -252,7 +270,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             overlap: overlaps[i],
             pads: [pads[0][i], pads[1][i]],
         };
-        axes.push(axis(spec, asked, &reading)?);
+        axes.push(axis(spec, asked, &reading, empty)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
@@ -467,7 +485,7 @@ pub(super) fn too_many() -> Error {
 }
 
 /// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
-fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
+fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
     let Asked { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = asked;
     let step = asked.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
     let offsets: &[i64] = if asked.first { &spec.samples.offsets } else { &[] };
@@ -481,7 +499,8 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     let Cut { window, stride, .. } = longest;
     let need = longest.span().unwrap_or(1);
     let inner = asked.breaks.iter().map(|b| above((*b).clamp(roi_start, roi_end), roi_start, spacing));
-    let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    let mut bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    bounds.shrink_to_fit();
     let reach = (least, most + need);
     let policy = spec.samples.out_of_bounds_policy;
     let pads = asked.pads(reach.1 - reach.0, policy)?;
@@ -502,7 +521,7 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
         _ if least == most => format!(", offset {least}"),
         _ => format!(", offsets from {least} to {most}"),
     };
-    let starts = match (policy, pads) {
+    let mut starts = match (policy, pads) {
         (_, Some(pads)) => of_chosen(Starts::each(step, reach, pads, &bounds)),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) if !random => grid(),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) => match fitting() {
@@ -527,7 +546,7 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     if starts.count() >= 1 << 62 {
         return Err(too_many());
     }
-    if starts.count() == 0 {
+    if starts.count() == 0 && empty == Empty::Refused {
         let between = match (bounds.len() > 2, &chosen) {
             (_, Some(_)) => " in one of the segments that were chosen",
             (true, None) => " without a break",
@@ -540,5 +559,6 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
             reach.1 - reach.0,
         )));
     }
+    starts.shrink_to_fit();
     Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random })
 }

@@ -102,7 +102,9 @@ pub struct View {
 pub struct Norm {
     /// Which array.
     pub array: usize,
-    /// Subtracted and divided by, if asked for.
+    /// What NaNs become, if asked for, as a value of the array; `None` for arrays without floating-point values.
+    pub fillna: Option<f64>,
+    /// Subtracted and divided by after that, if asked for.
     pub mean_stddev: Option<(f64, f64)>,
     /// The value of elements outside the region of interest, as a value of the output.
     pub fill: f64,
@@ -183,7 +185,7 @@ impl Geometry {
         let mut all = if is_by_store(spec, seen) {
             Self::of_stores(spec, seen, starts.is_some())?
         } else {
-            vec![Self::cut(spec, seen, starts.is_some())?]
+            vec![Self::cut(spec, seen, starts.is_some(), axes::Empty::Refused)?]
         };
         if let Some(table) = starts {
             let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
@@ -205,7 +207,8 @@ impl Geometry {
         let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let mut geometry = Self::cut(&own, &shapes, has_table).map_err(|e| e.at(Site::store(path)))?;
+            let geometry = Self::cut(&own, &shapes, has_table, axes::Empty::Allowed);
+            let mut geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             geometry.first = first;
             first = first.saturating_add(geometry.samples);
             if let Some(before) = all.first()
@@ -219,16 +222,22 @@ impl Geometry {
             }
             all.push(geometry);
         }
+        if !has_table && first == 0 {
+            // The first store's error says what doesn't fit.
+            let (own, shapes) = of_store(spec, arrays, 0);
+            let path = &spec.source.paths[0];
+            Self::cut(&own, &shapes, has_table, axes::Empty::Refused).map_err(|e| e.at(Site::store(path)))?;
+        }
         Ok(all)
     }
 
     /// One for all stores. With a table its samples aren't known yet.
-    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Self> {
+    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
         // The rows of a table are checked instead of the grids of starts.
         let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let each = spec.samples.samples_per_volume as u64;
         let samples = match has_table {

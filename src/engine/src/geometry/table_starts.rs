@@ -9,7 +9,7 @@ use super::Axis;
 use crate::error::{Error, Result};
 use crate::order::Numbers;
 use crate::random::{GOLDEN, mix};
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Segments, Spec};
 use crate::table::Table;
 
 /// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
@@ -40,6 +40,9 @@ impl TableStarts {
             ("overlap", samples.overlap.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
             ("samples_per_volume", samples.samples_per_volume == 1),
+            ("segments", samples.segments == Segments::All),
+            ("pad_before", samples.pad_before.is_empty()),
+            ("pad_after", samples.pad_after.is_empty()),
         ];
         if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(
@@ -72,9 +75,8 @@ impl TableStarts {
                     stores.len() - 1
                 )));
             };
-            let unselected =
-                |(axis, &at): &(&Axis, &i64)| !is_far(axis, at) && (at - axis.bounds[0]) % axis.spacing != 0;
-            if let Some((axis, at)) = axes.iter().zip(start).find(unselected) {
+            let is_selected = |axis: &Axis, at: i64| is_far(axis, at) || (at - axis.bounds[0]) % axis.spacing == 0;
+            if let Some((axis, at)) = axes.iter().zip(start).find(|(axis, at)| !is_selected(axis, **at)) {
                 return Err(Error::value(format!(
                     "starts: row {row} starts at {at} along \"{}\", which isn't selected: sel or isel selects every {} elements \
                      from {} on; starts has positions in the store",
