@@ -98,6 +98,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stride: _,
         roi_start: _,
         roi_end: _,
+        regions: _,
+        index_origins: _,
         breaks: _,
         segments: _,
         pad_before: _,
