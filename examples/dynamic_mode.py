@@ -3,7 +3,8 @@
 import sys
 from typing import Any
 
-import dali_zarr  # noqa: F401  (adds readers.Zarr)
+import dali_zarr  # pyright: ignore[reportUnusedImport]  # noqa: F401  (adds readers.Zarr)
+import numpy as np
 import nvidia.dali.experimental.dynamic
 
 ndd: Any = nvidia.dali.experimental.dynamic
@@ -13,5 +14,5 @@ reader = ndd.readers.Zarr(
 )
 
 for now, later in reader.next_epoch(batch_size=8):
-    change = later - now
-    print(now.batch_size, "samples of", tuple(now.shape[0]), "largest change", max(float(ndd.as_tensor(ndd.reductions.max(change)).cpu()[0]), 0))
+    change = ndd.reductions.max(ndd.math.abs(later - now))  # one number for each sample
+    print(now.batch_size, "samples, largest change", np.asarray(ndd.as_tensor(change).cpu()).max())
