@@ -98,7 +98,7 @@ $(DOCS)/.installed: pyproject.toml
 	@touch $@
 
 docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site; links that lead nowhere are errors
-	$(DOCS)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 
 lint: setup  ## Check format and style of Rust and Python
 	cargo fmt --all --check

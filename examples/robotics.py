@@ -23,5 +23,5 @@ loader = Loader(
 for batch in loader:
     # (64, 2, height, width, 3), (64, 16, 2), and False where an action is a repeated one.
     images, actions, mask = batch["image"], batch["action"], batch["mask"]
-    print(tuple(images.shape), tuple(actions.shape), f"{mask.float().mean():.2f} of the steps are real")  # your training step goes here
-    break
+    print(tuple(images.shape), tuple(actions.shape), f"{mask.float().mean():.2f} of the steps are real")
+    break  # your training step goes here

@@ -1,7 +1,7 @@
 """Writes the small stores that the documentation reads: python small_stores.py [FOLDER]
 
-One store for each field, with random values and real structure: a reanalysis, 40 hours of one, demonstrations of a robot, single cells, and an image
-with labels. All take 3 seconds and 40 MB.
+One store for each field, with random values and real structure: a reanalysis, 40 hours of one, demonstrations of a robot, single
+cells, and an image with labels. All take a few seconds and 40 MB.
 """
 
 import sys
@@ -50,7 +50,8 @@ def cells(path: Path, rows: int = 2000, genes: int = 500) -> None:
     rng, group = np.random.default_rng(2), zarr.open_group(path, mode="w")
     counts = rng.random((rows, genes)) < 0.1
     indptr = np.concatenate([[0], counts.sum(axis=1).cumsum()])
-    matrix = group.create_group("X", attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [rows, genes]})
+    attributes = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [rows, genes]}
+    matrix = group.create_group("X", attributes=attributes)
     write(matrix, "data", rng.integers(1, 9, indptr[-1]).astype("float32"), (4096,))
     write(matrix, "indices", counts.nonzero()[1].astype("int32"), (4096,))
     write(matrix, "indptr", indptr, (rows + 1,))

@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: their code runs, their links lead somewhere, and every argument has its place in the reference."""
+"""The README and the pages of docs/: their code runs, links lead somewhere, and every argument has its place in the reference."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -270,7 +271,7 @@ def test_every_argument_is_in_the_reference():
     for name, (line, _) in found.items():
         default = PARAMETERS[name].default
         said = re.search(r"Default: `([^`]*)`\.?", line)
-        if default is None or default is inspect.Parameter.empty:
+        if default in (None, "", inspect.Parameter.empty):
             continue
         assert said and ast.literal_eval(said[1]) == default, f"{name}: expected the default {default!r}, but found {line!r}"
 
@@ -281,6 +282,25 @@ def test_every_argument_of_the_loaders_is_in_the_reference(loader):
     own = set(inspect.signature(getattr(dali_zarr, loader).Loader).parameters) - {"arguments"}
     listed = set(re.findall(r"^\| `(\w+)`", (REFERENCE / "loaders.md").read_text(), re.MULTILINE))
     assert own <= listed | set(described()), own - listed - set(described())
+
+
+def test_the_readme_has_the_measured_numbers():
+    """Its table and its picture, each number of the same row of the measurements."""
+    measured = (ROOT / "docs" / "project" / "measurements.md").read_text()
+    rows = [set(re.findall(r"[\d.]+", row)) for row in re.findall(r"^\| v\d-.*$", measured, re.MULTILINE)]
+    readme = (ROOT / "README.md").read_text()
+    table = re.findall(r"^\| \w.*? \|( [\d.]+ \|.*)$", readme[readme.index("## Measurements") :], re.MULTILINE)
+    assert len(table) == 7
+    for row in table:
+        assert any(set(re.findall(r"[\d.]+", row)) <= known for known in rows), row
+    bars = runpy.run_path(str(ROOT / "docs" / "assets" / "three_bars.py"))["BARS"]
+    assert "| v3-zstd | {2} | {1} |".format(*bars.values()) in measured
+    (row,) = re.findall(r"^\| v3 zstd-3 \|.*$", measured, re.MULTILINE)
+    assert row.split(" | ")[6] == str(next(iter(bars.values())))
+    alt = " ".join(map(str, bars.values()))
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        (shown,) = re.findall(r"!\[(.*)\]\(.*three-bars.svg\)", page.read_text())
+        assert " ".join(re.findall(r"\d+\.\d", shown)) == alt
 
 
 def test_c_blocks_compile(tmp_path):

@@ -24,7 +24,7 @@ from support.pipelines import run_script, why_no_gpu
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
-import small_stores
+import small_stores  # noqa: E402
 
 PACKAGE = dali_zarr.plugin_path().parents[1]
 
@@ -155,17 +155,23 @@ def means(stores: Path, name: str, size: int) -> list[str]:
     return [f"{values[at : at + size].astype('float64').mean():.3f}" for at in range(0, len(values), size)]
 
 
+def run_program(*command: object, environment: dict[str, str], status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
 def test_the_c_program(stores, tmp_path, environment):
     """Outside of the tree, with the installed header and library, by the command of docs/recipes/c.md."""
     program = tmp_path / "print_batches"
     source = shutil.copy(EXAMPLES / "c" / "print_batches.c", tmp_path)
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
     paths = [f"-I{PACKAGE}/include", f"-L{PACKAGE}/lib", "-ldali_zarr", f"-Wl,-rpath,{PACKAGE}/lib", "-Wl,--allow-shlib-undefined"]
-    subprocess.run(["cc", *strict, source, "-o", program, *paths], check=True)
-    done = subprocess.run([program, stores / "hours.zarr", "t2m", "10"], env=environment, capture_output=True, text=True, check=True)
+    run_program("cc", *strict, source, "-o", program, *paths, environment=environment)
+    done = run_program(program, stores / "hours.zarr", "t2m", 10, environment=environment)
     assert done.stdout.splitlines() == ["t2m: 40 samples of 960 bytes", *means(stores, "t2m", 10)]
-    done = subprocess.run([program, stores / "none.zarr", "t2m", "10"], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.startswith("open: zarr_reader: ")
+    done = run_program(program, stores / "none.zarr", "t2m", 10, environment=environment, status=1)
+    assert done.stderr.startswith("open: zarr_reader: ")
 
 
 def test_the_cmake_project(stores, tmp_path, environment):
@@ -174,11 +180,10 @@ def test_the_cmake_project(stores, tmp_path, environment):
 
     tool, build = Path(cmake.CMAKE_BIN_DIR) / "cmake", tmp_path / "build"
     source = shutil.copytree(EXAMPLES / "cmake", tmp_path / "source")
-    subprocess.run([tool, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={PACKAGE}"], check=True, capture_output=True)
-    subprocess.run([tool, "--build", build], check=True, capture_output=True)
+    run_program(tool, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={PACKAGE}", environment=dict(os.environ))
+    run_program(tool, "--build", build, environment=dict(os.environ))
     spec = {"path": str(stores / "hours.zarr"), "arrays": ["t2m", "time"], "batch_size": 8, "dtype": "float32"}
-    program = [build / "channel_means", json.dumps(spec)]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    done = run_program(build / "channel_means", json.dumps(spec), environment=environment)
     assert done.stdout.splitlines() == [f"{name} {means(stores, name, 8)[0]}" for name in ("t2m", "time")]
-    done = subprocess.run([build / "channel_means", "{}"], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stderr.startswith("zarr_reader: ")
+    done = run_program(build / "channel_means", "{}", environment=environment, status=1)
+    assert done.stderr.startswith("zarr_reader: ")

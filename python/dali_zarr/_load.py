@@ -17,8 +17,8 @@ LIBRARY = Path(__file__).parent / _LIBRARY
 
 
 def plugin_path() -> Path:
-    """The library with the operator: for ``nvidia.dali.plugin_manager.load_library`` in a process that doesn't import this package, and
-    for ``plugin_libs`` of Triton's DALI backend. It fits one version of DALI, ``dali_zarr.DALI_VERSION``."""
+    """The library with the operator: for ``nvidia.dali.plugin_manager.load_library`` in a process that doesn't import this package,
+    and for ``plugin_libs`` of Triton's DALI backend. It fits one version of DALI, ``dali_zarr.DALI_VERSION``."""
     return LIBRARY
 
 
