@@ -1,7 +1,7 @@
 """Trains with Lightning, and goes on after a stop: lightning_fit.py STORE FOLDER STEPS"""
 
-import os
 import sys
+from pathlib import Path
 
 import dali_zarr
 import lightning
@@ -9,10 +9,10 @@ import torch
 from dali_zarr.torch import Loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-store, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+store, last, steps = sys.argv[1], Path(sys.argv[2]) / "last.ckpt", int(sys.argv[3])
 parts = dali_zarr.splits(
     path=store, arrays=["t2m"], offsets={"input": 0, "target": 6}, stack_arrays=True, batch_size=4, device="cpu",
-    random_shuffle=True, host_memory_limit="64MB", train=slice(None, "2020-01-02T05"), validation=slice("2020-01-02T06", None),
+    random_shuffle=True, train=slice(None, "2020-01-02T05"), validation=slice("2020-01-02T06", None),
 )
 
 
@@ -32,10 +32,8 @@ class Forecast(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-9)
 
 
-saving = ModelCheckpoint(folder, filename="last", every_n_train_steps=1, enable_version_counter=False)
 trainer = lightning.Trainer(
-    accelerator="cpu", max_epochs=2, max_steps=steps, callbacks=[saving], num_sanity_val_steps=0, logger=False,
-    enable_progress_bar=False,
+    accelerator="cpu", max_epochs=2, max_steps=steps, num_sanity_val_steps=0, logger=False, enable_progress_bar=False,
+    callbacks=[ModelCheckpoint(last.parent, filename="last", every_n_train_steps=1, enable_version_counter=False)],
 )
-last = os.path.join(folder, "last.ckpt")
-trainer.fit(Forecast(), Loader(**parts["train"]), Loader(**parts["validation"]), ckpt_path=last if os.path.exists(last) else None)
+trainer.fit(Forecast(), Loader(**parts["train"]), Loader(**parts["validation"]), ckpt_path=last if last.exists() else None)

@@ -1,7 +1,4 @@
-"""Trains a forecast on a reanalysis, by dates: torchrun --nproc-per-node 2 weather.py STORE CHECKPOINT EPOCHS
-
-Started again after a crash, with as many processes or others, it goes on with the next sample.
-"""
+"""Trains by dates, and goes on after a crash: torchrun --nproc-per-node 2 weather.py STORE CHECKPOINT EPOCHS"""
 
 import os
 import sys
@@ -14,7 +11,6 @@ from dali_zarr.torch import Batch, Loader
 
 def hours(batch: Batch) -> str:
     return " ".join(map(str, batch.coords["time"].astype("datetime64[h]")))
-
 
 store, checkpoint, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gloo")

@@ -15,9 +15,9 @@ patches = xbatcher.BatchGenerator(
     fields, input_dims={"time": 4, "latitude": 6, "longitude": 10}, input_overlap={"time": 2}, preload_batch=True,
 )
 
-# Now: the same dataset, decoded ahead of time. A step is the patch without the overlap.
+# Now: the same dataset, decoded ahead of time.
 loader = Loader(
-    **dali_zarr.from_xarray(fields), dims=["time", "latitude", "longitude"], window=[4, 6, 10], step=[2, 6, 10],
+    **dali_zarr.from_xarray(fields), window={"time": 4, "latitude": 6, "longitude": 10}, overlap={"time": 2},
     batch_size=8, device="cpu", host_memory_limit="64MB",
 )
 

@@ -37,7 +37,8 @@ def zarr_reader(
             one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
             Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
-            their ends, dates may be partial, and a single label drops its dimension.
+            their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
+            in its order.
         isel: Positions by dimension, as of xarray's ``isel``.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
@@ -52,7 +53,8 @@ def zarr_reader(
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
-            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
+            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the number of
+            the store is one more column, in front.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
@@ -103,7 +105,8 @@ def zarr_reader(
 
     Resources:
         decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
-        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most.
+        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most; to the CPU no
+            more than 512 MiB of them, but 4.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.

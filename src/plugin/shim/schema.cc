@@ -116,7 +116,7 @@ region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
 `random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
                                int64_t{1})
       .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
-for each sample, with a column for each of `dims`.
+for each sample, with a column for each of `dims`; with ``concat="samples"`` one more in front, the number of the store.
 
 It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
 functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
@@ -301,7 +301,7 @@ void AddResourceArguments(dali::OpSchema &schema) {
   schema
       .AddOptionalArg<int64_t>("prefetch_queue_depth", R"(How many batches the reader prepares ahead.
 
-By default as many as the memory limits allow.)",
+By default as many as the memory limits allow, 32 at most; to the CPU no more than 512 MiB of them, but 4.)",
                                nullptr)
       .AddOptionalArg("decode_device", R"(Where chunks are decompressed.
 

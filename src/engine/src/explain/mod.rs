@@ -83,6 +83,9 @@ impl Segments {
             padded += (1.0 - inside.product::<f64>()) * geometry.samples as f64;
             samples += geometry.samples as f64;
         }
+        if let Some(table) = &opened.chunk_index.planner.geometry().table {
+            (padded, samples) = (table.outside() as f64, table.count() as f64);
+        }
         let is_padded = spec.samples.out_of_bounds_policy.fills() && samples > 0.0;
         Self { bounds, read, padded: if is_padded { padded / samples } else { 0.0 } }
     }

@@ -112,14 +112,23 @@ pub struct Norm {
     pub imaginary: bool,
 }
 
-/// The whole of it.
+/// What says which samples there are, beside the spec and the arrays: values that are read of the stores before.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// Where samples start.
+    pub starts: Option<Arc<Table<i64>>>,
+    /// The rows of ragged arrays.
+    pub rows: Option<Rows>,
+}
+
+/// The whole of it, of all stores or of one of them.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// The samples of a table of starts; `None` if samples start on the axes' grids.
+    /// The samples of a table of starts, those of all stores; `None` if samples start on the axes' grids.
     pub table: Option<TableStarts>,
-    /// Samples that there are.
+    /// Samples that there are; of a table, all.
     pub samples: u64,
     /// One per array.
     pub views: Vec<View>,
@@ -151,82 +160,50 @@ pub struct Geometry {
 const CROP: u64 = 2;
 
 impl Geometry {
-    /// Applies `spec` to `arrays`.
+    /// Applies `spec` to `arrays`, of which samples are cut from all stores together.
     ///
     /// # Errors
-    /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
-    /// fit.
+    /// As [`Self::of`].
+    #[cfg(test)]
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
-        Self::with_starts(spec, arrays, None)
+        Self::of(spec, arrays, Inputs::default()).map(|mut all| all.remove(0))
     }
 
-    /// As [`Self::new`], for samples that start where `table` says.
+    /// Applies `spec` to `arrays`: one geometry, or with `concat="samples"` one for each store. Their outputs are the same.
     ///
     /// # Errors
-    /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
-    pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
-        let names = axes::sample_dims(spec, arrays)?;
-        let mut views = views(spec, arrays, &names)?;
-        // The rows of a table are checked instead of the grids of starts.
-        let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
-        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
-        let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
-        let each = spec.samples.samples_per_volume as u64;
-        let samples = match &table {
-            Some(table) => Some(table.count()),
-            None => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+    /// If arguments contradict each other, the arrays or what was read of the stores: unknown dimensions, lengths that differ,
+    /// windows that don't fit, rows of a table that are out of bounds and may not be, samples of other shapes in other stores.
+    pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
+        let Inputs { starts, rows } = inputs;
+        let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
+        let seen = as_rows.as_ref().map_or(arrays, |rows| &rows.arrays);
+        let mut all = if is_by_store(spec, seen) {
+            Self::of_stores(spec, seen, starts.is_some())?
+        } else {
+            vec![Self::cut(spec, seen, starts.is_some())?]
         };
-        let samples = samples.ok_or_else(axes::too_many)?;
-        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self {
-            axes,
-            table,
-            samples,
-            views,
-            placements,
-            norms,
-            outputs,
-            mask,
-            repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
-            names_segments: spec.samples.names_segments(),
-            rows: None,
-            names_store: spec.samples.concat == Concat::Samples,
-            per_start: spec.samples.samples_per_volume as u64,
-            seed: spec.order.effective_seed(),
-            first: 0,
-        })
+        if let Some(table) = starts {
+            let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
+            let table = TableStarts::new(spec, &axes, table)?;
+            for geometry in &mut all {
+                geometry.samples = table.count();
+                geometry.table = Some(table.clone());
+            }
+        }
+        if let Some(as_rows) = as_rows {
+            ragged::apply(spec, &mut all[0], arrays, as_rows)?;
+        }
+        Ok(all)
     }
 
-    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
-    ///
-    /// # Errors
-    /// As [`Self::new`], or if an array doesn't fit the rows.
-    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>, rows: Rows) -> Result<Self> {
-        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
-        let mut geometry = Self::with_starts(spec, &as_rows.arrays, table)?;
-        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
-        Ok(geometry)
-    }
-
-    /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
-    ///
-    /// # Errors
-    /// Those of [`Self::new`]; if samples of the stores have different shapes.
-    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Vec<Self>> {
-        if table.is_some() && spec.samples.concat == Concat::Samples {
-            return Err(Error::value(
-                "starts, concat: a table of starts can't name stores that come one after the other yet; give a reader for each store",
-            ));
-        }
-        if !is_by_store(spec, arrays) {
-            return Ok(vec![Self::with_starts(spec, arrays, table)?]);
-        }
+    /// One for each store.
+    fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
         let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let mut geometry = Self::new(&own, &shapes).map_err(|e| e.at(Site::store(path)))?;
+            let mut geometry = Self::cut(&own, &shapes, has_table).map_err(|e| e.at(Site::store(path)))?;
             geometry.first = first;
             first = first.saturating_add(geometry.samples);
             if let Some(before) = all.first()
@@ -241,6 +218,40 @@ impl Geometry {
             all.push(geometry);
         }
         Ok(all)
+    }
+
+    /// One for all stores. With a table its samples aren't known yet.
+    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Self> {
+        let names = axes::sample_dims(spec, arrays)?;
+        let mut views = views(spec, arrays, &names)?;
+        // The rows of a table are checked instead of the grids of starts.
+        let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
+        let each = spec.samples.samples_per_volume as u64;
+        let samples = match has_table {
+            true => Some(0),
+            false => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+        };
+        let samples = samples.ok_or_else(axes::too_many)?;
+        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
+        Ok(Self {
+            axes,
+            table: None,
+            samples,
+            views,
+            placements,
+            norms,
+            outputs,
+            mask,
+            repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
+            names_segments: spec.samples.names_segments(),
+            rows: None,
+            names_store: spec.samples.concat == Concat::Samples,
+            per_start: spec.samples.samples_per_volume as u64,
+            seed: spec.order.effective_seed(),
+            first: 0,
+        })
     }
 
     /// The start of a sample along each axis.

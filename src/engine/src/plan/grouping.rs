@@ -68,11 +68,11 @@ impl Planner {
     /// # Errors
     /// If the groups of a table don't fit in memory.
     pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
+        if let Some(table) = &self.geometry().table {
+            return self.table_blocks(table, limit);
+        }
         match self.sources.as_slice() {
-            [source] => match &source.geometry.table {
-                Some(table) => self.table_blocks(source, table, limit),
-                None => Ok(self.blocks_of(source)),
-            },
+            [source] => Ok(self.blocks_of(source)),
             sources => {
                 Ok(Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
             }

@@ -11,7 +11,7 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, Geometry, Norm, Rows, TableStarts};
+use crate::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
 use crate::gpu;
 use crate::memory::shown;
 use crate::order::{Blocks, Order, Weights};
@@ -37,10 +37,8 @@ pub(crate) struct Opened {
 /// What a reader reads of its stores before it is open, besides metadata.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// Where samples start.
-    pub starts: Option<Arc<Table<i64>>>,
-    /// The rows of ragged arrays.
-    pub rows: Option<Rows>,
+    /// Which samples there are.
+    pub samples: geometry::Inputs,
     /// How often samples are drawn.
     pub weights: Option<Arc<Table<f64>>>,
 }
@@ -69,21 +67,17 @@ impl Opened {
     /// # Errors
     /// As [`Self::of`].
     pub fn with(spec: &Spec, dataset: Dataset, inputs: Inputs) -> Result<Self> {
-        let Inputs { starts, rows, weights } = inputs;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
-        let geometries = match rows {
-            Some(rows) => vec![Geometry::with_rows(spec, &shapes, starts, rows)?],
-            None => Geometry::of_stores(spec, &shapes, starts)?,
-        };
+        let geometries = Geometry::of(spec, &shapes, inputs.samples)?;
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
-        let (order, identity) = ordered(spec, &dataset, &planner, weights)?;
+        let (order, identity) = ordered(spec, &dataset, &planner, inputs.weights)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,

@@ -24,8 +24,8 @@ pub struct SampleArguments {
     /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
     #[serde(deserialize_with = "positive")]
     pub samples_per_volume: i64,
-    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
-    /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
+    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`; with
+    /// [`Concat::Samples`] the number of the store stands in front. A `.npy` file, a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
     pub starts: Option<String>,
     /// Distance between elements inside a sample; default 1. Outputs may differ.
     pub stride: PerDim,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, TableStarts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
@@ -53,16 +53,22 @@ impl Samples {
         let mut cut = cut(spec, geometry, blocks, weights);
         if planner.geometries().count() > 1 {
             // The first is described above.
-            cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
+            let is_padded = spec.samples.out_of_bounds_policy.fills();
+            let all = planner.geometries().map(|geometry| of_store(geometry, is_padded)).collect();
+            cut.insert("samples of the stores".into(), shortened(all));
         }
         Self { count, cut, folder, arrays, stores }
     }
 }
 
-/// Which samples a store has, if stores come one after the other.
-fn of_store(geometry: &Geometry) -> Value {
-    let starts: Vec<Value> =
-        geometry.axes.iter().map(|axis| json!([axis.starts.step(), runs(&axis.starts), axis.bounds])).collect();
+/// Which samples a store has, if stores come one after the other. What a table has is described once for all; where windows may
+/// reach out, the bounds count too.
+fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
+    let of_axis = |axis: &Axis| match &geometry.table {
+        None => json!([axis.starts.step(), runs(&axis.starts), axis.bounds]),
+        Some(table) => json!((is_padded && table.outside() > 0).then_some(&axis.bounds)),
+    };
+    let starts: Vec<Value> = geometry.axes.iter().map(of_axis).collect();
     let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
     json!([starts, shapes])
 }
@@ -125,7 +131,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let reaches_out = geometry
         .table
         .as_ref()
-        .map_or_else(|| axes.iter().any(|axis| axis.reaching_out() > 0), TableStarts::reaches_out);
+        .map_or_else(|| axes.iter().any(|axis| axis.reaching_out() > 0), |table| table.outside() > 0);
     let is_padded = policy.fills() && reaches_out;
     let is_apart = is_padded && geometry.table.is_none() && axes.iter().any(lies_apart);
     let is_filled = is_padded && policy == OutOfBounds::Pad;

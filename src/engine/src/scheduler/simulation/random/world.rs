@@ -1,132 +1,53 @@
-//! Random worlds: work takes any time, ends in any order and sometimes fails, with any amount of memory. At each step
-//! these promises of the scheduler are checked:
-//! - it never waits when nothing is under way;
-//! - no two pieces of work write to the same memory, and memory in use is not overwritten;
-//! - each element of a delivered batch was written once, from the chunk that it lies in;
-//! - a batch fails only if one of its chunks did;
-//! - all memory is given back.
-//!
-//! A world is a function of its seed: the same seed gives the same world again.
+//! The store, the threads and the lanes of a random world: how long each piece of work takes, how it ends, and what its end must
+//! have left in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use dali_zarr_kernels::{Job, Layout};
 
-use super::expected::Batched;
-use super::memory::{Content, Memory};
-use super::{Config, SimulatedWork, Simulation, World};
-use crate::assemble::Ops;
-use crate::chunk_index::{ChunkIndex, Entries, Location, Plan, Route, ShardId, ShardIndex};
+use super::Random;
+use super::faults::{Faults, MissingKeys};
+use crate::chunk_index::{ChunkIndex, Entries, Plan, Route, ShardId, ShardIndex};
 use crate::error::{Error, Result};
 use crate::memory::Span;
-use crate::messages::{
-    Content as Bytes, Event, GroupId, Handle, Outcome, Read, ReadRange, Shared, Task, Wave, WaveDone,
-};
+use crate::messages::{Content, Event, GroupId, Handle, Outcome, Read, ReadRange, Task, Wave, WaveDone};
 use crate::order::{Order, Sample};
 use crate::plan::ChunkId;
-use crate::random::{GOLDEN, below, key, mix};
+use crate::random::{below, mix};
 use crate::scheduler::Scheduler;
-use crate::scheduler::chunks::ChunkState;
-use crate::scheduler::memory::MemoryKind;
-use crate::stats::Stats;
-
-/// Random numbers from a seed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// The numbers of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(key(&[seed]))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        mix(self.0)
-    }
-
-    /// A number below `n`; 0 if `n` is 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        below(self.next(), n)
-    }
-
-    /// Whether something happens that has this probability.
-    pub fn chance(&mut self, probability: f64) -> bool {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability && probability > 0.0
-    }
-}
-
-/// The probabilities of faults in one world.
-#[derive(Clone, Copy, Default)]
-struct Faults {
-    read: f64,
-    index: f64,
-    decode: f64,
-    lane: f64,
-    died: f64,
-}
-
-/// The keys that the store of a world lacks.
-#[derive(Clone, Copy)]
-struct MissingKeys<'a> {
-    seed: u64,
-    chunk_index: &'a ChunkIndex,
-    /// The share of chunks that have keys of their own, and of whole shards.
-    share: f64,
-}
-
-impl MissingKeys<'_> {
-    fn bits(&self, numbers: [u64; 4]) -> u64 {
-        key(&[self.seed, numbers[0], numbers[1], numbers[2], numbers[3]])
-    }
-
-    fn is(&self, numbers: [u64; 4]) -> bool {
-        ((self.bits(numbers) >> 11) as f64 / (1u64 << 53) as f64) < self.share
-    }
-
-    fn shard(&self, shard: ShardId) -> bool {
-        self.is([1, shard.array.into(), shard.part.into(), shard.index])
-    }
-
-    fn chunk(&self, id: ChunkId) -> bool {
-        match self.chunk_index.location(id) {
-            Location::Shard(shard, _) => self.shard(shard),
-            Location::Key | Location::Range(_) | Location::Unread(_) => {
-                self.is([0, id.array.into(), id.part.into(), id.index])
-            }
-        }
-    }
-}
+use crate::scheduler::simulation::expected::Batched;
+use crate::scheduler::simulation::memory::{Held, Memory};
+use crate::scheduler::simulation::{SimulatedWork, World};
 
 /// The surroundings of one scheduler.
-struct RandomWorld<'a> {
-    random: Random,
-    unusual: bool,
-    chunk_index: &'a ChunkIndex,
-    missing: MissingKeys<'a>,
-    faults: Faults,
-    order: Order,
-    next_sample: u64,
-    batch_size: u64,
+pub(super) struct RandomWorld<'a> {
+    pub random: Random,
+    pub unusual: bool,
+    pub chunk_index: &'a ChunkIndex,
+    pub missing: MissingKeys<'a>,
+    pub faults: Faults,
+    pub order: Order,
+    pub next_sample: u64,
+    pub batch_size: u64,
     /// Batches that are still to be planned. Those after them are empty.
-    to_plan: u64,
+    pub to_plan: u64,
     /// Longest times of each kind of work.
-    times: [u64; 6],
-    planner_takes_time: bool,
-    eager: f64,
-    memory: Memory,
-    batches: Batched,
+    pub times: [u64; 6],
+    pub planner_takes_time: bool,
+    pub eager: f64,
+    pub memory: Memory,
+    pub batches: Batched,
     /// The chunks of reads, and where their bytes go.
-    reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
-    failed: HashSet<ChunkId>,
-    failed_shards: HashSet<ShardId>,
+    pub reads: HashMap<GroupId, Vec<(ChunkId, u64)>>,
+    pub failed: HashSet<ChunkId>,
+    pub failed_shards: HashSet<ShardId>,
     /// Whether a lane or a thread died. Then only the end of all batches is checked.
-    broken: bool,
+    pub broken: bool,
     /// How much work may still begin before the reader is dropped.
-    left: u64,
-    dropped: bool,
+    pub left: u64,
+    pub dropped: bool,
 }
 
 impl RandomWorld<'_> {
@@ -135,9 +56,9 @@ impl RandomWorld<'_> {
         let chunk = |handle: Handle| scheduler.chunks[handle].id;
         let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
         self.reads.insert(read.group, members.collect());
-        self.memory.begin(to, Content::Reading(read.group))?;
+        self.memory.begin(to, Held::Reading(read.group))?;
         for (&(handle, ..), &(_, bytes, address)) in group.chunks.iter().zip(&read.uploads) {
-            self.memory.begin(Span { address, len: bytes }, Content::Decoding(chunk(handle)))?;
+            self.memory.begin(Span { address, len: bytes }, Held::Decoding(chunk(handle)))?;
         }
         Ok(())
     }
@@ -147,15 +68,15 @@ impl RandomWorld<'_> {
         if copying {
             for (&(id, _), &(_, bytes, address)) in members.iter().zip(&read.uploads) {
                 let slot = Span { address, len: bytes };
-                self.memory.change(slot, Content::Decoding(id), Content::Decoded(id))?;
+                self.memory.change(slot, Held::Decoding(id), Held::Decoded(id))?;
             }
             return Ok((vec![Event::Uploaded(read.group, Ok(Some(to.len)))], None));
         }
         let abandon = |world: &mut Self| -> Result<()> {
-            world.memory.change(to, Content::Reading(read.group), Content::Nothing)?;
+            world.memory.change(to, Held::Reading(read.group), Held::Nothing)?;
             for (&(id, _), &(_, bytes, address)) in members.iter().zip(&read.uploads) {
                 let slot = Span { address, len: bytes };
-                world.memory.change(slot, Content::Decoding(id), Content::Nothing)?;
+                world.memory.change(slot, Held::Decoding(id), Held::Nothing)?;
             }
             Ok(())
         };
@@ -185,7 +106,7 @@ impl RandomWorld<'_> {
             abandon(self)?;
             return Ok((vec![Event::Fetched(read.group, Ok(Some(len)))], None));
         }
-        self.memory.change(to, Content::Reading(read.group), Content::Read(read.group))?;
+        self.memory.change(to, Held::Reading(read.group), Held::Read(read.group))?;
         Ok(match read.uploads.is_empty() {
             true => (vec![Event::Fetched(read.group, Ok(Some(len)))], None),
             false => (vec![Event::Uploading], Some(SimulatedWork::Read { read, to, copying: true })),
@@ -261,14 +182,14 @@ impl RandomWorld<'_> {
                 "{id:?} is decoded from {bytes:?}, but read {group} brought it elsewhere"
             )));
         }
-        self.memory.expect(bytes, Content::Read(group))
+        self.memory.expect(bytes, Held::Read(group))
     }
 
     /// Checks that jobs would read the right chunks now.
     fn expect_jobs(&mut self, jobs: &[Job], scheduler: &Scheduler) -> Result<()> {
         for job in jobs {
             if let Some(chunk) = self.batches.chunk_of(job, &scheduler.batches, |id| self.missing.chunk(id))? {
-                self.memory.expect(Span { address: job.src, len: 1 }, Content::Decoded(chunk))?;
+                self.memory.expect(Span { address: job.src, len: 1 }, Held::Decoded(chunk))?;
             }
         }
         Ok(())
@@ -285,7 +206,7 @@ impl RandomWorld<'_> {
             let (group, _) = payload.ok_or_else(|| Error::runtime("a chunk without bytes is decoded"))?;
             self.expect_encoded(item.id, group, item.encoded)?;
             if !item.in_place {
-                self.memory.begin(item.decoded, Content::Decoding(item.id))?;
+                self.memory.begin(item.decoded, Held::Decoding(item.id))?;
             }
         }
         self.expect_jobs(&task.assembly.jobs[task.ready_jobs.clone()], scheduler)
@@ -299,8 +220,8 @@ impl RandomWorld<'_> {
                 scheduler.chunks[item.handle].payload.ok_or_else(|| Error::runtime("bytes were given back"))?;
             self.expect_encoded(item.id, group, item.encoded)?;
             let good = !self.random.chance(self.faults.decode);
-            let before = if item.in_place { Content::Read(group) } else { Content::Decoding(item.id) };
-            let after = if good { Content::Decoded(item.id) } else { Content::Nothing };
+            let before = if item.in_place { Held::Read(group) } else { Held::Decoding(item.id) };
+            let after = if good { Held::Decoded(item.id) } else { Held::Nothing };
             self.memory.change(item.decoded, before, after)?;
             let result = if good {
                 if !self.memory.holds(item.decoded) {
@@ -323,10 +244,10 @@ impl RandomWorld<'_> {
     fn expect_wave(&mut self, wave: &Wave) -> Result<()> {
         for chunk in &wave.chunks {
             match (chunk.content, self.reads.contains_key(&chunk.group)) {
-                (Bytes::Encoded, _) | (Bytes::Decoded, true) => {
+                (Content::Encoded, _) | (Content::Decoded, true) => {
                     self.expect_encoded(chunk.id, chunk.group, chunk.bytes)?
                 }
-                (Bytes::Decoded, false) => self.memory.expect(chunk.bytes, Content::Decoded(chunk.id))?,
+                (Content::Decoded, false) => self.memory.expect(chunk.bytes, Held::Decoded(chunk.id))?,
             }
         }
         Ok(())
@@ -336,7 +257,7 @@ impl RandomWorld<'_> {
         self.expect_wave(wave)?;
         for chunk in &wave.chunks {
             let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
-            self.memory.begin(slot, Content::Decoding(chunk.id))?;
+            self.memory.begin(slot, Held::Decoding(chunk.id))?;
         }
         self.expect_jobs(&wave.assembly.jobs[wave.ready_jobs.clone()], scheduler)
     }
@@ -354,8 +275,8 @@ impl RandomWorld<'_> {
         for chunk in &wave.chunks {
             let good = !self.random.chance(self.faults.decode);
             let slot = Span { address: chunk.slot, len: chunk.decoded_bytes };
-            let after = if good { Content::Decoded(chunk.id) } else { Content::Nothing };
-            self.memory.change(slot, Content::Decoding(chunk.id), after)?;
+            let after = if good { Held::Decoded(chunk.id) } else { Held::Nothing };
+            self.memory.change(slot, Held::Decoding(chunk.id), after)?;
             let result = if good {
                 run.push(chunk.jobs.clone());
                 Ok(Layout::NONE)
@@ -474,112 +395,4 @@ impl World for RandomWorld<'_> {
     fn takes_now(&mut self) -> bool {
         self.random.chance(self.eager)
     }
-}
-
-/// A reader to be simulated, and what it has to work with.
-pub(crate) struct SimulatedReader {
-    pub chunk_index: Arc<ChunkIndex>,
-    pub ops: Ops,
-    pub order: Order,
-    /// Samples of a batch.
-    pub batch_size: usize,
-    /// Bytes of each output of a batch.
-    pub output_bytes: Vec<usize>,
-    pub config: Config,
-}
-
-/// Runs the world of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
-/// some chunks are oversized.
-///
-/// # Errors
-/// If the scheduler breaks a promise.
-pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusual: bool) -> Result<()> {
-    let SimulatedReader { chunk_index, ops, order, batch_size, output_bytes, config } = reader;
-    let samples = order.samples();
-    let shared = Shared {
-        chunk_index: Arc::clone(&chunk_index),
-        ops: Arc::new(ops),
-        stats: Arc::new(Stats::default()),
-        cache: None,
-        events: crossbeam_channel::unbounded().0,
-        stop: Arc::new(AtomicBool::new(false)),
-    };
-    let sound = random.chance(0.4);
-    let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
-    let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
-    let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
-    let batches = 1 + random.below(10);
-    let mut world = RandomWorld {
-        unusual,
-        chunk_index: &chunk_index,
-        missing: MissingKeys { seed, chunk_index: &chunk_index, share },
-        faults,
-        order,
-        next_sample: random.below(3) * random.below(samples),
-        batch_size: batch_size as u64,
-        to_plan: batches,
-        times: std::array::from_fn(|_| 1 << random.below(12)),
-        planner_takes_time: random.chance(0.6),
-        eager: random.below(101) as f64 / 100.0,
-        memory: Memory::new(config.staging, config.gpu.map_or(0, |gpu| gpu.slots)),
-        batches: Batched::new(output_bytes.iter().map(|&bytes| bytes as u64).collect()),
-        reads: HashMap::new(),
-        failed: HashSet::new(),
-        failed_shards: HashSet::new(),
-        broken: false,
-        left: if random.chance(0.1) { 1 + random.below(60) } else { u64::MAX },
-        dropped: false,
-        random,
-    };
-    let mut simulation = Simulation::new(&shared, config, &output_bytes);
-    let result = last(&mut simulation, &mut world, batches);
-    if world.dropped { Ok(()) } else { result }
-}
-
-/// Takes all batches, and checks that all memory was given back.
-fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) -> Result<()> {
-    for _ in 0..batches {
-        let finished = simulation.next_batch(world)?;
-        if !world.broken {
-            let (failed, shards, chunk_index) = (&world.failed, &world.failed_shards, world.chunk_index);
-            let failed = |id: ChunkId| {
-                let index = match chunk_index.location(id) {
-                    Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
-                    Location::Key | Location::Range(_) => false,
-                };
-                failed.contains(&id) || index
-            };
-            world.batches.deliver(finished.as_ref().err(), failed)?;
-        }
-    }
-    simulation.run_until_idle(world)?;
-    if world.broken { Ok(()) } else { balance(&simulation.scheduler) }
-}
-
-/// Checks that all memory was given back.
-fn balance(scheduler: &Scheduler) -> Result<()> {
-    if let Some(group) = scheduler.reads.iter().next() {
-        return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {group:?}")));
-    }
-    let (mut staging, mut slots) = (0, 0);
-    for chunk in scheduler.chunks.iter() {
-        if chunk.pins > 0
-            || chunk.host_decoded.is_some()
-            || matches!(chunk.state, ChunkState::Fetching | ChunkState::Decoding)
-        {
-            return Err(Error::runtime(format!("nothing is under way, but a chunk waits: {chunk:?}")));
-        }
-        let of = if scheduler.memory.has_slots() { &mut slots } else { &mut staging };
-        *of += chunk.slot.map_or(0, |slot| slot.len);
-    }
-    if !scheduler.memory.has_slots() {
-        slots = staging;
-    }
-    for (kind, held) in [(MemoryKind::Staging, staging), (MemoryKind::Slots, slots)] {
-        let (free, all) = (scheduler.memory.available(kind), scheduler.memory.capacity(kind));
-        if free + held != all {
-            return Err(Error::runtime(format!("of {all} bytes {free} are free and {held} are held: some are lost")));
-        }
-    }
-    Ok(())
 }
