@@ -1,6 +1,7 @@
 """Rows of a sparse matrix of AnnData, with columns of obs and obsm: python single_cells.py [STORE]"""
 
 import sys
+from typing import Any
 
 import torch
 from dali_zarr.torch import Loader
@@ -16,11 +17,12 @@ loader = Loader(
     drop_last=True,
 )
 
+sparse: Any = torch.sparse  # without types
 model: torch.nn.Linear | None = None
 for batch in loader:
     counts, age = batch["X"], batch["obs/age"]  # (cells, genes), sparse
     if model is None:
         model = torch.nn.Linear(counts.shape[1], 1).to(age.device)
-    predicted = torch.sparse.mm(counts, model.weight.t()) + model.bias
+    predicted: Any = sparse.mm(counts, model.weight.t()) + model.bias
     loss = torch.nn.functional.mse_loss(predicted[:, 0], age)
     print(f"{tuple(counts.shape)} with {counts.values().numel()} counts, loss {loss.item():.0f}")

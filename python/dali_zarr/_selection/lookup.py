@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -84,9 +84,10 @@ def _are_times(variable: Any) -> bool:
 def _years_as_text(label: Any) -> Any:
     """Years are text for xarray. On the command line 2015 is a number, because it may be a level."""
     if isinstance(label, slice):
-        return slice(_years_as_text(label.start), _years_as_text(label.stop), label.step)
+        bounds = cast("slice[Any, Any, Any]", label)
+        return slice(_years_as_text(bounds.start), _years_as_text(bounds.stop), bounds.step)
     if isinstance(label, list):
-        return [_years_as_text(one) for one in label]
+        return [_years_as_text(one) for one in cast("list[Any]", label)]
     return f"{label:04}" if type(label) is int and 0 <= label <= 9999 else label
 
 
@@ -106,8 +107,8 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
-    listed = np.ravel(np.asarray(label, object)) if np.ndim(label) else []
-    if variable is not None and len(listed) and isinstance(listed[0], str):
+    listed: Sequence[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
+    if variable is not None and listed and isinstance(listed[0], str):
         date = np.asarray(variable.values)[0]
         if type(date).__module__.startswith("cftime"):
             example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"
