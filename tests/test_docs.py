@@ -284,6 +284,15 @@ def test_every_argument_of_the_loaders_is_in_the_reference(loader):
     assert own <= listed | set(described()), own - listed - set(described())
 
 
+def test_the_tables_of_names_have_the_names_of_dali():
+    """What readers of fn.readers.numpy come from: its arguments, all of which are theirs."""
+    known = set(backend.GetSchema("readers__Numpy").GetArgumentNames())
+    table = (ROOT / "docs" / "from" / "numpy-reader.md").read_text()
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `") and "`fn." not in row.split("|")[1]]
+    named = {name for row in rows for name in re.findall(r"`(\w+)[`=]", row.replace("rel_roi_*", ""))}
+    assert len(named) > 20 and named <= known | {"enable_checkpointing"}, named - known
+
+
 def test_the_readme_has_the_measured_numbers():
     """Its table and its picture, each number of the same row of the measurements."""
     measured = (ROOT / "docs" / "project" / "measurements.md").read_text()
