@@ -229,6 +229,13 @@ def test_breaks_where_coordinates_are_uneven(tmp_path, device):
     assert both["segments"] == {"count": 4, "read": 4, "padded_samples": 0.0} and both["samples"] == 8
 
 
+def test_breaks_need_each_coordinate(tmp_path):
+    write_array(tmp_path, "a", np.arange(9), layout=Layout((4,)), dims=("t",))
+    write_array(tmp_path, "t", np.array([0.0, 1, 2, np.nan, 4, 5, 6, 7, 8]), layout=Layout((4,)), dims=("t",))
+    with pytest.raises(ValueError, match="that of element 3 is missing"):
+        build(path=tmp_path, arrays=["a"], dims=["t"], breaks="auto")
+
+
 @pytest.mark.parametrize(
     ("ends", "found"),
     [
@@ -335,10 +342,13 @@ def test_a_million_episodes(tmp_path):
     group.create_array("a", shape=(total,), chunks=(1 << 18,), dtype="uint8", dimension_names=["t"])
     ends = np.arange(5, total + 1, 5)
     group.create_array("ends", shape=ends.shape, chunks=(1 << 18,), dtype="int64")[...] = ends
-    pipe = build(
-        batch_size=16, path=tmp_path / "a.zarr", arrays=["a"], dims=["t"], window=[4], step=[1], pad_before=[3], pad_after=[3],
-        breaks="ends", out_of_bounds_policy="edge", return_index=True, random_shuffle=True,
-    )
+    args = {
+        "path": tmp_path / "a.zarr", "arrays": ["a"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3], "pad_after": [3],
+        "breaks": "ends", "out_of_bounds_policy": "edge", "return_index": True, "random_shuffle": True,
+    }
+    with pytest.raises(ValueError, match=r"host_memory_limit: expected at least \d+ bytes for .* of segments, and of the order"):
+        build(batch_size=16, host_memory_limit=30 << 20, **args)
+    pipe = build(batch_size=16, host_memory_limit=40 << 20, **args)
     assert pipe.reader_meta("reader")["epoch_size"] == 8 * len(ends)
     episode, start = to_numpy(pipe.run()[-1]).T
     assert ((start - 5 * episode >= -3) & (start - 5 * episode <= 4)).all()

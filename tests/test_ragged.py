@@ -412,6 +412,17 @@ def test_csr(tmp_path, device):
         loader(store, device, **args)
     attributes = zarr.open_group(tmp_path, mode="r+")["X"].attrs
     attributes.update({"encoding-type": "csr_matrix", "shape": [50, COLUMNS]})
+    with pytest.raises(ValueError, match="'X/indices', which holds the columns"):
+        loader(store, device, **args, mean={"X/indices": 1.0})
+    for narrow in (0, 3):
+        with pytest.raises(ValueError, match=f"expected indices from 0 to {narrow - 1}, the columns"):
+            next(iter(loader(store, device, **args, columns=narrow)))
+    # What changes values doesn't touch the columns, which neither of these types could hold.
+    halved = {"dtype": "float16", "mean": [0.0, 0.0, 0.0], "stddev": 2.0}
+    for batch in loader(store, device, **args, **halved):
+        expected = matrix[(2 * batch["label"]).int().tolist()]
+        same(batch["X"].cpu().values().numpy(), (expected.data / 2).astype("float16"), "values")
+        same(batch["X"].cpu().col_indices().numpy().astype(expected.indices.dtype), expected.indices, "columns")
     for told in ({}, {"columns": COLUMNS + 1}):
         for batch in loader(store, device, **args, **told):
             found, expected = batch["X"].cpu(), matrix[batch["label"].tolist()]

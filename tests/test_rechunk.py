@@ -389,7 +389,7 @@ ERRORS = {
     "--sel tme=3": "did you mean time?",
     "--sel time=3 --isel time=3": "expected one of both for each dimension",
     "--memory much": "--memory: expected a number of bytes",
-    "--memory 3KB": "array 'large': expected at least 1MiB for one chunk of 24x8x16 and the source's chunks of 24x8x16, but found 2.9 KiB",
+    "--memory 3KB": "at least 1MiB for one chunk of 24x8x16 and the source's chunks of 24x8x16, but found 2.9 KiB",
     "--workers 0": "--workers: expected a number of tasks",
     "--workers 2 --scheduler tcp://h:1": "expected --workers or --scheduler",
     "--scheduler here": "--scheduler: expected an address",

@@ -131,7 +131,8 @@ def test_shards_count_as_what_is_written():
 def test_the_longest_axes_are_planned_in_time():
     """A billion elements in small chunks, and a hundred thousand chunks in four dimensions."""
     assert planned([Axis(10**9, 1 << 20, 1 << 18)], FLOAT, 256 * MIB, 2) is not None
-    assert planned([Axis(10**5, 7, 5), Axis(13, 1, 13), Axis(721, 721, 100), Axis(1440, 1440, 100)], FLOAT, 256 * MIB, 2) is not None
+    fields = [Axis(10**5, 7, 5), Axis(13, 1, 13), Axis(721, 721, 100), Axis(1440, 1440, 100)]
+    assert planned(fields, FLOAT, 256 * MIB, 2) is not None
 
 
 def test_numbers_of_regions_are_their_places():

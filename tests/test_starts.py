@@ -314,7 +314,8 @@ def test_rows_of_stores_that_share_chunks_are_read_together(stores):
     every = [(s, y, x) for s, (h, w) in enumerate(SHAPES) for y in range(h - 2) for x in range(w - 1)]
     table = rng.permutation(np.array(every * 3))
     args = {"arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [1, 1], "starts": table, "prefetch_queue_depth": 2}
-    told = stats_of(len(table) // 8, "cpu", 8, path=stores[0], random_shuffle=True, initial_fill=96, host_memory_limit=1 << 18, **args)
+    args |= {"random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
+    told = stats_of(len(table) // 8, "cpu", 8, path=stores[0], **args)
     chunks = 5 * 3 + 1 * 3 + 5 * 3
     assert told["chunks_read"] <= 2 * chunks, told
 
@@ -332,6 +333,8 @@ WRONG = {
     "no file": ({"starts": "nowhere.npy"}, "nowhere.npy"), "no array": ({"starts": "./nowhere.zarr"}, "nowhere.zarr"),
     "remote npy": ({"starts": "s3://bucket/rows.npy"}, "a .npy file on a local disk"),
     "gone": ({"starts": "table:1:1"}, "isn't in this process's memory"),
+    "segments": ({"breaks": [6], "segments": [0]}, "starts, segments: starts says where"),
+    "pads": ({"pad_before": [1], "out_of_bounds_policy": "edge"}, "starts, pad_before: starts says where"),
     "negative": ({"weights": [1.0, 2.0, -3.0, -4.0]}, "sample 2 is -3"), "nan": ({"weights": [1, np.nan, 1, 1]}, "sample 1 is NaN"),
     "zeros": ({"weights": [0, 0, 0, 0]}, "all 4 are 0"), "few": ({"weights": [1, 1]}, "each of the 4 samples, but found 2"),
     "too many": ({"weights": [1, 0, 1, 1], "replacement": False}, "only 3 have a positive weight"),
@@ -364,7 +367,6 @@ def damaged(table):
     yield made()[:100], "expected"
     yield made(data=table.tobytes()[:-1]), "was not written completely"
     yield made(data=table.tobytes() + b"x"), "was not written completely"
-    yield made(fortran=True), "Fortran order"
     yield made(descr="<i4"), "expected int64"
     yield made(descr="<f8"), "expected int64"
     yield made(descr="|O"), "expected int64"
@@ -374,6 +376,15 @@ def damaged(table):
     yield made(shape="(30, -2)"), "damaged"
     yield good + struct.pack("<H", 60000) + b"{" * 100, "ends after"
     yield b"\x93NUMPY\x07\x00" + bytes(100), "version 1, 2 or 3"
+
+
+def test_files_in_fortran_order(path, tmp_path):
+    table = random_table(np.random.default_rng(5), 30, (0, 1), (2, 3))
+    found = []
+    for rows in (table, np.asfortranarray(table), np.asfortranarray(table).astype(">i8")):
+        np.save(tmp_path / "rows.npy", rows)
+        found.append(read(reader(path, tmp_path / "rows.npy", (0, 1), (2, 3)), 30, 5)[1].tolist())
+    assert found[0] == found[1] == found[2] == table.tolist()
 
 
 def test_damaged_files_are_errors(path, tmp_path):
@@ -470,7 +481,7 @@ def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_pat
 def test_tables_count_against_the_limit(path):
     table = np.zeros((1 << 19, 1), np.int64)
     args = {"random_shuffle": True, "initial_fill": 64}
-    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights"):
+    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights, of segments"):
         reader(path, table, (0,), (0,), host_memory_limit=(4 << 20) + 9000)
     with pytest.raises(ValueError, match="host_memory_limit: "):
         reader(path, table, (0,), (0,), host_memory_limit=7 << 20, **args)

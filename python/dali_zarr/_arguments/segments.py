@@ -11,7 +11,7 @@ def checked(name: str, value: Any) -> list[Any]:
     Raises:
         TypeError, ValueError: It has other items, or there is no segment.
     """
-    items = values.items(value)
+    items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
         for item in items:
             if not isinstance(item, str):

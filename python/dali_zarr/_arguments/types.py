@@ -65,6 +65,7 @@ class ElementArguments(TypedDict, total=False):
     concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
+    fillna: float | Mapping[str, float] | None
 
 
 class SampleArguments(ElementArguments, total=False):

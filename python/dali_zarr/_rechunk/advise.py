@@ -224,8 +224,10 @@ def _shards(array: Wanted, extents: list[int]) -> tuple[dict[str, int] | None, s
     # From the last dimension on, so that a shard is a piece of the array in its order.
     for dim, length in reversed(list(zip(array.dims, array.shape, strict=True))):
         bytes_now = math.prod(shards.values()) * array.dtype.itemsize
-        times = min(-(-length // shards[dim]), max(1, _SHARD // bytes_now))
-        shards[dim] *= times
+        chunks = -(-length // shards[dim])
+        # Shards of the same size, as far as that goes.
+        count_along = -(-chunks // min(chunks, max(1, _SHARD // bytes_now)))
+        shards[dim] *= -(-chunks // count_along)
     files = math.prod(-(-length // shards[dim]) for dim, length in zip(array.dims, array.shape, strict=True))
     told = ",".join(f"{dim}={extent}" for dim, extent in shards.items())
     return shards, (

@@ -7,6 +7,8 @@ import ctypes
 import functools
 import itertools
 import os
+import runpy
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,27 +24,34 @@ from .plan import smallest
 # Of what may be used, as much is planned; the rest is for allocators, metadata and Dask.
 _PLANNED = 0.7
 _BATCH = 2048
+# Seconds for which a cluster may have no worker.
+_PATIENCE = 60.0
+_LOST = ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker")
 # Objects that a task reads or writes at a time; zarr-python's own limit is 10.
 _IN_FLIGHT = (16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A region of a copy: its number there, and a call that a worker makes."""
+    """A region of a copy: its number there, and what a worker calls."""
 
     copy: str
     number: int
-    call: Callable[[], Any]
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Executor(Protocol):
-    """``workers`` tasks share ``memory`` bytes."""
+    """``workers`` tasks share ``memory`` bytes, in each process. ``slots`` tasks run at a time, in all of them."""
 
     workers: int
     memory: int
 
-    def check(self, arrays: list[Any]) -> None:
-        """Raises where workers can't open the arrays."""
+    @property
+    def slots(self) -> int: ...
+
+    def check(self, array: Any, target: Any) -> None:
+        """Raises where workers can't open an array of the source, or the target is in this process only."""
         ...
 
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
@@ -74,7 +83,11 @@ class Local:
         self._dask = needed("dask", "rechunk")
         self._callback: Any = needed("dask.callbacks", "rechunk").Callback
 
-    def check(self, arrays: list[Any]) -> None:
+    @property
+    def slots(self) -> int:
+        return self.workers
+
+    def check(self, array: Any, target: Any) -> None:
         pass
 
     def limited(self, in_flight: int) -> AbstractContextManager[Any]:
@@ -83,10 +96,13 @@ class Local:
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
         while batch := list(itertools.islice(tasks, _BATCH)):
             named = {f"{task.copy}/{task.number}": task for task in batch}
-            lazy = [self._dask.delayed(task.call, pure=False)(dask_key_name=name) for name, task in named.items()]
+            lazy = [self._delayed(task, name) for name, task in named.items()]
             told = functools.partial(_told, named, done)
             with self._callback(posttask=told):
                 self._dask.compute(*lazy, scheduler="threads", num_workers=self.workers, optimize_graph=False)
+
+    def _delayed(self, task: Task, name: str) -> Any:
+        return self._dask.delayed(functools.partial(task.function, *task.arguments), pure=False)(dask_key_name=name)
 
     def close(self) -> None:
         pass
@@ -108,27 +124,28 @@ class Cluster:
             self._client: Any = distributed.Client(address, timeout=10, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise ValueError(f"--scheduler: no scheduler answers at {address}: {error}") from error
-        self._completed: Any = distributed.as_completed
+        self._wait: Any = distributed.wait
         self._address = address
         self.in_flight: int | None = None
-        needed("cloudpickle", "--scheduler").register_pickle_by_value(work)
+        # Functions of a main program are sent by value, those of a package by name.
+        self._sent = runpy.run_path(str(work.__file__), run_name="__main__")
         workers = cast("list[dict[str, Any]]", list(self._client.scheduler_info(n_workers=-1)["workers"].values()))
         if not workers:
             self.close()
             raise ValueError(f"--scheduler: expected workers, but the cluster at {address} has none")
         self.workers = max(int(worker["nthreads"]) for worker in workers)
-        self._tasks = 2 * sum(int(worker["nthreads"]) for worker in workers)
+        self.slots = sum(int(worker["nthreads"]) for worker in workers)
         limits = [int(worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
         self.memory = memory or (min(limits) // 2 if limits else _machine() // 4)
 
-    def check(self, arrays: list[Any]) -> None:
-        for array in arrays:
-            if type(getattr(array.store, "fs", None)).__name__.startswith("Memory") or "memory" in str(array.store):
-                raise ValueError(f"--scheduler: expected a store that all workers reach, but {array.store} is in this process only")
+    def check(self, array: Any, target: Any) -> None:
+        for store in (array.store, target):
+            if "memory" in str(getattr(getattr(store, "fs", None), "protocol", "")):
+                raise ValueError(f"--scheduler: expected a store that all workers reach, but {store} is in this process")
         try:
-            self._client.run(work.open_again, arrays[:1])
+            self._client.run(self._sent["open_again"], array)
         except Exception as error:
-            raise ValueError(f"--scheduler: a worker of {self._address} can't open {arrays[0].store}: {error}") from error
+            raise ValueError(f"--scheduler: a worker of {self._address} can't open {array.store}: {error}") from error
 
     def limited(self, in_flight: int) -> AbstractContextManager[Any]:
         self.in_flight = in_flight
@@ -136,30 +153,48 @@ class Cluster:
 
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
         running: dict[Any, Task] = {}
-        completed = self._completed()
 
         def submit(count: int) -> None:
             for task in itertools.islice(tasks, count):
-                future = self._client.submit(task.call, pure=False, retries=2)
-                running[future] = task
-                completed.add(future)
+                running[self._submitted(task)] = task
 
         try:
-            submit(self._tasks)
+            submit(2 * self.slots)
             while running:
-                future = next(completed)
-                task = running.pop(future)
-                done(task, future.result())
-                submit(1)
+                ended = self._ended(list(running))
+                for future in ended:
+                    done(running.pop(future), future.result())
+                submit(len(ended))
         except Exception as error:
-            if type(error).__name__ in ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker"):
-                raise RuntimeError(
-                    f"--scheduler: the cluster at {self._address} was lost ({error}); run the command again to go on"
-                ) from error
+            if type(error).__name__ in _LOST:
+                raise self._lost(error) from error
             raise
         finally:
             for future in running:
                 future.cancel()
+
+    def _submitted(self, task: Task) -> Any:
+        return self._client.submit(self._sent[task.function.__name__], *task.arguments, pure=False, retries=2)
+
+    def _ended(self, futures: list[Any]) -> list[Any]:
+        """Those that have ended, as soon as there is one.
+
+        Raises:
+            RuntimeError: There has been no worker for some time.
+        """
+        without_workers: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError), self._client.as_current():
+                return list(self._wait(futures, timeout=1, return_when="FIRST_COMPLETED").done)
+            if self._client.status == "running" and self._client.scheduler_info(n_workers=-1)["workers"]:
+                without_workers = None
+                continue
+            without_workers = without_workers or time.monotonic()
+            if time.monotonic() - without_workers > _PATIENCE:
+                raise self._lost("it has no workers")
+
+    def _lost(self, why: object) -> RuntimeError:
+        return RuntimeError(f"--scheduler: the cluster at {self._address} was lost ({why}); run the command again to go on")
 
     def close(self) -> None:
         self._client.close(timeout=2)

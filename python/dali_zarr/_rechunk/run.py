@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -56,7 +55,7 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     executor = Local(options.workers, options.memory) if options.scheduler is None else Cluster(options.scheduler, options.memory)
     try:
         task_bytes, in_flight = budget(executor, arrays)
-        executor.check([array.source for array in arrays])
+        executor.check(arrays[0].source, store)
         run = _Run(source, target_path, arrays, options, zarr_format, store, executor, task_bytes, in_flight, show)
         report = run.run()
     finally:
@@ -114,7 +113,7 @@ class _Run:
         while in_flight:
             found: dict[str, Plan] = {}
             for array in self._arrays:
-                plan = planned(array.axes(), array.sizes(in_flight), self._task_bytes, self._executor.workers)
+                plan = planned(array.axes(), array.sizes(in_flight), self._task_bytes, self._executor.slots)
                 if plan is None:
                     raise ValueError(f"--memory: array {array.name!r}: expected more for one of its chunks or shards")
                 found[array.name] = plan
@@ -192,8 +191,7 @@ class _Run:
             for number, region in enumerate(regions(one.target.shape, one.region)):
                 if number not in done[one.name]:
                     selection = work.part_of(one.positions, region)
-                    call = functools.partial(function, one.source, one.target, selection, region, self._executor.in_flight)
-                    yield Task(one.name, number, call)
+                    yield Task(one.name, number, function, (one.source, one.target, selection, region, self._executor.in_flight))
 
     def _finished(self, before: bool, plans: dict[str, Plan], made: dict[str, Any]) -> dict[str, Any]:
         """The report, after the comparison if there is one."""

@@ -117,9 +117,8 @@ def _bits(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     )
 
 
-def open_again(arrays: Sequence[Any]) -> None:
-    """Raises where a worker doesn't find the stores of arrays."""
+def open_again(array: Any) -> None:
+    """Raises where a worker doesn't find an array."""
     import zarr
 
-    for array in arrays:
-        zarr.open_array(array.store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+    zarr.open_array(array.store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)

@@ -107,8 +107,8 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
-    listed: Sequence[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
-    if variable is not None and listed and isinstance(listed[0], str):
+    listed: list[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
+    if variable is not None and len(listed) and isinstance(listed[0], str):
         date = np.asarray(variable.values)[0]
         if type(date).__module__.startswith("cftime"):
             example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"

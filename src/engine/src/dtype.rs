@@ -92,6 +92,17 @@ impl DType {
         matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16)
     }
 
+    /// The value of this type nearest to `v`; `None` if it isn't a floating-point type.
+    pub fn nearest(self, v: f64) -> Option<f64> {
+        match self {
+            Self::F16 => Some(half_from_f64(v).to_f64()),
+            Self::BF16 => Some(bfloat_from_f64(v).to_f64()),
+            Self::F32 => Some(f64::from(v as f32)),
+            Self::F64 => Some(v),
+            _ => None,
+        }
+    }
+
     /// The type in which DALI has its bits.
     pub const fn delivered(self) -> Self {
         match self {

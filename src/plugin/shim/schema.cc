@@ -230,6 +230,13 @@ void AddValueArguments(dali::OpSchema &schema) {
 By default they are for those of `arrays` that have ``scale_factor`` or ``add_offset``, and the log says so. An array that has only
 ``_FillValue`` or ``missing_value`` stays as stored, with a warning.)",
                             nullptr)
+      .AddOptionalArg<float>("fillna", R"(Takes the place of NaNs, stored or made by `mask_and_scale`, before `mean` and `stddev`.
+
+It is what xarray's ``fillna`` does: a value of the decoded array, which is then normalised and converted as all others. Elements that
+the store lacks are replaced where the array's fill value is NaN. `fill_value` stays as it is, since it is a value of the output: with NaN
+it marks what was padded. Arrays without floating-point values have no NaN. How many were replaced is counted. The function
+``fn.zarr_reader`` also takes a dictionary by output.)",
+                             nullptr)
       .AddOptionalTypeArg("dtype", R"(The type of the outputs.
 
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.

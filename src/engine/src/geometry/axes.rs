@@ -32,6 +32,12 @@ impl Axis {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
     }
 
+    /// Bytes of memory that breaks take: dozens for each segment.
+    pub fn break_bytes(&self) -> u64 {
+        let bounds = size_of::<i64>() * self.bounds.capacity();
+        if self.bounds.len() > 2 { bounds as u64 + self.starts.bytes() } else { 0 }
+    }
+
     /// The `k`-th of [`Axis::starts`], with its segment.
     pub fn start(&self, k: i64) -> Start {
         let (at, segment) = self.starts.at(k);
@@ -43,14 +49,14 @@ impl Axis {
         (self.bounds[number], self.bounds[number + 1])
     }
 
-    /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
-    /// the start.
+    /// The segment between breaks that holds all that a sample with this start reads within the region, or, where none does, the
+    /// segment of the start.
     pub(super) fn around(&self, start: i64) -> usize {
         let around = |at: i64| self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1) - 1;
-        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        let region = self.region();
+        let (first, end) = ((start + self.reach.0).max(region.0), (start + self.reach.1).min(region.1));
         let number = around(first);
-        let (from, to) = self.segment(number);
-        if from <= first && end <= to { number } else { around(start) }
+        if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
     /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
@@ -457,7 +463,8 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     let Cut { window, stride, .. } = longest;
     let need = longest.span().unwrap_or(1);
     let inner = asked.breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
-    let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    let mut bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    bounds.shrink_to_fit();
     let reach = (least, most + need);
     let policy = spec.samples.out_of_bounds_policy;
     let pads = asked.pads(reach.1 - reach.0, policy)?;
@@ -478,7 +485,7 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
         _ if least == most => format!(", offset {least}"),
         _ => format!(", offsets from {least} to {most}"),
     };
-    let starts = match (policy, pads) {
+    let mut starts = match (policy, pads) {
         (_, Some(pads)) => of_chosen(Starts::each(step, reach, pads, &bounds)),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) if !random => grid(),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) => match fitting() {
@@ -516,5 +523,6 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
             reach.1 - reach.0,
         )));
     }
+    starts.shrink_to_fit();
     Ok(Axis { name: name.to_owned(), bounds, reach, starts, random })
 }

@@ -102,7 +102,9 @@ pub struct View {
 pub struct Norm {
     /// Which array.
     pub array: usize,
-    /// Subtracted and divided by, if asked for.
+    /// What NaNs become, if asked for, as a value of the array; `None` for arrays without floating-point values.
+    pub fillna: Option<f64>,
+    /// Subtracted and divided by after that, if asked for.
     pub mean_stddev: Option<(f64, f64)>,
     /// The value of elements outside the region of interest, as a value of the output.
     pub fill: f64,

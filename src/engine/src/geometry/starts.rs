@@ -116,6 +116,16 @@ impl Starts {
         self.count
     }
 
+    /// Gives back memory that isn't used.
+    pub fn shrink_to_fit(&mut self) {
+        self.runs.shrink_to_fit();
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Run>() * self.runs.capacity()) as u64
+    }
+
     /// The `k`-th, and its segment if that doesn't follow from it; `k` is less than [`Self::count`].
     pub fn at(&self, k: i64) -> (i64, Option<usize>) {
         let run = self.runs[self.runs.partition_point(|run| run.number <= k) - 1];

@@ -9,7 +9,7 @@ use super::Axis;
 use crate::error::{Error, Result};
 use crate::order::Numbers;
 use crate::random::{GOLDEN, mix};
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Segments, Spec};
 use crate::table::Table;
 
 /// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
@@ -40,6 +40,9 @@ impl TableStarts {
             ("overlap", samples.overlap.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
             ("samples_per_volume", samples.samples_per_volume == 1),
+            ("segments", samples.segments == Segments::All),
+            ("pad_before", samples.pad_before.is_empty()),
+            ("pad_after", samples.pad_after.is_empty()),
         ];
         if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(

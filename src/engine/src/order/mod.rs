@@ -49,6 +49,7 @@ pub struct Sample {
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
+    /// The arguments of the order and the batch size; the others have their defaults.
     spec: Spec,
     /// Which samples share chunks.
     blocks: Blocks,
@@ -104,7 +105,9 @@ impl Order {
     fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
         let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.place(shard, 0))?;
-        Ok(Self { spec: spec.clone(), blocks, weights, schedule, shard, shuffle })
+        // The rest of the spec may hold a long list of breaks.
+        let spec = Spec { order: spec.order.clone(), batch_size: spec.batch_size, ..Spec::default() };
+        Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
     }
 
     /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.

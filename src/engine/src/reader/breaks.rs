@@ -129,7 +129,16 @@ fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<V
             ))
             .at(Site::store(store.location()).array(&*array.name)));
         }
-        Ok((array.cf.decoded, values(store, array)?))
+        let (decoded, name) = (array.cf.decoded, array.name.clone());
+        let found = values(store, array)?;
+        if let Some(at) = found.iter().position(|value| value.is_nan()) {
+            return Err(Error::value(format!(
+                "breaks: \"auto\" needs a coordinate for each element, but that of element {at} is missing (NaN, or the value that \
+                 stands for missing ones: _FillValue, or the fill_value of Zarr v2); give the breaks"
+            ))
+            .at(Site::store(store.location()).array(&*name)));
+        }
+        Ok((decoded, found))
     };
     let all: Vec<(DType, Vec<f64>)> =
         each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;

@@ -61,13 +61,19 @@ pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows
     let (offsets, columns): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     if let Some(other) = columns.iter().find(|other| **other != columns[0]) {
         return Err(Error::value(format!(
-            "{}: expected matrices of as many columns in all stores that are joined, but found the shapes' columns {:?} and {other:?}",
+            "{}: expected matrices of as many columns in all stores that are joined, but found {} and {}",
             argument.shown(),
-            columns[0]
+            shown_columns(columns[0]),
+            shown_columns(*other)
         )));
     }
     let rows = Rows::new(argument.shown(), argument.array, offsets, samples.max_length)?;
     Ok(Some(rows.of_columns(columns[0])))
+}
+
+/// A number of columns, for messages.
+fn shown_columns(columns: Option<u64>) -> String {
+    columns.map_or("a matrix whose group has no 'shape'".into(), |n| format!("{n} columns"))
 }
 
 /// Bytes of host memory that all offsets may take.
