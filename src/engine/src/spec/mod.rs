@@ -1,4 +1,4 @@
-//! What the user asked for, as plain values. There is one file for each group of arguments, as the README groups them. Names
+//! What the user asked for, as plain values. There is one file for each group of arguments, as the documentation groups them. Names
 //! and meanings are the operator's arguments, and the JSON object that [`Spec::from_json`] reads has them side by side.
 //! Nothing here touches storage, a clock or a device.
 
