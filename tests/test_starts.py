@@ -274,6 +274,35 @@ def test_rows_of_stores_that_are_out_of_bounds(stores):
         one_by_one(stores, table[:, 1:])
 
 
+def test_samples_of_stores_are_named_and_loaded(stores):
+    """By the loader, in `source_info` and by explain."""
+    import dali_zarr
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    table = np.array([[2, 5, 1], [0, 3, 2], [1, 0, 7]])
+    args = {
+        "path": [str(path) for path in stores[0]], "arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [3, 2],
+        "starts": table,
+    }
+    pipe = Pipeline(batch_size=3, num_threads=1, device_id=None)
+    with pipe:
+        pipe.set_outputs(fn.get_property(fn.zarr_reader(**args), key="source_info"))
+    pipe.build()
+    (names,) = pipe.run()
+    found = [bytes(np.array(names.at(i))).decode() for i in range(3)]
+    assert found == [f"{stores[0][s]} y={y} x={x}" for s, y, x in table]
+    told = dali_zarr.explain(**args)
+    assert told["samples"] == 3 and "3 starts from a table" in str(told)
+    pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    (batch,) = Loader(batch_size=3, device="cpu", **args)
+    assert (np.array(batch.index) == table).all()
+    for value, row in zip(batch["a"].numpy(), table, strict=True):
+        same(value, crop(stores, row), f"the sample {row}")
+
+
 def test_a_table_need_not_name_all_stores(stores):
     table = np.array([[2, 5, 1], [2, 37, 6], [0, 0, 0]])
     pipe = one_by_one(stores, table, batch_size=3)
@@ -333,6 +362,8 @@ WRONG = {
     "no file": ({"starts": "nowhere.npy"}, "nowhere.npy"), "no array": ({"starts": "./nowhere.zarr"}, "nowhere.zarr"),
     "remote npy": ({"starts": "s3://bucket/rows.npy"}, "a .npy file on a local disk"),
     "gone": ({"starts": "table:1:1"}, "isn't in this process's memory"),
+    "segments": ({"breaks": [6], "segments": [0]}, "starts, segments: starts says where"),
+    "pads": ({"pad_before": [1], "out_of_bounds_policy": "edge"}, "starts, pad_before: starts says where"),
     "negative": ({"weights": [1.0, 2.0, -3.0, -4.0]}, "sample 2 is -3"), "nan": ({"weights": [1, np.nan, 1, 1]}, "sample 1 is NaN"),
     "zeros": ({"weights": [0, 0, 0, 0]}, "all 4 are 0"), "few": ({"weights": [1, 1]}, "each of the 4 samples, but found 2"),
     "too many": ({"weights": [1, 0, 1, 1], "replacement": False}, "only 3 have a positive weight"),
@@ -365,7 +396,6 @@ def damaged(table):
     yield made()[:100], "expected"
     yield made(data=table.tobytes()[:-1]), "was not written completely"
     yield made(data=table.tobytes() + b"x"), "was not written completely"
-    yield made(fortran=True), "Fortran order"
     yield made(descr="<i4"), "expected int64"
     yield made(descr="<f8"), "expected int64"
     yield made(descr="|O"), "expected int64"
@@ -375,6 +405,15 @@ def damaged(table):
     yield made(shape="(30, -2)"), "damaged"
     yield good + struct.pack("<H", 60000) + b"{" * 100, "ends after"
     yield b"\x93NUMPY\x07\x00" + bytes(100), "version 1, 2 or 3"
+
+
+def test_files_in_fortran_order(path, tmp_path):
+    table = random_table(np.random.default_rng(5), 30, (0, 1), (2, 3))
+    found = []
+    for rows in (table, np.asfortranarray(table), np.asfortranarray(table).astype(">i8")):
+        np.save(tmp_path / "rows.npy", rows)
+        found.append(read(reader(path, tmp_path / "rows.npy", (0, 1), (2, 3)), 30, 5)[1].tolist())
+    assert found[0] == found[1] == found[2] == table.tolist()
 
 
 def test_damaged_files_are_errors(path, tmp_path):

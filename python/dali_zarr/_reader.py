@@ -37,7 +37,8 @@ def zarr_reader(
             one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
             Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
-            their ends, dates may be partial, and a single label drops its dimension.
+            their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
+            in its order.
         isel: Positions by dimension, as of xarray's ``isel``.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
@@ -58,8 +59,8 @@ def zarr_reader(
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
-            with the end of each segment in its store (``"meta/episode_ends"``), or ``"auto"``: where coordinates aren't evenly
-            spaced.
+            with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
+            where coordinates aren't evenly spaced.
         segments: Which of the segments between breaks are read: their numbers, or True or False for each. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes.
@@ -76,13 +77,15 @@ def zarr_reader(
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
             before, and with `breaks` that of its segment.
         ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
-            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix. It may have a store of its own.
         ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
         max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
             Default: to the arrays that have ``scale_factor`` or ``add_offset``. By output.
+        fillna: What NaNs become, stored or made by decoding, before `mean` and `stddev`, as of xarray's ``fillna``; not those of
+            `fill_value`. :func:`dali_zarr.counters` tell how many (``nans_replaced``). By output: others stay as they are.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
             or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level. By output: others stay
             as they are.
@@ -104,7 +107,8 @@ def zarr_reader(
 
     Resources:
         decode_device: ``"auto"``, ``"gpu"`` (an error where the GPU can't) or ``"cpu"``.
-        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most.
+        prefetch_queue_depth: Batches prepared ahead. Default: what memory allows, 32 at most; to the CPU no
+            more than 512 MiB of them, but 4.
         device_memory_limit, host_memory_limit: Bytes, or text such as ``"8GiB"``.
         cache_size: Bytes of host memory that keep encoded chunks for later epochs.
         cache_dir, cache_dir_size: A folder on a local disk that keeps chunks of remote stores, and its limit in bytes.

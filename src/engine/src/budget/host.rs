@@ -28,6 +28,13 @@ pub const DEFAULT_HOST: u64 = 2 << 30;
 /// Buffers that came back and are kept, at most.
 const MAX_IDLE: usize = 4;
 
+/// Bytes of the batches ahead of the first one that are enough, if the user doesn't say how many to prepare. Each page of another
+/// buffer is faulted in and zeroed once, which large batches feel through a whole first epoch.
+const AHEAD_BYTES: usize = 512 << 20;
+
+/// Batches ahead that large batches have too.
+const MIN_AHEAD: usize = 3;
+
 /// The limit on host memory on a machine with `total` bytes of it, where that is known: what the user gave, else `default`.
 /// No more than the machine has: of a limit beyond it, seven eighths of its memory, and of a default half. The rest is the
 /// system's and the user's. No less than `smallest` either, unless the user asks for less.
@@ -114,9 +121,14 @@ pub(super) fn divide_cpu(limit: u64, needs: &Needs, window: Option<usize>, threa
     let affordable = (left - wanted) / needs.batch.max(1);
     // Users give back several at a time. A buffer that isn't kept is mapped anew, and its pages are zeroed once more.
     let idle = (affordable / 4).min(MAX_IDLE - 1);
-    let ahead = if window.is_some() { 0 } else { (affordable - idle).min(MAX_WINDOW - 1) };
+    let ahead = if window.is_some() { 0 } else { (affordable - idle).min(ahead_at_most(needs)) };
     let (window, idle, block) = (batches + ahead, 1 + idle, chunk + left - (ahead + idle) * needs.batch);
     Ok(HostBudget { window, idle, block, indexes, threads, shared: 0 })
+}
+
+/// How many batches after the first one are prepared at most, if the user doesn't say it.
+fn ahead_at_most(needs: &Needs) -> usize {
+    (AHEAD_BYTES / needs.batch.max(1)).clamp(MIN_AHEAD, MAX_WINDOW - 1)
 }
 
 /// Bytes of `limit` that the tables of all lanes may take in host memory: those of the smallest lane, and half of what is left.
@@ -177,7 +189,7 @@ impl LimitFinder {
         let least = cpu_chunk(needs);
         let before_batches = needs.working_set.saturating_add(least);
         // Batches beyond those of the smallest limit.
-        let ahead = MAX_IDLE - 1 + if window.is_some() { 0 } else { MAX_WINDOW - 1 };
+        let ahead = MAX_IDLE - 1 + if window.is_some() { 0 } else { ahead_at_most(needs) };
         Self { smallest, least, before_batches, batches_ahead: needs.batch.saturating_mul(ahead), gpu: false }
     }
 
@@ -236,12 +248,12 @@ mod tests {
             let b = divide_cpu(1 << 31, &n, Some(3), 4).unwrap();
             assert_eq!((b.window, b.idle), (3, MAX_IDLE));
             // Requests that are under way have room, as far as half of the memory goes.
-            let far = Needs { request_bytes: 100 * FIELD, ..n };
-            let (near, far) = (divide_cpu(1 << 31, &n, None, 4).unwrap(), divide_cpu(1 << 31, &far, None, 4).unwrap());
-            assert!(
-                near.block < 100 * FIELD && far.block > 100 * FIELD && far.window < near.window,
-                "{near:?} {far:?}"
-            );
+            let far = Needs { request_bytes: 50 * FIELD, ..n };
+            let (near, far) = (divide_cpu(1 << 30, &n, None, 4).unwrap(), divide_cpu(1 << 30, &far, None, 4).unwrap());
+            assert!(near.block < 50 * FIELD && far.block > 50 * FIELD && far.window < near.window, "{near:?} {far:?}");
+            // Of large batches a few are enough, however much memory there is; of small ones as many as fit.
+            let window = |batch| divide_cpu(1 << 40, &Needs { batch, ..n }, None, 4).unwrap().window;
+            assert_eq!([1 << 10, 16 << 20, 64 << 20, 1 << 30].map(window), [MAX_WINDOW, MAX_WINDOW, 9, 1 + MIN_AHEAD]);
         }
     }
 

@@ -118,6 +118,14 @@ impl Rows {
         (self.max_length < u64::MAX).then_some(self.max_length)
     }
 
+    /// The arrays as if each had one element for each row.
+    ///
+    /// # Errors
+    /// If an array doesn't fit the rows, or `spec` asks for what rows can't have.
+    pub fn shapes(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<ArrayShape>> {
+        Ok(AsRows::new(spec, arrays, self.clone())?.arrays)
+    }
+
     /// For each array, whether its rows are ragged.
     ///
     /// # Errors

@@ -133,7 +133,9 @@ impl Planner {
         match self.sources.as_slice() {
             [source] => Ok(self.blocks_of(source)),
             sources => {
-                Ok(Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
+                // A store that is smaller than a window has no samples.
+                let sampled = sources.iter().filter(|source| source.geometry.samples > 0);
+                Ok(Blocks::concatenated(&sampled.map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
             }
         }
     }

@@ -205,40 +205,11 @@ impl Scheduler {
         // Writers that encode in parallel store the chunks of a shard in any order.
         all.sort_unstable_by_key(|m| m.offset);
         let at = all.iter().position(|m| m.handle == inner.handle).unwrap_or(0);
-        let (mut first, mut last) = (at, at);
-        let (mut from, mut to) = (inner.offset, inner.offset + inner.len);
         let merge = if self.chunks[head.handle].place.remote { MERGE_REMOTE } else { MERGE_LOCAL };
-        let most = merge.limit.max(inner.len);
-        // Wanted bytes, and unwanted bytes between them.
-        let (mut wanted, mut wasted) = (inner.len, 0u64);
-        let mut near = |gap: u64, len: u64| {
-            let fits = merge.spans(gap, wanted, wasted);
-            if fits {
-                (wanted, wasted) = (wanted + len, wasted + gap);
-            }
-            fits
-        };
-        loop {
-            let after = all.get(last + 1).map(|m| (m.offset, m.offset + m.len));
-            let before = first.checked_sub(1).map(|i| (all[i].offset, all[i].offset + all[i].len));
-            if let Some((start, end)) = after
-                && end.max(to) - from <= most
-                && near(start.saturating_sub(to), end - start)
-            {
-                last += 1;
-                to = to.max(end);
-            } else if let Some((start, end)) = before
-                && to - start <= most
-                && near(from.saturating_sub(end), end - start)
-            {
-                first -= 1;
-                from = start;
-            } else {
-                all.truncate(last + 1);
-                all.drain(..first);
-                return all;
-            }
-        }
+        let together = merge.around(at, all.len(), |i| (all[i].offset, all[i].len));
+        all.truncate(together.end);
+        all.drain(..together.start);
+        all
     }
 
     /// Reserves memory for all members and starts the read.

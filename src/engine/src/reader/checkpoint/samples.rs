@@ -99,6 +99,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stride: _,
         roi_start: _,
         roi_end: _,
+        regions: _,
+        index_origins: _,
         breaks: _,
         segments: _,
         pad_before: _,
@@ -300,6 +302,8 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
     // What a branch points to may be another snapshot by now: of other values, if not of another shape.
     let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
+    // What came later, so that checkpoints without it stay good.
+    let fillna = norms.first().and_then(|norm| norm.fillna).map(|value| ("fillna", number(value)));
     let all = [
         ("name", json!(name)),
         ("dims", shortened(json!(array.dims.names))),
@@ -310,7 +314,7 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
         ("mean", per_channel(|(mean, _)| mean)),
         ("stddev", per_channel(|(_, stddev)| stddev)),
     ];
-    all.into_iter().chain(snapshot).map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().chain(snapshot).chain(fillna).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),

@@ -9,7 +9,7 @@ use crate::plan::ChunkId;
 
 /// What a unit of memory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum Held {
     Nothing,
     /// A read writes to it.
     Reading(GroupId),
@@ -24,13 +24,13 @@ pub(super) enum Content {
 /// The blocks of memory. Addresses elsewhere are those of outputs, which [`super::expected`] looks after.
 pub(super) struct Memory {
     /// First address and units.
-    blocks: [(u64, Vec<Content>); 2],
+    blocks: [(u64, Vec<Held>); 2],
 }
 
 impl Memory {
     /// Blocks of so many bytes: of host memory for chunks, and of device memory for decoded ones.
     pub fn new(staging: usize, slots: usize) -> Self {
-        let units = |bytes: usize| vec![Content::Nothing; bytes.div_ceil(ALIGN)];
+        let units = |bytes: usize| vec![Held::Nothing; bytes.div_ceil(ALIGN)];
         Self { blocks: [(STAGING, units(staging)), (SLOTS, units(slots))] }
     }
 
@@ -38,7 +38,7 @@ impl Memory {
     ///
     /// # Errors
     /// If it reaches beyond its block.
-    fn units(&mut self, span: Span) -> Result<Option<&mut [Content]>> {
+    fn units(&mut self, span: Span) -> Result<Option<&mut [Held]>> {
         let outputs = super::OUTPUTS;
         for (base, units) in &mut self.blocks {
             let end = *base + (units.len() * ALIGN) as u64;
@@ -56,9 +56,9 @@ impl Memory {
     ///
     /// # Errors
     /// If another write to it is under way.
-    pub fn begin(&mut self, span: Span, writing: Content) -> Result<()> {
+    pub fn begin(&mut self, span: Span, writing: Held) -> Result<()> {
         for unit in self.units(span)?.into_iter().flatten() {
-            if matches!(unit, Content::Reading(_) | Content::Decoding(_)) {
+            if matches!(unit, Held::Reading(_) | Held::Decoding(_)) {
                 return Err(Error::runtime(format!("{span:?} is given to {writing:?}, but {unit:?} goes on")));
             }
             *unit = writing;
@@ -70,7 +70,7 @@ impl Memory {
     ///
     /// # Errors
     /// If it holds something else.
-    pub fn change(&mut self, span: Span, from: Content, to: Content) -> Result<()> {
+    pub fn change(&mut self, span: Span, from: Held, to: Held) -> Result<()> {
         for unit in self.units(span)?.into_iter().flatten() {
             if *unit != from {
                 return Err(Error::runtime(format!("{span:?}: expected {from:?}, but found {unit:?}")));
@@ -84,7 +84,7 @@ impl Memory {
     ///
     /// # Errors
     /// The content that was found instead.
-    pub fn expect(&mut self, span: Span, content: Content) -> Result<()> {
+    pub fn expect(&mut self, span: Span, content: Held) -> Result<()> {
         let units = self.units(span)?.ok_or_else(|| Error::runtime(format!("{span:?} is in no block")))?;
         match units.iter().find(|unit| **unit != content) {
             Some(unit) => Err(Error::runtime(format!("{span:?}: expected {content:?}, but found {unit:?}"))),

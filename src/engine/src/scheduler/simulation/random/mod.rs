@@ -1,0 +1,169 @@
+//! Random worlds: work takes any time, ends in any order and sometimes fails, with any amount of memory. At each step
+//! these promises of the scheduler are checked:
+//! - it never waits when nothing is under way;
+//! - no two pieces of work write to the same memory, and memory in use is not overwritten;
+//! - each element of a delivered batch was written once, from the chunk that it lies in;
+//! - a batch fails only if one of its chunks did;
+//! - all memory is given back.
+//!
+//! A world is a function of its seed: the same seed gives the same world again.
+//!
+//! - [`world`]: what surrounds the scheduler.
+//! - [`faults`]: what goes wrong in it.
+
+mod faults;
+mod world;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use self::faults::{Faults, MissingKeys};
+use self::world::RandomWorld;
+use super::expected::Batched;
+use super::memory::Memory;
+use super::{Config, Simulation};
+use crate::assemble::Ops;
+use crate::chunk_index::{ChunkIndex, Location};
+use crate::error::{Error, Result};
+use crate::messages::Shared;
+use crate::order::Order;
+use crate::plan::ChunkId;
+use crate::random::{GOLDEN, below, key, mix};
+use crate::scheduler::Scheduler;
+use crate::scheduler::chunks::ChunkState;
+use crate::scheduler::memory::MemoryKind;
+use crate::stats::Stats;
+
+/// Random numbers from a seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(key(&[seed]))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// A number below `n`; 0 if `n` is 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        below(self.next(), n)
+    }
+
+    /// Whether something happens that has this probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= probability && probability > 0.0
+    }
+}
+
+/// A reader to be simulated, and what it has to work with.
+pub(crate) struct SimulatedReader {
+    pub chunk_index: Arc<ChunkIndex>,
+    pub ops: Ops,
+    pub order: Order,
+    /// Samples of a batch.
+    pub batch_size: usize,
+    /// Bytes of each output of a batch.
+    pub output_bytes: Vec<usize>,
+    pub config: Config,
+}
+
+/// Runs the world of `seed`, whose next random numbers are those of `random`, with this reader. In an `unusual` world
+/// some chunks are oversized.
+///
+/// # Errors
+/// If the scheduler breaks a promise.
+pub(crate) fn live(seed: u64, mut random: Random, reader: SimulatedReader, unusual: bool) -> Result<()> {
+    let SimulatedReader { chunk_index, ops, order, batch_size, output_bytes, config } = reader;
+    let samples = order.samples();
+    let shared = Shared {
+        chunk_index: Arc::clone(&chunk_index),
+        ops: Arc::new(ops),
+        stats: Arc::new(Stats::default()),
+        cache: None,
+        events: crossbeam_channel::unbounded().0,
+        stop: Arc::new(AtomicBool::new(false)),
+    };
+    let sound = random.chance(0.4);
+    let mut rate = |most: f64| if sound || random.chance(0.5) { 0.0 } else { most * random.below(100) as f64 / 100.0 };
+    let faults = Faults { read: rate(0.2), index: rate(0.2), decode: rate(0.2), lane: rate(0.01), died: rate(0.01) };
+    let share = if random.chance(0.5) { 0.0 } else { random.below(100) as f64 / 100.0 };
+    let batches = 1 + random.below(10);
+    let mut world = RandomWorld {
+        unusual,
+        chunk_index: &chunk_index,
+        missing: MissingKeys { seed, chunk_index: &chunk_index, share },
+        faults,
+        order,
+        next_sample: random.below(3) * random.below(samples),
+        batch_size: batch_size as u64,
+        to_plan: batches,
+        times: std::array::from_fn(|_| 1 << random.below(12)),
+        planner_takes_time: random.chance(0.6),
+        eager: random.below(101) as f64 / 100.0,
+        memory: Memory::new(config.staging, config.gpu.map_or(0, |gpu| gpu.slots)),
+        batches: Batched::new(output_bytes.iter().map(|&bytes| bytes as u64).collect()),
+        reads: HashMap::new(),
+        failed: HashSet::new(),
+        failed_shards: HashSet::new(),
+        broken: false,
+        left: if random.chance(0.1) { 1 + random.below(60) } else { u64::MAX },
+        dropped: false,
+        random,
+    };
+    let mut simulation = Simulation::new(&shared, config, &output_bytes);
+    let result = last(&mut simulation, &mut world, batches);
+    if world.dropped { Ok(()) } else { result }
+}
+
+/// Takes all batches, and checks that all memory was given back.
+fn last(simulation: &mut Simulation, world: &mut RandomWorld<'_>, batches: u64) -> Result<()> {
+    for _ in 0..batches {
+        let finished = simulation.next_batch(world)?;
+        if !world.broken {
+            let (failed, shards, chunk_index) = (&world.failed, &world.failed_shards, world.chunk_index);
+            let failed = |id: ChunkId| {
+                let index = match chunk_index.location(id) {
+                    Location::Shard(shard, _) | Location::Unread(shard) => shards.contains(&shard),
+                    Location::Key | Location::Range(_) => false,
+                };
+                failed.contains(&id) || index
+            };
+            world.batches.deliver(finished.as_ref().err(), failed)?;
+        }
+    }
+    simulation.run_until_idle(world)?;
+    if world.broken { Ok(()) } else { balance(&simulation.scheduler) }
+}
+
+/// Checks that all memory was given back.
+fn balance(scheduler: &Scheduler) -> Result<()> {
+    if let Some(group) = scheduler.reads.iter().next() {
+        return Err(Error::runtime(format!("nothing is under way, but a read holds memory: {group:?}")));
+    }
+    let (mut staging, mut slots) = (0, 0);
+    for chunk in scheduler.chunks.iter() {
+        if chunk.pins > 0
+            || chunk.host_decoded.is_some()
+            || matches!(chunk.state, ChunkState::Fetching | ChunkState::Decoding)
+        {
+            return Err(Error::runtime(format!("nothing is under way, but a chunk waits: {chunk:?}")));
+        }
+        let of = if scheduler.memory.has_slots() { &mut slots } else { &mut staging };
+        *of += chunk.slot.map_or(0, |slot| slot.len);
+    }
+    if !scheduler.memory.has_slots() {
+        slots = staging;
+    }
+    for (kind, held) in [(MemoryKind::Staging, staging), (MemoryKind::Slots, slots)] {
+        let (free, all) = (scheduler.memory.available(kind), scheduler.memory.capacity(kind));
+        if free + held != all {
+            return Err(Error::runtime(format!("of {all} bytes {free} are free and {held} are held: some are lost")));
+        }
+    }
+    Ok(())
+}
