@@ -343,8 +343,8 @@ def test_a_million_episodes(tmp_path):
     ends = np.arange(5, total + 1, 5)
     group.create_array("ends", shape=ends.shape, chunks=(1 << 18,), dtype="int64")[...] = ends
     args = {
-        "path": tmp_path / "a.zarr", "arrays": ["a"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3], "pad_after": [3],
-        "breaks": "ends", "out_of_bounds_policy": "edge", "return_index": True, "random_shuffle": True,
+        "path": tmp_path / "a.zarr", "arrays": ["a"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3],
+        "pad_after": [3], "breaks": "ends", "out_of_bounds_policy": "edge", "return_index": True, "random_shuffle": True,
     }
     with pytest.raises(ValueError, match=r"host_memory_limit: expected at least \d+ bytes for .* of segments, and of the order"):
         build(batch_size=16, host_memory_limit=30 << 20, **args)

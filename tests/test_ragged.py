@@ -164,6 +164,35 @@ def test_chunks_are_read_once_for_rows_nearby(tmp_path):
     assert counters["chunks_read"] <= 2 * chunks * max(epochs, 1) + 10, (counters["chunks_read"], chunks, epochs)
 
 
+def test_chunks_are_read_once_for_the_rows_of_a_table(tmp_path):
+    """Rows in any order, each three times: those of a chunk come together. In order, nearly every row reads its chunk."""
+    rng = np.random.default_rng(0)
+    offsets = random_offsets(rng, 4000, 20)
+    values = rng.standard_normal(offsets[-1])
+    write_array(tmp_path, "data", values, layout=Layout((1000,)))
+    write_array(tmp_path, "indptr", offsets, layout=Layout((512,)))
+    chunks = -(-int(offsets[-1]) // 1000)
+    table = rng.permutation(np.repeat(np.arange(4000), 3))
+    args = {
+        "path": tmp_path, "arrays": ["data"], "ragged": "indptr", "starts": table, "return_index": True,
+        "host_memory_limit": 400_000, "prefetch_queue_depth": 1, "io_threads": 1, "decode_threads": 1,
+    }
+    read, seen = {}, []
+    for shuffled in (True, False):
+        pipe = build("cpu", 100, random_shuffle=shuffled, initial_fill=900, **args)
+        for found, index in samples(pipe, 120):
+            for value, (row,) in zip(found, index, strict=True):
+                same(value, values[offsets[row] : offsets[row + 1]], f"row {row}")
+            seen += [int(row) for (row,) in index] if shuffled else []
+        counters = dali_zarr.counters(pipe)["reader"]
+        read[shuffled] = counters["chunks_read"] / max(counters["batches"] / 120, 1)
+    assert sorted(seen) == sorted(table.tolist())
+    # A row at the end of a chunk may need the next one too, three times.
+    assert read[True] <= 4 * chunks + 10 and read[False] > 20 * chunks, (read, chunks)
+    with pytest.raises(ValueError, match="host_memory_limit: .*a table of 12000 numbers"):
+        build("cpu", 1, random_shuffle=True, **args | {"host_memory_limit": 170_000})
+
+
 def test_memory_is_bounded_by_the_longest_rows(store, device):
     """The smallest limit is enough for every batch, and a smaller one is refused with its number."""
     args = {"path": store.path, "arrays": ARRAYS, "ragged": "X/indptr", "random_shuffle": True}

@@ -53,8 +53,8 @@ def zarr_reader(
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
-            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the number
-            of the store is one more column, in front.
+            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the
+            number of the store is one more column, in front.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from .. import _native
 from .._selection import select
+from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
 from . import by_name, dtypes, names, options, pick, tables, values
 
@@ -25,7 +26,8 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     found = resolved(arguments)
-    others = by_name.beyond_dali(found) | values.precise(found)
+    selected = {name: found[name] for name in (REGIONS, ORIGINS) if name in found}
+    others = by_name.beyond_dali(found) | values.precise(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])

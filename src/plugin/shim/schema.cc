@@ -108,8 +108,8 @@ neighbouring samples share.)",
 anew in each epoch, uniformly from all places where `window` fits.
 
 Such a dimension doesn't multiply the samples: cut along time, with ``random_crop=["latitude", "longitude"]``, there is
-one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number; `return_index`
-tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
+one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number (with `weights` the
+position of the draw); `return_index` tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
       .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
