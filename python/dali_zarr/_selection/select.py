@@ -258,7 +258,7 @@ def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, 
     if given.get("samples_per_volume", 1) != 1:
         raise ValueError(f"{listed}samples_per_volume contradicts; give one of them, or a slice")
     if given.get("concat") == "samples":
-        raise ValueError(f"{listed}concat=\"samples\" contradicts, since labels tell no store; give starts, with the number of the store")
+        raise ValueError(f"{listed}concat='samples' contradicts, since labels tell no store; give starts with the store's number")
     for other in ("step", "overlap"):
         value = given.get(other)
         if isinstance(value, Mapping):
