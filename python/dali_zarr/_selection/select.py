@@ -257,8 +257,8 @@ def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, 
             raise ValueError(f"{listed}{other} contradicts; give one of them, or a slice")
     if given.get("samples_per_volume", 1) != 1:
         raise ValueError(f"{listed}samples_per_volume contradicts; give one of them, or a slice")
-    if given.get("concat") == "samples" and len(values.items(given.get("path") or [])) > 1:
-        raise ValueError(f"{listed}concat=\"samples\" can't have yet; give a reader for each store")
+    if given.get("concat") == "samples":
+        raise ValueError(f"{listed}concat='samples' contradicts, since labels tell no store; give starts with the store's number")
     for other in ("step", "overlap"):
         value = given.get(other)
         if isinstance(value, Mapping):
