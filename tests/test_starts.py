@@ -314,7 +314,8 @@ def test_rows_of_stores_that_share_chunks_are_read_together(stores):
     every = [(s, y, x) for s, (h, w) in enumerate(SHAPES) for y in range(h - 2) for x in range(w - 1)]
     table = rng.permutation(np.array(every * 3))
     args = {"arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [1, 1], "starts": table, "prefetch_queue_depth": 2}
-    told = stats_of(len(table) // 8, "cpu", 8, path=stores[0], random_shuffle=True, initial_fill=96, host_memory_limit=1 << 18, **args)
+    args |= {"path": stores[0], "random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
+    told = stats_of(len(table) // 8, "cpu", 8, **args)
     chunks = 5 * 3 + 1 * 3 + 5 * 3
     assert told["chunks_read"] <= 2 * chunks, told
 
@@ -332,6 +333,8 @@ WRONG = {
     "no file": ({"starts": "nowhere.npy"}, "nowhere.npy"), "no array": ({"starts": "./nowhere.zarr"}, "nowhere.zarr"),
     "remote npy": ({"starts": "s3://bucket/rows.npy"}, "a .npy file on a local disk"),
     "gone": ({"starts": "table:1:1"}, "isn't in this process's memory"),
+    "segments": ({"breaks": [6], "segments": [0]}, "starts, segments: starts says where"),
+    "pads": ({"pad_before": [1], "out_of_bounds_policy": "edge"}, "starts, pad_before: starts says where"),
     "negative": ({"weights": [1.0, 2.0, -3.0, -4.0]}, "sample 2 is -3"), "nan": ({"weights": [1, np.nan, 1, 1]}, "sample 1 is NaN"),
     "zeros": ({"weights": [0, 0, 0, 0]}, "all 4 are 0"), "few": ({"weights": [1, 1]}, "each of the 4 samples, but found 2"),
     "too many": ({"weights": [1, 0, 1, 1], "replacement": False}, "only 3 have a positive weight"),
@@ -364,7 +367,6 @@ def damaged(table):
     yield made()[:100], "expected"
     yield made(data=table.tobytes()[:-1]), "was not written completely"
     yield made(data=table.tobytes() + b"x"), "was not written completely"
-    yield made(fortran=True), "Fortran order"
     yield made(descr="<i4"), "expected int64"
     yield made(descr="<f8"), "expected int64"
     yield made(descr="|O"), "expected int64"
@@ -374,6 +376,15 @@ def damaged(table):
     yield made(shape="(30, -2)"), "damaged"
     yield good + struct.pack("<H", 60000) + b"{" * 100, "ends after"
     yield b"\x93NUMPY\x07\x00" + bytes(100), "version 1, 2 or 3"
+
+
+def test_files_in_fortran_order(path, tmp_path):
+    table = random_table(np.random.default_rng(5), 30, (0, 1), (2, 3))
+    found = []
+    for rows in (table, np.asfortranarray(table), np.asfortranarray(table).astype(">i8")):
+        np.save(tmp_path / "rows.npy", rows)
+        found.append(read(reader(path, tmp_path / "rows.npy", (0, 1), (2, 3)), 30, 5)[1].tolist())
+    assert found[0] == found[1] == found[2] == table.tolist()
 
 
 def test_damaged_files_are_errors(path, tmp_path):
@@ -407,6 +418,36 @@ def test_weights_are_those_of_the_samples(path, device, replacement):
         # Chi-squared with 4 degrees of freedom.
         assert deviation < 4 + 5 * 8**0.5
     assert set(counts) == set(np.flatnonzero(weights).tolist())
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_each_draw_has_a_crop_of_its_own(path, device, replacement):
+    """By the seed, the epoch and the position alone: whatever the shards are, and after a checkpoint."""
+    weights = np.arange(60) % 3 if not replacement else np.where(np.arange(60) == 7, 1.0, 0.0)
+    count = 36
+    args = {
+        "path": path, "arrays": ["a"], "dims": ["t", "y", "x"], "window": [0, 5, 4], "random_crop": ["y", "x"], "weights": weights,
+        "num_samples": count, "replacement": replacement, "return_index": True, "seed": 2,
+    }
+    values, index = read(build(device, 6, **args), 40 * count, 6)
+    for value, (t, y, x) in zip(values, index, strict=True):
+        same(value, VALUES[t, y : y + 5, x : x + 4], f"the crop at {t, y, x}")
+    if replacement:
+        assert (index[:, 0] == 7).all()
+        places = [len(set(map(tuple, epoch))) for epoch in index.reshape(40, count, 3)]
+        assert min(places) > 20, "17 x 11 places, and 36 draws of one sample"
+        times = np.bincount(index[:, 1] * 11 + index[:, 2], minlength=187)
+        mean = len(index) / 187
+        assert abs(((times - mean) ** 2 / mean).sum() - 186) < 5 * (2 * 186) ** 0.5, "chi-squared"
+    of_shards = [read(build(device, 6, shard_id=s, num_shards=3, stick_to_shard=True, **args), 24, 6)[1] for s in range(3)]
+    for epoch in range(2):
+        together = np.concatenate([found[epoch * 12 : (epoch + 1) * 12] for found in of_shards])
+        np.testing.assert_array_equal(together, index[epoch * count : (epoch + 1) * count])
+    pipe = build(device, 6, checkpointing=True, **args)
+    for _ in range(8):
+        pipe.run()
+    again = build(device, 6, checkpointing=True, checkpoint=pipe.checkpoint(), **args)
+    np.testing.assert_array_equal(read(again, count, 6)[1], index[48 : 48 + count])
 
 
 def test_rows_that_share_chunks_are_read_together(path):

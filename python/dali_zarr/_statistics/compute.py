@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native, _progress
-from .._arguments.types import ElementArguments, Integers, Names, Path, Paths, ResourceArguments
+from .._arguments.types import Arrays, ElementArguments, Integers, Names, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
@@ -31,9 +31,9 @@ class StatisticsArguments(ElementArguments, ResourceArguments, total=False):
 
 
 def statistics(
-    path: Paths,
+    path: Paths | None = None,
     *,
-    arrays: Names | None = None,
+    arrays: Arrays | None = None,
     offsets: Integers | None = None,
     channels: Names | None = None,
     weights: Weights | None = None,
@@ -49,11 +49,12 @@ def statistics(
     reader.
 
     Everything is computed in float64 by NumPy, from what the reader delivers, and combined pairwise. NaNs are counted and left
-    out of the rest. Under torchrun, or with ``torch.distributed``, each process reads its shard, and all return the same.
+    out of the rest; with ``fillna`` there are none, and what took their place counts as all other values. Under torchrun, or with
+    ``torch.distributed``, each process reads its shard, and all return the same.
 
     Args:
-        path: One store or several, as of :func:`dali_zarr.zarr_reader`.
-        arrays: Names of arrays. Default: the only one.
+        path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
+        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one.
         offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
             and no break is between them. They count elements along the first of ``dims``.
         channels: Names of dimensions whose elements have statistics of their own. Default: for each array those of which
@@ -72,7 +73,7 @@ def statistics(
             (order, windows, stacks, types) is refused.
 
     Returns:
-        A dictionary (README.md has its keys), whose ``str()`` is a table.
+        A dictionary (docs/guides/statistics.md has its keys), whose ``str()`` is a table.
 
     Raises:
         TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused.
@@ -93,7 +94,7 @@ def statistics(
         # Each element counts, also where there is no other at an offset from it.
         given["out_of_bounds_policy"] = "pad"
     selected = Selected(given)
-    names = tuple(array.name for array in selected.arrays)
+    names = tuple(map(files.key_of, selected.arrays))
     wanted = None if channels is None else [channels] if isinstance(channels, str) else [str(dim) for dim in channels]
     sums = [_Sum.of(selected, i, wanted, weights) for i in range(len(names))]
     rank, world = ranks.rank_and_world(process_group, None, None)
@@ -106,10 +107,10 @@ def statistics(
     parts = gather.gathered([one.parts(len(told)) for one in sums], rank, world, process_group)
     found = files.Statistics({
         "format": files.FORMAT, "version": files.VERSION,
-        "path": [given["path"]] if isinstance(given["path"], str) else given["path"],
+        "path": selected.locations(),
         "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
         "arrays": {
-            name: {"mask_and_scale": is_decoded} | files.described(
+            name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
                 one.channels,
                 [combined(_moments(part[i][offset]) for part in parts) for offset in range(len(told))], list(dict.fromkeys(flat)),
             )
@@ -123,6 +124,14 @@ def statistics(
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _filled(arguments: Mapping[str, Any], name: str) -> dict[str, float]:
+    """What NaNs of an array became, where it was said."""
+    value = arguments.get("fillna")
+    if isinstance(value, Mapping):
+        value = _arguments.values.items(cast(Mapping[str, Any], value).get(name))[0]
+    return {} if value is None else {"fillna": float(value)}
 
 
 def _moments(fields: Sequence[Sequence[float]]) -> Moments:

@@ -98,6 +98,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stride: _,
         roi_start: _,
         roi_end: _,
+        regions: _,
+        index_origins: _,
         breaks: _,
         segments: _,
         pad_before: _,
@@ -171,6 +173,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
+        // Samples that were drawn several times had one crop once.
+        (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
     ];
     let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
     let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
@@ -299,6 +303,8 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
     // What a branch points to may be another snapshot by now: of other values, if not of another shape.
     let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
+    // What came later, so that checkpoints without it stay good.
+    let fillna = norms.first().and_then(|norm| norm.fillna).map(|value| ("fillna", number(value)));
     let all = [
         ("name", json!(name)),
         ("dims", shortened(json!(array.dims.names))),
@@ -309,7 +315,7 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
         ("mean", per_channel(|(mean, _)| mean)),
         ("stddev", per_channel(|(_, stddev)| stddev)),
     ];
-    all.into_iter().chain(snapshot).map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().chain(snapshot).chain(fillna).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),
