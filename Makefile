@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bench-train bindings demo docs lint format clean
+.PHONY: help setup build test foreign bench bench-train study bindings demo docs lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -75,6 +75,11 @@ bench: build $(VENV)/.bench  ## Measure throughput beside other readers
 # Where there is no GPU it is small. TRAIN holds arguments: make bench-train TRAIN="--stores zstd --profile".
 bench-train: build  ## Measure what reading costs the training of U-Nets
 	$(BIN)/python tests/bench/train.py $(if $(shell command -v nvidia-smi),,--small) $(TRAIN)
+
+# Where there is no GPU it is small. STUDY holds arguments: make study STUDY="--data /dev/shm/study".
+study: build  ## Repeat the study that began with training at 9 % of what the GPU could do
+	for one in store chunking reading decompression bars gpus draw; do \
+	    $(BIN)/python examples/study/$$one.py $(if $(shell command -v nvidia-smi),,--small) $(STUDY) || exit 1; done
 
 # libclang reads the headers; the compiler's own ones aren't part of it.
 BINDINGS ?= src/nvcomp-sys/src/sys.rs

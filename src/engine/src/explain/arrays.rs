@@ -197,7 +197,7 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
                 Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
-                    (from.max(0) as u64, to.max(0) as u64)
+                    (from.max(0) as u64, dim.len.min(to.max(0) as u64))
                 }
             };
             // The joined indices that lie in this store.

@@ -148,14 +148,14 @@ pub struct Geometry {
     pub names_segments: bool,
     /// The rows of ragged arrays, along the first axis.
     pub rows: Option<Rows>,
+    /// What the index has more than the start, for each store and each axis; empty: nothing.
+    index_origins: Vec<Vec<i64>>,
     /// Whether the index output begins with the number of the store.
     pub names_store: bool,
     /// How many samples there are for each start.
     pub per_start: u64,
     /// Of random starts.
     seed: u64,
-    /// The number of its first sample among those of all stores, if these come one after the other.
-    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -183,7 +183,7 @@ impl Geometry {
         let mut all = if is_by_store(spec, seen) {
             Self::of_stores(spec, seen, starts.is_some())?
         } else {
-            vec![Self::cut(spec, seen, starts.is_some())?]
+            vec![Self::cut(spec, seen, starts.is_some(), axes::Empty::Refused)?]
         };
         if let Some(table) = starts {
             let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
@@ -202,12 +202,10 @@ impl Geometry {
     /// One for each store.
     fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
-        let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let mut geometry = Self::cut(&own, &shapes, has_table).map_err(|e| e.at(Site::store(path)))?;
-            geometry.first = first;
-            first = first.saturating_add(geometry.samples);
+            let geometry = Self::cut(&own, &shapes, has_table, axes::Empty::Allowed);
+            let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             if let Some(before) = all.first()
                 && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
             {
@@ -219,16 +217,22 @@ impl Geometry {
             }
             all.push(geometry);
         }
+        if !has_table && all.iter().all(|geometry| geometry.samples == 0) {
+            // The first store's error says what doesn't fit.
+            let (own, shapes) = of_store(spec, arrays, 0);
+            let path = &spec.source.paths[0];
+            Self::cut(&own, &shapes, has_table, axes::Empty::Refused).map_err(|e| e.at(Site::store(path)))?;
+        }
         Ok(all)
     }
 
     /// One for all stores. With a table its samples aren't known yet.
-    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Self> {
+    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
         let names = axes::sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
         // The rows of a table are checked instead of the grids of starts.
         let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, empty)?;
         views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
         let each = spec.samples.samples_per_volume as u64;
         let samples = match has_table {
@@ -249,10 +253,10 @@ impl Geometry {
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
             names_segments: spec.samples.names_segments(),
             rows: None,
+            index_origins: spec.samples.index_origins.clone(),
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
-            first: 0,
         })
     }
 
@@ -260,13 +264,16 @@ impl Geometry {
     pub fn start(&self, sample: Sample) -> Vec<Start> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
-            return self.axes.iter().zip(table.start(sample.index)).map(one).collect();
+            let given = table.start(sample.index);
+            // Columns may lack where there is a single element.
+            let single = self.axes.iter().map(|axis| &axis.bounds[0]).skip(given.len());
+            return self.axes.iter().zip(given.iter().chain(single)).map(one).collect();
         }
         let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, sample.draw, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();
@@ -278,11 +285,23 @@ impl Geometry {
         start
     }
 
-    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the start
-    /// along each axis.
-    pub fn index<'a>(&self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
+    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the position
+    /// of the start along each axis.
+    pub fn index<'a>(&'a self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
         let segment = start.first().filter(|_| self.names_segments).map(|first| first.segment as i64);
-        segment.into_iter().chain(start.iter().map(|one| one.at))
+        let origins = (!self.index_origins.is_empty()).then(|| self.index_origins.get(self.store_of(start))).flatten();
+        let origin = move |a: usize| origins.and_then(|of| of.get(a)).copied().unwrap_or(0);
+        segment.into_iter().chain(start.iter().enumerate().map(move |(a, one)| one.at + origin(a)))
+    }
+
+    /// The number of the store that a sample with this start begins in, if stores are joined.
+    fn store_of(&self, start: &[Start]) -> usize {
+        let joined =
+            self.views.iter().find_map(|view| view.joined.as_ref().map(|(d, stores)| (&view.dims[*d], stores)));
+        let (Some((dim, stores)), Some(first)) = (joined, start.first()) else { return 0 };
+        let at = first.at.clamp(0, dim.len as i64 - 1) as u64;
+        let at = dim.picked(0).map_or(at, |pick| pick[at as usize]);
+        stores[..stores.len() - 1].partition_point(|&first| first <= at).max(1) - 1
     }
 
     /// How many of the dimension's elements that a window reads, from `first` on, lie before its segment, and how many before
@@ -311,6 +330,9 @@ pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spe
             if pick.indices.len() > 1 {
                 pick.indices = pick.indices.get(store).into_iter().cloned().collect();
             }
+        }
+        if s.samples.regions.len() > 1 {
+            s.samples.regions = s.samples.regions.get(store).into_iter().cloned().collect();
         }
         let found = &mut s.samples.breaks.found;
         *found = found.get_mut(store).map(std::mem::take).into_iter().collect();

@@ -50,8 +50,13 @@ impl TableStarts {
             )));
         }
         let names_store = samples.concat == Concat::Samples;
-        if table.columns() != stores[0].len() + usize::from(names_store) {
-            let names: Vec<&str> = stores[0].iter().map(|axis| &*axis.name).collect();
+        // Where a single element is selected, the table needn't say so.
+        let is_single =
+            |a: &usize| stores.iter().all(|axes| axes[*a].region().1 - axes[*a].region().0 == axes[*a].spacing);
+        let count = stores[0].len();
+        let least = count - (1..count).rev().take_while(is_single).count();
+        if !(least..=count).contains(&table.columns().saturating_sub(usize::from(names_store))) {
+            let names: Vec<&str> = stores[0].iter().take(least).map(|axis| &*axis.name).collect();
             let store = if names_store { " the number of the store (concat=\"samples\") and" } else { "" };
             return Err(Error::value(format!(
                 "starts: expected a column for{store} each of dims ({}), but the table has {} columns",
@@ -70,6 +75,14 @@ impl TableStarts {
                     stores.len() - 1
                 )));
             };
+            let is_selected = |axis: &Axis, at: i64| is_far(axis, at) || (at - axis.bounds[0]) % axis.spacing == 0;
+            if let Some((axis, at)) = axes.iter().zip(start).find(|(axis, at)| !is_selected(axis, **at)) {
+                return Err(Error::value(format!(
+                    "starts: row {row} starts at {at} along \"{}\", which isn't selected: sel or isel selects every {} elements \
+                     from {} on; starts has positions in the store",
+                    axis.name, axis.spacing, axis.bounds[0]
+                )));
+            }
             let find = |is_wrong: fn(&Axis, i64) -> bool| axes.iter().zip(start).position(|(a, &at)| is_wrong(a, at));
             let Some(out) = find(|axis, at| !fits(axis, at)) else {
                 kept.iter_mut().for_each(|kept| kept.push(row as u64));
@@ -82,7 +95,7 @@ impl TableStarts {
                 }
                 OutOfBounds::Pad | OutOfBounds::Edge => {
                     if let Some(far) = find(is_far) {
-                        return Err(outside(row, &axes[far], start[far]));
+                        return Err(too_far(row, &axes[far], start[far]));
                     }
                     all.outside += 1;
                 }
@@ -165,6 +178,16 @@ fn fits(axis: &Axis, start: i64) -> bool {
     let (first, end) = (start + axis.reach.0, start + axis.reach.1);
     let (from, to) = axis.segment(axis.around(start));
     from <= first && end <= to
+}
+
+/// The error of a row that no policy allows.
+fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
+    let (from, to) = axis.region();
+    Error::value(format!(
+        "starts: row {row} starts at {start} along \"{}\", more than 2^40 elements from the region of interest [{from}, {to}); change \
+         the row",
+        axis.name
+    ))
 }
 
 /// The error of a row that starts at `start` along an axis, which isn't allowed.
