@@ -323,7 +323,8 @@ class _Cut:
 
     def restrict(self, i: int, name: str, stores: list[Positions]) -> None:
         """Keeps the selected elements of one of ``dims``, in all stores or in each."""
-        spacings = {self._spacing(i, name, one) for one in stores if len(one.indices) > 1} or {1}
+        each = [(self._spacing(i, name, one), len(one.indices)) for one in stores]
+        spacings = {spacing for spacing, count in each if count > 1} or {1}
         spacing = spacings.pop()
         if spacings:
             raise ValueError(
