@@ -49,8 +49,8 @@ def zarr_reader(
         window: Elements for each of `dims`: 0 one element, dimension dropped (default); -1 the whole region. By output too:
             ``{"image": {"t": 2}, "action": {"t": 16}}``; all windows of a sample begin at its start.
         step: Distance of sample starts for each of `dims`. Default: the (longest) window's length.
-        overlap: Another way to say `step`: how many elements less than the (longest) window it is. Neighbouring samples share as many
-            where `stride` is 1.
+        overlap: Another way to say `step`: how many elements less than the (longest) window it is. Neighbouring samples share as
+            many where `stride` is 1.
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as

@@ -328,8 +328,8 @@ class _Cut:
         spacing = spacings.pop()
         if spacings:
             raise ValueError(
-                f"zarr_reader: {name}: {self._dims[i]!r}: expected elements at the same distance in all stores, since samples are cut "
-                f"along it, but found the distances {', '.join(map(str, sorted([spacing, *spacings])))}; give a reader for each store"
+                f"zarr_reader: {name}: {self._dims[i]!r}: expected elements at the same distance in all stores, since samples are "
+                f"cut along it, but found the distances {', '.join(map(str, sorted([spacing, *spacings])))}; give a reader for each"
             )
         self._regions[i] = [[int(one.indices[0]), int(one.indices[-1]) + 1, spacing] for one in stores]
         self._start[i], self._end[i], _ = self._regions[i][0]
@@ -367,7 +367,8 @@ class _Cut:
             if window[i] == -1 and len(counts) == 1:
                 window[i] = step[i] = next(iter(counts))
         if not self._has_table or self._step or self._overlap:
-            self._step, self._overlap = [n * spacing if at == i else n for at, n in enumerate(step)], []
+            self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
+            self._overlap = []
         for pads in self._pads.values():
             if dim in pads:
                 pads[dim] *= spacing
@@ -391,8 +392,8 @@ class _Cut:
         return found
 
     def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
-        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one. ``origins``: where
-        it is in each, if it is picked."""
+        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one.
+        ``origins``: where it is in each, if it is picked."""
         i, position = len(self._dims), positions[0]
         self._regions[i] = [[at, at + 1, 1] for at in positions]
         if origins is not None:
