@@ -314,8 +314,8 @@ def test_rows_of_stores_that_share_chunks_are_read_together(stores):
     every = [(s, y, x) for s, (h, w) in enumerate(SHAPES) for y in range(h - 2) for x in range(w - 1)]
     table = rng.permutation(np.array(every * 3))
     args = {"arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [1, 1], "starts": table, "prefetch_queue_depth": 2}
-    args |= {"random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
-    told = stats_of(len(table) // 8, "cpu", 8, path=stores[0], **args)
+    args |= {"path": stores[0], "random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
+    told = stats_of(len(table) // 8, "cpu", 8, **args)
     chunks = 5 * 3 + 1 * 3 + 5 * 3
     assert told["chunks_read"] <= 2 * chunks, told
 
@@ -420,6 +420,36 @@ def test_weights_are_those_of_the_samples(path, device, replacement):
     assert set(counts) == set(np.flatnonzero(weights).tolist())
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_each_draw_has_a_crop_of_its_own(path, device, replacement):
+    """By the seed, the epoch and the position alone: whatever the shards are, and after a checkpoint."""
+    weights = np.arange(60) % 3 if not replacement else np.where(np.arange(60) == 7, 1.0, 0.0)
+    count = 36
+    args = {
+        "path": path, "arrays": ["a"], "dims": ["t", "y", "x"], "window": [0, 5, 4], "random_crop": ["y", "x"], "weights": weights,
+        "num_samples": count, "replacement": replacement, "return_index": True, "seed": 2,
+    }
+    values, index = read(build(device, 6, **args), 40 * count, 6)
+    for value, (t, y, x) in zip(values, index, strict=True):
+        same(value, VALUES[t, y : y + 5, x : x + 4], f"the crop at {t, y, x}")
+    if replacement:
+        assert (index[:, 0] == 7).all()
+        places = [len(set(map(tuple, epoch))) for epoch in index.reshape(40, count, 3)]
+        assert min(places) > 20, "17 x 11 places, and 36 draws of one sample"
+        times = np.bincount(index[:, 1] * 11 + index[:, 2], minlength=187)
+        mean = len(index) / 187
+        assert abs(((times - mean) ** 2 / mean).sum() - 186) < 5 * (2 * 186) ** 0.5, "chi-squared"
+    of_shards = [read(build(device, 6, shard_id=s, num_shards=3, stick_to_shard=True, **args), 24, 6)[1] for s in range(3)]
+    for epoch in range(2):
+        together = np.concatenate([found[epoch * 12 : (epoch + 1) * 12] for found in of_shards])
+        np.testing.assert_array_equal(together, index[epoch * count : (epoch + 1) * count])
+    pipe = build(device, 6, checkpointing=True, **args)
+    for _ in range(8):
+        pipe.run()
+    again = build(device, 6, checkpointing=True, checkpoint=pipe.checkpoint(), **args)
+    np.testing.assert_array_equal(read(again, count, 6)[1], index[48 : 48 + count])
+
+
 def test_rows_that_share_chunks_are_read_together(path):
     from support.pipelines import stats_of
 
@@ -481,7 +511,7 @@ def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_pat
 def test_tables_count_against_the_limit(path):
     table = np.zeros((1 << 19, 1), np.int64)
     args = {"random_shuffle": True, "initial_fill": 64}
-    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights, of segments"):
+    with pytest.raises(ValueError, match="host_memory_limit: expected at least .* bytes of tables of starts and weights"):
         reader(path, table, (0,), (0,), host_memory_limit=(4 << 20) + 9000)
     with pytest.raises(ValueError, match="host_memory_limit: "):
         reader(path, table, (0,), (0,), host_memory_limit=7 << 20, **args)

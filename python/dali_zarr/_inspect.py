@@ -50,7 +50,7 @@ def explain(
         arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:
-        A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
+        A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data.
 
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
           whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);

@@ -54,19 +54,18 @@ def zarr_reader(
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
-            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the number
-            of the store is one more column, in front.
+            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the
+            number of the store is one more column, in front.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
-            with the end of each segment in its store (``"meta/episode_ends"``), or ``"auto"``: where coordinates aren't evenly
-            spaced.
-        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are
-            numbered over the whole dimension, whatever is selected of it. Default: all.
+            with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
+            where coordinates aren't evenly spaced.
+        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are numbered over
+            the whole dimension, whatever is selected of it. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
-            other, each with samples of its own, so that they may have any shapes; those
-            in which no window fits have none.
+            other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
         cross_stores: Whether samples may reach from one store into the next.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"``, ``"edge"`` (the first
             or last element inside is repeated) or ``"error"``.
@@ -80,7 +79,7 @@ def zarr_reader(
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
             before, and with `breaks` (or `pad_before` or `pad_after` beside ``cross_stores=False``) that of its segment.
         ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
-            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix. It may have a store of its own.
         ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
         max_length: Elements of a ragged sample that are read, at most.
 

@@ -3,6 +3,7 @@ sizes such as ``"10GB"``, types by any name, files of statistics, and numbers wi
 double precision, which DALI's floating-point arguments lack."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -74,8 +75,9 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         del found["path"]
     if "path" in found:
         found["path"] = values.path(found["path"])
-    if found.get("cache_dir") is not None:
-        found["cache_dir"] = values.expanded(found["cache_dir"])
+    for name in ("cache_dir", "ragged", "ragged_ends"):
+        if isinstance(found.get(name), str | os.PathLike):
+            found[name] = values.expanded(found[name])
     found |= {name: tables.named(name, found[name]) for name in tables.NAMES & found.keys()}
     for name, value in found.items():
         values.check_text(name, value)

@@ -73,7 +73,7 @@ def statistics(
             (order, windows, stacks, types) is refused.
 
     Returns:
-        A dictionary (README.md has its keys), whose ``str()`` is a table.
+        A dictionary (docs/guides/statistics.md has its keys), whose ``str()`` is a table.
 
     Raises:
         TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused.

@@ -108,8 +108,8 @@ it is. Neighbouring samples share as many where `stride` is 1; with a `stride` t
 anew in each epoch, uniformly from all places where `window` fits.
 
 Such a dimension doesn't multiply the samples: cut along time, with ``random_crop=["latitude", "longitude"]``, there is
-one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number; `return_index`
-tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
+one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number (with `weights` the
+position of the draw); `return_index` tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
       .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
@@ -147,7 +147,8 @@ No sample (its window with all `offsets`) may reach from before a break to it or
 bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.
 
 The function ``fn.zarr_reader`` also takes the name of an array with the ends of segments in each store, such as
-``"meta/episode_ends"``: whole numbers that ascend, of which the last may equal the length. ``"auto"`` breaks where the coordinates
+``"meta/episode_ends"``: whole numbers that ascend, of which the last may equal the length. A URL, an absolute path, or one that
+begins with ``./`` or ``../``, is an array with a store of its own. With `ragged` ends count rows. ``"auto"`` breaks where the coordinates
 along the dimension aren't evenly spaced: where one is not as far from the one before as most are (of distances that are as
 common, the least counts; differences by rounding don't). A list may have all of these.)",
                       Integers{})
@@ -209,6 +210,8 @@ from offset ``i`` to offset ``i + 1`` of the arrays that these divide.
 With ``ragged="X/indptr"`` and ``arrays=["X/data", "X/indices"]`` samples are the rows of AnnData's CSR matrix. Arrays with one
 element for each row, such as labels, come with their row. The first of `dims` counts rows: `roi_start`, `roi_end`, `step`, `pick`
 and `return_index` do too, and `window` is left out for it. Other dimensions are read whole or cut as usual.
+
+A URL, an absolute path, or one that begins with ``./`` or ``../``, is an array with a store of its own.
 
 The samples of a ragged output differ in their first dimension, and may be empty. The offsets are read when the pipeline is built,
 and take 8 bytes each of `host_memory_limit`. Batches take the memory of their longest rows.)",

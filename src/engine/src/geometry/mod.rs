@@ -156,8 +156,6 @@ pub struct Geometry {
     pub per_start: u64,
     /// Of random starts.
     seed: u64,
-    /// The number of its first sample among those of all stores, if these come one after the other.
-    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
@@ -204,13 +202,10 @@ impl Geometry {
     /// One for each store.
     fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
-        let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
             let geometry = Self::cut(&own, &shapes, has_table, axes::Empty::Allowed);
-            let mut geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
-            geometry.first = first;
-            first = first.saturating_add(geometry.samples);
+            let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             if let Some(before) = all.first()
                 && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
             {
@@ -222,7 +217,7 @@ impl Geometry {
             }
             all.push(geometry);
         }
-        if !has_table && first == 0 {
+        if !has_table && all.iter().all(|geometry| geometry.samples == 0) {
             // The first store's error says what doesn't fit.
             let (own, shapes) = of_store(spec, arrays, 0);
             let path = &spec.source.paths[0];
@@ -262,7 +257,6 @@ impl Geometry {
             names_store: spec.samples.concat == Concat::Samples,
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
-            first: 0,
         })
     }
 
@@ -279,7 +273,7 @@ impl Geometry {
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, sample.draw, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();

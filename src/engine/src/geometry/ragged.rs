@@ -118,6 +118,14 @@ impl Rows {
         (self.max_length < u64::MAX).then_some(self.max_length)
     }
 
+    /// The arrays as if each had one element for each row.
+    ///
+    /// # Errors
+    /// If an array doesn't fit the rows, or `spec` asks for what rows can't have.
+    pub fn shapes(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<ArrayShape>> {
+        Ok(AsRows::new(spec, arrays, self)?.arrays)
+    }
+
     /// For each array, whether its rows are ragged.
     ///
     /// # Errors
@@ -457,7 +465,7 @@ mod tests {
         assert_eq!((g.samples, &g.outputs[0].shape[..], &*g.outputs[0].layout), (4, &[9, 4, 6][..], "FHW"));
         let rows = g.rows.as_ref().unwrap();
         let starts: Vec<_> =
-            (0..4).map(|index| g.start(Sample { epoch: 0, index }).iter().map(|s| s.at).collect::<Vec<_>>()).collect();
+            (0..4).map(|index| g.start(Sample::new(0, index)).iter().map(|s| s.at).collect::<Vec<_>>()).collect();
         assert_eq!(starts, [[0, 0], [0, 4], [1, 0], [1, 4]]);
         assert_eq!((rows.span(0), rows.span(1)), ((11, 9), (3, 7)));
     }

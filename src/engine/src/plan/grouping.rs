@@ -144,7 +144,7 @@ impl Planner {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
         if geometry.rows.is_some() {
-            return self.blocks_of_rows(geometry, &bytes);
+            return self.blocks_of_rows(source);
         }
         let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
         let along = geometry.axes.iter().zip(self.deciding(source));
@@ -179,7 +179,7 @@ impl Planner {
         source.geometry.views.iter().enumerate().map(alone).collect()
     }
 
-    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks; for rows a ragged array.
     pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
@@ -193,46 +193,47 @@ impl Planner {
             let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
             along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
         };
-        (0..geometry.axes.len()).map(along).collect()
+        let mut all: Vec<_> = (0..geometry.axes.len()).map(along).collect();
+        if let (Some(first), true) = (all.first_mut(), geometry.rows.is_some()) {
+            *first = self.deciding_rows(source, &bytes).map(|array| (array, 0));
+        }
+        all
     }
 
-    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
-    /// among those with at least a sixteenth of the bytes.
-    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128]) -> Blocks {
+    /// The ragged array whose chunks decide which rows share chunks: the one with the longest, among those with at least a sixteenth
+    /// of the bytes.
+    fn deciding_rows(&self, source: &Source, bytes: &[u128]) -> Option<usize> {
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
-        let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
-        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
-        let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
-        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        let longest = |a: &usize| {
+            let parts = &self.arrays[*a].parts[source.parts.clone()];
+            parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1)
+        };
+        let is_ragged = |(_, view): &(usize, &View)| view.dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let all = || source.geometry.views.iter().enumerate().filter(is_ragged).map(|(a, _)| a);
         // Dense arrays may be much larger.
-        let all = (0..self.arrays.len()).filter(is_ragged);
-        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
-        let Some(array) = of else { return Blocks::single(geometry.samples) };
-        let (view, parts) = (&geometry.views[array], &self.arrays[array].parts);
-        let whole = [0, u64::MAX];
-        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
-        let last = view.dims[0].len.saturating_sub(1);
-        // The elements of the chunk that was looked at last. There is none if all rows are empty.
-        let mut here = 0..0;
-        let mut ends = Vec::new();
+        all()
+            .filter(|&a| bytes[a].saturating_mul(SHARE) >= total)
+            .max_by_key(longest)
+            .or_else(|| all().max_by_key(longest))
+    }
+
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next.
+    fn blocks_of_rows(&self, source: &Source) -> Blocks {
+        let geometry = &source.geometry;
+        let chunks = self.chunks(source).into_iter().next().flatten();
+        let Some(chunks) = chunks else { return Blocks::single(geometry.samples) };
+        let starts = &geometry.axes[0].starts;
         // The samples of a row follow each other.
-        let (count, each) = (axes[0].count(), geometry.samples / axes[0].count() as u64);
-        for k in 0..count {
-            // Empty rows at the end begin behind the last element.
-            let at = rows.span(axes[0].starts.at(k).0).0.min(last);
-            if here.contains(&at) {
-                continue;
-            }
-            if k > 0 {
+        let each = geometry.samples / starts.count() as u64;
+        let mut here = chunks.of(starts.at(0).0);
+        let mut ends = Vec::new();
+        for k in 1..starts.count() {
+            let before = std::mem::replace(&mut here, chunks.of(starts.at(k).0));
+            if here != before {
                 ends.push(k as u64 * each);
             }
-            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
-            let grid = &parts[part].dims[0];
-            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
-            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
-            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
         }
-        ends.push(count as u64 * each);
+        ends.push(geometry.samples);
         Blocks::listed(ends)
     }
 }

@@ -1,4 +1,4 @@
-//! Groups samples of a table of starts: those that start in the same chunks are a block.
+//! Groups samples of a table of starts: those that start in the same chunks are a block. Also finds the chunks of rows.
 //!
 //! Rows are sorted by the chunks of their starts. It takes 8 bytes for each row while they are sorted (16 if chunks and rows are
 //! very many), and the sorted rows remain, with 4 bytes each.
@@ -8,13 +8,15 @@ use std::sync::Arc;
 use super::{Planner, Source};
 use crate::dataset::DimGrid;
 use crate::error::Result;
-use crate::geometry::{TableStarts, ViewDim};
+use crate::geometry::{Role, Rows, TableStarts, ViewDim};
 use crate::order::{Blocks, Numbers};
 use crate::table::room;
 
 /// The chunks along one axis: those of the array that decides, in all stores of a source.
-struct Chunks<'a> {
+pub(super) struct Chunks<'a> {
     dim: &'a ViewDim,
+    /// Whose elements the chunks have, if starts count the rows of ragged arrays.
+    rows: Option<&'a Rows>,
     /// The chunks in each store.
     grids: Vec<&'a DimGrid>,
     /// The first element of each store and the end of the last; and how many chunks come before each store.
@@ -24,11 +26,20 @@ struct Chunks<'a> {
 
 impl Chunks<'_> {
     /// The number of the chunk that holds the first element of a sample. A start outside counts as the element next to it.
-    fn of(&self, start: i64) -> u64 {
-        let at = start.clamp(0, self.dim.len as i64 - 1) as u64;
-        let at = self.dim.picked(0).map_or(at, |pick| pick[at as usize]);
+    pub fn of(&self, start: i64) -> u64 {
+        let last = self.dim.len.saturating_sub(1);
+        let at = match self.rows {
+            // Empty rows at the end begin behind the last element.
+            Some(rows) => rows.span(start).0.min(last),
+            None => {
+                let at = start.clamp(0, last as i64) as u64;
+                self.dim.picked(0).map_or(at, |pick| pick[at as usize])
+            }
+        };
         let store = self.borders.partition_point(|&border| border <= at).clamp(1, self.borders.len() - 1) - 1;
-        self.before[store] + self.grids[store].chunk_at(at - self.borders[store])
+        let grid = self.grids[store];
+        // There is no chunk if all rows are empty.
+        self.before[store] + if grid.is_empty() { 0 } else { grid.chunk_at(at - self.borders[store]) }
     }
 
     fn count(&self) -> u64 {
@@ -115,7 +126,7 @@ impl Planner {
 
     /// The chunks along each axis. Those of all sources together have fewer than 2^63 combinations; those of further axes don't
     /// count.
-    fn chunks<'a>(&'a self, source: &'a Source) -> Vec<Option<Chunks<'a>>> {
+    pub(super) fn chunks<'a>(&'a self, source: &'a Source) -> Vec<Option<Chunks<'a>>> {
         let most = (1 << 62) / self.sources.len() as u64;
         let mut combinations = 1u64;
         let along = |decides: Option<(usize, usize)>| {
@@ -132,7 +143,8 @@ impl Planner {
                 *sum = sum.saturating_add(grid.count());
                 Some(*sum)
             }));
-            let chunks = Chunks { dim: &view.dims[dim], grids, borders, before };
+            let rows = source.geometry.rows.as_ref().filter(|_| view.dims[dim].role == Role::Ragged);
+            let chunks = Chunks { dim: &view.dims[dim], rows, grids, borders, before };
             combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < most)?;
             Some(chunks)
         };

@@ -174,6 +174,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
+        // Samples that were drawn several times had one crop once.
+        (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
     ];
     let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
     let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
