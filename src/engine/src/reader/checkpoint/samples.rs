@@ -66,8 +66,8 @@ impl Samples {
 /// reach out, the bounds count too.
 fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
     let of_axis = |axis: &Axis| match &geometry.table {
-        None => json!([axis.starts.step(), runs(&axis.starts), axis.bounds]),
-        Some(table) => json!((is_padded && table.outside() > 0).then_some(&axis.bounds)),
+        None => json!([axis.starts.step(), runs(&axis.starts), bounds(axis)]),
+        Some(table) => json!((is_padded && table.outside() > 0).then(|| bounds(axis))),
     };
     let starts: Vec<Value> = geometry.axes.iter().map(of_axis).collect();
     let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
@@ -156,7 +156,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         ("starts", geometry.table.as_ref().map_or_else(|| each(&starts), |table| json!(table.described()))),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
-        ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
+        ("region and breaks", only(is_padded, each(&|a| json!(bounds(a))))),
         ("fill_value", only(is_filled, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
@@ -172,6 +172,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (*samples_per_volume > 1, "samples_per_volume", json!(samples_per_volume)),
         (*concat == Concat::Samples, "concat", json!("samples")),
         (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
+        (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
         // Samples that were drawn several times had one crop once.
@@ -188,6 +189,13 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
 fn described_rows(rows: &Rows) -> Value {
     let hash = digest(rows.offsets().iter().copied(), 1);
     json!({ "count": rows.count(), "offsets": format!("hash {hash}"), "max_length": rows.max_length() })
+}
+
+/// The ends of segments that have elements: checkpoints tell no others.
+fn bounds(axis: &Axis) -> Vec<i64> {
+    let mut bounds = axis.bounds.clone();
+    bounds.dedup();
+    bounds
 }
 
 /// The starts along an axis, for people.
