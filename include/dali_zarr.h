@@ -173,6 +173,26 @@ int32_t dali_zarr_describe_epoch(const dali_zarr_reader *reader, dali_zarr_meta 
  * and memory that the machine lacks. */
 int32_t dali_zarr_explain(const char *spec, const char **json);
 
+/* Lists the arrays of a store, from metadata alone, as a JSON object: "store" (the location; null if all arrays have their own), "arrays", sorted by name or in
+ * the order in which `spec` names them, and "is_cut", true if there are more than the list holds (10000; 1000 where metadata aren't consolidated; and 64 MiB of
+ * text). Of `spec`, "path" (one store), "storage_options", "arrays" (names, or locations; default: all), "device" and "decode_device" count. Each array has:
+ *
+ *   "name": as "arrays" of a reader takes it; "is_root": whether the store is the array itself, which is read without a name,
+ *   "refused": null, or why readers don't take it; "is_sound": whether nothing is wrong with its metadata. An array without elements, and one of
+ *     a type that readers don't have, is sound and refused,
+ *   "packing": its attributes scale_factor, add_offset, _FillValue, missing_value and _Unsigned, as they are stored,
+ *
+ * and, unless its metadata can't be understood:
+ *
+ *   "dims": names of its dimensions; "shape"; "chunks": what is decoded at a time, inner chunks of shards; "shards", or null,
+ *   "dtype": what elements are read as; "stored": the stored type, as NumPy names it; "units", or null,
+ *   "codecs": names, with commas; "chunk_bytes": decoded bytes of the largest chunk,
+ *   "decoded_on": "gpu", "cpu" or "nowhere" (not compressed), and "why"; not of those that are refused.
+ *
+ * An array whose metadata are damaged doesn't hide the others. Fails if the store can't be opened or listed, or an array that `spec` names isn't
+ * there. `*json` as above. */
+int32_t dali_zarr_arrays(const char *spec, const char **json);
+
 /* Gives the entry of "pick" that takes the elements along `dim` with these coordinates, in their order: indices for all
  * stores ("level=2,5"), or a list for each where they differ ("level=2,5|1,4"). `dim` is a name, or a position as text. The
  * coordinates are the array of the dimension's name in the group of "arrays" or the nearest group around it, decoded by its

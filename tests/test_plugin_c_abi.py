@@ -162,6 +162,18 @@ def test_memory_that_the_machine_lacks_has_its_own_status(program, tmp_path):
     assert message.startswith("error 5: zarr_reader: ") and "memory" in message, message
 
 
+def test_arrays_are_listed(program, store):
+    done = program("--arrays", json.dumps({"path": str(store)}))
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert (found["store"], found["is_cut"]) == (str(store), False)
+    a, time = found["arrays"]
+    assert (a["name"], a["dims"], a["shape"], a["chunks"]) == ("a", ["time", "lat", "lon"], [10, 3, 4], [2, 2, 4])
+    assert (time["name"], time["dtype"], time["refused"], time["is_sound"]) == ("time", "int64", None, True)
+    done = program("--arrays", json.dumps({"path": str(store), "arrays": ["a", "b"]}))
+    assert done.returncode == 1 and "expected an array 'b', but found the arrays 'a', 'time'" in done.stderr.decode()
+
+
 def test_misuse_comes_back_as_errors(program):
     done = program("--misuse")
     assert done.returncode == 0, done.stderr.decode()

@@ -118,7 +118,7 @@ def random_case(seed: int, base: Path) -> Case:
     args: dict[str, Any] = {
         "path": [base / f"{i}.zarr" for i in range(stores)] if stores > 1 else base / "0.zarr",
         "arrays": {"image": "image", "action": "action"}, "dims": axes, "window": windows, "stride": strides,
-        "out_of_bounds_policy": policy, "fill_value": {"image": -3, "action": 0.5}, "return_mask": True, "return_index": True,
+        "out_of_bounds_policy": policy, "return_mask": True, "return_index": True,
     }
     if stores > 1 and not joined:
         args["concat"] = "samples"
@@ -153,6 +153,10 @@ def random_case(seed: int, base: Path) -> Case:
         args["step"] = step
     case.values = random_values(rng, list(DIMS))
     args |= case.values.arguments()
+    # A value of the output's type.
+    types = {"image": "int16", "action": "float32"} | dict.fromkeys(case.values.norm, "float32") | case.values.dtype
+    fills = {"f": {"image": -3, "action": 0.5}, "i": {"image": -3, "action": -4}, "u": {"image": 3, "action": 4}}
+    args["fill_value"] = {output: fills[np.dtype(dtype).kind][output] for output, dtype in types.items()}
     return case
 
 
@@ -197,7 +201,7 @@ def starts_along(case: Case, dim: str, bounds: list[int]) -> list[tuple[int, int
 def cut(case: Case, values: np.ndarray, output: str, where: dict[str, tuple[int, tuple[int, int]]]) -> tuple[np.ndarray, Any]:
     """The output's values, and of the kept axes whether each element is inside."""
     inside: list[np.ndarray] = []
-    fill = {"image": -3, "action": 0.5}[output]
+    fill = case.args["fill_value"][output]
     ok_all = np.ones(values.shape, bool)
     for d, dim in enumerate(DIMS[output]):
         if dim not in where:

@@ -298,7 +298,7 @@ def test_samples_of_stores_are_named_and_loaded(stores):
     from dali_zarr.torch import Loader
 
     (batch,) = Loader(batch_size=3, device="cpu", **args)
-    assert (np.array(batch.index) == table).all()
+    assert (batch.index.numpy() == table).all()
     for value, row in zip(batch["a"].numpy(), table, strict=True):
         same(value, crop(stores, row), f"the sample {row}")
 

@@ -39,7 +39,8 @@ class Size:
         return self.hours // 2 * self.sample_bytes
 
 
-# 18.2 GB, as much as the study read at once; and what a laptop does in minutes.
+# 18.2 GB, as much as the study read at once; and what a laptop does in minutes. The small store fits into memory, where this reader
+# keeps decoded chunks, so that its numbers there mean nothing.
 WHOLE = Size(278, 20, 640, 1280, 2, 10.0, 64)
 SMALL = Size(60, 4, 160, 320, 2, 1.5, 8)
 

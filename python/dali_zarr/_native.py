@@ -43,6 +43,7 @@ def bind(path: Path) -> None:
     library.dali_zarr_last_error_details.restype = text
     library.dali_zarr_set_nvcomp_dirs.argtypes = [ctypes.POINTER(text), size]
     library.dali_zarr_explain.argtypes = [text, ctypes.POINTER(text)]
+    library.dali_zarr_arrays.argtypes = [text, ctypes.POINTER(text)]
     library.dali_zarr_pick_labels.argtypes = [text, text, ctypes.POINTER(ctypes.c_double), size, ctypes.POINTER(text)]
     library.dali_zarr_all_stats.argtypes = [ctypes.POINTER(text)]
     library.dali_zarr_log_level.argtypes = library.dali_zarr_keep_log.argtypes = [ctypes.c_int32]
@@ -178,6 +179,21 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         text = ctypes.c_char_p()
         _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
+        return json.loads(text.value or b"{}")
+
+    return interruptible(work)
+
+
+def arrays(spec: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a store, as ``dali_zarr_arrays`` in the header tells.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: The store can't be opened or listed, or an array that ``spec`` names isn't there.
+    """
+
+    def work() -> dict[str, Any]:
+        text = ctypes.c_char_p()
+        _check(_loaded().dali_zarr_arrays(json.dumps(spec).encode(), ctypes.byref(text)))
         return json.loads(text.value or b"{}")
 
     return interruptible(work)

@@ -5,6 +5,10 @@
  * opens the reader that the JSON text SPEC describes, describes it on stderr, and writes the bytes of COUNT batches,
  * output after output. Ends with the status of the library's first error, and its message and details on stderr.
  *
+ *   dump_batches --arrays SPEC
+ *
+ * prints the arrays of a store, and
+ *
  *   dump_batches --misuse
  *
  * calls every function in wrong ways, each of which must come back with an error. */
@@ -110,6 +114,12 @@ static int misuse(void) {
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain(NULL, &text));
   if (text) return 104; /* set to NULL by a failed call */
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{}", NULL));
+  text = "";
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_arrays(NULL, &text));
+  if (text) return 104;
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_arrays("{}", &text));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_arrays("{}", NULL));
+  EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_arrays("{\"path\": \"/nonexistent/store.zarr\"}", &text));
   EXPECT(DALI_ZARR_VALUE_ERROR, dali_zarr_explain("{\"path\": \"/nonexistent/store.zarr\"}", &text));
   const double label = 1;
   text = "";
@@ -138,6 +148,11 @@ static int misuse(void) {
 
 int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "--misuse") == 0) return misuse();
+  if (argc == 3 && strcmp(argv[1], "--arrays") == 0) {
+    const char *json;
+    const int32_t status = dali_zarr_arrays(argv[2], &json);
+    return status == 0 ? puts(json) < 0 : failed(status);
+  }
   if (argc == 2 && strcmp(argv[1], "--version") == 0) return puts(dali_zarr_version()) < 0;
   if (argc != 3) return 99;
   return dump(argv[1], strtol(argv[2], NULL, 10));

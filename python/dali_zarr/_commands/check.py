@@ -14,7 +14,7 @@ from .._selection import select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
 from . import owned
-from .arrays import Found, Refused, described
+from .arrays import Found, Refused, listed
 
 # Beside those that select arrays and elements.
 RESOURCES = (
@@ -47,11 +47,14 @@ class _Store:
     def __init__(self, path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any]):
         """Reads metadata."""
         self._path, self._options = path, options
-        arrays = described(path, chosen.get("arrays"), options.get("storage_options"))
+        listing = listed(path, chosen.get("arrays"), options.get("storage_options"))
+        arrays = listing.arrays
         self._regions = _regions(arrays, path, options, chosen)
         self._entries = [(array, _entry(array)) for array in arrays]
         self.chunks = sum(_count(*self._regions[one.name], one.chunks) for one in arrays if isinstance(one, Found))
-        self.report: dict[str, Any] = {"path": path, "arrays": [entry for _, entry in self._entries]}
+        self.report: dict[str, Any] = {
+            "path": path, "is_cut": listing.is_cut, "arrays": [entry for _, entry in self._entries],
+        }
 
     def checked(self) -> Iterator[None]:
         """One step for each chunk."""
@@ -157,6 +160,8 @@ def text(found: Mapping[str, Any]) -> str:
             told = sum(one["count"] for one in array["damaged"])
             if told < count:
                 lines.append(f"    and {number_of(count - told, 'chunk')} more, with other messages")
+        if store["is_cut"]:
+            lines.append("  perhaps there are more arrays, which were not checked: the list has a limit; name others with --arrays")
     if found["sound"]:
         lines.append("all chunks can be decoded; damage that no checksum covers isn't found")
     return "\n".join(map(wrapped, lines))
@@ -164,7 +169,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 def _short(message: str) -> str:
     """A message without the store and the array, which stand before it."""
-    return re.sub(r"^zarr_reader: (?:store .*?, array '.*?'[,:] )?", "", message)
+    return re.sub(r"^(?:zarr_reader: )?(?:store .*?, array '.*?'[,:] )?", "", message)
 
 
 def run(paths: list[str], options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:

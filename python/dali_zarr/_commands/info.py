@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 from .. import _arguments, _native
 from .._arguments import names
-from .._selection.stores import Store
 from .._text import number_of, read_as, shape, size, wrapped
 from . import owned
-from .arrays import Found, Refused, described
+from .arrays import Found, Refused, listed
 
 # Beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
-_PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-_ONCE = 8
 # A suggested batch has about as many bytes, and no more samples and arrays.
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 
@@ -35,30 +30,18 @@ def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(options)
     asked = given.pop("arrays", None)
-    arrays = described(path, asked, given.get("storage_options"))
-    store = None if path is None else _attributes_of(path, given.get("storage_options"))
-    with ThreadPoolExecutor(_ONCE) as pool:
-        # Of remote stores, attributes are a request for each array.
-        entries = list(pool.map(functools.partial(_entry, path, store, given.get("storage_options")), arrays))
+    listing = listed(path, asked, given.get("storage_options"))
+    entries = [_entry(path, array) for array in listing.arrays]
     by_output = cast("dict[str, str]", asked) if isinstance(asked, dict) else {}
     outputs = {array: output for output, array in by_output.items()}
-    return {"path": path, "arrays": entries, **_suggested(path, given, arrays, outputs)}
+    return {"path": path, "arrays": entries, "is_cut": listing.is_cut, **_suggested(path, given, listing.arrays, outputs)}
 
 
-def _attributes_of(path: str, options: Any) -> Store | None:
-    """By zarr-python; None where it isn't installed or can't open the store."""
-    try:
-        given: list[str] = _arguments.of_spec({"path": path, "storage_options": options}).get("storage_options") or []
-        return Store(path, dict(option.split("=", 1) for option in ([given] if isinstance(given, str) else given)))
-    except (ImportError, RuntimeError):
-        return None
-
-
-def _entry(path: str | None, store: Store | None, options: Any, array: Found | Refused) -> dict[str, Any]:
+def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
     if isinstance(array, Refused):
         return {"name": array.name, "refused": array.message}
     if names.is_location(array.name):
-        path, store = array.name, _attributes_of(array.name, options)
+        path = array.name
     files = None if path is None else _files(path, array)
     return {
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
@@ -70,21 +53,8 @@ def _entry(path: str | None, store: Store | None, options: Any, array: Found | R
         "files_if_complete": math.prod(
             -(-length // part) for length, part in zip(array.shape, array.shards or array.chunks, strict=True)
         ),
-        # None where zarr-python can't tell.
-        "packing": None if store is None else _packing(store, array),
-        "gpu": array.decoded_on == "gpu", "why": array.why,
+        "packing": dict(array.packing), "gpu": array.decoded_on == "gpu", "why": array.why,
     }
-
-
-def _packing(store: Store, array: Found) -> dict[str, Any] | None:
-    try:
-        found = (None if names.is_location(array.name) else store.array(array.name)) or store.array("")
-    except RuntimeError:
-        return None
-    if found is None:
-        return None
-    attributes = dict(found.attrs)
-    return {name: attributes[name] for name in _PACKED if name in attributes}
 
 
 def _files(path: str, array: Found) -> tuple[int, int] | None:
@@ -163,6 +133,8 @@ def text(found: Mapping[str, Any]) -> str:
     lines = [f"{place}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
     for array in found["arrays"]:
         lines += _described(array)
+    if found["is_cut"]:
+        lines.append("and perhaps more: the list has a limit; name others with --arrays")
     lines = [wrapped(line) for line in lines]
     if found["suggested"]:
         lines += ["", "To read it:", "", f"    {found['suggested']}", ""]

@@ -60,19 +60,6 @@ class Store:
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def names(self) -> list[str]:
-        """Those of all arrays, with the groups before them.
-
-        Raises:
-            RuntimeError: The store can't be listed.
-        """
-        try:
-            group = self._zarr.open_group(self._store, mode="r", zarr_format=self._format)
-            members = group.members(max_depth=None)
-            return [name for name, member in members if isinstance(member, self._zarr.Array)]
-        except Exception as error:
-            raise self._unreadable(error) from error
-
     def check(self, name: str) -> None:
         """Raises RuntimeError unless the reader's own array is there, under its name or as the store itself: else the store is
         of a kind that only the reader knows, and coordinates would seem to be missing."""

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
-use dali_zarr_engine::explain::explain;
+use dali_zarr_engine::explain::{arrays, explain};
 use dali_zarr_engine::labels;
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
 use dali_zarr_engine::spec::{DimKey, Spec};
@@ -467,6 +467,24 @@ pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *cons
         let explained = explain(&Spec::from_json(spec)?)?.to_json().to_string();
         // SAFETY: as above.
         unsafe { put(json, keep_text(&explained), "json") }
+    })
+}
+
+/// Lists the arrays of a store.
+///
+/// # Safety
+/// `spec` is a string, and `json` good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_arrays(spec: *const c_char, json: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise for both pointers.
+        let spec = unsafe {
+            put(json, std::ptr::null(), "json")?;
+            text(spec, "spec")?
+        };
+        let listed = arrays(&Spec::from_json(spec)?)?.to_string();
+        // SAFETY: as above.
+        unsafe { put(json, keep_text(&listed), "json") }
     })
 }
 

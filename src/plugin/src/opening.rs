@@ -40,7 +40,7 @@ pub struct Opening {
 
 enum State {
     Pending,
-    Opened(Opened),
+    Opened(Box<Opened>),
     Taken,
     Failed(Error),
 }
@@ -69,7 +69,7 @@ impl Opening {
                     }
                     caught(work)
                 });
-                *shared.lock() = opened.map_or_else(State::Failed, State::Opened);
+                *shared.lock() = opened.map_or_else(State::Failed, |opened| State::Opened(Box::new(opened)));
                 shared.ended.notify_all();
             })
             .map_err(|e| Error::runtime(format!("no thread could be started: {e}")).caused_by(e))?;
@@ -109,7 +109,7 @@ impl Opening {
     pub fn take(&self) -> Result<Opened> {
         self.wait(None)?;
         match std::mem::replace(&mut *self.lock(), State::Taken) {
-            State::Opened(opened) => Ok(opened),
+            State::Opened(opened) => Ok(*opened),
             _ => Err(Error::runtime("internal error: the reader was taken before")),
         }
     }

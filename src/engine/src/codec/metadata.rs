@@ -195,7 +195,7 @@ impl Building {
         self.names.push(name.to_owned());
         let (make, on_bytes) = match find(name, self.format) {
             Some(Place::Refused(what)) => {
-                return Err(Error::value(format!(
+                return Err(Error::dtype(format!(
                     "expected codecs for arrays of numbers, but found {name}, which is for {what}; write the array again with \
                      numbers and without this codec, or leave it out"
                 )));

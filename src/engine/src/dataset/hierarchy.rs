@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::json::shown;
 use crate::store::{Latency, Store, block_on, is_metadata_of_references};
 
-/// Limit on names that are listed. A list is used only in messages and to find a store's only array.
-const MAX_LISTED: usize = 1000;
+/// Limit on names that are listed where metadata aren't consolidated.
+pub(super) const MAX_LISTED: usize = 1000;
 const MAX_DEPTH: usize = 8;
 
 /// The metadata at the root of a store.
@@ -184,6 +184,11 @@ impl<'a> Hierarchy<'a> {
     /// The document of an array that consolidated metadata have.
     fn consolidated(&self, key: &str) -> Option<&Value> {
         self.consolidated.as_ref()?.get(key).filter(|document| document.is_object())
+    }
+
+    /// Whether there are consolidated metadata.
+    pub fn has_consolidated(&self) -> bool {
+        self.consolidated.is_some()
     }
 
     fn is_consolidated(&self, key: &str) -> bool {

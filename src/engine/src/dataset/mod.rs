@@ -10,6 +10,7 @@ mod cf;
 mod documents;
 mod grid;
 mod hierarchy;
+mod listing;
 mod names;
 mod ome;
 mod own;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub use array::Part;
 pub use cf::Cf;
 pub use grid::DimGrid;
+pub(crate) use listing::{Listed, Listing, list};
 pub use names::{DimNames, Unclear};
 pub use ome::Level;
 pub(crate) use own::{Lone, open_around};
@@ -173,6 +175,17 @@ pub(crate) fn each_store<T: Send>(
 
 /// The arrays of the store number `i`, which may turn out to hold an Icechunk repository.
 fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) -> Result<Arrays> {
+    let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
+    in_hierarchy(names.as_deref(), store, &|store, hierarchy| describe_in(spec, wanted, i, store, hierarchy))
+}
+
+/// What `work` makes of a store's metadata, and the store, which may turn out to hold an Icechunk repository. `names` are the arrays that
+/// are asked for, if they are known.
+fn in_hierarchy<T>(
+    names: Option<&[String]>,
+    store: &Arc<dyn Store>,
+    work: &dyn Fn(&dyn Store, Hierarchy<'_>) -> Result<T>,
+) -> Result<(Arc<dyn Store>, T)> {
     let refused = match Hierarchy::open(&**store) {
         Err(e) if e.is_refused() => Some(e),
         opened => match metadata_error(opened)? {
@@ -180,9 +193,9 @@ fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) ->
                 if hierarchy.has_references
                     && let Some(references) = metadata_error(store::references(store))?
                 {
-                    return describe(spec, wanted, i, &references);
+                    return in_hierarchy(names, &references, work);
                 }
-                return Ok((Arc::clone(store), describe_in(spec, wanted, i, &**store, hierarchy)?));
+                return Ok((Arc::clone(store), work(&**store, hierarchy)?));
             }
             None => None,
         },
@@ -192,7 +205,7 @@ fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) ->
         None => Error::value(format!(
             "expected a Zarr group or array, but found none of zarr.json, .zmetadata, .zarray and .zgroup, no array {}\
              below, and no Icechunk repository; check the path",
-            wanted[0].array.as_ref().map_or(String::new(), |name| format!("'{name}' "))
+            names.and_then(<[_]>::first).map_or(String::new(), |name| format!("'{name}' "))
         ))
         .at(Site::store(store.location())),
     };
@@ -202,23 +215,22 @@ fn describe(spec: &Spec, wanted: &[Wanted], i: usize, store: &Arc<dyn Store>) ->
     };
     if let Some(repository) = repository {
         let hierarchy = metadata_error(Hierarchy::open(&*repository))?.ok_or_else(none)?;
-        let arrays = describe_in(spec, wanted, i, &*repository, hierarchy)?;
-        return Ok((repository, arrays));
+        let found = work(&*repository, hierarchy)?;
+        return Ok((repository, found));
     }
     // Writers of single arrays leave folders above them that aren't groups.
     let mut hierarchy = Hierarchy::without_top(&**store);
-    let names: Option<Vec<String>> = wanted.iter().map(|want| want.array.clone()).collect();
     let found = match names {
         None => metadata_error(hierarchy.names())?.is_some_and(|names| !names.is_empty()),
         Some(names) => {
-            hierarchy.read_ahead(&names);
+            hierarchy.read_ahead(names);
             names.iter().any(|name| hierarchy.array(name).map_or_else(|e| !e.is_refused(), |node| node.is_some()))
         }
     };
     if !found {
         return Err(none());
     }
-    Ok((Arc::clone(store), describe_in(spec, wanted, i, &**store, hierarchy)?))
+    Ok((Arc::clone(store), work(&**store, hierarchy)?))
 }
 
 fn describe_in(
@@ -345,18 +357,26 @@ fn find(
         .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))
 }
 
-fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
+/// The names of all arrays.
+///
+/// # Errors
+/// If the store can't be listed.
+fn all_names(hierarchy: &Hierarchy, store: &dyn Store) -> Result<Vec<String>> {
     let names = match hierarchy.names() {
         Err(e) if e.is_refused() => Err(format!(" ({e})")),
         names => metadata_error(names)?.ok_or_else(String::new),
     };
-    let mut names = names.map_err(|why| {
+    names.map_err(|why| {
         Error::value(format!(
             "expected arrays to be named, since the store has no consolidated metadata and can't be listed{why}; give arrays{}",
             besides(hierarchy)
         ))
         .at(Site::store(store.location()))
-    })?;
+    })
+}
+
+fn only_name(hierarchy: &Hierarchy, store: &dyn Store) -> Result<String> {
+    let mut names = all_names(hierarchy, store)?;
     match (names.pop(), names.is_empty()) {
         (Some(only), true) => Ok(only),
         (last, _) => {

@@ -118,20 +118,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
         .enumerate()
         .map(|(a, array)| {
             let chunks_of = arrays.iter().position(|other| other.is_same(array)).unwrap_or(a);
-            let part = |(p, part): (usize, &Part)| PartFacts {
-                store: chunk_index.dataset.stores[part.store].location().to_owned(),
-                shape: part.shape.clone(),
-                chunks: part.largest_chunk(),
-                shards: part.sharding.as_ref().map(|s| {
-                    part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()
-                }),
-                codecs: part.format.chain.names().to_owned(),
-                chunk_bytes: part.largest_bytes as u64,
-                route: chunk_index.routes[a][p],
-                compression: part.format.packed().and_then(Chain::compression),
-                gpu_limit: part.format.packed().map(|packed| max_decoded(packed) as u64),
-                why: why(spec, opened, a, p),
-            };
+            let part = |(p, part): (usize, &Part)| part_facts(spec, opened, (a, p), part);
             ArrayFacts {
                 name: array.name.clone(),
                 output: array.output.clone(),
@@ -150,6 +137,25 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
             }
         })
         .collect()
+}
+
+/// How an array is stored in one store; `at` are the numbers of the two.
+pub(super) fn part_facts(spec: &Spec, opened: &Opened, at: (usize, usize), part: &Part) -> PartFacts {
+    PartFacts {
+        store: opened.chunk_index.dataset.stores[part.store].location().to_owned(),
+        shape: part.shape.clone(),
+        chunks: part.largest_chunk(),
+        shards: part
+            .sharding
+            .as_ref()
+            .map(|s| part.largest_chunk().iter().zip(&s.chunks_per_shard).map(|(chunk, n)| chunk * n).collect()),
+        codecs: part.format.chain.names().to_owned(),
+        chunk_bytes: part.largest_bytes as u64,
+        route: opened.chunk_index.routes[at.0][at.1],
+        compression: part.format.packed().and_then(Chain::compression),
+        gpu_limit: part.format.packed().map(|packed| max_decoded(packed) as u64),
+        why: why(spec, opened, at.0, at.1),
+    }
 }
 
 /// Elements of a view in one sample.

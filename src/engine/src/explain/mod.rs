@@ -5,6 +5,7 @@
 
 mod advice;
 mod arrays;
+mod listing;
 pub(crate) mod memory;
 pub(crate) mod reads;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
 pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
+pub use listing::arrays;
 use memory::{Memory, simulated};
 use reads::{Reads, reads_per_chunk};
 
