@@ -164,7 +164,8 @@ def _check_columns(indices: torch.Tensor, columns: int) -> None:
     """Raises ValueError if an index isn't a column: kernels of PyTorch would read beyond their operands."""
     if indices.numel() == 0:
         return
-    lowest, highest = torch.stack(torch.aminmax(indices)).tolist()
+    bounds: list[int] = torch.stack(torch.aminmax(indices)).tolist()
+    lowest, highest = bounds
     if lowest < 0 or highest >= columns:
         raise ValueError(
             f"dali_zarr: collate='csr': expected indices from 0 to {columns - 1}, the columns of the matrix, but found "
