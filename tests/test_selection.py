@@ -87,6 +87,18 @@ def test_methods(era5, sel, method, tolerance):
     assert (found == want).all()
 
 
+def test_lists_of_text_in_other_calendars(era5):
+    """xarray looks dates in text up one by one, and in lists only where the calendar is the usual one."""
+    index = opened(era5).indexes["time"]
+    labels = ["2020-02-28T01", "2020-02-27T05"]
+    if type(index).__name__ == "CFTimeIndex":
+        with pytest.raises(ValueError, match=r"in lists dates of this calendar aren't text: write cftime.DatetimeNoLeap\(2020, 2"):
+            read(era5, sel={"time": labels})
+        labels = [index[24], index[4]]
+    (found,) = read(era5, sel={"time": labels})
+    assert (found == opened(era5).z.sel(time=labels).values).all()
+
+
 @pytest.mark.parametrize(
     "isel", [{"time": slice(-10, None)}, {"time": 3}, {"level": [-1, 0], "latitude": slice(None, 5)}, {"longitude": 7}], ids=str,
 )
@@ -216,7 +228,6 @@ def test_the_command_line(era5, capsys, monkeypatch):
     [
         ({"sel": {"level": 700}}, ValueError, "sel: 'level': 700 isn't among the coordinates: 1000, 850, 500, 300, 100"),
         ({"sel": {"levle": 500}}, ValueError, 'no array has a dimension "levle"; .*did you mean level?'),
-        ({"sel": {"time": ["2020-02-28T01"]}}, ValueError, "a list can't be selected along .*give a slice, or positions with pick"),
         ({"isel": {"time": slice(None, None, -1)}}, ValueError, "the selection goes backwards"),
         ({"isel": {"time": 3}, "window": [2]}, ValueError, "a single element has no windows"),
         ({"sel": {"time": slice("1999", "2000")}}, ValueError, "expected at least one element, but"),
@@ -343,3 +354,68 @@ def test_from_xarray_decodes(tmp_path):
     args = dali_zarr.from_xarray(ds)
     assert args == {"path": str(tmp_path), "arrays": ["a"], "mask_and_scale": True}
     np.testing.assert_array_equal(read(**args)[0], ds.a.values)
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+    """Robot's demonstrations one after the other, and where each ends."""
+    path = tmp_path_factory.mktemp("splits") / "pusht.zarr"
+    ends = np.cumsum([4, 7, 3, 9, 5, 2])
+    write_array(path, "data/action", np.arange(ends[-1]), layout=Layout((8,)))
+    write_array(path, "meta/episode_ends", ends)
+    return path
+
+
+PARTS = [
+    {"train": slice(0, 3), "validation": slice(3, None)}, {"train": slice(None, -2), "validation": [5], "test": [-2]},
+    {"train": np.arange(6) % 3 > 0, "test": np.arange(6) % 3 == 0}, {"train": [4, 0], "validation": 2},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_splits_by_episodes(episodes, parts):
+    """Each sample's window lies in an episode of its part, and all of them are there."""
+    ends = np.cumsum([4, 7, 3, 9, 5, 2])
+    found = dali_zarr.splits(
+        path=episodes, arrays="data/action", breaks="meta/episode_ends", window=[2], step=[1], random_shuffle=True, **parts
+    )
+    assert list(found) == list(parts)
+    assert [one.get("random_shuffle") for one in found.values()] == [name == "train" for name in parts]
+    for name, arguments in found.items():
+        chosen = sorted(np.atleast_1d(np.arange(6)[parts[name]]).tolist())
+        want = [[i, i + 1] for e in chosen for i in range(([0, *ends])[e], ends[e] - 1)]
+        (values,) = read(**arguments | {"arrays": ["data/action"]})
+        assert sorted(values.tolist()) == want
+
+
+def test_what_splits_by_episodes_refuse(episodes, era5):
+    how = {"path": episodes, "arrays": "data/action", "breaks": "meta/episode_ends"}
+    for kind, words, parts in (
+        (ValueError, "train and test share 2", {"train": slice(0, 4), "test": [2, 3]}),
+        (ValueError, r"validation: expected at least one of the 6 segments, but slice\(6, None, None\) has none",
+         {"train": slice(0, 6), "validation": slice(6, None)}),
+        (IndexError, "splits: 'train': index 6 is out of bounds", {"train": [6]}),
+        (IndexError, "splits: 'train': boolean index did not match", {"train": [True, False]}),
+        (TypeError, "splits: 'train': expected integers, a slice or bools, but found '2016'", {"train": "2016"}),
+        (ValueError, "found segments too; leave it out", {"train": [1], "segments": [1]}),
+        (ValueError, "by: expected 'labels' or 'segments', but found 'episodes'", {"train": [1], "by": "episodes"}),
+        (ValueError, "by: expected breaks, between which", {"train": [1], "by": "segments", "breaks": None}),
+    ):
+        with pytest.raises(kind, match=words):
+            dali_zarr.splits(**how | parts)
+    # Breaks that are elements leave labels what they are, unless they are asked for.
+    sel = dali_zarr.splits(path=era5, arrays=["z"], breaks=[10], train="2020-02-27")["train"]["sel"]
+    assert sel == {"time": "2020-02-27"}
+    assert dali_zarr.splits(path=era5, arrays=["z"], breaks=[10, 20], by="segments", train=[0, 2])["train"]["segments"] == [0, 2]
+    sel = dali_zarr.splits(**how, by="labels", train=slice(0, 9))["train"]["sel"]
+    assert sel == {"dim_0": slice(0, 9)}
+
+
+def test_splits_of_lists_share_no_element(written):
+    """Samples go on from each element of a list, so parts are compared by all that they read."""
+    how = {"path": written, "arrays": ["n"], "train": [5, 9]}
+    parts = dali_zarr.splits(**how, validation=[7], window=[2])
+    assert [dali_zarr.explain(**one)["samples"] for one in parts.values()] == [2, 1]
+    for more in ({"window": [3]}, {"offsets": {"now": 0, "next": 2}}, {"window": [2], "stride": [2]}):
+        with pytest.raises(ValueError, match="without common elements along 'time', but train and validation share"):
+            dali_zarr.splits(**how, validation=[7], **more)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import DALI_VERSION, __version__
-from ._commands import bench, check, info, words
+from ._commands import bench, check, info, owned, words
 from ._inspect import explained
 from ._selection import select
 from ._statistics.compute import statistics
@@ -46,7 +46,7 @@ def _known(command: str) -> dict[str, bool]:
 
 def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool, quiet: bool) -> int:
     """Runs a command; returns the exit status."""
-    path = stores if len(stores) > 1 else stores[0]
+    path = stores if len(stores) > 1 else stores[0] if stores else None
     match command:
         case "info":
             return info.run(stores, options, as_json)
@@ -70,16 +70,20 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
     def command(name: str, summary: str, options: str, description: str, epilog: str) -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, allow_abbrev=False, help=summary, description=description, epilog=epilog,
-            usage=f"{prog} {name} STORE [STORE ...] {options}[--json] [--ARGUMENT VALUE ...] ...",
+            usage=f"{prog} {name} [STORE ...] {options}[--json] [--ARGUMENT VALUE ...] ...",
         )
-        made.add_argument("store", nargs="+", help="directories or URLs; several are joined along the first of --dims")
+        made.add_argument(
+            "store", nargs="*",
+            help="directories or URLs; several are joined along the first of --dims; none where --arrays have stores of their own",
+        )
         made.add_argument("--json", action="store_true", help="print JSON")
         return made
 
     informing = command(
         "info", "say what is in a store", "",
         "Tells the arrays of a store: dimensions, chunks, codecs, packing, sizes, what a GPU decodes, and a call that reads them. "
-        "Several stores are told each. Reads metadata only.",
+        "Several stores are told each, and arrays with stores of their own (--arrays image=./a.zarr/0 label=./b.zarr/0) together. "
+        "Reads metadata only.",
         f"Of fn.zarr_reader's arguments these may be given: {', '.join(('arrays', *select.NAMES, *info.ARGUMENTS))}.",
     )
     explaining = command(
@@ -129,12 +133,12 @@ def main() -> int:
     command = commands[known.command]
     given = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in _FLAGS]
     stores = list(itertools.takewhile(lambda word: not word.startswith("--"), given))
-    if not stores:
-        command.error("expected a store before the options")
     try:
         options = words.options(given[len(stores) :], _known(known.command))
     except ValueError as error:
         command.error(str(error))
+    if not stores and not owned.has_all(options.get("arrays")):
+        command.error("expected a store before the options, or --arrays OUTPUT=LOCATION ... that all have stores of their own")
     try:
         return _run(known.command, stores, options, known.json, getattr(known, "quiet", True))
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:

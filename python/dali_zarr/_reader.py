@@ -37,7 +37,8 @@ def zarr_reader(
             one that begins with ``./`` or ``../`` is an array with a store of its own, in step with the others along `dims`.
             Without `stack_arrays` only `dims` tie arrays together: their other dimensions may differ.
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
-            their ends, dates may be partial, and a single label drops its dimension.
+            their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
+            in its order.
         isel: Positions by dimension, as of xarray's ``isel``.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from .. import _arguments, _native
-from .._arguments import options, values
-from .._arguments.types import Names, StorageOptions
+from .._arguments import names, options, values
+from .._arguments.types import StorageOptions
 from .._selection.stores import Store
+from . import owned
 
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, MemoryError)
 # Beyond so many arrays zarr-python is asked, since the engine doesn't list any number.
@@ -46,9 +47,9 @@ class Found:
     # The only one of its store, which is read without a name: the store may be the array itself.
     is_only: bool
 
-    def arguments(self) -> dict[str, Any]:
-        """The reader's, that choose it."""
-        return {} if self.is_only else {"arrays": [self.name]}
+    def arguments(self, path: str | None) -> dict[str, Any]:
+        """The reader's, that choose it; ``path`` is the store of arrays that have none of their own."""
+        return ({} if names.is_location(self.name) else {"path": path}) | ({} if self.is_only else {"arrays": [self.name]})
 
     @property
     def decoded_bytes(self) -> int:
@@ -69,14 +70,16 @@ class Refused:
     is_sound: bool
 
 
-def described(path: str, names: Names | None, storage_options: StorageOptions | None) -> list[Found | Refused]:
-    """The arrays of one store, in the order of their names or as ``names`` has them. Reads metadata only.
+def described(path: str | None, arrays: Any, storage_options: StorageOptions | None) -> list[Found | Refused]:
+    """The arrays of one store, in the order of their names or as ``arrays`` has them; these may have stores of their own, and all
+    have where ``path`` is None. Reads metadata only.
 
     Raises:
         ValueError, TypeError, RuntimeError: The store can't be opened or listed.
     """
     place = _arguments.of_spec({"path": path, "storage_options": storage_options})
-    if names is None:
+    found = owned.listed(arrays)
+    if found is None:
         try:
             # The only array, which may be the store itself.
             return [_found(array, is_only=True) for array in _explained(place, None)]
@@ -84,8 +87,6 @@ def described(path: str, names: Names | None, storage_options: StorageOptions | 
             found = _listed(place, _native.last_error())
             if not found:
                 raise
-    else:
-        found = [names] if isinstance(names, str) else list(names)
     try:
         # One reader has one look at the metadata of remote stores.
         return [_found(array) for array in _explained(place, found)]
@@ -109,9 +110,9 @@ def _listed(place: Mapping[str, Any], error: Mapping[str, Any]) -> list[str]:
     return known
 
 
-def _explained(place: Mapping[str, Any], names: list[str] | None) -> list[dict[str, Any]]:
+def _explained(place: Mapping[str, Any], arrays: list[str] | None) -> list[dict[str, Any]]:
     """What the engine says of arrays that are read by one reader. The epoch that it rehearses is one sample."""
-    given = {**place, "device": "gpu", "mask_and_scale": False, **({} if names is None else {"arrays": names})}
+    given = {**place, "device": "gpu", "mask_and_scale": False, **({} if arrays is None else {"arrays": arrays})}
     try:
         return _native.explain({**given, "roi_start": [0], "roi_end": [1]})["arrays"]
     except ValueError as error:
@@ -123,7 +124,8 @@ def _explained(place: Mapping[str, Any], names: list[str] | None) -> list[dict[s
 
 def _one(place: Mapping[str, Any], name: str) -> Found | Refused:
     try:
-        return _found(_explained(place, [name])[0])
+        own = {key: value for key, value in place.items() if key != "path"} if names.is_location(name) else place
+        return _found(_explained(own, [name])[0])
     except _ERRORS as error:
         return Refused(name, str(error), isinstance(error, TypeError) or _SOUND.search(str(error)) is not None)
 

@@ -28,7 +28,7 @@ _WORTH = 1.2
 _SMALL, _LARGE = 256 << 10, 16 << 20
 
 
-def bench(path: str | list[str], options: Mapping[str, Any], show: bool) -> dict[str, Any]:
+def bench(path: str | list[str] | None, options: Mapping[str, Any], show: bool) -> dict[str, Any]:
     """The rates that were measured, and what explain says of the same reader.
 
     Raises:
@@ -214,7 +214,7 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n".join(map(wrapped, lines))
 
 
-def run(path: str | list[str], options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
+def run(path: str | list[str] | None, options: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
     """Prints what was measured. Returns the exit status."""
     found = bench(path, options, not quiet)
     print(json.dumps(found, indent=2) if as_json else text(found))

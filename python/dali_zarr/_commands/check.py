@@ -13,6 +13,7 @@ from .. import _arguments, _native, _progress
 from .._selection import select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
+from . import owned
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -31,7 +32,7 @@ def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str,
     """
     given = dict(options)
     chosen = {name: given.pop(name) for name in (*select.NAMES, "arrays") if name in given}
-    stores = [_Store(path, given, chosen) for path in paths]
+    stores = [_Store(path, given, chosen) for path in owned.places(paths, chosen.get("arrays"))]
     steps = (step for store in stores for step in store.checked())
     total = sum(store.chunks for store in stores)
     for _ in _progress.shown(steps, total, "check", "chunk", "chunks") if show and total else steps:
@@ -41,13 +42,13 @@ def check(paths: list[str], options: Mapping[str, Any], show: bool) -> dict[str,
 
 
 class _Store:
-    """One store, and what was found in it so far."""
+    """One store, perhaps with arrays that have stores of their own, and what was found so far."""
 
-    def __init__(self, path: str, options: Mapping[str, Any], chosen: Mapping[str, Any]):
+    def __init__(self, path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any]):
         """Reads metadata."""
-        self._options = {**options, "path": path}
+        self._path, self._options = path, options
         arrays = described(path, chosen.get("arrays"), options.get("storage_options"))
-        self._regions = _regions(arrays, self._options, chosen)
+        self._regions = _regions(arrays, path, options, chosen)
         self._entries = [(array, _entry(array)) for array in arrays]
         self.chunks = sum(_count(*self._regions[one.name], one.chunks) for one in arrays if isinstance(one, Found))
         self.report: dict[str, Any] = {"path": path, "arrays": [entry for _, entry in self._entries]}
@@ -62,7 +63,7 @@ class _Store:
                 entry["sound"] = not entry["damaged"]
 
     def _check(self, array: Found, start: list[int], end: list[int], entry: dict[str, Any]) -> Iterator[None]:
-        spec: dict[str, Any] = {**self._options, **array.arguments(), "mask_and_scale": False}
+        spec: dict[str, Any] = {**self._options, **array.arguments(self._path), "mask_and_scale": False}
         if array.dims:
             # A sample is a chunk. Dimensions are given by position, since names may be missing.
             spec |= {
@@ -107,7 +108,7 @@ def _count(start: list[int], end: list[int], chunks: tuple[int, ...]) -> int:
 
 
 def _regions(
-    arrays: list[Found | Refused], options: Mapping[str, Any], chosen: Mapping[str, Any],
+    arrays: list[Found | Refused], path: str | None, options: Mapping[str, Any], chosen: Mapping[str, Any],
 ) -> dict[str, tuple[list[int], list[int]]]:
     """For each array the elements of the chunks from the first selected one to the last, along each dimension."""
     found = [array for array in arrays if isinstance(array, Found)]
@@ -120,7 +121,7 @@ def _regions(
             for array in found:
                 if dim not in array.dims:
                     continue
-                axes = Axes.of_reader(_arguments.of_places({**options, **array.arguments()}))
+                axes = Axes.of_reader(_arguments.of_places({**options, **array.arguments(path)}))
                 (positions,) = select.positions(name, dim, indexer, axes, chosen.get("method"), chosen.get("tolerance"))
                 if not len(positions.indices):
                     raise ValueError(f"dali_zarr: check: {name}: {dim!r}: expected at least one element, but found none")
@@ -141,7 +142,7 @@ def text(found: Mapping[str, Any]) -> str:
     """For people."""
     lines: list[str] = []
     for store in found["stores"]:
-        lines.append(f"store {store['path']}")
+        lines.append("arrays with stores of their own" if store["path"] is None else f"store {store['path']}")
         for array in store["arrays"]:
             if "refused" in array:
                 lines.append(f"  {array['name']}: {'not checked' if array['sound'] else 'refused'}: {_short(array['refused'])}")

@@ -9,11 +9,13 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import _arguments, _native
+from .._arguments import names
 from .._selection.stores import Store
 from .._text import number_of, read_as, shape, size, wrapped
+from . import owned
 from .arrays import Found, Refused, described
 
 # Beside those that select arrays and elements.
@@ -25,19 +27,22 @@ _ONCE = 8
 _BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 
 
-def info(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of one store. ``options`` are the reader's.
+def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of one store, or of arrays that all have stores of their own. ``options`` are the reader's.
 
     Raises:
         ValueError, TypeError, IndexError, RuntimeError, ImportError: The store can't be opened, or an argument is wrong.
     """
     given = dict(options)
-    arrays = described(path, given.pop("arrays", None), given.get("storage_options"))
-    store = _attributes_of(path, given.get("storage_options"))
+    asked = given.pop("arrays", None)
+    arrays = described(path, asked, given.get("storage_options"))
+    store = None if path is None else _attributes_of(path, given.get("storage_options"))
     with ThreadPoolExecutor(_ONCE) as pool:
         # Of remote stores, attributes are a request for each array.
-        entries = list(pool.map(functools.partial(_entry, path, store), arrays))
-    return {"path": path, "arrays": entries, **_suggested(path, given, arrays)}
+        entries = list(pool.map(functools.partial(_entry, path, store, given.get("storage_options")), arrays))
+    by_output = cast("dict[str, str]", asked) if isinstance(asked, dict) else {}
+    outputs = {array: output for output, array in by_output.items()}
+    return {"path": path, "arrays": entries, **_suggested(path, given, arrays, outputs)}
 
 
 def _attributes_of(path: str, options: Any) -> Store | None:
@@ -49,10 +54,12 @@ def _attributes_of(path: str, options: Any) -> Store | None:
         return None
 
 
-def _entry(path: str, store: Store | None, array: Found | Refused) -> dict[str, Any]:
+def _entry(path: str | None, store: Store | None, options: Any, array: Found | Refused) -> dict[str, Any]:
     if isinstance(array, Refused):
         return {"name": array.name, "refused": array.message}
-    files = _files(path, array)
+    if names.is_location(array.name):
+        path, store = array.name, _attributes_of(array.name, options)
+    files = None if path is None else _files(path, array)
     return {
         "name": array.name, "dims": list(array.dims), "shape": list(array.shape), "dtype": array.dtype,
         "stored": array.stored, "chunks": list(array.chunks),
@@ -71,7 +78,7 @@ def _entry(path: str, store: Store | None, array: Found | Refused) -> dict[str, 
 
 def _packing(store: Store, array: Found) -> dict[str, Any] | None:
     try:
-        found = store.array(array.name) or store.array("")
+        found = (None if names.is_location(array.name) else store.array(array.name)) or store.array("")
     except RuntimeError:
         return None
     if found is None:
@@ -83,7 +90,7 @@ def _packing(store: Store, array: Found) -> dict[str, Any] | None:
 def _files(path: str, array: Found) -> tuple[int, int] | None:
     """How many files with chunks or shards a local array has, and their bytes; None for other stores."""
     root = Path(os.path.expanduser(path.removeprefix("file://")))
-    folder = root / array.name
+    folder = root if path == array.name else root / array.name
     if "://" in str(root) or not root.is_dir() or (root / "refs").is_dir():
         return None
     if not folder.is_dir():
@@ -106,31 +113,41 @@ def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _suggested(path: str, options: Mapping[str, Any], arrays: list[Found | Refused]) -> dict[str, Any]:
-    """A call of the loader that reads the largest arrays with common dimensions, and what explain says of it."""
+def _suggested(
+    path: str | None, options: Mapping[str, Any], arrays: list[Found | Refused], outputs: Mapping[str, str],
+) -> dict[str, Any]:
+    """A call of the loader that reads the largest arrays with common dimensions, and what explain says of it. ``outputs`` are the
+    names that were given for those of arrays."""
     found = [array for array in arrays if isinstance(array, Found)]
     if not found:
         return {"suggested": None, "explained": None}
     largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
     like = [one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)]
     chosen = like[:_ARRAYS] if largest in like[:_ARRAYS] else [largest]
-    call, explained = _explained(path, options, chosen)
+    call, explained = _explained(path, options, chosen, outputs)
     if explained is None and len(chosen) > 1:
-        call, explained = _explained(path, options, [largest])
+        call, explained = _explained(path, options, [largest], outputs)
     if explained is None:
         return {"suggested": None, "explained": None}
     sample = sum(output["sample_bytes"] for output in explained["outputs"])
     batch = min(_BATCH, explained["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
     call |= {"batch_size": 1 << (batch.bit_length() - 1), "random_shuffle": True}
-    shown = [repr(path), *(f"{name}={value!r}" for name, value in call.items())]
+    place = [repr(path)] if "path" in call else []
+    shown = [*place, *(f"{name}={value!r}" for name, value in call.items() if name != "path")]
     return {"suggested": f"dali_zarr.torch.Loader({', '.join(shown)})", "explained": explained}
 
 
-def _explained(path: str, options: Mapping[str, Any], arrays: list[Found]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Arguments beside the path, and what explain says of them; None where one reader can't take these arrays."""
-    call: dict[str, Any] = {**({} if arrays[0].is_only else {"arrays": [array.name for array in arrays]}), **options}
+def _explained(
+    path: str | None, options: Mapping[str, Any], arrays: list[Found], outputs: Mapping[str, str],
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The loader's arguments, and what explain says of them; None where one reader can't take these arrays."""
+    chosen = [array.name for array in arrays]
+    call: dict[str, Any] = {} if all(map(names.is_location, chosen)) else {"path": path}
+    if not arrays[0].is_only:
+        call["arrays"] = {outputs[name]: name for name in chosen} if outputs else chosen
+    call |= options
     try:
-        found = _native.explain(_arguments.of_spec({**call, "path": path}) | {"device": "gpu"})
+        found = _native.explain(_arguments.of_spec(call) | {"device": "gpu"})
     except (ValueError, TypeError, IndexError):
         if len(arrays) == 1 and options:
             raise
@@ -142,7 +159,8 @@ def text(found: Mapping[str, Any]) -> str:
     """For people."""
     taken = [array for array in found["arrays"] if "refused" not in array]
     decoded = size(sum(array["decoded_bytes"] for array in taken))
-    lines = [f"store {found['path']}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
+    place = "stores of their own" if found["path"] is None else f"store {found['path']}"
+    lines = [f"{place}: {number_of(len(found['arrays']), 'array')}, {decoded} decoded"]
     for array in found["arrays"]:
         lines += _described(array)
     lines = [wrapped(line) for line in lines]
@@ -177,6 +195,6 @@ def _described(array: Mapping[str, Any]) -> list[str]:
 
 def run(paths: list[str], options: Mapping[str, Any], as_json: bool) -> int:
     """Prints what is known of each store. Returns the exit status."""
-    found = [info(path, options) for path in paths]
+    found = [info(path, options) for path in owned.places(paths, options.get("arrays"))]
     print(json.dumps(found, indent=2) if as_json else "\n\n".join(map(text, found)))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
     for name in ("sel", "isel"):
         if found.get(name):
             found[name] = [_selection(name, found[name])]
+    if found.get("arrays"):
+        found["arrays"] = _arrays(found["arrays"])
     for name, given in found.items():
         if not given and not known[name]:
             raise ValueError(f"--{name}: expected a value after it")
@@ -82,6 +85,21 @@ def _value(name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _arrays(words: list[str]) -> list[Any]:
+    """Names of arrays, or ``OUTPUT=ARRAY`` as a single dictionary. What begins with a location is no output."""
+    entries = [word.partition("=") for word in words]
+    named = [bool(equals) and not names.is_location(os.path.expanduser(output)) for output, equals, _ in entries]
+    if not any(named):
+        return words
+    if not all(named):
+        found = words[named.index(False)]
+        raise ValueError(f"--arrays: expected OUTPUT=ARRAY for each, since some have outputs, but found {found!r}")
+    by_output = {output: array for output, _, array in entries}
+    if len(by_output) < len(words) or not all(by_output) or not all(by_output.values()):
+        raise ValueError(f"--arrays: expected OUTPUT=ARRAY, another output for each, but found {' '.join(words)!r}")
+    return [by_output]
 
 
 def _selection(name: str, words: list[str]) -> dict[str, Any]:

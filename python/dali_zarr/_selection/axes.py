@@ -27,6 +27,11 @@ class Array:
     # For each store.
     shapes: tuple[tuple[int, ...], ...]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it has a store of its own, whose location is its name."""
+        return names.is_location(self.name)
+
 
 class Axes:
     """See the module. Coordinates are read when they are first asked for, once."""
@@ -94,7 +99,7 @@ class Axes:
 
     def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
         """The coordinates in the group of an array, or around it."""
-        if not names.is_location(array.name):
+        if not array.is_own:
             return coordinates.read(self._store(store), array.name, dim, length)
         around, _, name = array.name.rstrip("/").rpartition("/")
         is_remote = "://" in around and not around.startswith("file://")

@@ -54,8 +54,11 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
     isel = {dim: indexer for dim in axes.names() if (indexer := _selected(dataset, dim, axes)) is not None}
     for array in axes.arrays:
         origins.check(axes, array, dataset[array.name].variable, isel, path is None)
-    if isel:
-        found["isel"] = isel
+    # Along dims a list of isel says where samples start. Windows count what the dataset holds, as those of pick do.
+    listed = {dim for dim, indexer in isel.items() if dim in axes.dims and isinstance(indexer, list)}
+    for name, dims in (("pick", listed), ("isel", isel.keys() - listed)):
+        if dims:
+            found[name] = {dim: isel[dim] for dim in isel if dim in dims}
     # Attributes that xarray applied move to the encoding.
     if any(name in dataset[array].encoding for array in names for name in _PACKED):
         found["mask_and_scale"] = True

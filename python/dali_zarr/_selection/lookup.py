@@ -19,6 +19,8 @@ class Positions:
     indices: npt.NDArray[np.int64]
     # A single element, whose dimension is dropped.
     is_scalar: bool
+    # Elements that were listed one by one. Others are a slice, or those of a part of a date.
+    is_list: bool = False
 
     def spacing(self) -> int | None:
         """The distance of neighbours, at least 1; None where they are in another order, or unevenly spaced."""
@@ -82,11 +84,17 @@ def _check_form(name: str, dim: str, indexer: Any) -> None:
 def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Positions:
     if found.ndim > 1:
         raise ValueError(f"zarr_reader: {name}: {dim!r}: expected a list, but found an array of {found.ndim} dimensions")
-    return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0)
+    return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0, np.ndim(indexer) > 0)
 
 
 def _hint(label: Any, variable: Any) -> str:
-    """For text where coordinates are numbers."""
+    """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
+    listed: list[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
+    if variable is not None and len(listed) and isinstance(listed[0], str):
+        date = np.asarray(variable.values)[0]
+        if type(date).__module__.startswith("cftime"):
+            example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"
+            return f"; in lists dates of this calendar aren't text: write {example}"
     if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
         return ""
     try:

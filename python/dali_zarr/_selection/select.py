@@ -1,8 +1,8 @@
 """``sel`` and ``isel``, turned into the reader's own arguments.
 
-Along ``dims`` a selection is a region (``roi_start``, ``roi_end``), and an evenly spaced one also a ``stride``, whose steps and
-offsets count selected elements; a single element of another dimension drops it: it becomes one of ``dims``, without a window.
-Along others a selection is a ``pick``.
+Along ``dims`` a slice is a region (``roi_start``, ``roi_end``), and one with a step also a ``stride``, whose steps and offsets
+count selected elements; a list says where samples start, a column of the table ``starts``. A single element of another dimension
+drops it: it becomes one of ``dims``, without a window. Along others a selection is a ``pick``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from .._arguments import by_name, values
+from .._arguments import by_name, tables, values
 from .._log import log
+from . import grids
 from .axes import Axes
 from .lookup import Positions, of_index, of_label
 
 NAMES = ("sel", "isel", "method", "tolerance")
+# Stands for what is left out of arguments by dimension: no dimension is so long.
+_UNSET = 1 << 62
 
 
 def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,11 +61,6 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                     f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
                     "all elements, not among those picked: give the positions of all that is wanted in pick, or all in sel or isel"
                 )
-            if dim in axes.dims and not isinstance(indexer, slice) and np.ndim(indexer):
-                raise ValueError(
-                    f"zarr_reader: {name}: {dim!r}: a list can't be selected along a dimension that samples are cut along; give a "
-                    f"slice, or positions with pick={{{dim!r}: [...]}}"
-                )
             stores = positions(name, dim, indexer, axes, method, tolerance)
             if not all(len(one.indices) for one in stores):
                 raise ValueError(_empty(name, dim, indexer, axes))
@@ -69,16 +68,6 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     told = chosen.arguments()
     log.debug("%s select by %s", selections, {name: value for name, value in told.items() if value != found.get(name)})
     return told
-
-
-def positions_along(axes: Axes, label: Any) -> Any:
-    """The elements with a label along the first of ``dims``, as an array.
-
-    Raises:
-        ValueError: There are none.
-    """
-    (found, *_) = positions("sel", axes.dims[0], label, axes, None, None)
-    return found.indices
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
@@ -142,6 +131,12 @@ def positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolera
 def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
     """Along the joined axis: each store is looked up, since it has coordinates of its own."""
     step: Any = None
+    is_list = np.ndim(label) > 0
+    if is_list and any(axes.variable(dim, store) is None for store in range(len(axes.lengths(dim)))):
+        raise ValueError(
+            f"zarr_reader: sel: {dim!r}: expected coordinates in every store, since a list is looked up in all of them, but some "
+            "have none; select by position, with isel"
+        )
     if isinstance(label, slice):
         # Steps count elements of all stores.
         whole = cast("slice[Any, Any, Any]", label)
@@ -152,8 +147,8 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
                 f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
                 "order; select by position, with isel"
             )
-    elif method is not None:
-        # The nearest of all stores.
+    elif is_list or method is not None:
+        # Each label may be in another store; the nearest is that of all stores.
         try:
             return of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
         except KeyError as error:
@@ -222,12 +217,18 @@ class _Chosen:
         for name in ("roi_start", "roi_end"):
             if found.get(name) is not None and self._along:
                 raise ValueError(f"zarr_reader: {name}: expected {name} or a selection along dims, but found both")
+        lists = {i: name for i, (name, positions) in self._along.items() if positions.is_list}
+        _check_lists(self._given, self._axes.dims, lists)
         cut = _Cut(self._given, self._axes)
         for i, (name, positions) in self._along.items():
-            cut.restrict(i, name, positions)
+            if i in lists:
+                cut.start_at(i, name, positions)
+            else:
+                cut.restrict(i, name, positions)
         for dim, position in self._single.items():
             cut.drop(dim, position)
-        return {name: value for name, value in found.items() if name != "overlap"} | cut.arguments()
+        replaced = ("step", "overlap") if lists else ("overlap",)
+        return {name: value for name, value in found.items() if name not in replaced} | cut.arguments()
 
 
 def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
@@ -235,6 +236,30 @@ def _merged_picks(given: Any, new: dict[str, Any]) -> dict[str, Any]:
     if given and not isinstance(given, Mapping):
         raise TypeError("zarr_reader: pick: expected a dictionary where sel or isel is given too")
     return picks | new
+
+
+def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, str]) -> None:
+    """Raises ValueError for an argument that contradicts lists along those of ``dims``, by the selection that has them."""
+    if not lists:
+        return
+    i, name = next(iter(lists.items()))
+    listed = f"zarr_reader: {name}: {dims[i]!r}: a list says where samples start, which "
+    for other in ("starts", "random_crop", "pad_before", "pad_after"):
+        if given.get(other) is not None and given[other] != []:
+            raise ValueError(f"{listed}{other} contradicts; give one of them, or a slice")
+    if given.get("samples_per_volume", 1) != 1:
+        raise ValueError(f"{listed}samples_per_volume contradicts; give one of them, or a slice")
+    if given.get("concat") == "samples" and len(values.items(given.get("path") or [])) > 1:
+        raise ValueError(f"{listed}concat=\"samples\" can't have yet; give a reader for each store")
+    for other in ("step", "overlap"):
+        value = given.get(other)
+        if isinstance(value, Mapping):
+            both = next((dims[at] for at in lists if dims[at] in value or str(at) in value), None)
+        else:
+            both = None if value is None else dims[i]
+        if both is not None:
+            others = f"; give {other} as a dictionary of the other dimensions" if len(lists) < len(dims) else ""
+            raise ValueError(f"{listed}{other} along {both!r} contradicts; leave it out there{others}, or give a slice")
 
 
 class _Cut:
@@ -251,10 +276,14 @@ class _Cut:
         self._strides = self._by_output(by_name.per_dim("stride", given.get("stride"), self._dims, 1))
         self._start = axes.listed("roi_start", given, 0)
         self._end = _ends(given.get("roi_end"), self._dims, lengths)
-        self._step: list[int] = axes.listed("step", given, 0) if given.get("step") is not None else []
-        if given.get("overlap") is not None:
-            window = axes.listed("window", given, 0)
-            self._step = [max(n, 1) - over for n, over in zip(window, axes.listed("overlap", given, 0), strict=True)]
+        # None where it is left out.
+        self._step: list[int | None] = []
+        if given.get("step") is not None:
+            step = by_name.per_dim("step", given["step"], self._dims, _UNSET)[None]
+            self._step = [None if n == _UNSET else n for n in step]
+        self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
+        # Where samples start along those of dims that have a list.
+        self._lists: dict[int, Positions] = {}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
         """With an entry for each output, if there are any by output."""
@@ -262,6 +291,16 @@ class _Cut:
             return given
         outputs = dict.fromkeys(array.output for array in self._axes.arrays)
         return {output: given.get(output, [1] * len(self._dims)) for output in outputs}
+
+    def start_at(self, i: int, name: str, positions: Positions) -> None:
+        """Has samples start at the selected elements of one of ``dims``."""
+        dim = self._dims[i]
+        if any(window[i] == -1 for window in self._windows.values()):
+            raise ValueError(
+                f"zarr_reader: {name}: {dim!r}: a list says where samples start, so window -1, all of the region, can't be "
+                "along it; give the number of elements, or a slice"
+            )
+        self._lists[i] = positions
 
     def restrict(self, i: int, name: str, positions: Positions) -> None:
         """Keeps the selected elements of one of ``dims``."""
@@ -290,7 +329,7 @@ class _Cut:
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
-        step = self._steps()
+        step, self._overlap = self._steps(), []
         for window in self._windows.values():
             if window[i] == -1:
                 window[i] = count
@@ -302,18 +341,25 @@ class _Cut:
             self._offsets = [offset * spacing for offset in self._offsets]
 
     def _steps(self) -> list[int]:
-        if self._step:
-            return list(self._step)
+        """The distance of starts along each of ``dims``; 0 along those that are cropped at random."""
         found: list[int] = []
         for i, window in enumerate(max(of) if -1 not in of else -1 for of in zip(*self._windows.values(), strict=True)):
-            crop = self._dims[i] in self._crops or str(i) in self._crops
-            found.append(0 if crop else window if window > 0 else 1 if window == 0 else max(self._end[i] - self._start[i], 1))
+            dim, given = self._dims[i], self._step[i] if self._step else None
+            crop = dim in self._crops or str(i) in self._crops
+            default = 0 if crop else window if window > 0 else 1 if window == 0 else max(self._end[i] - self._start[i], 1)
+            overlap = self._overlap[i] if self._overlap else 0
+            if overlap and not 0 <= overlap < default:
+                expected = "0 along a dimension of random_crop" if crop else f"0 to {default - 1}, one less than the window"
+                raise ValueError(f"zarr_reader: overlap: {dim!r}: expected {expected}, but found {overlap}")
+            found.append(default - overlap if given is None else given)
         return found
 
     def drop(self, dim: str, position: int) -> None:
         """Takes a single element of a dimension that samples aren't cut along."""
         if self._step:
             self._step.append(1)
+        if self._overlap:
+            self._overlap.append(0)
         self._dims.append(dim)
         added = [(self._start, position), (self._end, position + 1)]
         added += [(window, 0) for window in self._windows.values()] + [(stride, 1) for stride in self._strides.values()]
@@ -325,19 +371,33 @@ class _Cut:
             "dims": self._dims, "window": self._windows.get(None, self._windows), "stride": self._strides.get(None, self._strides),
             "roi_start": self._start, "roi_end": self._end,
         }
-        if self._step:
-            found["step"] = self._step
+        if self._lists:
+            found["starts"] = tables.named("starts", self._table())
+        elif self._step or self._overlap:
+            found["step"] = self._steps()
         if self._offsets != [0]:
             found["offsets"] = self._offsets
         return found
 
+    def _table(self) -> npt.NDArray[np.int64]:
+        """A row for each sample: all combinations of the lists with the starts along the other dimensions, the first slowest."""
+        step, columns = self._steps(), list[npt.NDArray[np.int64]]()
+        for i, dim in enumerate(self._dims):
+            if i in self._lists:
+                columns.append(self._lists[i].indices)
+                continue
+            if step[i] < 1:
+                raise ValueError(f"zarr_reader: step: {dim!r}: expected at least 1, but found {step[i]}")
+            length = self._axes.axis_length(i) if i < len(self._axes.dims) else 0
+            start, end = (n + length if n < 0 else n for n in (self._start[i], self._end[i]))
+            columns.append(np.arange(start, end, step[i], dtype=np.int64))
+        return grids.product(columns)
+
 
 def _ends(given: Any, dims: list[str], lengths: list[int]) -> list[int]:
     """``roi_end`` for each of ``dims``."""
-    # No dimension is so long.
-    unset = 1 << 62
-    found = by_name.per_dim("roi_end", given, dims, unset)[None]
-    return [length if end == unset else end for end, length in zip(found, lengths, strict=True)]
+    found = by_name.per_dim("roi_end", given, dims, _UNSET)[None]
+    return [length if end == _UNSET else end for end, length in zip(found, lengths, strict=True)]
 
 
 def _names(value: Any) -> list[Any]:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from .. import _arguments
-from .._arguments.types import Paths
+from .. import _arguments, _native
+from .._arguments.types import ElementArguments, Paths
+from .._loading import outputs
+from . import select
 from .axes import Axes
-from .select import positions_along
+from .lookup import of_index
+
+# On which segments depend, and no loader's own.
+_OF_SEGMENTS = frozenset({"path", "arrays", *ElementArguments.__annotations__})
 
 
 def splits(
-    *, path: Paths, train: Any = None, validation: Any = None, test: Any = None, **arguments: Any
+    *, path: Paths | None = None, by: Literal["labels", "segments"] | None = None, train: Any = None, validation: Any = None,
+    test: Any = None, **arguments: Any,
 ) -> dict[str, dict[str, Any]]:
-    """The arguments of readers whose samples are parts of one data set, by labels along the first of ``dims``.
+    """The arguments of readers whose samples are parts of one data set: by labels along the first of ``dims``, or by the numbers of
+    episodes.
 
     ::
 
@@ -25,34 +33,100 @@ def splits(
                                  train=slice(None, "2016"), validation="2017", test=slice("2018", None))
         training, validation = Loader(**parts["train"]), Loader(**parts["validation"])
 
+        parts = dali_zarr.splits(path="pusht.zarr", arrays=["data/img", "data/action"], breaks="meta/episode_ends",
+                                 train=slice(0, 180), validation=slice(180, None))
+
     Only ``train`` is shuffled. No sample reaches from one part into another.
 
     Args:
-        path: One store or several.
-        train, validation, test: Labels along the first of ``dims``, as ``sel`` takes them. Parts that aren't given are left out.
+        path: One store or several; none where all arrays have stores of their own.
+        by: What the parts are told by. ``"segments"``: numbers of the segments between ``breaks`` (episodes), as ``segments`` takes
+            them, and slices of them; the last number of a slice isn't in it. ``"labels"``: labels along the first of ``dims``.
+            Default: segments where ``breaks`` is the name of an array of ends, else labels.
+        train, validation, test: Labels as ``sel`` takes them, or a slice of numbers of segments, a list of them, or True or False
+            for each segment. Parts that aren't given are left out.
         arguments: The others of :func:`dali_zarr.zarr_reader` or of a loader, the same for all parts.
 
     Raises:
-        ValueError: No part is given, two parts have elements in common, or a part selects none.
+        ValueError: No part is given, two parts have elements or segments in common, or a part selects none.
+        IndexError, TypeError: A segment isn't there, or isn't told by numbers.
     """
-    parts = {name: label for name, label in (("train", train), ("validation", validation), ("test", test)) if label is not None}
+    parts = {name: part for name, part in (("train", train), ("validation", validation), ("test", test)) if part is not None}
     if not parts:
         raise ValueError("dali_zarr: splits: expected at least one of train, validation and test")
-    given: dict[str, Any] = {"path": path, **arguments}
+    if by not in ("labels", "segments", None):
+        raise ValueError(f"dali_zarr: splits: by: expected 'labels' or 'segments', but found {by!r}")
+    given: dict[str, Any] = {**({} if path is None else {"path": path}), **arguments}
+    if by == "segments" or (by is None and _has_ends(given.get("breaks"))):
+        found = _by_segments(given, parts)
+    else:
+        found = _by_labels(given, parts)
+    unshuffled = {"random_shuffle": False, "shuffle_after_epoch": False}
+    return {name: {**given, **(unshuffled if name != "train" else {}), **part} for name, part in found.items()}
+
+
+def _has_ends(breaks: Any) -> bool:
+    """Whether ``breaks`` names an array with the ends of segments."""
+    return any(isinstance(one, str) and one != "auto" for one in _arguments.values.items(breaks))
+
+
+def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``segments`` of each part."""
+    if given.get("breaks") is None and given.get("cross_stores", True) is not False:
+        raise ValueError(
+            "dali_zarr: splits: by: expected breaks, between which segments are, but found none; give breaks='meta/episode_ends', "
+            "or parts by labels"
+        )
+    if given.get("segments") is not None:
+        raise ValueError(
+            "dali_zarr: splits: segments: expected them in train, validation and test, but found segments too; leave it out"
+        )
+    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in _OF_SEGMENTS}))
+    bounds: list[list[int]] = told["segments"]["bounds"]
+    if len(bounds) > 1:
+        raise ValueError(
+            "dali_zarr: splits: by: expected stores that are joined to one axis, but concat='samples' numbers the segments of each "
+            "store; give splits for each store"
+        )
+    count = len(bounds[0]) - 1
+    chosen = {name: of_index("splits", name, count, part).indices for name, part in parts.items()}
+    for name, segments in chosen.items():
+        if not len(segments):
+            raise ValueError(
+                f"dali_zarr: splits: {name}: expected at least one of the {count} segments, but {parts[name]!r} has none of them"
+            )
+    _check_common(chosen, "segments")
+    return {name: {"segments": segments.tolist()} for name, segments in chosen.items()}
+
+
+def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``sel`` of each part."""
     axes = Axes.of_reader(_arguments.of_places(given))
     dim = axes.dims[0]
     sel = cast(Mapping[str, Any], given.get("sel") or {})
     if dim in sel:
         raise ValueError(f"dali_zarr: splits: {dim!r}: expected labels along it in the parts, but found them in sel too")
-    elements = {name: positions_along(axes, label) for name, label in parts.items()}
+    _check_common({name: _read(axes, label, given) for name, label in parts.items()}, f"elements along {dim!r}")
+    return {name: {"sel": {**sel, dim: label}} for name, label in parts.items()}
+
+
+def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """The elements along the first of ``dims`` that samples of a part read."""
+    (found, *_) = select.positions("sel", axes.dims[0], label, axes, None, None)
+    if not found.is_list:
+        return found.indices
+    # Of a list, samples go on from each element.
+    offsets = outputs.offsets_of(given.get("offsets")) or [0]
+    window, stride = (axes.listed(name, given, default)[0] for name, default in (("window", 0), ("stride", 1)))
+    inside = np.arange(max(window, 1)) * stride
+    return np.unique(found.indices[:, None, None] + np.array(offsets)[:, None] + inside)
+
+
+def _check_common(parts: Mapping[str, npt.NDArray[np.int64]], what: str) -> None:
+    """Raises ValueError where two parts have numbers in common."""
     for one, other in combinations(parts, 2):
-        common = np.intersect1d(elements[one], elements[other])
+        common = np.intersect1d(parts[one], parts[other])
         if len(common):
             raise ValueError(
-                f"dali_zarr: splits: expected parts without common elements along {dim!r}, but {one} and {other} share "
-                f"{len(common)}"
+                f"dali_zarr: splits: expected parts without common {what}, but {one} and {other} share {len(common)}"
             )
-    unshuffled = {"random_shuffle": False, "shuffle_after_epoch": False}
-    return {
-        name: {**given, **(unshuffled if name != "train" else {}), "sel": {**sel, dim: label}} for name, label in parts.items()
-    }

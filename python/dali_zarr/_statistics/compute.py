@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native, _progress
-from .._arguments.types import ElementArguments, Integers, Names, Path, Paths, ResourceArguments
+from .._arguments.types import Arrays, ElementArguments, Integers, Names, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
@@ -31,9 +31,9 @@ class StatisticsArguments(ElementArguments, ResourceArguments, total=False):
 
 
 def statistics(
-    path: Paths,
+    path: Paths | None = None,
     *,
-    arrays: Names | None = None,
+    arrays: Arrays | None = None,
     offsets: Integers | None = None,
     channels: Names | None = None,
     weights: Weights | None = None,
@@ -52,8 +52,8 @@ def statistics(
     out of the rest. Under torchrun, or with ``torch.distributed``, each process reads its shard, and all return the same.
 
     Args:
-        path: One store or several, as of :func:`dali_zarr.zarr_reader`.
-        arrays: Names of arrays. Default: the only one.
+        path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
+        arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one.
         offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
             and no break is between them. They count elements along the first of ``dims``.
         channels: Names of dimensions whose elements have statistics of their own. Default: for each array those of which
@@ -93,7 +93,7 @@ def statistics(
         # Each element counts, also where there is no other at an offset from it.
         given["out_of_bounds_policy"] = "pad"
     selected = Selected(given)
-    names = tuple(array.name for array in selected.arrays)
+    names = tuple(map(files.key_of, selected.arrays))
     wanted = None if channels is None else [channels] if isinstance(channels, str) else [str(dim) for dim in channels]
     sums = [_Sum.of(selected, i, wanted, weights) for i in range(len(names))]
     rank, world = ranks.rank_and_world(process_group, None, None)
@@ -106,7 +106,7 @@ def statistics(
     parts = gather.gathered([one.parts(len(told)) for one in sums], rank, world, process_group)
     found = files.Statistics({
         "format": files.FORMAT, "version": files.VERSION,
-        "path": [given["path"]] if isinstance(given["path"], str) else given["path"],
+        "path": selected.locations(),
         "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
         "arrays": {
             name: {"mask_and_scale": is_decoded} | files.described(

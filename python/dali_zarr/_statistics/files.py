@@ -191,7 +191,7 @@ class _Json(_File):
         self._arrays: Mapping[str, Any] = content["arrays"]
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
-        entry = _entry(self._arrays, array.name)
+        entry = _entry(self._arrays, key_of(array))
         axes = [Axis(**axis) for axis in entry["channels"]]
         places = [_places(selected, array, axis) for axis in axes]
         for dim in dims:
@@ -217,6 +217,11 @@ def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
     m2 = np.where(weight > 0, numbers["stddev"][row] ** 2 * weight, 0.0)
     together = pooled(Moments(zero, zero, weight, np.where(weight > 0, numbers["mean"][row], 0.0), zero, m2, zero, zero))
     return float(together.mean[0] if name == "mean" else together.stddev()[0])
+
+
+def key_of(array: Array) -> str:
+    """The name of an array in files: its own, or that of its output if it has a store of its own, which may be moved."""
+    return array.output if array.is_own else array.name
 
 
 def _entry(arrays: Mapping[str, Any], name: str) -> Any:
@@ -282,7 +287,7 @@ class _NetCdf(_File):
         self._dataset = dataset
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
-        variable = _entry(self._dataset.data_vars, array.name)
+        variable = _entry(self._dataset.data_vars, key_of(array))
         variable = variable.squeeze([dim for dim in variable.dims if dim not in array.dims and variable.sizes[dim] == 1])
         for dim in dims:
             if dim not in variable.dims:

@@ -45,12 +45,16 @@ class Selected:
 
     def decoded(self) -> list[bool]:
         """Of each array, whether ``mask_and_scale`` decodes it, as it is given or by default. Reads metadata."""
-        given = self._arguments.get("mask_and_scale")
-        if given is not None:
-            return [given] * len(self.arrays)
+        given = (*PLACES, "mask_and_scale")
+        spec = {name: self._arguments[name] for name in given if self._arguments.get(name) is not None}
         # One store speaks for all: others must be decoded the same.
-        spec = {name: self._arguments[name] for name in PLACES if self._arguments.get(name) is not None}
-        return [array["mask_and_scale"] for array in _native.explain({**spec, "path": self.axes.paths[0]})["arrays"]]
+        one = {"path": self.axes.paths[0]} if "path" in spec else {}
+        return [array["mask_and_scale"] for array in _native.explain(spec | one)["arrays"]]
+
+    def locations(self) -> list[str]:
+        """Those of all stores: of ``path``, and of arrays that have their own."""
+        paths = self.axes.paths if self._arguments.get("path") is not None else []
+        return list(dict.fromkeys([*paths, *(array.name for array in self.arrays if array.is_own)]))
 
     def sample_dims(self, array: Array) -> list[str]:
         """The dimensions that the array has in a sample."""
