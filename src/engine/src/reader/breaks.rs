@@ -45,7 +45,7 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
         breaks.extend(between(&joined.collect::<Vec<_>>(), &first));
     }
     if spec.samples.breaks.auto {
-        breaks.extend(uneven(dataset, stores, &first)?);
+        breaks.extend(uneven(spec, dataset, stores, &first)?);
     }
     Ok(breaks)
 }
@@ -108,13 +108,28 @@ fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
 }
 
 /// The elements whose coordinate isn't as far from the one before as most are.
-fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
+fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
     let name = &first.name;
-    let group = dataset.arrays[first.array].name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+    // Those of an array beside which there are some. An array with a store of its own is in no other.
+    let beside = |i: usize| -> Result<Option<(Arc<dyn Store>, ArrayInfo)>> {
+        for array in dataset.arrays.iter().filter(|array| array.dims.names.contains(name)) {
+            let Some(part) = array.parts.get(stores.start + i) else { continue };
+            let is_around = dataset.around[part.store].is_some();
+            if part.is_root() && !is_around {
+                continue;
+            }
+            let Some(store) = coordinates::store_with(spec, dataset, part.store) else { continue };
+            let group = part.path().rsplit_once('/').map_or("", |(group, _)| group);
+            if let Some(mut found) = coordinates::nearest(&*store, group, name)? {
+                // What is called missing lies somewhere too: the zero of Zarr v2 where that is the fill value.
+                found.cf.missing.clear();
+                return Ok(Some((store, found)));
+            }
+        }
+        Ok(None)
+    };
     let read = |i: usize, store: &Arc<dyn Store>| {
-        let is_root = dataset.arrays[first.array].parts[stores.start + i].is_root();
-        let array = if is_root { None } else { coordinates::nearest(&**store, group, name)? };
-        let Some(array) = array else {
+        let Some((store, array)) = beside(i)? else {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs the coordinates along \"{name}\", but there is no array '{name}' beside the arrays or in a \
                  group above; give the breaks"
@@ -129,7 +144,7 @@ fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<V
             ))
             .at(Site::store(store.location()).array(&*array.name)));
         }
-        Ok((array.cf.decoded, values(store, array)?))
+        Ok((array.cf.decoded, values(&store, array)?))
     };
     let all: Vec<(DType, Vec<f64>)> =
         each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
