@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bench-train bindings demo lint format clean
+.PHONY: help setup build test foreign bench bench-train study bindings demo docs lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -76,6 +76,11 @@ bench: build $(VENV)/.bench  ## Measure throughput beside other readers
 bench-train: build  ## Measure what reading costs the training of U-Nets
 	$(BIN)/python tests/bench/train.py $(if $(shell command -v nvidia-smi),,--small) $(TRAIN)
 
+# Where there is no GPU it is small. STUDY holds arguments: make study STUDY="--data /dev/shm/study".
+study: build  ## Repeat the study that began with training at 9 % of what the GPU could do
+	for one in store chunking reading decompression bars gpus draw; do \
+	    $(BIN)/python examples/study/$$one.py $(if $(shell command -v nvidia-smi),,--small) $(STUDY) || exit 1; done
+
 # libclang reads the headers; the compiler's own ones aren't part of it.
 BINDINGS ?= src/nvcomp-sys/src/sys.rs
 
@@ -86,12 +91,24 @@ bindings: setup  ## Write the bindings of nvCOMP anew, from the headers in .venv
 	@mv $(BINDINGS).new $(BINDINGS)
 
 demo: build  ## Train a small U-Net on an ERA5-like store
-	$(BIN)/python python/examples/era5_unet.py
+	$(BIN)/python examples/era5_unet.py
+
+# MkDocs has an environment of its own: the site needs neither DALI nor what the tests need.
+DOCS := build/docs/.venv
+
+$(DOCS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site; links that lead nowhere are errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 
 lint: setup  ## Check format and style of Rust and Python
 	cargo fmt --all --check
 	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
-	$(BIN)/ruff check python tests cmake
+	$(BIN)/ruff check python examples tests cmake docs
 
 format: setup  ## Format the Rust sources
 	cargo fmt --all

@@ -98,7 +98,8 @@ const char *dali_zarr_last_error(void);
  *   "tries": how often a request was sent,
  *   "name", "known": the name of an array or dimension that doesn't exist, and a list of those that do; "name" is null
  *     while one has to be given,
- *   "source": what the system, the server or the driver said.
+ *   "source": what the system, the server or the driver said,
+ *   "operator": of dali_zarr_wait_opened, where in the host's program the operator was made.
  *
  * What is unknown is null. Programs should ask here instead of reading messages. Good as long as the message. */
 const char *dali_zarr_last_error_details(void);
@@ -129,7 +130,7 @@ int32_t dali_zarr_table_release(const char *name);
  *
  * "storage_options" is an object of strings, or a list of "NAME=VALUE". "dtype" is a name such as "float32". Where a
  * list is expected, a single value stands for a list of one. null stands for the default. Whole numbers have 64 bits.
- * "fill_value", "mean" and "stddev" have double precision; these numbers may be text, as "nan", "inf" and "-inf" must be.
+ * "fill_value", "fillna", "mean" and "stddev" have double precision; these numbers may be text, as "nan", "inf" and "-inf" must be.
  * Unknown keys are errors. On success `*reader` is to be closed with dali_zarr_close, else it is NULL. */
 int32_t dali_zarr_open(const char *spec, dali_zarr_reader **reader);
 
@@ -208,6 +209,26 @@ int32_t dali_zarr_take_log(const char **json);
 /* The "reader" of the operator that DALI asked last on this thread to describe its epoch, and forgets it; 0 if there is
  * none. Tells which of all readers a built pipeline's is: take, have DALI ask (`reader_meta`), take. */
 uint64_t dali_zarr_take_described(void);
+
+/* For hosts that hold a lock of their own while they build a pipeline of DALI, as Python does. From here on (`deferred` is not 0) the
+ * operators that are made on this thread return at once, and open their stores on threads of the library, one after the other. The host
+ * waits for them by dali_zarr_wait_opened, without its lock, before it hands the pipeline out; an operator that is used earlier
+ * waits itself. 0 ends this, and forgets what was not waited for. */
+int32_t dali_zarr_defer_opening(int32_t deferred);
+
+/* Waits for the stores that this thread's operators open since dali_zarr_defer_opening, for so long at most: `*opened` is 1 if all are
+ * open, else 0. Fails as the operator's constructor would have, for the first operator that can't be opened. To give up, call no more:
+ * once the pipeline is gone, what is under way ends by itself when the store answers, or after its timeouts. */
+int32_t dali_zarr_wait_opened(uint32_t timeout_ms, int32_t *opened);
+
+/* Has SIGINT end waits of DALI's operators for batches (`watched` is not 0): for a host whose thread waits in DALI, and whose handler of the
+ * signal only leaves it a note. A handler of the library stands before the host's, and calls it, until this was called with 0 as often
+ * as otherwise. Without a handler of the host's nothing changes. A wait that ends gives DALI an error within a fifth of a second. So does
+ * each later one, until this is called again. The batches are left out, so that operators of one pipeline stay in step. */
+int32_t dali_zarr_watch_interrupts(int32_t watched);
+
+/* Ends waits of DALI's operators for batches, as the signal does. For hosts that end, and whose pipelines end with them. */
+int32_t dali_zarr_interrupt(void);
 
 /* Waits for the next batch. After an error the next call gives the batch that follows. On success `*batch` is to be
  * released with dali_zarr_batch_release, else it is NULL. */

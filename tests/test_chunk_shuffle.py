@@ -99,6 +99,47 @@ def test_windows_and_arrays_that_share_chunks(store, args, once, samples):
     assert epochs * chunks / 2 <= stats["chunks_read"] <= (once * epochs + 1) * chunks, stats
 
 
+def episodes(path, lengths, chunk):
+    """A store of episodes with one chunk for many of them; the values, and the first element of each episode."""
+    ends = np.cumsum(lengths)
+    values = np.random.default_rng(1).standard_normal((int(ends[-1]), 16)).astype("float32")
+    write_array(path, "a", values, codec="zstd", layout=Layout((chunk, 16)), dims=("step", "joint"))
+    write_array(path, "ends", ends, codec="none", layout=Layout((len(ends),)), dims=("episode",))
+    return values, ends - lengths
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["chunks of whole episodes", "across chunks"])
+@pytest.mark.parametrize("pads", [{}, {"out_of_bounds_policy": "edge", "pad_before": [2], "pad_after": [1]}], ids=["drop", "edge"])
+def test_short_episodes_share_chunks(tmp_path, device, fits, pads):
+    """2,000 episodes in 40 chunks of 32 KiB, in memory for some of these: a chunk is read for all its episodes at once, and again
+    at most for each sample that starts in the chunk before it."""
+    lengths = np.full(2000, 10) if fits else np.random.default_rng(0).integers(5, 16, 2000)
+    values, firsts = episodes(tmp_path, lengths, 500)
+    before, after = (2, 1) if pads else (0, 0)
+    expected = {(e, int(first) + s) for e, first in enumerate(firsts) for s in range(-before, int(lengths[e]) - 4 + after + 1)}
+    args = {
+        "arrays": ["a"], "dims": ["step"], "window": [4], "step": [1], "breaks": "ends", "random_shuffle": True, "seed": 4,
+        "return_index": True, "initial_fill": 1200, **pads,
+    }
+    chunks = len(chunk_files(tmp_path, "a"))
+    pipe = build(device, BATCH, path=tmp_path, **args)
+    assert pipe.epoch_size("reader") == len(expected)
+    seen = set()
+    for _ in range(len(expected) // BATCH):
+        windows, index = map(to_numpy, pipe.run())
+        for window, (episode, start) in zip(windows, index.tolist(), strict=True):
+            first = firsts[episode]
+            np.testing.assert_array_equal(window, values[np.clip(range(start, start + 4), first, first + lengths[episode] - 1)])
+            seen.add((episode, start))
+    assert seen <= expected and len(seen) == len(expected) // BATCH * BATCH, "each sample once"
+    small = {} if device == "gpu" else {"host_memory_limit": 600_000, "io_threads": 1, "decode_threads": 1}
+    stats = reads(tmp_path, device, epochs=3, samples=len(expected), **args, **small)
+    across = sum(max(s, int(firsts[e])) // 500 < min(s + 3, int(firsts[e] + lengths[e]) - 1) // 500 for e, s in expected)
+    assert (across == 0) == fits and across < 4 * chunks
+    # What is read ahead of the fourth epoch may be a few windows.
+    assert 3 * chunks / 2 <= stats["chunks_read"] <= 3 * (chunks + across) + chunks / 2, stats
+
+
 @pytest.mark.parametrize(("fill", "batch_size"), [(120, 16), (240, 32), (480, 16)])
 def test_as_random_as_documented(store, fill, batch_size):
     """Of its batch, (B - 1) (b - 1) / (F - 1) samples share a chunk with a sample; its place says nothing of its number."""

@@ -229,6 +229,13 @@ def test_breaks_where_coordinates_are_uneven(tmp_path, device):
     assert both["segments"] == {"count": 4, "read": 4, "padded_samples": 0.0} and both["samples"] == 8
 
 
+def test_breaks_need_each_coordinate(tmp_path):
+    write_array(tmp_path, "a", np.arange(9), layout=Layout((4,)), dims=("t",))
+    write_array(tmp_path, "t", np.array([0.0, 1, 2, np.nan, 4, 5, 6, 7, 8]), layout=Layout((4,)), dims=("t",))
+    with pytest.raises(ValueError, match="that of element 3 is missing"):
+        build(path=tmp_path, arrays=["a"], dims=["t"], breaks="auto")
+
+
 @pytest.mark.parametrize(
     ("ends", "found"),
     [
@@ -335,10 +342,44 @@ def test_a_million_episodes(tmp_path):
     group.create_array("a", shape=(total,), chunks=(1 << 18,), dtype="uint8", dimension_names=["t"])
     ends = np.arange(5, total + 1, 5)
     group.create_array("ends", shape=ends.shape, chunks=(1 << 18,), dtype="int64")[...] = ends
-    pipe = build(
-        batch_size=16, path=tmp_path / "a.zarr", arrays=["a"], dims=["t"], window=[4], step=[1], pad_before=[3], pad_after=[3],
-        breaks="ends", out_of_bounds_policy="edge", return_index=True, random_shuffle=True,
-    )
+    args = {
+        "path": tmp_path / "a.zarr", "arrays": ["a"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3],
+        "pad_after": [3], "breaks": "ends", "out_of_bounds_policy": "edge", "return_index": True, "random_shuffle": True,
+    }
+    with pytest.raises(ValueError, match=r"host_memory_limit: expected at least \d+ bytes for .* of segments, and of the order"):
+        build(batch_size=16, host_memory_limit=30 << 20, **args)
+    pipe = build(batch_size=16, host_memory_limit=40 << 20, **args)
     assert pipe.reader_meta("reader")["epoch_size"] == 8 * len(ends)
     episode, start = to_numpy(pipe.run()[-1]).T
     assert ((start - 5 * episode >= -3) & (start - 5 * episode <= 4)).all()
+
+
+def test_ends_of_another_store(tmp_path, monkeypatch):
+    """By location, for arrays of a path and for those with stores of their own."""
+    ends = np.array([4, 9, 20])
+    write_array(tmp_path / "a.zarr", "x", np.arange(20), layout=Layout((6,)))
+    write_array(tmp_path / "meta.zarr", "episode_ends", ends, zarr_format=2)
+    monkeypatch.chdir(tmp_path)
+    for breaks in ("./meta.zarr/episode_ends", tmp_path / "meta.zarr", ["./meta.zarr/episode_ends", 12]):
+        for how in ({"path": "a.zarr", "arrays": "x"}, {"arrays": ["./a.zarr/x"]}):
+            told = dali_zarr.explain(**how, breaks=breaks, window=[2], step=[1])
+            assert told["segments"]["count"] == (4 if isinstance(breaks, list) else 3)
+            assert told["samples"] == (3 + 4 + 2 + 7 if isinstance(breaks, list) else 3 + 4 + 10)
+    parts = dali_zarr.splits(arrays=["./a.zarr/x"], breaks=tmp_path / "meta.zarr", train=slice(0, 2), test=[2])
+    assert [one["segments"] for one in parts.values()] == [[0, 1], [2]]
+    for concat in ("dims", "samples"):
+        with pytest.raises(ValueError, match="breaks: .*each of the 2 stores there has segments of its own"):
+            dali_zarr.explain(path=["a.zarr"] * 2, arrays="x", concat=concat, breaks="./meta.zarr/episode_ends")
+    with pytest.raises(ValueError, match=r"breaks: .*nowhere\.zarr"):
+        dali_zarr.explain(path="a.zarr", arrays="x", breaks="./nowhere.zarr/ends")
+    with pytest.raises(ValueError, match="ascend from at least 1 to at most 20, but found 0 at element 0"):
+        dali_zarr.explain(path="a.zarr", arrays="x", breaks="./a.zarr/x")
+
+
+def test_a_table_contradicts_choices_of_segments(tmp_path):
+    """What a table of starts doesn't heed is refused."""
+    write_array(tmp_path, "x", np.arange(20))
+    edge = {"out_of_bounds_policy": "edge"}
+    for how in ({"segments": [0], "breaks": [5]}, {"pad_before": [1], **edge}, {"pad_after": [1], **edge}):
+        with pytest.raises(ValueError, match="starts says where samples start, which (segments|pad_before|pad_after) contradicts"):
+            dali_zarr.explain(path=tmp_path, arrays="x", starts=[3, 4], window=[2], **how)

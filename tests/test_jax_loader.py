@@ -52,6 +52,12 @@ def test_arrays_by_name(make):
     np.testing.assert_array_equal(np.asarray(batches[0]["field"]), FIELDS[:4])
 
 
+def test_the_index_on_request(make):
+    for i, batch in enumerate(make(arrays=["n"], return_index=True)):
+        assert set(batch) == {"n", "index"} and batch["index"].dtype == np.int64
+        assert batch["index"].tolist() == [[n] for n in range(STEPS)[4 * i : 4 * i + 4]]
+
+
 def test_nested_offsets_and_coordinates(make):
     (batch, *_) = make(offsets={"input": 0, "target": 6})
     assert batch["target"]["n"].tolist() == [6, 7, 8, 9]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import dali_zarr
 import numpy as np
@@ -12,8 +11,6 @@ import zarr
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from support.stores import Layout, write_array
-
-README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def write(path, latitudes=(40.0, 30.0, 20.0, 10.0), levels=(1000, 850, 500)):
@@ -130,13 +127,3 @@ def test_the_typed_reader_of_several_stores_selects(path, tmp_path):
     assert np.array_equal(*found)
     stored = zarr.open_array(path / "z")[:].astype("float64")
     assert np.array_equal(found[0][:24], stored[:, [1, 2]] - 1 / 3) and np.array_equal(found[0][24:], stored[:, [1, 0]] - 1 / 3)
-
-
-def test_the_transform_of_the_readme(path):
-    torch = pytest.importorskip("torch")
-    from dali_zarr.torch import Loader
-
-    (source,) = re.findall(r"`transform=(lambda x: .*?)`", README)
-    loader = Loader(path, arrays=["t2m"], batch_size=24, device="cpu", transform=eval(source, {"fn": fn}), host_memory_limit="64MB")
-    noise = next(iter(loader))["t2m"] - torch.from_numpy(zarr.open_array(path / "t2m")[:])
-    assert 0.05 < noise.std() < 0.2

@@ -39,6 +39,7 @@ ARGUMENTS = {
     "ragged_ends": "STRING",
     "max_length": "INT64",
     "mask_and_scale": "BOOL",
+    "fillna": "FLOAT",
     "dtype": "DATA_TYPE",
     "mean": "_FLOAT_VEC",
     "stddev": "_FLOAT_VEC",

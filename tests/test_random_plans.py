@@ -33,13 +33,14 @@ def groups(draw: st.DrawFn) -> list[dict[str, Any]]:
             index_location=draw(st.sampled_from(["start", "end"])),
         )
         counts = [-(-n // c) for n, c in zip(shape, shards or chunks)]
+        dtype = draw(st.sampled_from(DTYPES))
         missing = tuple(draw(st.sets(st.tuples(*(st.integers(0, n - 1) for n in counts)), max_size=3)))
         arrays.append(
             {
                 "name": f"a{i}", "dims": dims, "layout": layout, "zarr_format": zarr_format, "missing": missing,
                 "codec": draw(st.sampled_from(sorted(CODECS_V3 if zarr_format == 3 else CODECS_V2))),
-                "values": sample_values(draw(st.sampled_from(DTYPES)), shape, seed=i),
-                "fill_value": draw(st.sampled_from([0, 1])),
+                "values": sample_values(dtype, shape, seed=i),
+                "fill_value": draw(st.sampled_from([0, 1, float("nan")] if dtype.startswith("float") else [0, 1])),
             }
         )
     return arrays
@@ -73,6 +74,8 @@ def arguments(draw: st.DrawFn, arrays: list[dict[str, Any]]) -> dict[str, Any]:
         args["breaks"] = draw(st.lists(st.integers(-9, 9), max_size=3))
     args["out_of_bounds_policy"] = draw(st.sampled_from(["drop", "drop", "pad", "edge", "error"]))
     args["fill_value"] = draw(st.sampled_from([0.0, -2.5, 300.0]))
+    if draw(st.booleans()):
+        args["fillna"] = draw(st.sampled_from([0.0, 0.1, -300.0]))
     if draw(st.booleans()):
         args["dtype"] = draw(st.sampled_from(DTYPES))
     if draw(st.booleans()):

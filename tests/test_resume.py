@@ -283,7 +283,9 @@ SAME = {
     "dims": {"dims": ["time"]},
     "numbered": {"dims": [-1], "window": [0], "step": [1]},
     "defaults": {"offsets": [0], "stride": [3], "roi_end": [STEPS], "dtype": "int32", "seed": 5},
-    "unused": {"fill_value": 3.0, "out_of_bounds_policy": "pad", "mask_and_scale": True, "initial_fill": 2, "breaks": [9]},
+    "unused": {
+        "fill_value": 3.0, "fillna": 1.0, "out_of_bounds_policy": "pad", "mask_and_scale": True, "initial_fill": 2, "breaks": [9],
+    },
 }
 
 

@@ -209,6 +209,117 @@ def test_checkpoints_of_other_tables_are_refused(path):
         reader(path, table.copy(), (0,), (2,), checkpointing=True, checkpoint=checkpoint, **order).run()
 
 
+SHAPES = [(20, 9), (7, 30), (40, 8)]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """Stores of other shapes and chunks, and what is in them."""
+    base = tmp_path_factory.mktemp("stores")
+    values = [np.arange(np.prod(shape), dtype=np.int32).reshape(shape) + 10_000 * i for i, shape in enumerate(SHAPES)]
+    chunks = [(4, 4), (7, 10), (9, 3)]
+    for i, value in enumerate(values):
+        write_array(base / f"{i}.zarr", "a", value, codec="zstd", layout=Layout(chunks[i]), dims=("y", "x"))
+    return [base / f"{i}.zarr" for i in range(3)], values
+
+
+def one_by_one(stores, table, *, batch_size=5, device="cpu", **args):
+    """A reader of crops of 3 x 2, by rows (store, y, x)."""
+    given = {
+        "path": stores[0], "arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [3, 2], "starts": table,
+        "return_index": True,
+    }
+    return build(device, batch_size, **given | args)
+
+
+def rows_of_stores(rng, rows, outside=0):
+    store = rng.integers(0, len(SHAPES), rows)
+    low = [[-outside, -outside]] * rows
+    high = [(SHAPES[s][0] - 2 + outside, SHAPES[s][1] - 1 + outside) for s in store]
+    return np.concatenate([store[:, None], rng.integers(low, high)], axis=1)
+
+
+def crop(stores, row, fill=-7):
+    store, y, x = (int(n) for n in row)
+    padded = np.pad(stores[1][store], 8, constant_values=fill)
+    return padded[y + 8 : y + 11, x + 8 : x + 10]
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True}, {"random_shuffle": True, "initial_fill": 9}])
+def test_rows_name_stores_that_come_one_after_the_other(stores, device, order):
+    table = rows_of_stores(np.random.default_rng(8), 47)
+    values, index = read(one_by_one(stores, table, device=device, **order), 94, 5)
+    for value, row in zip(values, index, strict=True):
+        same(value, crop(stores, row), f"the sample {row}")
+    for epoch in (index[:47], index[47:]):
+        assert sorted(map(tuple, epoch)) == sorted(map(tuple, table)), "each row once"
+        assert order or (epoch == table).all(), "the order of the table"
+
+
+def test_rows_of_stores_that_are_out_of_bounds(stores):
+    table = rows_of_stores(np.random.default_rng(9), 80, outside=3)
+    fits = [0 <= y <= SHAPES[s][0] - 3 and 0 <= x <= SHAPES[s][1] - 2 for s, y, x in table]
+    _, index = read(one_by_one(stores, table), sum(fits), 5)
+    assert (index == table[fits]).all()
+    values, index = read(one_by_one(stores, table, out_of_bounds_policy="pad", fill_value=-7), 80, 5)
+    assert (index == table).all()
+    for value, row in zip(values, index, strict=True):
+        same(value, crop(stores, row), f"the padded sample {row}")
+    with pytest.raises(ValueError, match=rf"starts: row {fits.index(False)} starts at "):
+        one_by_one(stores, table, out_of_bounds_policy="error")
+    for store in (3, -1):
+        with pytest.raises(IndexError, match=rf"starts: row 2 is of store {store}, but the stores are numbered from 0 to 2"):
+            one_by_one(stores, np.array([[0, 0, 0], [2, 0, 0], [store, 0, 0]]))
+    with pytest.raises(ValueError, match="the number of the store .* and each of dims \\(y, x\\), but the table has 2 columns"):
+        one_by_one(stores, table[:, 1:])
+
+
+def test_a_table_need_not_name_all_stores(stores):
+    table = np.array([[2, 5, 1], [2, 37, 6], [0, 0, 0]])
+    pipe = one_by_one(stores, table, batch_size=3)
+    assert pipe.reader_meta("reader")["epoch_size"] == 3
+    values, index = read(pipe, 3, 3)
+    assert (index == table).all() and (values[1] == crop(stores, table[1])).all()
+    # A single store has its number too.
+    single = one_by_one((stores[0][1], None), [[0, 2, 3], [0, 4, 28]], batch_size=2)
+    values, _ = read(single, 2, 2)
+    same(values[1], stores[1][1][4:7, 28:30], "of the only store")
+
+
+@pytest.mark.parametrize("order", [{}, {"random_shuffle": True, "initial_fill": 8}, {"weights": np.arange(1.0, 49)}])
+def test_rows_of_stores_are_divided_and_resumed(stores, order):
+    table = rows_of_stores(np.random.default_rng(2), 48)
+    _, whole = read(one_by_one(stores, table, batch_size=4, **order), 48, 4)
+    args = {"checkpointing": True, "batch_size": 2} | order
+    seen: list[tuple[int, ...]] = []
+    pipes = [one_by_one(stores, table, shard_id=i, num_shards=2, **args) for i in range(2)]
+    for pipe, _ in itertools.product(pipes, range(3)):
+        seen.extend(map(tuple, to_numpy(pipe.run()[1])))
+    checkpoint = pipes[0].checkpoint()
+    for shard in range(3):
+        pipe = one_by_one(stores, table, shard_id=shard, num_shards=3, checkpoint=checkpoint, **args)
+        _, index = read(pipe, 12, 2)
+        seen.extend(map(tuple, index))
+    assert sorted(seen) == sorted(map(tuple, whole))
+    other = table.copy()
+    other[3] = [2, 1, 1]
+    with pytest.raises(Exception, match="the checkpoint was made by a reader of other samples"):
+        one_by_one(stores, other, num_shards=2, checkpoint=checkpoint, **args)
+
+
+def test_rows_of_stores_that_share_chunks_are_read_together(stores):
+    from support.pipelines import stats_of
+
+    rng = np.random.default_rng(5)
+    every = [(s, y, x) for s, (h, w) in enumerate(SHAPES) for y in range(h - 2) for x in range(w - 1)]
+    table = rng.permutation(np.array(every * 3))
+    args = {"arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [1, 1], "starts": table, "prefetch_queue_depth": 2}
+    args |= {"path": stores[0], "random_shuffle": True, "initial_fill": 96, "host_memory_limit": 1 << 18}
+    told = stats_of(len(table) // 8, "cpu", 8, **args)
+    chunks = 5 * 3 + 1 * 3 + 5 * 3
+    assert told["chunks_read"] <= 2 * chunks, told
+
+
 WRONG = {
     "step": ({"step": [2]}, "starts, step: "), "random_crop": ({"random_crop": ["t"]}, "starts, random_crop: "),
     "two columns": ({"starts": np.zeros((4, 2), int)}, "a column for each of dims \\(t\\), but the table has 2"),
@@ -222,6 +333,8 @@ WRONG = {
     "no file": ({"starts": "nowhere.npy"}, "nowhere.npy"), "no array": ({"starts": "./nowhere.zarr"}, "nowhere.zarr"),
     "remote npy": ({"starts": "s3://bucket/rows.npy"}, "a .npy file on a local disk"),
     "gone": ({"starts": "table:1:1"}, "isn't in this process's memory"),
+    "segments": ({"breaks": [6], "segments": [0]}, "starts, segments: starts says where"),
+    "pads": ({"pad_before": [1], "out_of_bounds_policy": "edge"}, "starts, pad_before: starts says where"),
     "negative": ({"weights": [1.0, 2.0, -3.0, -4.0]}, "sample 2 is -3"), "nan": ({"weights": [1, np.nan, 1, 1]}, "sample 1 is NaN"),
     "zeros": ({"weights": [0, 0, 0, 0]}, "all 4 are 0"), "few": ({"weights": [1, 1]}, "each of the 4 samples, but found 2"),
     "too many": ({"weights": [1, 0, 1, 1], "replacement": False}, "only 3 have a positive weight"),
@@ -254,7 +367,6 @@ def damaged(table):
     yield made()[:100], "expected"
     yield made(data=table.tobytes()[:-1]), "was not written completely"
     yield made(data=table.tobytes() + b"x"), "was not written completely"
-    yield made(fortran=True), "Fortran order"
     yield made(descr="<i4"), "expected int64"
     yield made(descr="<f8"), "expected int64"
     yield made(descr="|O"), "expected int64"
@@ -264,6 +376,15 @@ def damaged(table):
     yield made(shape="(30, -2)"), "damaged"
     yield good + struct.pack("<H", 60000) + b"{" * 100, "ends after"
     yield b"\x93NUMPY\x07\x00" + bytes(100), "version 1, 2 or 3"
+
+
+def test_files_in_fortran_order(path, tmp_path):
+    table = random_table(np.random.default_rng(5), 30, (0, 1), (2, 3))
+    found = []
+    for rows in (table, np.asfortranarray(table), np.asfortranarray(table).astype(">i8")):
+        np.save(tmp_path / "rows.npy", rows)
+        found.append(read(reader(path, tmp_path / "rows.npy", (0, 1), (2, 3)), 30, 5)[1].tolist())
+    assert found[0] == found[1] == found[2] == table.tolist()
 
 
 def test_damaged_files_are_errors(path, tmp_path):
@@ -297,6 +418,36 @@ def test_weights_are_those_of_the_samples(path, device, replacement):
         # Chi-squared with 4 degrees of freedom.
         assert deviation < 4 + 5 * 8**0.5
     assert set(counts) == set(np.flatnonzero(weights).tolist())
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_each_draw_has_a_crop_of_its_own(path, device, replacement):
+    """By the seed, the epoch and the position alone: whatever the shards are, and after a checkpoint."""
+    weights = np.arange(60) % 3 if not replacement else np.where(np.arange(60) == 7, 1.0, 0.0)
+    count = 36
+    args = {
+        "path": path, "arrays": ["a"], "dims": ["t", "y", "x"], "window": [0, 5, 4], "random_crop": ["y", "x"], "weights": weights,
+        "num_samples": count, "replacement": replacement, "return_index": True, "seed": 2,
+    }
+    values, index = read(build(device, 6, **args), 40 * count, 6)
+    for value, (t, y, x) in zip(values, index, strict=True):
+        same(value, VALUES[t, y : y + 5, x : x + 4], f"the crop at {t, y, x}")
+    if replacement:
+        assert (index[:, 0] == 7).all()
+        places = [len(set(map(tuple, epoch))) for epoch in index.reshape(40, count, 3)]
+        assert min(places) > 20, "17 x 11 places, and 36 draws of one sample"
+        times = np.bincount(index[:, 1] * 11 + index[:, 2], minlength=187)
+        mean = len(index) / 187
+        assert abs(((times - mean) ** 2 / mean).sum() - 186) < 5 * (2 * 186) ** 0.5, "chi-squared"
+    of_shards = [read(build(device, 6, shard_id=s, num_shards=3, stick_to_shard=True, **args), 24, 6)[1] for s in range(3)]
+    for epoch in range(2):
+        together = np.concatenate([found[epoch * 12 : (epoch + 1) * 12] for found in of_shards])
+        np.testing.assert_array_equal(together, index[epoch * count : (epoch + 1) * count])
+    pipe = build(device, 6, checkpointing=True, **args)
+    for _ in range(8):
+        pipe.run()
+    again = build(device, 6, checkpointing=True, checkpoint=pipe.checkpoint(), **args)
+    np.testing.assert_array_equal(read(again, count, 6)[1], index[48 : 48 + count])
 
 
 def test_rows_that_share_chunks_are_read_together(path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from support.pipelines import batches, build, same
+from support.remote import upload
 from support.server import Server
 from support.stores import Layout, sample_values, write_array
 
@@ -365,7 +366,7 @@ def test_text_coordinates(stores, tmp_path, device, dtype, caplog):
 def test_breaks_where_coordinates_are_uneven(stores, tmp_path, device):
     """``breaks="auto"`` finds the coordinates around an array with a store of its own, and beside one of path."""
     arrays, image, label = stores
-    _coordinates(tmp_path / "b.zarr" / "deep", np.r_[np.arange(7), np.arange(20, 25)] * 6, zarr_format=2)
+    _coordinates(tmp_path / "b.zarr" / "deep", np.r_[np.arange(1, 8), np.arange(20, 25)] * 6, zarr_format=2)
     for given in (
         {"arrays": arrays},
         {"path": tmp_path / "b.zarr", "arrays": {"image": arrays["image"], "label": "deep/0"}},
@@ -396,3 +397,60 @@ def test_explain_and_the_loader(stores, tmp_path, device):
     assert batch.coords["t"].tolist() == [0, 10, 20, 30]
     assert "stores of their own" in repr(loader)
     assert json.loads(json.dumps(dali_zarr.counters(loader)))["path"] == list(arrays.values())
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_s3_beside_a_local_store(stores, tmp_path, device, s3, s3_options, shuffled):
+    """Options are for the remote one. Labels are looked up where the coordinates are, here in S3 only."""
+    arrays, image, label = stores
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(1, 13), {"units": "days since 2019-12-31"}, zarr_format=2)
+    upload(s3, tmp_path / "b.zarr", f"{device}-{shuffled}/b.zarr")
+    remote = f"s3://bucket/{device}-{shuffled}/b.zarr/deep/0"
+    both = {"image": arrays["image"], "label": remote}
+    how = {"storage_options": s3_options, "random_shuffle": shuffled, "seed": 4, "return_index": True}
+    seen = []
+    for one, other, (t,) in _epoch(device, arrays=both, **how):
+        same(one, image[t], "image")
+        same(other, label[t], "label")
+        seen.append(int(t))
+    assert sorted(seen) == list(range(12))
+    pytest.importorskip("obstore")
+    pytest.importorskip("xarray")
+    how["sel"] = {"t": slice("2020-01-03", "2020-01-06")}
+    found = _epoch(device, arrays=both, **how)
+    assert sorted(int(t) for _, _, (t,) in found) == [2, 3, 4, 5]
+    assert [int(t) for *_, (t,) in _epoch(device, arrays=both, **how | {"sel": {"t": ["2020-01-09"]}})] == [8]
+    if not shuffled:
+        # A path in S3, and an array of a local store.
+        beside = {"path": remote.removesuffix("/0"), "arrays": {"label": "0", "image": arrays["image"]}}
+        for (other, one, (t,)), want in zip(_epoch(device, **beside, **how), [2, 3, 4, 5], strict=True):
+            assert t == want
+            same(one, image[t], "image")
+            same(other, label[t], "label")
+
+
+def test_what_s3_refuses_beside_a_local_store(stores, tmp_path, s3, s3_options):
+    """Both buckets and options are named as they are for a path."""
+    arrays, *_ = stores
+    for location, options, words in (
+        ("s3://nowhere/b.zarr", s3_options, "nowhere"), ("s3://bucket/none.zarr/0", s3_options, "none.zarr/0"),
+        ("s3://bucket/b.zarr", s3_options | {"nonsense": "1"}, "nonsense isn't an option"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            build("cpu", 1, arrays=arrays | {"label": location}, storage_options=options)
+    with pytest.raises(ValueError, match="storage_options"):
+        build("cpu", 1, arrays=arrays, storage_options={"nonsense": "1"})
+
+
+def test_the_loader_reads_from_s3(stores, tmp_path, s3, s3_options):
+    """Batches and their labels, beside a local store."""
+    pytest.importorskip("obstore")
+    torch = pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    arrays, image, label = stores
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(1, 13) * 5, zarr_format=2)
+    upload(s3, tmp_path / "b.zarr", "loader/b.zarr")
+    both = {"image": arrays["image"], "label": "s3://bucket/loader/b.zarr/deep/0"}
+    batch = next(iter(Loader(arrays=both, batch_size=5, device="cpu", storage_options=s3_options)))
+    assert torch.equal(batch["label"], torch.from_numpy(label[:5])) and batch.coords["t"].tolist() == [5, 10, 15, 20, 25]

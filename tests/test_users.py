@@ -1,4 +1,4 @@
-"""What users write, as they write it: the scripts in ``users``, each run as a program."""
+"""What users write, as they write it: those of the examples that take processes or servers, each run as a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import zarr
 from support import remote
 from support.stores import write_array, write_era5
 
-USERS = Path(__file__).parent / "users"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = [EXAMPLES / f"{name}.py" for name in ("bucket", "lightning_fit", "weather", "xbatcher_switch")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def script(*words: object, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_scripts_are_short():
-    for file in USERS.glob("*.py"):
+    for file in SCRIPTS:
         assert len([line for line in file.read_text().splitlines() if line.strip()]) < 40, file
 
 
@@ -72,8 +73,8 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("xarray")
     checkpoint = tmp_path / "checkpoint.pt"
-    first = torchrun(2, USERS / "weather.py", reanalysis, checkpoint, 2, kill_after=7)
-    second = torchrun(3, USERS / "weather.py", reanalysis, checkpoint, 2)
+    first = torchrun(2, EXAMPLES / "weather.py", reanalysis, checkpoint, 2, kill_after=7)
+    second = torchrun(3, EXAMPLES / "weather.py", reanalysis, checkpoint, 2)
     train = [str(np.datetime64("2020-01-01T00", "h") + n) for n in range(30)]
     assert set(hours(first + second, "train", 0)) == set(train)
     assert len(hours(first + second, "train", 0)) <= len(train) + 2 * 2 * 2
@@ -85,7 +86,7 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
 def test_the_switch_from_xbatcher(reanalysis):
     """Each patch is xbatcher's, with its times."""
     pytest.importorskip("xbatcher")
-    done = script(USERS / "xbatcher_switch.py", reanalysis)
+    done = script(EXAMPLES / "xbatcher_switch.py", reanalysis)
     assert done.returncode == 0, done.stderr
     *patches, last = done.stdout.splitlines()
     # 24 hours in patches of 4 that overlap by 2, with 2 x 2 on the grid.
@@ -99,7 +100,7 @@ def test_lightning_after_a_stop(reanalysis, tmp_path):
     pytest.importorskip("lightning")
     lines: list[list[str]] = []
     for steps in (3, 100):
-        done = script(USERS / "lightning_fit.py", reanalysis, tmp_path, steps)
+        done = script(EXAMPLES / "lightning_fit.py", reanalysis, tmp_path, steps)
         assert done.returncode == 0, done.stderr
         lines += [line.split() for line in done.stdout.splitlines()]
     train = [hour for line in lines if line[:1] == ["train"] for hour in line[1:]]
@@ -117,7 +118,7 @@ def test_a_notebook(reanalysis, monkeypatch):
     pytest.importorskip("ipykernel")
     monkeypatch.setenv("STORE", str(reanalysis))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    notebook = nbformat.read(USERS / "first_look.ipynb", as_version=4)
+    notebook = nbformat.read(EXAMPLES / "notebooks" / "first_look.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
     shown = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "samples: 48; 12 batches of 4 per epoch" in shown[0][-1].text
@@ -158,7 +159,7 @@ def guarded(reanalysis, tmp_path_factory):
 def test_a_bucket(guarded):
     """The right key reads; with a wrong one, no permission or another bucket the first line says why, within seconds."""
     url, keys = guarded
-    done = script(USERS / "bucket.py", "s3://era5/store", url, **keys["reader"])
+    done = script(EXAMPLES / "bucket.py", "s3://era5/store", url, **keys["reader"])
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 12, done.stderr
     wrong = keys["reader"] | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     unknown = {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "wrong"}
@@ -170,7 +171,7 @@ def test_a_bucket(guarded):
         ("s3://era5/store", keys["nobody"], ["AccessDenied", "credentials come from the environment"]),
     ):
         began = time.monotonic()
-        done = script(USERS / "bucket.py", place, url, **key)
+        done = script(EXAMPLES / "bucket.py", place, url, **key)
         assert done.returncode == 1 and time.monotonic() - began < 60
         assert done.stderr.startswith("zarr_reader: store s3://"), done.stderr
         assert all(message in done.stderr for message in messages), done.stderr

@@ -1,5 +1,5 @@
 """``dali-zarr``, or ``python -m dali_zarr``: what is in a store, whether it is sound, what a reader would do and how fast it is,
-and what statistics the values have."""
+what statistics the values have; and how the store is rechunked."""
 
 import argparse
 import itertools
@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import DALI_VERSION, __version__
-from ._commands import bench, check, info, owned, words
+from . import DALI_VERSION, __version__, _native
+from ._commands import bench, check, info, owned, rechunk, words
 from ._inspect import explained
+from ._rechunk.codecs import NAMES as CODECS
 from ._selection import select
 from ._statistics.compute import statistics
 
@@ -40,6 +41,8 @@ def _known(command: str) -> dict[str, bool]:
             return known | bench.ARGUMENTS
         case "statistics":
             return known | _OF_STATISTICS
+        case "rechunk":
+            return dict(rechunk.ARGUMENTS)
         case _:
             return known
 
@@ -56,6 +59,8 @@ def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool
             return bench.run(path, options, as_json, quiet)
         case "statistics":
             return _computed(path, options, as_json, quiet)
+        case "rechunk":
+            return rechunk.run_command(stores, options, as_json, quiet)
         case _:
             print(explained(path=path, json=as_json, **options))
             return 0
@@ -67,10 +72,12 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command")
 
-    def command(name: str, summary: str, options: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, summary: str, options: str, description: str, epilog: str, stores: str = "[STORE ...]",
+    ) -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, allow_abbrev=False, help=summary, description=description, epilog=epilog,
-            usage=f"{prog} {name} [STORE ...] {options}[--json] [--ARGUMENT VALUE ...] ...",
+            usage=f"{prog} {name} {stores} {options}[--json] [--ARGUMENT VALUE ...] ...",
         )
         made.add_argument(
             "store", nargs="*",
@@ -114,9 +121,20 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
         "--device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
     )
     computing.add_argument("--output", help="the file to write; default: only print")
-    for made in (checking, measuring, computing):
+    rechunking = command(
+        "rechunk", "write a store with other chunks, shards, codecs or types", "[--verify] [--quiet] ",
+        "Writes TARGET with the arrays of SOURCE in other chunks (--chunks time=1,level=1, the rest whole), --shards, --codec, "
+        "--format and --dtype, or in those that suit a reader (--for). Both are folders or URLs. After an interruption the same "
+        "command goes on. "
+        f"--codec takes {CODECS}, each with :LEVEL.",
+        f"These may be given: {', '.join('--' + name for name in rechunk.ARGUMENTS)}. --for takes arguments of fn.zarr_reader as "
+        '"window=2, offsets=[0, 6], batch_size=16"; --memory bytes such as 2GiB, with --scheduler of each worker.',
+        "SOURCE TARGET",
+    )
+    for made in (checking, measuring, computing, rechunking):
         made.add_argument("--quiet", action="store_true", help="show no progress")
-    return parser, {"info": informing, "explain": explaining, "check": checking, "bench": measuring, "statistics": computing}
+    made_commands = (informing, explaining, checking, measuring, computing, rechunking)
+    return parser, {made.prog.rpartition(" ")[2]: made for made in made_commands}
 
 
 def main() -> int:
@@ -140,7 +158,8 @@ def main() -> int:
     if not stores and not owned.has_all(options.get("arrays")):
         command.error("expected a store before the options, or --arrays OUTPUT=LOCATION ... that all have stores of their own")
     try:
-        return _run(known.command, stores, options, known.json, getattr(known, "quiet", True))
+        quiet = getattr(known, "quiet", True)
+        return _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1

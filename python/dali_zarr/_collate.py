@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -79,6 +79,39 @@ class Collation:
         return list(values), list(values.values())
 
 
+# What changes the values of outputs.
+_OF_VALUES = ("dtype", "mean", "stddev", "mask_and_scale", "fillna")
+
+
+def of_values(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a reader of matrices, where what changes values applies to all outputs but the matrices' indices.
+
+    Raises:
+        ValueError: An argument names indices.
+    """
+    found = dict(arguments)
+    indices = {name for name in names if name.rpartition("/")[2] == "indices"}
+    for argument in _OF_VALUES & found.keys():
+        value = found[argument]
+        if value is None or not indices:
+            continue
+        if isinstance(value, Mapping):
+            for name in indices & value.keys():
+                raise ValueError(
+                    f"dali_zarr: {argument}: expected none for {name!r}, which holds the columns of a matrix (collate='csr'); "
+                    "leave it out"
+                )
+        elif not _is_list(value):
+            found[argument] = {name: value for name in names if name not in indices}
+        elif len(value) == len(names):
+            found[argument] = {name: one for name, one in zip(names, value, strict=True) if name not in indices}
+    return found
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _matrices(ragged: Ragged, places: Sequence[Place], columns: int | None) -> dict[Place, tuple[Place, Place, Place]]:
     """For each part of a matrix: the matrix, its data and its indices."""
     found: dict[Place, tuple[Place, Place, Place]] = {}
@@ -127,8 +160,21 @@ def _padded(values: torch.Tensor, offsets: torch.Tensor, lengths: Lengths) -> to
     return torch.where(is_inside, values[at], out)
 
 
+def _check_columns(indices: torch.Tensor, columns: int) -> None:
+    """Raises ValueError if an index isn't a column: kernels of PyTorch would read beyond their operands."""
+    if indices.numel() == 0:
+        return
+    lowest, highest = torch.stack(torch.aminmax(indices)).tolist()
+    if lowest < 0 or highest >= columns:
+        raise ValueError(
+            f"dali_zarr: collate='csr': expected indices from 0 to {columns - 1}, the columns of the matrix, but found "
+            f"{lowest if lowest < 0 else highest}; the store is damaged, or `columns` is too small"
+        )
+
+
 def _csr(offsets: torch.Tensor, indices: torch.Tensor, data: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     if indices.dtype not in (torch.int32, torch.int64):
         indices = indices.to(torch.int64)
+    _check_columns(indices, size[1])
     # Both have one type. A batch has fewer than 2^31 values where its indices have 32 bits, or memory would be short.
     return torch.sparse_csr_tensor(offsets.to(indices.dtype), indices, data, size=size, check_invariants=False)

@@ -1,10 +1,15 @@
 """Exceptions as users need them: the reader's message first, then what DALI says of the operator's place; and MemoryError,
 which DALI hasn't, for readers that need more memory than there is."""
 
+import atexit
+import contextlib
 import functools
+import inspect
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import signal
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from threading import get_ident, main_thread
 from typing import Any
 
 from . import _dali, _log, _native
@@ -35,7 +40,7 @@ def _translated(method: Callable[..., Any], *positional: Any, **arguments: Any) 
         raise
 
 
-def _replace(owner: Any, name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+def _replace(owner: Any, name: str, around: Callable[[], AbstractContextManager[None]]) -> None:
     method = getattr(owner, name)
     if getattr(method, "_dali_zarr", False):
         return
@@ -49,11 +54,43 @@ def _replace(owner: Any, name: str, around: Callable[[], AbstractContextManager[
     setattr(owner, name, replacement)
 
 
+def _in_pipeline(place: str) -> str:
+    """What DALI says around the place of an operator whose constructor throws."""
+    return f"\n\nCritical error when building pipeline:\n{place}\n\nCurrent pipeline object is no longer valid."
+
+
+@contextlib.contextmanager
+def _built(place: Callable[[str], str]) -> Generator[None, None, None]:
+    with _log.engine(), _native.opening(place):
+        yield
+
+
+# Without the wrapper, which takes longer than all else around a run: it makes members of an enumeration of handlers.
+_handler: Callable[[int], Any] = inspect.unwrap(signal.getsignal)
+
+
+class _Run:
+    """Around a call that may wait for a batch: Ctrl-C ends the wait, if Python's own handler is to hear of it."""
+
+    def __enter__(self) -> None:
+        self._watched = get_ident() == main_thread().ident and _handler(signal.SIGINT) is signal.default_int_handler
+        if self._watched:
+            _native.watch_interrupts(True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._watched:
+            _native.watch_interrupts(False)
+
+
 def hook() -> None:
-    """Translates errors where pipelines, and readers of the dynamic mode, are built and run; what is logged while they are built
-    goes to Python's logging. Does nothing the second time."""
+    """Where pipelines, and readers of the dynamic mode, are built and run: errors are translated, Python's lock is free while
+    stores are opened, Ctrl-C ends waits, and what is logged while they are built goes to Python's logging. Does nothing the second
+    time."""
     backend = _dali.module("backend_impl")
-    for name in ("Outputs", "ShareOutputs"):
-        _replace(backend.Pipeline, name)
-    for owner, name in ((backend.Pipeline, "Build"), (backend._Operator, "__init__")):
-        _replace(owner, name, _log.engine)
+    for owner, names in ((backend.Pipeline, ("Outputs", "ShareOutputs", "Run")), (backend._Operator, ("SetupAndRun",))):
+        for name in names:
+            _replace(owner, name, _Run)
+    _replace(backend.Pipeline, "Build", functools.partial(_built, _in_pipeline))
+    _replace(backend._Operator, "__init__", functools.partial(_built, lambda _place: ""))
+    # What DALI ends when the process does may wait for a batch.
+    atexit.register(_native.interrupt)

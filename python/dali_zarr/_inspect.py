@@ -50,11 +50,12 @@ def explain(
         arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
     Returns:
-        A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data:
+        A dictionary whose ``str()`` is a text for people. Sizes are bytes of decoded data.
 
         - ``samples``, ``samples_of_this_shard`` (in its first epoch), ``batches_per_epoch``, ``outputs``; ``starts_from_table``,
           whether `starts` says where samples start, and ``weighted``, how `weights` draw them (None where there are none);
-        - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with its
+        - ``arrays``, each with whether it is decoded (``mask_and_scale``, also where that follows from its attributes), with what
+          NaNs become (``fillna``, None where they stay or can't be), with its
           ``stores`` (``chunks``, ``shards``, ``codecs``, ``decoded_on`` and ``why``), with
           ``bytes_per_sample`` and ``chunk_bytes_per_sample`` (what a sample takes, and the chunks that hold it; their ratio
           is the ``read_amplification``), ``chunk_bytes_read_per_sample`` (with chunks that samples share counted once if
@@ -124,7 +125,8 @@ def counters(pipe: Any = None) -> Any:
         Counters are ``chunks_read`` (from stores or caches), ``bytes_read`` (encoded, from stores), ``reads`` (of stores),
         ``index_reads`` (of shards' indexes),
         ``chunks_missing`` (fill values), ``chunks_from_memory`` (times that a batch was served by a chunk read for another),
-        ``chunks_read_again`` and ``evictions`` (for want of memory), ``batches`` and ``waits`` (batches that weren't
+        ``chunks_read_again`` and ``evictions`` (for want of memory), ``nans_replaced`` (elements that `fillna` replaced, in all
+        batches that were assembled: a dictionary with the outputs that it is for), ``batches`` and ``waits`` (batches that weren't
         finished when asked for), ``waves`` (of chunks on a GPU), and seconds, summed over threads: ``read_seconds``,
         ``copy_seconds``, ``decode_seconds``, ``assemble_seconds``, ``wait_seconds``. Once nothing is in flight,
         ``chunks_read`` is the sum of ``chunks_decoded_gpu``, ``chunks_decoded_cpu`` (of which ``cpu_fallbacks`` the GPU was

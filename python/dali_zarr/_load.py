@@ -16,6 +16,12 @@ from ._build import LIBRARY as _LIBRARY
 LIBRARY = Path(__file__).parent / _LIBRARY
 
 
+def plugin_path() -> Path:
+    """The library with the operator: for ``nvidia.dali.plugin_manager.load_library`` in a process that doesn't import this package,
+    and for ``plugin_libs`` of Triton's DALI backend. It fits one version of DALI, ``dali_zarr.DALI_VERSION``."""
+    return LIBRARY
+
+
 def check_dali_version(installed: str, location: str) -> None:
     """Raises ImportError unless ``installed`` is the version that the plugin was built for."""
     if installed.split("+")[0] == DALI_VERSION:

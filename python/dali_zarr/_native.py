@@ -1,9 +1,12 @@
 """The C ABI of the library (``include/dali_zarr.h``), as far as Python needs it."""
 
+import contextlib
 import ctypes
 import json
+import threading
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -12,8 +15,14 @@ from ._hints import did_you_mean
 _ERRORS = {1: ValueError, 2: TypeError, 3: IndexError, 4: RuntimeError, 5: MemoryError}
 
 _POINTER = ctypes.c_void_p
+T = TypeVar("T")
+
+# For how long a wait for the library may not hear Ctrl-C, in milliseconds.
+_HEARS = 100
 
 _library: ctypes.CDLL | None = None
+# The same for calls that return at once: these keep Python's lock, which another thread might hold for long.
+_brief: ctypes.PyDLL | None = None
 
 
 class _Epoch(ctypes.Structure):
@@ -27,7 +36,7 @@ class _Epoch(ctypes.Structure):
 
 def bind(path: Path) -> None:
     """Declares the functions of the library, which DALI has loaded already."""
-    global _library
+    global _library, _brief
     library = ctypes.CDLL(str(path))
     text, size = ctypes.c_char_p, ctypes.c_size_t
     library.dali_zarr_last_error.restype = text
@@ -51,7 +60,11 @@ def bind(path: Path) -> None:
     library.dali_zarr_stats.argtypes = [_POINTER, ctypes.POINTER(text)]
     library.dali_zarr_take_described.argtypes = []
     library.dali_zarr_take_described.restype = ctypes.c_uint64
-    _library = library
+    library.dali_zarr_defer_opening.argtypes = [ctypes.c_int32]
+    library.dali_zarr_wait_opened.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_int32)]
+    brief = ctypes.PyDLL(str(path))
+    brief.dali_zarr_watch_interrupts.argtypes = [ctypes.c_int32]
+    _library, _brief = library, brief
 
 
 def _loaded() -> ctypes.CDLL:
@@ -62,8 +75,71 @@ def _loaded() -> ctypes.CDLL:
 
 def _check(status: int) -> None:
     if status:
-        message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
-        raise _ERRORS.get(status, RuntimeError)(hinted(message))
+        raise _error(status)
+
+
+def _error(status: int, after: str = "") -> Exception:
+    """That of the last call on this thread; ``after`` follows its message."""
+    message = _loaded().dali_zarr_last_error().decode("utf-8", "replace")
+    return _ERRORS.get(status, RuntimeError)(hinted(message) + after)
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """What ``work`` gives, which may wait for a store. Ctrl-C is heard meanwhile: then ``work`` goes on by itself until it has its
+    answer, or its time is over.
+
+    Only the main thread is interrupted, and only while it runs Python code: so the work is another thread's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    result: list[T] = []
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001  (raised by the thread that waits)
+            errors.append(error)
+        ended.set()
+
+    threading.Thread(target=run, name="dali_zarr wait", daemon=True).start()
+    ended.wait()
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+@contextlib.contextmanager
+def opening(place: Callable[[str], str]) -> Generator[None, None, None]:
+    """The operators that DALI makes in the block open their stores after it, when Python's lock is free. Ctrl-C ends that.
+
+    Raises:
+        ValueError, TypeError, IndexError, RuntimeError, MemoryError: A store can't be opened. What ``place`` makes of where the
+            operator was made follows the message.
+    """
+    library, opened = _loaded(), ctypes.c_int32()
+    _check(library.dali_zarr_defer_opening(1))
+    try:
+        yield
+        while not opened.value:
+            status = library.dali_zarr_wait_opened(_HEARS, ctypes.byref(opened))
+            if status:
+                raise _error(status, place(last_error().get("operator") or ""))
+    finally:
+        _check(library.dali_zarr_defer_opening(0))
+
+
+def watch_interrupts(watched: bool) -> None:
+    """Whether SIGINT ends waits for batches."""
+    if _brief is not None:
+        _brief.dali_zarr_watch_interrupts(watched)
+
+
+def interrupt() -> None:
+    """Ends waits for batches."""
+    if _library is not None:
+        _library.dali_zarr_interrupt()
 
 
 def last_error() -> dict[str, Any]:
@@ -98,9 +174,13 @@ def explain(spec: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError, TypeError, IndexError: as opening the reader does.
     """
-    text = ctypes.c_char_p()
-    _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
-    return json.loads(text.value or b"{}")
+
+    def work() -> dict[str, Any]:
+        text = ctypes.c_char_p()
+        _check(_loaded().dali_zarr_explain(json.dumps(spec).encode(), ctypes.byref(text)))
+        return json.loads(text.value or b"{}")
+
+    return interruptible(work)
 
 
 def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
@@ -109,10 +189,14 @@ def pick_labels(spec: dict[str, Any], dim: str, labels: list[float]) -> str:
     Raises:
         ValueError, TypeError, RuntimeError: as opening the reader does; or if a label isn't the coordinate of one element.
     """
-    text = ctypes.c_char_p()
-    array = (ctypes.c_double * len(labels))(*labels)
-    _check(_loaded().dali_zarr_pick_labels(json.dumps(spec).encode(), dim.encode(), array, len(labels), ctypes.byref(text)))
-    return (text.value or b"").decode()
+
+    def work() -> str:
+        text = ctypes.c_char_p()
+        array = (ctypes.c_double * len(labels))(*labels)
+        _check(_loaded().dali_zarr_pick_labels(json.dumps(spec).encode(), dim.encode(), array, len(labels), ctypes.byref(text)))
+        return (text.value or b"").decode()
+
+    return interruptible(work)
 
 
 def keep_table(table: npt.NDArray[Any]) -> str:

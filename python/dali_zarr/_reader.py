@@ -53,13 +53,14 @@ def zarr_reader(
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
-            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory.
+            a ``.npy`` file, a Zarr array (a path, or a name in `path`) or an array in memory. With ``concat="samples"`` the
+            number of the store is one more column, in front.
         stride: Distance of the elements in a sample for each of `dims`. Default: 1. By output too.
         offsets: Along the first of `dims`, one group of outputs for each. Default: ``[0]``.
         roi_start, roi_end: The part of each of `dims` that samples may touch; negative from the end. Default: all.
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
-            with the end of each segment in its store (``"meta/episode_ends"``), or ``"auto"``: where coordinates aren't evenly
-            spaced.
+            with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
+            where coordinates aren't evenly spaced.
         segments: Which of the segments between breaks are read: their numbers, or True or False for each. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes.
@@ -76,13 +77,15 @@ def zarr_reader(
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
             before, and with `breaks` that of its segment.
         ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
-            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix.
+            in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix. It may have a store of its own.
         ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.
         max_length: Elements of a ragged sample that are read, at most.
 
     Values:
         mask_and_scale: Apply ``_FillValue``, ``missing_value``, ``scale_factor``, ``add_offset``, ``_Unsigned`` as xarray does.
             Default: to the arrays that have ``scale_factor`` or ``add_offset``. By output.
+        fillna: What NaNs become, stored or made by decoding, before `mean` and `stddev`, as of xarray's ``fillna``; not those of
+            `fill_value`. :func:`dali_zarr.counters` tell how many (``nans_replaced``). By output: others stay as they are.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
             or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level. By output: others stay
             as they are.

@@ -57,7 +57,8 @@ def _rows(r: dict[str, Any]) -> str:
 
 def _array(a: dict[str, Any]) -> list[str]:
     decoded = ", decoded by mask_and_scale" if a["mask_and_scale"] else ""
-    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {read_as(a)}{decoded}"]
+    filled = "" if a["fillna"] is None else f", NaN replaced by {a['fillna']}"
+    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {read_as(a)}{decoded}{filled}"]
     seen: list[tuple[str, str]] = []
     for part in a["stores"]:
         stored = f"chunks of {shape(part['chunks'])} ({size(part['chunk_bytes'])})"

@@ -103,8 +103,13 @@ class _Origin:
         self.labels, self.offset, self.sources, self._parts = labels, offset, sources, parts
 
     def index(self) -> npt.NDArray[np.int64]:
-        found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in self._parts]
-        return np.concatenate([one[:valid] for one, (_, valid) in zip(found, self._parts, strict=True)])
+        return _index_of(self._parts)
+
+
+def _index_of(parts: list[tuple[Any, int]]) -> npt.NDArray[np.int64]:
+    """The reader's index of a batch, from those of each device as DALI has them."""
+    found = [np.asarray(part.as_cpu().as_tensor() if hasattr(part, "as_cpu") else part.as_tensor()) for part, _ in parts]
+    return np.concatenate([one[:valid] for one, (_, valid) in zip(found, parts, strict=True)])
 
 
 class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
@@ -155,6 +160,7 @@ class Loader:
         num_shards: int | None = None,
         transform: Transform | None = None,
         num_threads: int = 2,
+        return_index: bool = False,
         **arguments: Unpack[LoaderArguments],
     ):
         """Opens the store, and reads ahead from the first iteration on.
@@ -166,6 +172,7 @@ class Loader:
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
             shard_id, num_shards: The rank and how many there are; default: JAX's processes.
+            return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
             arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 
         Raises:
@@ -189,6 +196,7 @@ class Loader:
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
+        self._return_index = return_index
         self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
         self._loaders: list[_OnDevice] = []
@@ -238,7 +246,10 @@ class Loader:
             offset = outputs.offset_of_group(self._offsets, self._told, group)
             return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
 
-        return cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
+        batch = cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
+        if self._return_index:
+            batch["index"] = _index_of(index)
+        return batch
 
     def _joined(self, arrays: list[Any]) -> Any:
         if self._sharding is None:

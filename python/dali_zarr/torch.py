@@ -21,7 +21,7 @@ import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
-from ._collate import Collate, Collation
+from ._collate import Collate, Collation, of_values
 from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
@@ -166,7 +166,8 @@ class Loader(BaseLoader[Batch]):
             collate: What ragged outputs become. ``"nested"`` (default): nested tensors, which share DALI's memory. ``"padded"``:
                 zeros up to the longest sample of the batch, and an entry ``"lengths"`` of int64. ``"csr"``: of the arrays
                 ``X/data`` and ``X/indices`` one sparse matrix ``"X"`` (samples, columns) with the layout ``torch.sparse_csr``;
-                it isn't checked that the indices of a row ascend.
+                it isn't checked that the indices of a row ascend; that they are columns is, for which a GPU is waited for.
+                Arguments that change values (``dtype``, ``mean``...) leave the indices as they are.
             columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
             arguments: The others of :func:`dali_zarr.zarr_reader`, which explains them. The output of ``stack_arrays`` is called
                 ``"stacked"``; where an offset has a name, that is its name.
@@ -182,10 +183,13 @@ class Loader(BaseLoader[Batch]):
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         # A selection with gaps spreads them.
         told = tuple(given.pop("offsets", ()))
+        arrays = _arguments.array_names(given)
+        if collate == "csr":
+            given = of_values(given, arrays)
         self._return_index = return_index
         self._labels = check_stores(given, arguments)
         plan = Plan(
-            arguments=given, offsets=offsets, told_offsets=told, arrays=_arguments.array_names(given), batch_size=batch_size,
+            arguments=given, offsets=offsets, told_offsets=told, arrays=arrays, batch_size=batch_size,
             device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,
             shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
         )

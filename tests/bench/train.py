@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 tests/bench/train.py ...    # one process for each GPU, each with its shard
     python tests/bench/train.py --draw bench-train/results.json
 
-Rows are written to results.json in --output as they are measured. README.md says what the numbers mean.
+Rows are written to results.json in --output as they are measured. docs/project/training.md says what the numbers mean.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,16 @@ def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
     return Variable(name, _dims_of(array), values.astype(values.dtype.newbyteorder("="), copy=False))
 
 
+def _filled(variable: Variable, fillna: float | Mapping[str, float] | None) -> Variable:
+    """With a value instead of NaN, as xarray's fillna has it."""
+    value = fillna.get(variable.name) if isinstance(fillna, Mapping) else fillna
+    if value is None or variable.values.dtype.kind != "f":
+        return variable
+    with np.errstate(over="ignore"):
+        one = variable.values.dtype.type(value)
+    return replace(variable, values=np.where(np.isnan(variable.values), one, variable.values))
+
+
 class Oracle:
     """The samples and batches of one reader. The keyword arguments are the operator's; those that don't change what is
     delivered (threads, limits, ``decode_device``) are not taken. ``load`` gives an array of a store."""
@@ -108,8 +118,9 @@ class Oracle:
         random_crop: Sequence[str] = (), stride: Sequence[int] = (), offsets: Sequence[int] = (),
         roi_start: Sequence[int] = (), roi_end: Sequence[int] = (), breaks: Sequence[int] = (),
         cross_stores: bool = True, out_of_bounds_policy: str = "drop", fill_value: float = 0.0,
-        mask_and_scale: bool | None = None, dtype: str | None = None, mean: Sequence[float] = (),
-        stddev: Sequence[float] = (), random_shuffle: bool = False, shuffle_after_epoch: bool = False, seed: int = -1,
+        mask_and_scale: bool | None = None, fillna: float | Mapping[str, float] | None = None, dtype: str | None = None,
+        mean: Sequence[float] = (), stddev: Sequence[float] = (), random_shuffle: bool = False,
+        shuffle_after_epoch: bool = False, seed: int = -1,
         shard_id: int = 0, num_shards: int = 1, stick_to_shard: bool = False, pad_last_batch: bool = False,
         return_index: bool = False,
     ):
@@ -136,7 +147,7 @@ class Oracle:
         own = [text for text in pick if "|" in text.rpartition("=")[2]]
         for text in own:
             self._pick_in_each(text, parts)
-        self.variables = [self._join(p) for p in parts]
+        self.variables = [_filled(self._join(p), fillna) for p in parts]
         for text in pick:
             if text not in own:
                 self._pick(text)

@@ -24,7 +24,7 @@ GATHERING = 60
 class Server:
     """Serves ``root`` until :meth:`close`, or the end of a ``with`` block.
 
-    It is a process of its own, because building a pipeline waits for answers and holds Python's lock. ``fault`` is asked there
+    It is a process of its own, so that its work is not done at the cost of the reader's process. ``fault`` is asked there
     for each request (its number, its method and path): None to answer, a status, a number of seconds to wait first, or a pair
     of the bytes to send and what comes then. With ``gather``, a number and the beginning of paths, requests for such paths aren't
     answered before so many requests were under way at a time.

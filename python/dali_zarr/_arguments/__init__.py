@@ -3,11 +3,13 @@ sizes such as ``"10GB"``, types by any name, files of statistics, and numbers wi
 double precision, which DALI's floating-point arguments lack."""
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
 from .. import _native
 from .._selection import select
+from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
 from . import by_name, dtypes, names, options, pick, tables, values
 
@@ -24,7 +26,8 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TypeError, ValueError, IndexError: An argument has a value that it can't have.
     """
     found = resolved(arguments)
-    others = by_name.beyond_dali(found) | values.precise(found)
+    selected = {name: found[name] for name in (REGIONS, ORIGINS) if name in found}
+    others = by_name.beyond_dali(found) | values.precise(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])
@@ -72,8 +75,9 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         del found["path"]
     if "path" in found:
         found["path"] = values.path(found["path"])
-    if found.get("cache_dir") is not None:
-        found["cache_dir"] = values.expanded(found["cache_dir"])
+    for name in ("cache_dir", "ragged", "ragged_ends"):
+        if isinstance(found.get(name), str | os.PathLike):
+            found[name] = values.expanded(found[name])
     found |= {name: tables.named(name, found[name]) for name in tables.NAMES & found.keys()}
     for name, value in found.items():
         values.check_text(name, value)

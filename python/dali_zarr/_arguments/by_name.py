@@ -9,7 +9,7 @@ from . import dtypes, segments, values
 # For each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
 # One for each output.
-PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value"})
+PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value", "fillna"})
 
 
 def checked(name: str, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Segments of a data set: where they end, and which of them are read."""
 
+import os
 from typing import Any
 
 from . import values
@@ -11,12 +12,13 @@ def checked(name: str, value: Any) -> list[Any]:
     Raises:
         TypeError, ValueError: It has other items, or there is no segment.
     """
-    items = values.items(value)
+    items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
-        for item in items:
+        found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]
+        for item in found:
             if not isinstance(item, str):
                 values.check_integer(name, item)
-        return items
+        return found
     if not items:
         raise ValueError("zarr_reader: segments: expected at least one segment, but found none")
     if isinstance(items[0], bool):

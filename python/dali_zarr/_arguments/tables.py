@@ -42,6 +42,8 @@ def _table(name: str, value: Any) -> npt.NDArray[Any]:
         found: npt.NDArray[Any] = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"zarr_reader: {name}: expected a path or an array of {words}, found {type(value).__name__}") from error
+    if found.shape == (0,):
+        raise ValueError(f"zarr_reader: {name}: expected at least one {'row' if name == 'starts' else 'number'}, but found none")
     if found.dtype.kind == "b" or not np.can_cast(found.dtype, dtype, "safe"):
         raise TypeError(
             f"zarr_reader: {name}: expected a path or an array of {words} that {dtype.__name__} can hold, found "

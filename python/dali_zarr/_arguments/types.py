@@ -41,8 +41,8 @@ StorageOptions: TypeAlias = Mapping[str, Any] | Sequence[str]
 Device: TypeAlias = Literal["cpu", "gpu"]
 Concat: TypeAlias = Literal["dims", "samples"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
-# Elements, the name of an array of ends, or "auto".
-Breaks: TypeAlias = Integers | str | Sequence[int | str]
+# Elements, an array of ends (a name, or a location of its own), or "auto".
+Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
 # Numbers of segments, or whether each is chosen.
 Segments: TypeAlias = Integers | Sequence[bool] | npt.NDArray[np.bool_]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
@@ -65,6 +65,7 @@ class ElementArguments(TypedDict, total=False):
     concat: Concat
     cross_stores: bool
     mask_and_scale: bool | Mapping[str, bool] | None
+    fillna: float | Mapping[str, float] | None
 
 
 class SampleArguments(ElementArguments, total=False):
@@ -83,8 +84,8 @@ class SampleArguments(ElementArguments, total=False):
     pad_before: PerDim | None
     pad_after: PerDim | None
     fill_value: float | Mapping[str, float]
-    ragged: str | None
-    ragged_ends: str | None
+    ragged: Path | None
+    ragged_ends: Path | None
     max_length: int | None
     stack_arrays: bool
     return_mask: bool

@@ -23,7 +23,7 @@ def checked(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in BYTES and isinstance(value, str):
-        value = _bytes(name, value)
+        value = byte_count(f"zarr_reader: {name}", value)
     if name in names.of_type("INT64", "_INT64_VEC"):
         for item in items(value):
             check_integer(name, item)
@@ -48,11 +48,16 @@ def check_integer(name: str, item: Any) -> None:
         raise ValueError(f"zarr_reader: {name}: expected an integer of 64 bits, found {number}")
 
 
-def _bytes(name: str, text: str) -> int:
+def byte_count(name: str, text: str) -> int:
+    """Text such as ``"10GB"`` as a number of bytes. ``name`` begins the message.
+
+    Raises:
+        ValueError: It is no number of bytes.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper() or "B") if match else None
     if match is None or unit is None:
-        raise ValueError(f"zarr_reader: {name}: expected a number of bytes, such as '10GB' or '512MiB', found {text!r}")
+        raise ValueError(f"{name}: expected a number of bytes, such as '10GB' or '512MiB', found {text!r}")
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 

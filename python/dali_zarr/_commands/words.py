@@ -11,10 +11,13 @@ from .. import _dali
 from .._arguments import by_name, names, values
 from .._hints import did_you_mean
 
+# Of rechunk.
+_TEXT = ("chunks", "shards", "codec", "memory", "scheduler", "for", "target_options")
+
 
 def _is_text(name: str) -> bool:
     """Whether an argument's values are text, whatever they look like."""
-    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels") or name in values.BYTES:
+    if name in ("dtype", "device", "sel", "isel", "method", "output", "weights", "channels", *_TEXT) or name in values.BYTES:
         return True
     return name in names.of_type("STRING", "_STRING_VEC") and name != "storage_options"
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .. import _arguments, _native
 from .._log import log
-from .._selection.axes import Axes
+from .._selection.axes import ORIGINS, Axes
 from .ragged import RAGGED
 
 
@@ -82,6 +82,10 @@ class Labels:
         index = index[:, 1:] if axes.one_by_one else index
         segments = index[:, 0] if index.shape[1] > len(axes.dims) else None
         index = index[:, index.shape[1] - len(axes.dims) :]
+        origins = self._arguments.get(ORIGINS)
+        if origins:
+            # Elements that were picked alone are named by their positions in the store.
+            index = index - np.array(origins, np.int64)[axes.store_of(index[:, 0])]
         edge = self._arguments.get("out_of_bounds_policy") == "edge"
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
@@ -92,7 +96,8 @@ class Labels:
             if edge or (i == 0 and segments is not None):
                 start, end = (one[:, None] if window[i] else one for one in self._segments(axes, i, index, segments, own_stores))
                 if edge:
-                    place = np.clip(place, start, end - 1)
+                    last = end - axes.regions(i, self._arguments)[0][2]
+                    place = np.clip(place, start, np.maximum(last, start))
                 elif values is not None:
                     place = np.where((place < start) | (place >= end), -1, place)
             if values is None:
@@ -114,8 +119,11 @@ class Labels:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where the segments of samples start and end along one of ``dims``."""
         if i > 0:
-            start, end = axes.region(i, self._arguments)
-            return np.full(len(index), start), np.full(len(index), end)
+            own = stores if stores is not None else np.zeros(len(index), np.int64)
+            # The end is as many distances from the start as there are elements.
+            regions = [(start, start - (start - end) // spacing * spacing) for start, end, spacing in axes.regions(i, self._arguments)]
+            found = np.array(regions, np.int64)[own]
+            return found[:, 0], found[:, 1]
         if self._bounds is None:
             told = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))
             self._bounds = [np.array(bounds, np.int64) for bounds in told["segments"]["bounds"]]
@@ -123,7 +131,8 @@ class Labels:
         for store, bounds in enumerate(self._bounds):
             own = np.full(len(index), True) if stores is None else stores == store
             # With the ends left out, what is before the first or after the last segment counts to it.
-            place: npt.NDArray[np.int64] = index[own][:, 0]
+            # Segments outside of the region are empty.
+            place: npt.NDArray[np.int64] = np.clip(index[own][:, 0], bounds[0], bounds[-1] - 1)
             at = np.searchsorted(bounds[1:-1], place, side="right") if segments is None else segments[own]
             starts[own], ends[own] = bounds[at], bounds[at + 1]
         return starts, ends

@@ -153,8 +153,10 @@ class BaseLoader(Generic[B]):
         if wanted is None:
             wanted = part.epoch if goes_on else part.epoch + 1
         if wanted == part.epoch and goes_on:
-            return
-        if wanted == part.epoch + 1 and part.batches - part.done <= _FEW:
+            if not self._reading.is_open:
+                left = self._reading.checkpoint()
+                self._reopen(checkpoints.states(left), left)
+        elif wanted == part.epoch + 1 and part.batches - part.done <= _FEW and self._reading.is_open:
             self._finish(part.epoch)
         else:
             self._go_to(wanted)
@@ -175,6 +177,10 @@ class BaseLoader(Generic[B]):
         self._reading.close()
         try:
             self._reading = Reading(self._plan, states, template)
+        except KeyboardInterrupt:
+            # The next iteration opens the store.
+            self._reading.close(checkpoints.with_states(template, states))
+            raise
         except BaseException:
             self._reading = Reading(self._plan, {}, template)
             raise

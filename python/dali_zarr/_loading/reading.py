@@ -77,10 +77,17 @@ class Reading:
         self._pipe: Any = pipe
         self._scheduled = False
         self._bfloats: list[int] | None = None
-        stick = bool(plan.arguments.get("stick_to_shard", False))
         # The state isn't the new reader's own before it has delivered a batch.
         self._delivered = 0
-        self._begun = Course.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
+        self._begun = self._course_of_state()
+        # Once it is closed, what it would say if it could go on.
+        self._left = b""
+        self._last_counters: dict[str, Any] = {}
+
+    def _course_of_state(self) -> Course:
+        plan = self.plan
+        stick = bool(plan.arguments.get("stick_to_shard", False))
+        return Course.of_state(self.state(), plan.shard_id, plan.num_shards, plan.batch_size, stick)
 
     def _defined(self) -> tuple[list[outputs.Place], list[Any]]:
         """The operators, and where their outputs stand."""
@@ -101,13 +108,24 @@ class Reading:
         """Where the reader is, after the batch that was handed out last."""
         return self._begun.after(self._delivered)
 
-    def close(self) -> None:
-        """Ends the pipeline. Tensors that share its memory stay good; it can't be used any more."""
-        self._pipe = None
+    @property
+    def is_open(self) -> bool:
+        """Whether there can be a next batch."""
+        return self._pipe is not None
+
+    def close(self, left: bytes | None = None) -> None:
+        """Ends the pipeline. Tensors that share its memory stay good. It can't go on any more; its checkpoint is ``left`` from now
+        on, or that of the batch handed out last."""
+        if self._pipe is not None:
+            self._left, self._last_counters = self.checkpoint(), self.counters()
+            self._pipe = None
+        if left is not None:
+            self._left, self._delivered = left, 0
+            self._begun = self._course_of_state()
 
     def checkpoint(self) -> bytes:
         """DALI's, after the batch that was handed out last."""
-        return self._pipe.checkpoint()
+        return self._left if self._pipe is None else self._pipe.checkpoint()
 
     def state(self) -> str:
         """The reader's own part of it."""
@@ -131,15 +149,24 @@ class Reading:
 
     def counters(self) -> dict[str, Any]:
         """The reader's."""
-        return counters(self._pipe)[NAME]
+        return self._last_counters if self._pipe is None else counters(self._pipe)[NAME]
 
     def next(self, take: Callable[[list[Any], int], B], valid: int) -> B:
-        """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count."""
-        if not self._scheduled:
+        """What ``take`` makes of the next batch's outputs, of which ``valid`` samples count.
+
+        Raises:
+            KeyboardInterrupt: The wait was interrupted. It is closed then.
+        """
+        try:
+            if not self._scheduled:
+                self._pipe.schedule_run()
+                self._scheduled = True
+            found = take(list(self._pipe.share_outputs()), valid)
+            self._pipe.release_outputs()
             self._pipe.schedule_run()
-            self._scheduled = True
-        found = take(list(self._pipe.share_outputs()), valid)
-        self._pipe.release_outputs()
-        self._pipe.schedule_run()
+        except KeyboardInterrupt:
+            # The pipeline may have lost a batch.
+            self.close()
+            raise
         self._delivered += 1
         return found

@@ -15,6 +15,8 @@ from . import coordinates, stores
 
 # The arguments on which they depend.
 PLACES = ("path", "arrays", "storage_options", "dims", "concat")
+# The engine's arguments of what a selection leaves, which users don't have.
+REGIONS, ORIGINS = "_regions", "_index_origins"
 
 
 @dataclass(frozen=True)
@@ -168,22 +170,35 @@ class Axes:
 
     def axis_length(self, i: int) -> int:
         """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
+        return self._length(i, 0)
+
+    def _length(self, i: int, store: int) -> int:
+        """The same, in one of the stores where they aren't joined."""
         dim = self.dims[i]
         if self.picks.get(dim):
-            return len(self.picks[dim][0])
+            return len(self.picks[dim][store % len(self.picks[dim])])
         lengths = self.lengths(dim)
-        return sum(lengths) if self.is_joined and i == 0 else lengths[0]
+        return sum(lengths) if self.is_joined and i == 0 else lengths[store]
 
-    def region(self, i: int, arguments: Mapping[str, Any]) -> tuple[int, int]:
-        """``roi_start`` and ``roi_end`` along one of ``dims``, from the start."""
-        length = self.axis_length(i)
-        start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
-        return start + length if start < 0 else start, end + length if end < 0 else end
+    def regions(self, i: int, arguments: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+        """The elements along one of ``dims`` that samples may touch, of all stores or of each where samples are cut from each on its
+        own: the first, one past the last, and their distance."""
+        told: list[list[list[int] | None]] = arguments.get(REGIONS) or []
+        found: list[tuple[int, int, int]] = []
+        for store in range(len(self.paths) if self.one_by_one else 1):
+            own = told[store % len(told)][i] if told else None
+            if own is not None:
+                found.append((own[0], own[1], own[2]))
+                continue
+            length = self._length(i, store)
+            start, end = self.listed("roi_start", arguments, 0)[i], self.listed("roi_end", arguments, length)[i]
+            found.append((start + length if start < 0 else start, end + length if end < 0 else end, 1))
+        return found
 
     def region_length(self, i: int, arguments: Mapping[str, Any]) -> int:
-        """Elements between ``roi_start`` and ``roi_end`` along one of ``dims``."""
-        start, end = self.region(i, arguments)
-        return end - start
+        """How many elements samples may touch along one of ``dims``; of several stores, in the first."""
+        start, end, spacing = self.regions(i, arguments)[0]
+        return -((start - end) // spacing)
 
 
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:

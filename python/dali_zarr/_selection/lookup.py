@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     """
     _check_form("sel", dim, label)
     xarray = needed("xarray", "selecting by label")
+    if variable is not None and _are_times(variable):
+        label = _years_as_text(label)
     numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
     options = {} if isinstance(label, slice) or method is None else {"method": method, "tolerance": tolerance}
     try:
@@ -71,6 +73,22 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
             raise
         raise ValueError(f"zarr_reader: sel: {dim!r}: the coordinates aren't unique; select by position, with isel") from error
     return _checked("sel", dim, label, np.asarray(found.values))
+
+
+def _are_times(variable: Any) -> bool:
+    """Whether coordinates are dates, of NumPy's or cftime's types."""
+    values = np.asarray(variable.values)
+    return values.dtype.kind == "M" or (values.dtype.kind == "O" and values.size > 0 and hasattr(values.flat[0], "calendar"))
+
+
+def _years_as_text(label: Any) -> Any:
+    """Years are text for xarray. On the command line 2015 is a number, because it may be a level."""
+    if isinstance(label, slice):
+        bounds = cast("slice[Any, Any, Any]", label)
+        return slice(_years_as_text(bounds.start), _years_as_text(bounds.stop), bounds.step)
+    if isinstance(label, list):
+        return [_years_as_text(one) for one in cast("list[Any]", label)]
+    return f"{label:04}" if type(label) is int and 0 <= label <= 9999 else label
 
 
 def _check_form(name: str, dim: str, indexer: Any) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .._arguments import by_name, tables, values
 from .._log import log
 from . import grids
-from .axes import Axes
+from .axes import ORIGINS, REGIONS, Axes
 from .lookup import Positions, of_index, of_label
 
 NAMES = ("sel", "isel", "method", "tolerance")
@@ -181,29 +181,37 @@ class _Chosen:
     def __init__(self, arguments: dict[str, Any], axes: Axes):
         self._given, self._axes = arguments, axes
         self._picks: dict[str, Any] = {}
-        self._along: dict[int, tuple[str, Positions]] = {}
-        # Dropped: where the only element is.
-        self._single: dict[str, int] = {}
+        # In each store, if samples are cut from each on its own.
+        self._along: dict[int, tuple[str, list[Positions]]] = {}
+        # Dropped: where the only element is, in all stores or in each.
+        self._single: dict[str, list[int]] = {}
+        # Of those that are picked: where the only element is in each store.
+        self._origins: dict[str, list[int]] = {}
 
     def add(self, name: str, dim: str, stores: list[Positions]) -> None:
         first = stores[0]
         if dim in self._axes.dims:
-            if any(not np.array_equal(one.indices, first.indices) for one in stores):
+            if not self._axes.one_by_one and any(not np.array_equal(one.indices, first.indices) for one in stores):
                 raise ValueError(
-                    f"zarr_reader: {name}: {dim!r}: expected the same positions in all stores, since samples are cut along it"
+                    f"zarr_reader: {name}: {dim!r}: expected the same positions in all stores, since samples are cut along it and "
+                    "may reach from one store into the next; select them with one reader for each store, or use concat='samples'"
                 )
-            self._along[self._axes.dims.index(dim)] = (name, first)
+            self._along[self._axes.dims.index(dim)] = (name, stores)
+            return
+        if first.is_scalar and self._axes.one_by_one:
+            self._single[dim] = [int(one.indices[0]) for one in stores]
             return
         same = all(np.array_equal(one.indices, first.indices) for one in stores)
         same = same and len(set(self._axes.lengths(dim))) == 1
         if first.is_scalar and same:
-            self._single[dim] = int(first.indices[0])
+            self._single[dim] = [int(first.indices[0])]
             return
         if not same and len({len(one.indices) for one in stores}) > 1:
             counts = ", ".join(str(len(one.indices)) for one in stores)
             raise ValueError(f"zarr_reader: {name}: {dim!r}: expected as many elements in each store, but found {counts}")
         if first.is_scalar:
-            self._single[dim] = 0
+            self._single[dim] = [0]
+            self._origins[dim] = [int(one.indices[0]) for one in stores]
         elif same and np.array_equal(first.indices, np.arange(self._axes.lengths(dim)[0])):
             return
         self._picks[dim] = first.indices.tolist() if same else [one.indices.tolist() for one in stores]
@@ -217,17 +225,17 @@ class _Chosen:
         for name in ("roi_start", "roi_end"):
             if found.get(name) is not None and self._along:
                 raise ValueError(f"zarr_reader: {name}: expected {name} or a selection along dims, but found both")
-        lists = {i: name for i, (name, positions) in self._along.items() if positions.is_list}
+        lists = {i: name for i, (name, positions) in self._along.items() if positions[0].is_list}
         _check_lists(self._given, self._axes.dims, lists)
         cut = _Cut(self._given, self._axes)
         for i, (name, positions) in self._along.items():
             if i in lists:
-                cut.start_at(i, name, positions)
+                cut.start_at(i, name, positions[0])
             else:
                 cut.restrict(i, name, positions)
         for dim, position in self._single.items():
-            cut.drop(dim, position)
-        replaced = ("step", "overlap") if lists else ("overlap",)
+            cut.drop(dim, position, self._origins.get(dim))
+        replaced = ("overlap", "roi_start", "roi_end", *(["step"] if lists else []))
         return {name: value for name, value in found.items() if name not in replaced} | cut.arguments()
 
 
@@ -284,6 +292,17 @@ class _Cut:
         self._overlap = axes.listed("overlap", given, 0) if given.get("overlap") is not None else []
         # Where samples start along those of dims that have a list.
         self._lists: dict[int, Positions] = {}
+        self._pads = {name: self._padded(name, given) for name in ("pad_before", "pad_after") if given.get(name)}
+        # What is selected of each of dims in all stores or in each: the first element, one past the last, their distance.
+        self._regions: dict[int, list[list[int]]] = {}
+        # By those of dims whose only element is picked: where it is in each store.
+        self._origins: dict[int, list[int]] = {}
+        self._given = {name: given[name] for name in ("roi_start", "roi_end") if given.get(name) is not None}
+        self._has_table = given.get("starts") is not None
+
+    def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
+        padded = by_name.per_dim(name, given[name], self._dims, _UNSET)[None]
+        return {dim: n for dim, n in zip(self._dims, padded, strict=True) if n != _UNSET}
 
     def _by_output(self, given: dict[str | None, list[int]]) -> dict[str | None, list[int]]:
         """With an entry for each output, if there are any by output."""
@@ -302,8 +321,22 @@ class _Cut:
             )
         self._lists[i] = positions
 
-    def restrict(self, i: int, name: str, positions: Positions) -> None:
-        """Keeps the selected elements of one of ``dims``."""
+    def restrict(self, i: int, name: str, stores: list[Positions]) -> None:
+        """Keeps the selected elements of one of ``dims``, in all stores or in each."""
+        spacings = {self._spacing(i, name, one) for one in stores if len(one.indices) > 1} or {1}
+        spacing = spacings.pop()
+        if spacings:
+            raise ValueError(
+                f"zarr_reader: {name}: {self._dims[i]!r}: expected elements at the same distance in all stores, since samples are cut "
+                f"along it, but found the distances {', '.join(map(str, sorted([spacing, *spacings])))}; give a reader for each store"
+            )
+        self._regions[i] = [[int(one.indices[0]), int(one.indices[-1]) + 1, spacing] for one in stores]
+        self._start[i], self._end[i], _ = self._regions[i][0]
+        if spacing > 1:
+            self._space(i, name, spacing, {len(one.indices) for one in stores})
+
+    def _spacing(self, i: int, name: str, positions: Positions) -> int:
+        """The distance of the selected elements of a store."""
         dim, indices = self._dims[i], positions.indices
         if positions.is_scalar and any(window[i] for window in self._windows.values()):
             raise ValueError(
@@ -320,21 +353,23 @@ class _Cut:
                 f"zarr_reader: {name}: {dim!r}: only evenly spaced ascending elements can be selected along a dimension that "
                 f"samples are cut along; give another slice, several readers, or positions with pick={{{dim!r}: [...]}}"
             )
-        self._start[i], self._end[i] = int(indices[0]), int(indices[-1]) + 1
-        if spacing > 1:
-            self._space(i, name, spacing, len(indices))
+        return spacing
 
-    def _space(self, i: int, name: str, spacing: int, count: int) -> None:
-        """Has windows, their steps and offsets count selected elements."""
+    def _space(self, i: int, name: str, spacing: int, counts: set[int]) -> None:
+        """Has windows, their steps, offsets and padding count selected elements, of which stores have so many."""
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
-        step, self._overlap = self._steps(), []
+        step = self._steps()
         for window in self._windows.values():
-            if window[i] == -1:
-                window[i] = count
-                step[i] = count
-        self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
+            # Stores with other counts have samples of other shapes, which the reader refuses.
+            if window[i] == -1 and len(counts) == 1:
+                window[i] = step[i] = next(iter(counts))
+        if not self._has_table or self._step or self._overlap:
+            self._step, self._overlap = [n * spacing if at == i else n for at, n in enumerate(step)], []
+        for pads in self._pads.values():
+            if dim in pads:
+                pads[dim] *= spacing
         for stride in self._strides.values():
             stride[i] *= spacing
         if i == 0:
@@ -354,8 +389,13 @@ class _Cut:
             found.append(default - overlap if given is None else given)
         return found
 
-    def drop(self, dim: str, position: int) -> None:
-        """Takes a single element of a dimension that samples aren't cut along."""
+    def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
+        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one. ``origins``: where
+        it is in each, if it is picked."""
+        i, position = len(self._dims), positions[0]
+        self._regions[i] = [[at, at + 1, 1] for at in positions]
+        if origins is not None:
+            self._origins[i] = origins
         if self._step:
             self._step.append(1)
         if self._overlap:
@@ -369,7 +409,7 @@ class _Cut:
     def arguments(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "dims": self._dims, "window": self._windows.get(None, self._windows), "stride": self._strides.get(None, self._strides),
-            "roi_start": self._start, "roi_end": self._end,
+            **self._region_arguments(), **self._pads,
         }
         if self._lists:
             found["starts"] = tables.named("starts", self._table())
@@ -378,6 +418,28 @@ class _Cut:
         if self._offsets != [0]:
             found["offsets"] = self._offsets
         return found
+
+    def _region_arguments(self) -> dict[str, Any]:
+        """The region; where ``roi_start`` and ``roi_end`` can't say what is selected, an argument that the engine has for it."""
+        found: dict[str, Any] = {}
+        count = len(self._dims)
+        if self._origins:
+            stores = len(next(iter(self._origins.values())))
+            none = [0] * stores
+            found[ORIGINS] = [[self._origins.get(i, none)[store] for i in range(count)] for store in range(stores)]
+        if self._axes.one_by_one:
+            # What was given counts from the end of each store.
+            for name, given in self._given.items():
+                values = by_name.per_dim(name, given, self._axes.dims, _UNSET)[None]
+                found[name] = {dim: n for dim, n in zip(self._axes.dims, values, strict=True) if n != _UNSET}
+            stores = len(self._axes.paths)
+            whole: list[list[int] | None] = [None] * stores
+            found[REGIONS] = [[self._regions.get(i, whole)[store] for i in range(count)] for store in range(stores)]
+            return found
+        spaced = {i: of[0] for i, of in self._regions.items() if of[0][2] > 1}
+        if spaced:
+            found[REGIONS] = [[spaced.get(i) for i in range(count)]]
+        return found | {"roi_start": self._start, "roi_end": self._end}
 
     def _table(self) -> npt.NDArray[np.int64]:
         """A row for each sample: all combinations of the lists with the starts along the other dimensions, the first slowest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any, Literal, cast
@@ -17,7 +18,7 @@ from .axes import Axes
 from .lookup import of_index
 
 # On which segments depend, and no loader's own.
-_OF_SEGMENTS = frozenset({"path", "arrays", *ElementArguments.__annotations__})
+_OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", *ElementArguments.__annotations__})
 
 
 def splits(
@@ -67,7 +68,7 @@ def splits(
 
 def _has_ends(breaks: Any) -> bool:
     """Whether ``breaks`` names an array with the ends of segments."""
-    return any(isinstance(one, str) and one != "auto" for one in _arguments.values.items(breaks))
+    return any(isinstance(one, str | os.PathLike) and one != "auto" for one in _arguments.values.items(breaks))
 
 
 def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+# Schemes of URLs that obstore opens.
+_OBSTORE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
 # Options that aren't the object store's.
 _OWN = ("max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks")
 
@@ -39,7 +41,7 @@ class Store:
         # fsspec's tables of references know no names of Zarr v3.
         self._format = 2 if _is_table_of_references(path) else None
         try:
-            self._store = _store(self._zarr, path, options)
+            self._store = opened(self._zarr, path, options)
         except ImportError:
             raise
         except Exception as error:
@@ -84,13 +86,22 @@ class Store:
         )
 
 
-def _store(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
+def is_of_fsspec(path: str) -> bool:
+    """Whether a URL is neither a file nor of a scheme that obstore knows: then fsspec opens it."""
+    return "::" in path or ("://" in path and path.split("://")[0] not in (*_OBSTORE, "file", "reference"))
+
+
+def opened(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
+    """The store at a path or URL for reading, as zarr-python takes it.
+
+    Raises:
+        ImportError: A package that is needed for it isn't installed.
+    """
+    if is_of_fsspec(path):
+        needed("fsspec", f"opening {path}")
+        return zarr.storage.FsspecStore.from_url(path, storage_options=dict(options) or None, read_only=True)
     if "://" in path and not path.startswith(("file://", "reference://")):
-        obstore = needed("obstore.store", "reading coordinates of remote stores")
-        config, client = _of_obstore(options)
-        if path.startswith("http://"):
-            client["allow_http"] = True
-        return zarr.storage.ObjectStore(obstore.from_url(path, config=config or None, client_options=client), read_only=True)
+        return zarr.storage.ObjectStore(remote(path, options), read_only=True)
     is_references = path.startswith("reference://")
     local = Path(path.removeprefix("file://").removeprefix("reference://"))
     if is_references or local.name.endswith(".json"):
@@ -102,6 +113,19 @@ def _store(zarr: Any, path: str, options: Mapping[str, str]) -> Any:
     if _is_table_of_references(path):
         return _references(zarr, str(local))
     return str(local)
+
+
+def remote(path: str, options: Mapping[str, str]) -> Any:
+    """obstore's store at a URL.
+
+    Raises:
+        ImportError: obstore isn't installed.
+    """
+    obstore = needed("obstore.store", "reading coordinates of remote stores")
+    config, client = _of_obstore(options)
+    if path.startswith("http://"):
+        client["allow_http"] = True
+    return obstore.from_url(path, config=config or None, client_options=client)
 
 
 def _is_table_of_references(path: str) -> bool:

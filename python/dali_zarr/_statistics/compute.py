@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,8 @@ def statistics(
     reader.
 
     Everything is computed in float64 by NumPy, from what the reader delivers, and combined pairwise. NaNs are counted and left
-    out of the rest. Under torchrun, or with ``torch.distributed``, each process reads its shard, and all return the same.
+    out of the rest; with ``fillna`` there are none, and what took their place counts as all other values. Under torchrun, or with
+    ``torch.distributed``, each process reads its shard, and all return the same.
 
     Args:
         path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
@@ -72,7 +73,7 @@ def statistics(
             (order, windows, stacks, types) is refused.
 
     Returns:
-        A dictionary (README.md has its keys), whose ``str()`` is a table.
+        A dictionary (docs/guides/statistics.md has its keys), whose ``str()`` is a table.
 
     Raises:
         TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused.
@@ -109,7 +110,7 @@ def statistics(
         "path": selected.locations(),
         "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
         "arrays": {
-            name: {"mask_and_scale": is_decoded} | files.described(
+            name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
                 one.channels,
                 [combined(_moments(part[i][offset]) for part in parts) for offset in range(len(told))], list(dict.fromkeys(flat)),
             )
@@ -123,6 +124,14 @@ def statistics(
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _filled(arguments: Mapping[str, Any], name: str) -> dict[str, float]:
+    """What NaNs of an array became, where it was said."""
+    value = arguments.get("fillna")
+    if isinstance(value, Mapping):
+        value = _arguments.values.items(cast(Mapping[str, Any], value).get(name))[0]
+    return {} if value is None else {"fillna": float(value)}
 
 
 def _moments(fields: Sequence[Sequence[float]]) -> Moments:

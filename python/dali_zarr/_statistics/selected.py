@@ -83,9 +83,8 @@ class Selected:
         if dim not in self.axes.dims:
             return list(range(self.axes.lengths(dim)[0])) if found is None else found
         i = self.axes.dims.index(dim)
-        length = self.axes.axis_length(i)
-        start, end = self.axes.listed("roi_start", self._arguments, 0)[i], self.axes.listed("roi_end", self._arguments, length)[i]
-        return (list(range(length)) if found is None else found)[slice(start, end)]
+        start, end, spacing = self.axes.regions(i, self._arguments)[0]
+        return (list(range(self.axes.axis_length(i))) if found is None else found)[slice(start, end, spacing)]
 
     def axis(self, dim: str) -> Axis:
         """A dimension with its selected elements."""

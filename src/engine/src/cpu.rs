@@ -76,9 +76,13 @@ fn assemble(task: &Task, jobs: std::ops::Range<usize>, shared: &Shared) {
     }
     let _range = nvtx::range(c"dali_zarr assemble");
     for job in &task.assembly.jobs[jobs] {
+        let op = &shared.ops[job.op as usize];
         // SAFETY: the scheduler gave the addresses of a decoded chunk that it keeps, and of boxes of outputs that belong
         // to this task alone.
-        unsafe { assemble::run(job, &shared.ops[job.op as usize]) };
+        let replaced = unsafe { assemble::run(job, op) };
+        if replaced > 0 {
+            shared.stats.nans_replaced.add(op.counter as usize, replaced);
+        }
     }
 }
 

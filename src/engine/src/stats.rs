@@ -3,6 +3,7 @@
 //! Every chunk that was read ends in one of four of them: once nothing is in flight, `chunks_read` is the sum of
 //! `chunks_decoded_gpu`, `chunks_decoded_cpu`, `chunks_uncompressed` and `chunks_failed`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct Stats {
     pub chunks_read_again: AtomicU64,
     /// Decoded chunks that were evicted although a planned batch needs them.
     pub evictions: AtomicU64,
+    /// NaNs that `fillna` replaced, in all batches that were assembled.
+    pub nans_replaced: ByOutput,
     /// Batches finished.
     pub batches: AtomicU64,
     /// Batches that weren't finished yet when the host asked for them.
@@ -69,6 +72,41 @@ pub struct Stats {
     pub cache: Arc<crate::cache::Counters>,
     /// Of the requests to remote stores, those for metadata and indexes included.
     pub remote: Arc<Counters>,
+}
+
+/// A counter for each array.
+#[derive(Debug, Default)]
+pub struct ByOutput(Vec<(Option<String>, AtomicU64)>);
+
+impl ByOutput {
+    /// For each array the name of its output, or `None` if nothing is counted.
+    pub fn new(names: impl Iterator<Item = Option<String>>) -> Self {
+        Self(names.map(|name| (name, AtomicU64::new(0))).collect())
+    }
+
+    /// How many arrays there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds to the counter of the array number `array`.
+    ///
+    /// # Panics
+    /// If there is no such array.
+    pub fn add(&self, array: usize, n: u64) {
+        Stats::add(&self.0[array].1, n);
+    }
+
+    /// The counters by name. Arrays with the same name are counted together.
+    pub fn to_map(&self) -> BTreeMap<&str, u64> {
+        let mut all = BTreeMap::new();
+        for (name, counter) in &self.0 {
+            if let Some(name) = name {
+                *all.entry(name.as_str()).or_default() += counter.load(Relaxed);
+            }
+        }
+        all
+    }
 }
 
 impl Stats {
@@ -97,7 +135,7 @@ impl Stats {
     pub fn to_json(&self) -> serde_json::Value {
         let n = |c: &AtomicU64| c.load(Relaxed);
         let s = |c: &AtomicU64| c.load(Relaxed) as f64 / 1e9;
-        serde_json::json!({
+        let mut all = serde_json::json!({
             "chunks_read": n(&self.chunks_read),
             "chunks_missing": n(&self.chunks_missing),
             "bytes_read": n(&self.bytes_read),
@@ -139,6 +177,8 @@ impl Stats {
             "requests_retried": n(&self.remote.retries),
             "requests_hedged": n(&self.remote.hedges),
             "requests_bytes": n(&self.remote.bytes),
-        })
+        });
+        all["nans_replaced"] = serde_json::json!(self.nans_replaced.to_map());
+        all
     }
 }

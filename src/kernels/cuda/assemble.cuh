@@ -1,4 +1,5 @@
-// dz_assemble: moves boxes of elements from decoded chunks into the outputs, converting them on the way.
+// dz_assemble: moves boxes of elements from decoded chunks into the outputs, converting them on the way. dz_assemble_fill is
+// the same for operations of which some replace NaNs; it also counts them.
 //
 // Each decoded byte is read once and each output byte written once. A block takes one tile of kTile elements of one
 // job. Plain copies (also with the other byte order) go in vectors of up to 16 bytes; the rest element by element,
@@ -8,10 +9,24 @@
 #include "search.cuh"
 #include "unshuffle.cuh"
 
-// Grid: one block of kThreads for each tile, tile_start[n_jobs] in all. `tile_start` has n_jobs + 1 entries.
-extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
-    dz_assemble(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops) {
-  using namespace dz;
+namespace dz {
+
+// Adds what the threads of a block have each to one number in global memory, by one atomic operation for the block.
+__device__ __forceinline__ void add_up(uint32_t mine, unsigned long long* to) {
+  __shared__ uint32_t parts[kThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2) mine += __shfl_xor_sync(0xffffffff, mine, distance);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t sum = 0;
+    for (uint32_t part : parts) sum += part;
+    if (sum) atomicAdd(to, static_cast<unsigned long long>(sum));
+  }
+}
+
+template <class Nans>
+__device__ __forceinline__ void assemble(const Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const Op* ops,
+                                         unsigned long long* counters) {
   __shared__ Job job;
   __shared__ Op op;
   __shared__ Box box;
@@ -19,10 +34,11 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
   __shared__ Shuffled shuffled;
   __shared__ uint64_t value;
   __shared__ uint32_t width;
+  Nans nans;
   if (threadIdx.x < 32) {
     const uint32_t j = find_job(tile_start, n_jobs, blockIdx.x);
     const uint32_t nth = blockIdx.x - tile_start[j];
-    // The warp copies both structures together: 52 and 24 words.
+    // The warp copies both structures together: 52 and 28 words.
     const uint32_t* from = reinterpret_cast<const uint32_t*>(jobs + j);
     for (uint32_t w = threadIdx.x; w < sizeof(Job) / 4; w += 32) reinterpret_cast<uint32_t*>(&job)[w] = from[w];
     __syncwarp();
@@ -34,18 +50,19 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
       const uint64_t n = count(job), start = uint64_t(nth) * kTile;
       width = 1;
       if (is_shuffled(job)) {
-        shuffled = open_shuffled(job, box, uint32_t(size_of(op.src_dtype)), is_plain(op));
+        shuffled = open_shuffled(job, box, uint32_t(size_of(op.src_dtype)), is_plain<Nans>(op));
         if (shuffled.reach == kUnits) {
           width = unit_of(shuffled.bits);
           vectorise(box, width);
         }
-      } else if (job.source != kChunk || is_plain(op)) {
+      } else if (job.source != kChunk || is_plain<Nans>(op)) {
         width = vector_width(box, job, size_of(op.dst_dtype));
         if (width > 1) vectorise(box, width);
       }
-      if (job.source != kChunk) value = repeat(constant(op, job.source), size_of(op.dst_dtype));
+      if (job.source != kChunk) value = repeat(constant(op, job.source, nans), size_of(op.dst_dtype));
       tile.first = start / width;
       tile.count = uint32_t((start + kTile < n ? kTile : n - start) / width);
+      if constexpr (Nans::kFills) nans.replaced *= tile.count * width;
     }
   }
   __syncthreads();
@@ -53,18 +70,34 @@ extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
   if (job.source != kChunk) {
     fill_box(box, job, unit, value, tile);
   } else if (is_shuffled(job)) {
-    move_shuffled(box, shuffled, job, op, tile);
-  } else if (is_plain(op)) {
+    move_shuffled(box, shuffled, job, op, tile, nans);
+  } else if (is_plain<Nans>(op)) {
     copy_box(box, job, unit, op.swap ? size : 1, tile);
   } else if (is_rare(op)) {
-    convert_elements(box, job, op, tile);
+    convert_elements(box, job, op, tile, nans);
   } else if (op.src_dtype == kF32 && op.dst_dtype == kF32) {
-    convert_units<2, kF32, uint32_t, kF32, uint32_t>(box, reinterpret_cast<const uint32_t*>(job.src), job, op, tile);
+    convert_units<2, kF32, uint32_t, kF32, uint32_t>(box, reinterpret_cast<const uint32_t*>(job.src), job, op, tile, nans);
   } else if (op.src_dtype == kI16 && op.dst_dtype == kF32) {
-    convert_units<2, kI16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile);
+    convert_units<2, kI16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile, nans);
   } else if (op.src_dtype == kU16 && op.dst_dtype == kF32) {
-    convert_units<2, kU16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile);
+    convert_units<2, kU16, uint16_t, kF32, uint32_t>(box, reinterpret_cast<const uint16_t*>(job.src), job, op, tile, nans);
   } else {
-    convert_elements(box, job, op, tile);
+    convert_elements(box, job, op, tile, nans);
   }
+  if constexpr (Nans::kFills) add_up(nans.replaced, counters + op.counter);
+}
+
+}  // namespace dz
+
+// Grid: one block of kThreads for each tile, tile_start[n_jobs] in all. `tile_start` has n_jobs + 1 entries.
+extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
+    dz_assemble(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops) {
+  dz::assemble<dz::Keep>(jobs, tile_start, n_jobs, ops, nullptr);
+}
+
+// The same. The NaNs that are replaced are added to the counters that their operations name.
+extern "C" __global__ void __launch_bounds__(dz::kThreads, 4)
+    dz_assemble_fill(const dz::Job* jobs, const uint32_t* tile_start, uint32_t n_jobs, const dz::Op* ops,
+                     unsigned long long* counters) {
+  dz::assemble<dz::Fill>(jobs, tile_start, n_jobs, ops, counters);
 }

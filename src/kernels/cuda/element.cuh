@@ -1,4 +1,4 @@
-// What happens to one element between chunk and output: decode, mask, scale, normalise, convert.
+// What happens to one element between chunk and output: decode, mask, scale, replace NaN, normalise, convert.
 //
 // Everything here runs on the device and on the host alike, bit for bit, so that it can be tested without a GPU.
 // Rules: arithmetic is float64 without contraction; a conversion rounds once, to nearest even; integers saturate;
@@ -217,7 +217,24 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
   }
 }
 
-DZ_HD bool decodes(const Op& op) { return op.num_missing | op.has_scale | op.has_offset | op.has_norm; }
+// What becomes of NaNs: they stay, for operations without `fillna`. Code for these is compiled apart from that for all
+// operations, so that it has nothing to ask and nothing to count.
+struct Keep {
+  static constexpr bool kFills = false;
+};
+
+// They are replaced where the operation says so, and counted.
+struct Fill {
+  static constexpr bool kFills = true;
+  uint32_t replaced = 0;
+};
+
+template <class Nans>
+DZ_HD bool decodes(const Op& op) {
+  const int32_t any = op.num_missing | op.has_scale | op.has_offset | op.has_norm;
+  if constexpr (Nans::kFills) return any | op.has_fillna;
+  return any;
+}
 
 constexpr int32_t kInlineMissing = 2;
 
@@ -247,16 +264,18 @@ DZ_HD bool is_listed(double x, uint64_t address, int32_t count) {
   return from < count && values[from] == x;
 }
 
+DZ_HD double normalised(double x, const Op& op) { return div_rn(add_rn(x, -op.mean), op.stddev); }
+
 // From the stored bits (in native order) to the output's bits. Without RARE: of an operation that isn't rare.
-template <bool RARE>
-DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t dst_dtype) {
+template <bool RARE, class Nans>
+DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t dst_dtype, Nans& nans) {
   Value v = value_of(bits, src_dtype);
-  const bool in_integers = RARE && scales_integers(op);
+  const bool in_integers = RARE && scales_integers(op), fills = Nans::kFills && op.has_fillna;
   if (in_integers) {
     v.i = int64_t(uint64_t(to_i64(v)) * bit_cast<uint64_t>(op.scale));
     v.form = Value::kInt;
   }
-  if (in_integers ? op.has_norm : decodes(op)) {
+  if (in_integers ? op.has_norm : decodes<Nans>(op)) {
     double x = to_f64(v);
     bool missing;
     if (RARE && op.num_missing > kInlineMissing) {
@@ -273,8 +292,15 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
     } else {
       if (op.has_scale && !in_integers) x = rounded(mul_rn(x, op.scale), op.decoded);
       if (op.has_offset) x = rounded(add_rn(x, op.offset), op.decoded);
-      if (op.has_norm) x = div_rn(add_rn(x, -op.mean), op.stddev);
+      if (op.has_norm && !fills) x = normalised(x, op);
       if (x != x) x = bit_cast<double>(0xfff8000000000000ull);
+    }
+    if constexpr (Nans::kFills) {
+      if (fills && x != x) {
+        x = op.fillna;
+        ++nans.replaced;
+      }
+      if (fills && op.has_norm) x = normalised(x, op);
     }
     v.form = Value::kReal;
     v.f = x;
@@ -283,15 +309,28 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
 }
 
 // The same of any operation, for ways that have many: what is rare is apart from them.
-DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op) { return convert<true>(bits, op, op.src_dtype, op.dst_dtype); }
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Keep& nans) {
+  return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
+}
 
-DZ_HD uint64_t convert_any(uint64_t bits, const Op& op) {
-  return is_rare(op) ? convert_rare(bits, op) : convert<false>(bits, op, op.src_dtype, op.dst_dtype);
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Fill& nans) {
+  return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
+}
+
+template <class Nans>
+DZ_HD uint64_t convert_any(uint64_t bits, const Op& op, Nans& nans) {
+  if (!is_rare(op)) return convert<false>(bits, op, op.src_dtype, op.dst_dtype, nans);
+  // A count of its own goes through memory, and the one of all elements stays in a register.
+  Nans own;
+  bits = convert_rare(bits, op, own);
+  if constexpr (Nans::kFills) nans.replaced += own.replaced;
+  return bits;
 }
 
 // What every element of a box gets that has no chunk behind it.
-DZ_HD uint64_t constant(const Op& op, uint32_t source) {
-  if (source == kFill) return convert_any(op.fill, op);
+template <class Nans>
+DZ_HD uint64_t constant(const Op& op, uint32_t source, Nans& nans) {
+  if (source == kFill) return convert_any(op.fill, op, nans);
   Value v;
   v.form = Value::kReal;
   v.f = op.pad;
@@ -300,6 +339,9 @@ DZ_HD uint64_t constant(const Op& op, uint32_t source) {
 
 // Whether an element's bytes reach the output as they are, but for their order. A bool is not among them: it is
 // stored as 0 or 1, whatever the chunk holds.
-DZ_HD bool is_plain(const Op& op) { return op.src_dtype == op.dst_dtype && op.src_dtype != kBool && !decodes(op); }
+template <class Nans>
+DZ_HD bool is_plain(const Op& op) {
+  return op.src_dtype == op.dst_dtype && op.src_dtype != kBool && !decodes<Nans>(op);
+}
 
 }  // namespace dz

@@ -133,8 +133,9 @@ uint32_t xxh(const uint8_t* data, uint64_t len) {
 
 extern "C" {
 
-// Element by element, without the merging and vectors of the device's walk: what that walk is tested against.
-void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
+// Element by element, without the merging and vectors of the device's walk: what that walk is tested against. `counters` may
+// be null if no operation replaces NaNs.
+void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t* counters) {
   for (uint32_t j = 0; j < n_jobs; ++j) {
     const Job& job = jobs[j];
     const Op& op = ops[job.op];
@@ -146,6 +147,7 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
     Shuffled s = {};
     if (shuffled) s = open_shuffled(job, box, uint32_t(src_size), false);
     for (uint64_t i = 0; i < n; ++i) {
+      Fill nans;
       int64_t src = 0, dst = 0;
       uint64_t rest = i;
       for (int d = int(job.ndim) - 1; d >= 0; --d) {
@@ -158,11 +160,12 @@ void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops) {
       if (job.source == kChunk) {
         bits = shuffled ? any_of(s, src, uint32_t(src_size)) : load(job.src, src, src_size);
         if (op.swap) bits = swap_bytes(bits, src_size);
-        bits = is_plain(op) ? bits : convert_any(bits, op);
+        bits = is_plain<Fill>(op) ? bits : convert_any(bits, op, nans);
       } else {
-        bits = constant(op, job.source);
+        bits = constant(op, job.source, nans);
       }
       store(job.dst, dst, bits, dst_size);
+      if (nans.replaced) counters[op.counter] += nans.replaced;
     }
   }
 }
@@ -192,7 +195,14 @@ uint32_t dz_host_copy_shuffled(const Job* job, int32_t size) {
   return s.reach;
 }
 
-uint64_t dz_host_convert(uint64_t bits, const Op* op) { return convert_any(bits, *op); }
+// By the code of kernels that replace NaNs, or of those that don't, for operations without `fillna`.
+uint64_t dz_host_convert(uint64_t bits, const Op* op, uint32_t fills, uint32_t* replaced) {
+  Fill fill;
+  Keep keep;
+  bits = fills ? convert_any(bits, *op, fill) : convert_any(bits, *op, keep);
+  *replaced = fill.replaced;
+  return bits;
+}
 
 uint32_t dz_host_checksum(uint32_t kind, const uint8_t* data, uint64_t len) {
   return kind == kAdler32 ? adler(data, len) : kind == kXxh64Low ? xxh(data, len) : crc(data, len, kind);

@@ -44,6 +44,9 @@ struct Op {
   double mean;
   double stddev;
   double pad;
+  double fillna;
+  int32_t has_fillna;
+  int32_t counter;
 };
 
 enum Shuffle : uint8_t { kNone, kByte, kBit };
@@ -88,7 +91,7 @@ struct CopyJob {
   uint64_t len;
 };
 
-static_assert(sizeof(Op) == 96 && offsetof(Op, missing) == 32 && offsetof(Op, pad) == 88, "Op");
+static_assert(sizeof(Op) == 112 && offsetof(Op, missing) == 32 && offsetof(Op, has_fillna) == 104, "Op");
 static_assert(sizeof(Job) == 208 && offsetof(Job, extent) == 32 && offsetof(Job, src_stride) == 64, "Job");
 static_assert(sizeof(Layout) == 12 && offsetof(Job, layout) == 192 && offsetof(Job, src_offset) == 204, "Layout");
 static_assert(sizeof(ChecksumJob) == 24 && sizeof(ChecksumResult) == 8 && sizeof(CopyJob) == 24, "small structures");

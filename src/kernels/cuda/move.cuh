@@ -137,14 +137,14 @@ __device__ __forceinline__ void store(uint64_t base, int64_t at, uint64_t bits, 
 }
 
 // Types that are known at compile time, for which the switches over types vanish; for operations that aren't rare.
-template <uint32_t UNROLL, int32_t SRC, class In, int32_t DST, class Out, class Src>
+template <uint32_t UNROLL, int32_t SRC, class In, int32_t DST, class Out, class Src, class Nans>
 __device__ __forceinline__ void convert_units(const Box& box, const Src& src, const Job& job, const Op& shared_op,
-                                              const Tile& tile) {
+                                              const Tile& tile, Nans& nans) {
   const Op op = shared_op;  // in registers: in shared memory it would be read again after every store
   Out* dst = reinterpret_cast<Out*>(job.dst);
-  const auto convert_one = [&op](In v) {
+  const auto convert_one = [&op, &nans](In v) {
     const uint64_t bits = op.swap ? swap_bytes(v, sizeof(In)) : v;
-    return Out(convert<false>(bits, op, SRC, DST));
+    return Out(convert<false>(bits, op, SRC, DST, nans));
   };
   if (box.ndim == 1) {
     move_units<UNROLL, In>(Line(box, tile), tile.count, src, dst, convert_one);
@@ -154,13 +154,15 @@ __device__ __forceinline__ void convert_units(const Box& box, const Src& src, co
 }
 
 // Any types.
-__device__ __forceinline__ void convert_elements(const Box& box, const Job& job, const Op& op, const Tile& tile) {
+template <class Nans>
+__device__ __forceinline__ void convert_elements(const Box& box, const Job& job, const Op& op, const Tile& tile,
+                                                 Nans& nans) {
   for (uint32_t i = threadIdx.x; i < tile.count; i += kThreads) {
     int64_t from, to;
     locate(box, tile.first + i, from, to);
     uint64_t bits = load(job.src, from, op.src_dtype);
     if (op.swap) bits = swap_bytes(bits, size_of(op.src_dtype));
-    store(job.dst, to, convert_any(bits, op), op.dst_dtype);
+    store(job.dst, to, convert_any(bits, op, nans), op.dst_dtype);
   }
 }
 

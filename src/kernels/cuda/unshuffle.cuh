@@ -81,11 +81,11 @@ __device__ __forceinline__ void copy_shuffled(const Box& box, const Shuffled& s,
   move_units<kUnroll, In>(Grid(box, tile), tile.count, Elements<In, BITS>{s}, reinterpret_cast<In*>(job.dst), convert);
 }
 
-template <bool BITS>
+template <bool BITS, class Nans>
 __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s, const Job& job, const Op& op,
-                                              const Tile& tile) {
+                                              const Tile& tile, Nans& nans) {
   const int size = size_of(op.src_dtype);
-  if (is_plain(op)) {
+  if (is_plain<Nans>(op)) {
     const Reorder order = reorder_for(op.swap ? size : 1);
     if (size == 4) {
       copy_shuffled<uint32_t, BITS>(box, s, job, order, tile);
@@ -102,11 +102,11 @@ __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s,
   }
   if (op.dst_dtype != kF32 || is_rare(op)) return false;
   if (op.src_dtype == kF32) {
-    convert_units<1, kF32, uint32_t, kF32, uint32_t>(box, Elements<uint32_t, BITS>{s}, job, op, tile);
+    convert_units<1, kF32, uint32_t, kF32, uint32_t>(box, Elements<uint32_t, BITS>{s}, job, op, tile, nans);
   } else if (op.src_dtype == kI16) {
-    convert_units<1, kI16, uint16_t, kF32, uint32_t>(box, Elements<uint16_t, BITS>{s}, job, op, tile);
+    convert_units<1, kI16, uint16_t, kF32, uint32_t>(box, Elements<uint16_t, BITS>{s}, job, op, tile, nans);
   } else if (op.src_dtype == kU16) {
-    convert_units<1, kU16, uint16_t, kF32, uint32_t>(box, Elements<uint16_t, BITS>{s}, job, op, tile);
+    convert_units<1, kU16, uint16_t, kF32, uint32_t>(box, Elements<uint16_t, BITS>{s}, job, op, tile, nans);
   } else {
     return false;
   }
@@ -114,8 +114,9 @@ __device__ __forceinline__ bool move_elements(const Box& box, const Shuffled& s,
 }
 
 // Any shuffle, any types.
+template <class Nans>
 __device__ __forceinline__ void move_any(const Box& box, const Shuffled& shared, const Job& job, const Op& op,
-                                         const Tile& tile) {
+                                         const Tile& tile, Nans& nans) {
   const Shuffled s = shared;
   const int size = size_of(op.src_dtype);
   for (uint32_t i = threadIdx.x; i < tile.count; i += kThreads) {
@@ -123,18 +124,19 @@ __device__ __forceinline__ void move_any(const Box& box, const Shuffled& shared,
     locate(box, tile.first + i, from, to);
     uint64_t bits = any_of(s, from, uint32_t(size));
     if (op.swap) bits = swap_bytes(bits, size);
-    if (!is_plain(op)) bits = convert_any(bits, op);
+    if (!is_plain<Nans>(op)) bits = convert_any(bits, op, nans);
     store(job.dst, to, bits, op.dst_dtype);
   }
 }
 
+template <class Nans>
 __device__ __forceinline__ void move_shuffled(const Box& box, const Shuffled& s, const Job& job, const Op& op,
-                                              const Tile& tile) {
+                                              const Tile& tile, Nans& nans) {
   if (s.reach != kBytes &&
-      (s.bits ? move_elements<true>(box, s, job, op, tile) : move_elements<false>(box, s, job, op, tile))) {
+      (s.bits ? move_elements<true>(box, s, job, op, tile, nans) : move_elements<false>(box, s, job, op, tile, nans))) {
     return;
   }
-  move_any(box, s, job, op, tile);
+  move_any(box, s, job, op, tile, nans);
 }
 
 }  // namespace dz

@@ -5,10 +5,10 @@ use crate::zstd::{Block, BlockResult, Frame, Wave};
 use crate::{ChecksumKind, Job, Op, StreamKind};
 
 unsafe extern "C" {
-    fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op);
+    fn dz_host_assemble(jobs: *const Job, n_jobs: u32, ops: *const Op, counters: *mut u64);
     fn dz_host_walk(job: *const Job, size: i32, index: u64, width: *mut u32, src: *mut i64, dst: *mut i64);
     fn dz_host_copy_shuffled(job: *const Job, size: i32) -> u32;
-    fn dz_host_convert(bits: u64, op: *const Op) -> u64;
+    fn dz_host_convert(bits: u64, op: *const Op, fills: u32, replaced: *mut u32) -> u64;
     fn dz_host_inflate(input: *const u8, len: u64, out: *mut u8, capacity: u64, produced: *mut u64, small: u32) -> i32;
     fn dz_host_stream(
         kind: u32,
@@ -33,21 +33,26 @@ unsafe extern "C" {
     );
 }
 
-/// What `dz_assemble` does, one element after the other, on host memory.
+/// What `dz_assemble` and `dz_assemble_fill` do, one element after the other, on host memory. The NaNs that are replaced are
+/// added to `counters`.
 ///
 /// # Panics
-/// If a job names an operation that is not in `ops`, or has no dimension or more than [`crate::MAX_DIMS`].
+/// If a job names an operation that is not in `ops`, or has no dimension or more than [`crate::MAX_DIMS`]; if its operation
+/// replaces NaNs and its counter is not in `counters`.
 ///
 /// # Safety
 /// Every element that a job's box covers lies in memory that may be read (source) and written (output), and so do the
 /// missing values of which an operation has the address.
-pub unsafe fn assemble(jobs: &[Job], ops: &[Op]) {
+pub unsafe fn assemble(jobs: &[Job], ops: &[Op], counters: &mut [u64]) {
     for job in jobs {
         assert!((job.op as usize) < ops.len() && (1..=crate::MAX_DIMS).contains(&(job.ndim as usize)));
+        let op = &ops[job.op as usize];
+        assert!(op.has_fillna == 0 || (op.counter as usize) < counters.len());
     }
     let n = u32::try_from(jobs.len()).expect("fewer than 2^32 jobs");
-    // SAFETY: the lengths are those of the slices, indexes into `ops` were checked, and the caller vouches for the boxes.
-    unsafe { dz_host_assemble(jobs.as_ptr(), n, ops.as_ptr()) }
+    // SAFETY: the lengths are those of the slices, indexes into `ops` and `counters` were checked, and the caller vouches for
+    // the boxes.
+    unsafe { dz_host_assemble(jobs.as_ptr(), n, ops.as_ptr(), counters.as_mut_ptr()) }
 }
 
 /// How `dz_assemble` walks a job's box when it copies elements of `size` bytes: the elements that it joins into one
@@ -92,14 +97,26 @@ pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
     }
 }
 
-/// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise).
+/// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise), by the code of `dz_assemble`.
+///
+/// # Panics
+/// If the operation has more missing values than it holds itself, or replaces NaNs.
+pub fn convert(bits: u64, op: &Op) -> u64 {
+    assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_fillna == 0);
+    // SAFETY: a pure function of its arguments, since the only address among them is that of a number to be written.
+    unsafe { dz_host_convert(bits, op, 0, &mut 0) }
+}
+
+/// The same by the code of `dz_assemble_fill`, and whether a NaN was replaced.
 ///
 /// # Panics
 /// If the operation has more missing values than it holds itself.
-pub fn convert(bits: u64, op: &Op) -> u64 {
+pub fn convert_filling(bits: u64, op: &Op) -> (u64, bool) {
     assert!(op.num_missing as usize <= crate::MAX_INLINE);
-    // SAFETY: a pure function of its arguments, since there is no address among them.
-    unsafe { dz_host_convert(bits, op) }
+    let mut replaced = 0;
+    // SAFETY: as for `convert`.
+    let bits = unsafe { dz_host_convert(bits, op, 1, &mut replaced) };
+    (bits, replaced != 0)
 }
 
 /// The checksum of `data`, computed in parts that are joined as the device joins them.

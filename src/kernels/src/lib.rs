@@ -87,6 +87,13 @@ pub struct Op {
     pub stddev: f64,
     /// The value of elements outside the region of interest.
     pub pad: f64,
+    /// See `has_fillna`.
+    pub fillna: f64,
+    /// Nonzero: replace NaNs, stored or made by what comes before, by `fillna`, then go on with `mean` and `stddev`. Not beside a
+    /// factor in int64, which leaves no NaN.
+    pub has_fillna: i32,
+    /// The number of the counter to which replaced elements are added.
+    pub counter: i32,
 }
 
 impl Op {
@@ -108,6 +115,9 @@ impl Op {
             mean: 0.0,
             stddev: 1.0,
             pad: 0.0,
+            fillna: 0.0,
+            has_fillna: 0,
+            counter: 0,
         }
     }
 }
@@ -281,5 +291,5 @@ pub struct CopyJob {
     pub len: u64,
 }
 
-const _: () = assert!(size_of::<Op>() == 96 && size_of::<Job>() == 208 && size_of::<Layout>() == 12);
+const _: () = assert!(size_of::<Op>() == 112 && size_of::<Job>() == 208 && size_of::<Layout>() == 12);
 const _: () = assert!(size_of::<ChecksumJob>() == 24 && size_of::<ChecksumResult>() == 8 && size_of::<CopyJob>() == 24);

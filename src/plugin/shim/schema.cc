@@ -108,15 +108,15 @@ neighbouring samples share.)",
 anew in each epoch, uniformly from all places where `window` fits.
 
 Such a dimension doesn't multiply the samples: cut along time, with ``random_crop=["latitude", "longitude"]``, there is
-one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number; `return_index`
-tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
+one sample for each time. The start depends on nothing but the seed, the epoch and the sample's number (with `weights` the
+position of the draw); `return_index` tells it. `step` must be ``0`` for such a dimension, or not given at all. Where the window is larger than the
 region, ``out_of_bounds_policy="pad"`` has it start where the region does.)",
                       Strings{})
       .AddOptionalArg<int64_t>("samples_per_volume", R"(How many samples there are for each start, each with starts of its own along
 `random_crop`. A single volume that is cropped in all its dimensions has so many samples in an epoch.)",
                                int64_t{1})
       .AddOptionalArg<std::string>("starts", R"(Where samples start, as a table of whole numbers instead of every `step`: a row
-for each sample, with a column for each of `dims`.
+for each sample, with a column for each of `dims`; with ``concat="samples"`` one more in front, the number of the store.
 
 It is a ``.npy`` file, or a Zarr array: a path of its own (absolute, a URL, or one that begins with ``./``), else the name of an array in `path`. The
 functions of the package also take an array in memory. Samples come in the order of the rows, or shuffled; their numbers are
@@ -147,7 +147,8 @@ No sample (its window with all `offsets`) may reach from before a break to it or
 bounds, and `out_of_bounds_policy` says what happens. Negative values count from the end.
 
 The function ``fn.zarr_reader`` also takes the name of an array with the ends of segments in each store, such as
-``"meta/episode_ends"``: whole numbers that ascend, of which the last may equal the length. ``"auto"`` breaks where the coordinates
+``"meta/episode_ends"``: whole numbers that ascend, of which the last may equal the length. A URL, an absolute path, or one that
+begins with ``./`` or ``../``, is an array with a store of its own. With `ragged` ends count rows. ``"auto"`` breaks where the coordinates
 along the dimension aren't evenly spaced: where one is not as far from the one before as most are (of distances that are as
 common, the least counts; differences by rounding don't). A list may have all of these.)",
                       Integers{})
@@ -210,6 +211,8 @@ With ``ragged="X/indptr"`` and ``arrays=["X/data", "X/indices"]`` samples are th
 element for each row, such as labels, come with their row. The first of `dims` counts rows: `roi_start`, `roi_end`, `step`, `pick`
 and `return_index` do too, and `window` is left out for it. Other dimensions are read whole or cut as usual.
 
+A URL, an absolute path, or one that begins with ``./`` or ``../``, is an array with a store of its own.
+
 The samples of a ragged output differ in their first dimension, and may be empty. The offsets are read when the pipeline is built,
 and take 8 bytes each of `host_memory_limit`. Batches take the memory of their longest rows.)",
                       "")
@@ -230,6 +233,13 @@ void AddValueArguments(dali::OpSchema &schema) {
 By default they are for those of `arrays` that have ``scale_factor`` or ``add_offset``, and the log says so. An array that has only
 ``_FillValue`` or ``missing_value`` stays as stored, with a warning.)",
                             nullptr)
+      .AddOptionalArg<float>("fillna", R"(Takes the place of NaNs, stored or made by `mask_and_scale`, before `mean` and `stddev`.
+
+It is what xarray's ``fillna`` does: a value of the decoded array, which is then normalised and converted as all others. Elements that
+the store lacks are replaced where the array's fill value is NaN. `fill_value` stays as it is, since it is a value of the output: with NaN
+it marks what was padded. Arrays without floating-point values have no NaN. How many were replaced is counted. The function
+``fn.zarr_reader`` also takes a dictionary by output.)",
+                             nullptr)
       .AddOptionalTypeArg("dtype", R"(The type of the outputs.
 
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.

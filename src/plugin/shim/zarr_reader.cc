@@ -3,6 +3,7 @@
 #include "zarr_reader.h"
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dali/pipeline/operator/error_reporting.h"
+#include "dali/pipeline/operator/name_utils.h"
 #include "translate.h"
 
 namespace dali_zarr {
@@ -22,6 +24,16 @@ struct State {
   uint64_t delivered = 0;
   std::optional<std::string> text;
 };
+
+// Where the user's program made the operator, in the words in which DALI tells it of an operator whose constructor throws.
+std::string Place(const dali::OpSpec &spec) {
+  std::string device = spec.GetArgument<std::string>("device");
+  std::transform(device.begin(), device.end(), device.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::string text = "Error in " + device + " operator `" + dali::GetOpDisplayName(spec, true) + "`";
+  const auto stack = dali::GetOperatorOriginInfo(spec);
+  if (stack.empty()) return text + ".";
+  return text + ",\nwhich was used in the pipeline definition with the following traceback:\n\n" + dali::FormatStack(stack, true);
+}
 
 }  // namespace
 
@@ -40,7 +52,14 @@ template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
   // With checkpoints a state may follow, so the reader must not run ahead yet.
-  Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing")));
+  Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing"),
+                      spec.GetSchema().CalculateOutputs(spec), Place(spec)));
+}
+
+template <typename Backend>
+void ZarrReaderBase<Backend>::Describe() {
+  if (!outputs_.empty()) return;
+  Check(reader_->opened());
   for (const auto &output : reader_->outputs()) {
     OutputInfo info;
     info.sample.resize(static_cast<int>(output.shape.size()));
@@ -52,10 +71,6 @@ ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     info.bytes = output.bytes;
     outputs_.push_back(std::move(info));
   }
-  const int declared = spec.GetSchema().CalculateOutputs(spec);
-  if (static_cast<int>(outputs_.size()) != declared)
-    throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the schema declares ", declared,
-                                                   " outputs, but the engine gives ", outputs_.size()));
 }
 
 template <typename Backend>
@@ -124,6 +139,7 @@ rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Wor
 }
 
 void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
+  Describe();
   auto batch = NextBatch(ws);
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
@@ -174,6 +190,7 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
 void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   // DALI may run the operator again after an error, before it stops. The engine would wait for memory that never comes.
   if (failed_) throw dali::DaliRuntimeError("zarr_reader: an earlier batch found no memory for its outputs; build the pipeline anew");
+  Describe();
   failed_ = true;
   if (sets_.empty()) {
     // Here and not in the constructor, because DALI's stream is known only now.

@@ -46,7 +46,8 @@ struct OutputInfo {
   dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths) const;
 };
 
-/// What both backends share: the reader, opened when the pipeline is built, and what it delivers.
+/// What both backends share: the reader, opened when the pipeline is built, and what it delivers. The constructor doesn't wait for
+/// the store if the host has said that it waits itself (`dali_zarr_defer_opening`).
 template <typename Backend>
 class ZarrReaderBase : public dali::Operator<Backend> {
  public:
@@ -65,6 +66,9 @@ class ZarrReaderBase : public dali::Operator<Backend> {
   bool SetupImpl(std::vector<dali::OutputDesc> &, const dali::Workspace &) override {
     return false;  // outputs come with their memory
   }
+
+  /// Asks once what each batch holds: before the first run, since the store may not be open in the constructor.
+  void Describe();
 
   /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
   rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);

@@ -3,14 +3,18 @@
 //! No function here returns a `Result`, because C++ has to know the error's kind to throw the exception that fits:
 //! each gives a [`ffi::Status`]. No function panics: cxx would abort the process.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
 use cxx::CxxString;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names, Reader};
 use dali_zarr_engine::spec::Spec;
 
-use crate::c_abi;
+use crate::opening::{Opened, Opening};
 use crate::registry::Registered;
 use crate::unwind::{Fenced, guard};
+use crate::{c_abi, interrupts};
 
 #[cxx::bridge(namespace = "dali_zarr::engine")]
 mod ffi {
@@ -79,9 +83,13 @@ mod ffi {
 
         /// A reader that isn't open yet.
         fn new_reader() -> Box<ZarrReader>;
-        /// Opens the store and starts the threads. `arguments` are a JSON object. All functions below ask for an open reader. Batches are prepared at once,
-        /// or, if it shall `wait`, from the first `next_batch` or a `restore` on.
-        fn open(self: &mut ZarrReader, arguments: &CxxString, wait: bool) -> Status;
+        /// Opens the store and starts the threads. `arguments` are a JSON object. Batches are prepared at once,
+        /// or, if it shall `wait`, from the first `next_batch` or a `restore` on. If the host has asked for it, this returns before
+        /// the store is open; all functions below but `delivered` wait until it is. `num_outputs` are what the
+        /// schema declares, and `place` says where in the host's program the operator was made.
+        fn open(self: &mut ZarrReader, arguments: &CxxString, wait: bool, num_outputs: usize, place: &str) -> Status;
+        /// Whether the reader is open, and the error if it can't be.
+        fn opened(self: &ZarrReader) -> Status;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
         fn meta(self: &ZarrReader) -> Meta;
         fn buffers_wanted(self: &ZarrReader) -> usize;
@@ -116,7 +124,22 @@ mod ffi {
 }
 
 /// A reader that may not be open.
-pub struct ZarrReader(Option<(Registered, Fenced<Reader>)>);
+#[derive(Default)]
+pub struct ZarrReader {
+    /// On its way, where the host waits for it.
+    opening: Option<Arc<Opening>>,
+    open: OnceLock<Result<Opened>>,
+    interrupted: Mutex<Interrupted>,
+}
+
+/// Batches that nobody took, since the waits for them were interrupted.
+#[derive(Default)]
+struct Interrupted {
+    /// How many there are. They are left out, so that readers of one pipeline stay in step.
+    batches: u32,
+    /// What was lent, by its number, to be lent again when a batch is left out.
+    lent: BTreeMap<u64, DeviceBuffers>,
+}
 
 /// The outcome of waiting for a batch.
 pub struct ReadyBatch {
@@ -155,22 +178,51 @@ fn not_open() -> Error {
 }
 
 fn new_reader() -> Box<ZarrReader> {
-    Box::new(ZarrReader(None))
+    Box::default()
+}
+
+fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<Opened> {
+    let open = if wait { Reader::prepare } else { Reader::open };
+    let reader = Fenced::new(open(spec.clone())?);
+    let found = reader.outputs().len();
+    if found != num_outputs {
+        return Err(Error::runtime(format!(
+            "internal error: the schema declares {num_outputs} outputs, but the engine gives {found}"
+        )));
+    }
+    Ok((Registered::new(spec, &reader), reader))
 }
 
 impl ZarrReader {
-    fn reader(&self) -> Result<&Reader> {
-        self.0.as_ref().map(|(_, reader)| &**reader).ok_or_else(not_open)
+    fn both(&self) -> Result<&Opened> {
+        let open = match &self.opening {
+            Some(opening) => self.open.get_or_init(|| opening.take()),
+            None => self.open.get().ok_or_else(not_open)?,
+        };
+        open.as_ref().map_err(Clone::clone)
     }
 
-    fn open(&mut self, arguments: &CxxString, wait: bool) -> ffi::Status {
+    fn reader(&self) -> Result<&Reader> {
+        self.both().map(|(_, reader)| &**reader)
+    }
+
+    fn interrupted(&self) -> MutexGuard<'_, Interrupted> {
+        self.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&mut self, arguments: &CxxString, wait: bool, num_outputs: usize, place: &str) -> ffi::Status {
         to_status(guard(|| {
             let spec = Spec::from_json(arguments.as_bytes())?;
-            let open = if wait { Reader::prepare } else { Reader::open };
-            let reader = open(spec.clone())?;
-            self.0 = Some((Registered::new(&spec, &reader), Fenced::new(reader)));
+            match Opening::start(move || open(&spec, wait, num_outputs), place.to_owned())? {
+                Ok(opening) => self.opening = Some(opening),
+                Err(work) => self.open = OnceLock::from(Ok(work()?)),
+            }
             Ok(())
         }))
+    }
+
+    fn opened(&self) -> ffi::Status {
+        to_status(guard(|| self.reader().map(|_| ())))
     }
 
     fn outputs(&self) -> Vec<ffi::Output> {
@@ -194,10 +246,9 @@ impl ZarrReader {
     fn meta(&self) -> ffi::Meta {
         // DALI takes -1 for "not a reader".
         guard(|| {
-            if let Some((registered, _)) = &self.0 {
-                registered.described();
-            }
-            let m = self.reader()?.meta();
+            let (registered, reader) = self.both()?;
+            registered.described();
+            let m = reader.meta();
             Ok(ffi::Meta {
                 epoch_size: m.epoch_size,
                 epoch_size_padded: m.epoch_size_padded,
@@ -222,11 +273,37 @@ impl ZarrReader {
     }
 
     fn lend(&self, id: u64, outputs: &[u64], ready: u64) -> ffi::Status {
-        to_status(guard(|| self.reader()?.lend(DeviceBuffers { id, outputs: outputs.to_vec(), ready })))
+        let set = DeviceBuffers { id, outputs: outputs.to_vec(), ready };
+        to_status(guard(|| {
+            self.reader()?.lend(set.clone())?;
+            self.interrupted().lent.insert(id, set);
+            Ok(())
+        }))
+    }
+
+    fn taken(&self) -> Result<Batch> {
+        let reader = self.reader()?;
+        loop {
+            let mut ended = false;
+            let batch = reader.next_batch_while(&mut || interrupts::check().inspect_err(|_| ended = true));
+            let mut interrupted = self.interrupted();
+            if ended {
+                interrupted.batches += 1;
+                return batch;
+            }
+            if interrupted.batches == 0 {
+                return batch;
+            }
+            interrupted.batches -= 1;
+            let left_out = batch.ok().and_then(|batch| batch.buffers);
+            if let Some(set) = left_out.and_then(|id| interrupted.lent.get(&id)).cloned() {
+                reader.lend(set)?;
+            }
+        }
     }
 
     fn next_batch(&self) -> Box<ReadyBatch> {
-        let (status, batch) = match guard(|| self.reader()?.next_batch()) {
+        let (status, batch) = match guard(|| self.taken()) {
             Ok(batch) => (to_status(Ok(())), batch),
             Err(error) => {
                 let none = Batch { host: Vec::new(), buffers: None, lengths: Vec::new(), names: Names::default() };
@@ -246,7 +323,8 @@ impl ZarrReader {
 
 impl ZarrReader {
     fn delivered(&self) -> u64 {
-        guard(|| Ok(self.reader()?.delivered())).unwrap_or(0)
+        // DALI asks while it builds a pipeline too, when nobody may wait.
+        self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |(_, reader)| reader.delivered())
     }
 
     fn state_at(&self, delivered: u64, state: &mut String) -> ffi::Status {
@@ -258,9 +336,18 @@ impl ZarrReader {
 
     fn restore(&mut self, state: &[u8]) -> ffi::Status {
         to_status(guard(|| {
-            let (_, reader) = self.0.as_mut().ok_or_else(not_open)?;
+            self.reader()?;
+            let Some(Ok((_, reader))) = self.open.get_mut() else { return Err(not_open()) };
             reader.restore(&String::from_utf8_lossy(state))
         }))
+    }
+}
+
+impl Drop for ZarrReader {
+    fn drop(&mut self) {
+        if let Some(opening) = &self.opening {
+            opening.abandon();
+        }
     }
 }
 

@@ -19,9 +19,9 @@ use dali_zarr_engine::table::{Element, Table};
 
 use serde_json::{Value, json};
 
-use crate::log;
 use crate::registry::{self, Registered};
 use crate::unwind::{Fenced, guard};
+use crate::{interrupts, log, opening};
 
 /// Of `enum dali_zarr_dtype`.
 const INT64: i32 = 4;
@@ -103,8 +103,11 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
 
 /// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
 pub(crate) fn remember(error: &Error) {
-    let (status, message, details) =
-        (error.kind() as i32, c_text(error.message()), c_text(&details(error).to_string()));
+    keep_error(error, details(error));
+}
+
+fn keep_error(error: &Error, details: Value) {
+    let (status, message, details) = (error.kind() as i32, c_text(error.message()), c_text(&details.to_string()));
     let _ = LAST.try_with(|last| *last.borrow_mut() = LastError { status, message, details });
 }
 
@@ -129,6 +132,7 @@ fn details(error: &Error) -> Value {
         "name": unknown.and_then(|unknown| unknown.name.as_ref()),
         "known": unknown.map(|unknown| &unknown.known),
         "source": std::error::Error::source(error).map(ToString::to_string),
+        "operator": null,
     })
 }
 
@@ -568,6 +572,58 @@ pub unsafe extern "C" fn dali_zarr_take_log(json: *mut *const c_char) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn dali_zarr_take_described() -> u64 {
     registry::take_described()
+}
+
+/// Whether operators of DALI open their stores on threads of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_defer_opening(deferred: i32) -> i32 {
+    call(|| {
+        opening::defer(deferred != 0);
+        Ok(())
+    })
+}
+
+/// Waits for the stores of this thread's operators.
+///
+/// # Safety
+/// `opened` is null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_wait_opened(timeout_ms: u32, opened: *mut i32) -> i32 {
+    let mut operator = None;
+    let status = call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { put(opened, 0, "opened") }?;
+        let all = opening::wait(Duration::from_millis(timeout_ms.into())).map_err(|(error, place)| {
+            operator = Some((error.within("zarr_reader"), place));
+            error
+        })?;
+        // SAFETY: as above.
+        unsafe { put(opened, all.into(), "opened") }
+    });
+    if let Some((error, place)) = operator {
+        let mut details = details(&error);
+        details["operator"] = place.into();
+        keep_error(&error, details);
+    }
+    status
+}
+
+/// Whether SIGINT ends waits for batches.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_watch_interrupts(watched: i32) -> i32 {
+    call(|| {
+        interrupts::watch(watched != 0);
+        Ok(())
+    })
+}
+
+/// Ends waits for batches.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_interrupt() -> i32 {
+    call(|| {
+        interrupts::interrupt();
+        Ok(())
+    })
 }
 
 /// Waits for the next batch.

@@ -5,6 +5,8 @@
 #[cfg(feature = "dali")]
 mod bridge;
 pub mod c_abi;
+mod interrupts;
 mod log;
+mod opening;
 mod registry;
 mod unwind;

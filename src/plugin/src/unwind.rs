@@ -11,11 +11,14 @@ use crate::log;
 
 /// Runs `work`; a panic in it becomes an error of kind `Runtime` that quotes the panic. Every error names the operator.
 pub fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    caught(work).map_err(|e| e.within("zarr_reader"))
+}
+
+/// The same with errors as they are, for work whose result is asked for behind a [`guard`].
+pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     log::install();
     // What a panic leaves half done is only ever dropped or asked again, and each of those is fenced too.
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
-        .map_err(|e| e.within("zarr_reader"))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Error {

@@ -12,12 +12,12 @@ use super::is_copy;
 use crate::dtype::{DType, half_from_f64};
 use half::{bf16, f16};
 
-/// Runs one job, whose `src` and `dst` are addresses.
+/// Runs one job, whose `src` and `dst` are addresses. Returns how many NaNs it replaced.
 ///
 /// # Safety
 /// The job's boxes must lie in memory that is alive; nobody else may touch the destination meanwhile, nor write the
 /// source. The operation is one of [`super::Ops`] that is alive.
-pub unsafe fn run(job: &Job, op: &Op) {
+pub unsafe fn run(job: &Job, op: &Op) -> u64 {
     debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
     if is_copy(op) && job.source == Source::Chunk as u32 {
         match (DType::ALL[op.src_dtype as usize].size(), op.swap != 0) {
@@ -29,7 +29,7 @@ pub unsafe fn run(job: &Job, op: &Op) {
             (4, true) => rows::<4>(job, swap::<u32>),
             (_, true) => rows::<8>(job, swap::<u64>),
         }
-        return;
+        return 0;
     }
     macro_rules! dispatch {
         ($job:ident, $op:ident, $of:expr, $f:ident $(, $fixed:ty)?) => {
@@ -50,7 +50,7 @@ pub unsafe fn run(job: &Job, op: &Op) {
             }
         };
     }
-    fn from<S: Element>(job: &Job, op: &Op) {
+    fn from<S: Element>(job: &Job, op: &Op) -> u64 {
         dispatch!(job, op, op.dst_dtype, elements, S)
     }
     dispatch!(job, op, op.src_dtype, from)
@@ -128,10 +128,14 @@ impl Swap for u64 {
     }
 }
 
-/// The general path from one type to another.
-fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
+/// The general path from one type to another. Returns how many NaNs were replaced.
+fn elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
+    if op.has_fillna != 0 {
+        return filled_elements::<S, D>(job, op);
+    }
     if op.num_missing as usize > MAX_INLINE || scales_integers(op) {
-        return rare_elements::<S, D>(job, op);
+        rare_elements::<S, D>(job, op);
+        return 0;
     }
     // Compared as float64, as xarray's decoding does: 64-bit integers beyond 2^53 equal their neighbours.
     let missing: [f64; MAX_INLINE] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
@@ -161,18 +165,24 @@ fn elements<S: Element, D: Element>(job: &Job, op: &Op) {
     } else {
         map::<S, D>(job, |p| decode(S::load(p, swap)));
     }
+    0
 }
 
 /// What follows after missing values became NaN.
 #[inline(always)]
-fn finished<D: Element>(mut x: f64, op: &Op) -> D {
+fn finished<D: Element>(x: f64, op: &Op) -> D {
+    normalised(scaled(x, op), op)
+}
+
+#[inline(always)]
+fn scaled(mut x: f64, op: &Op) -> f64 {
     if op.has_scale != 0 {
         x = rounded(x * op.scale, op.decoded);
     }
     if op.has_offset != 0 {
         x = rounded(x + op.offset, op.decoded);
     }
-    normalised(x, op)
+    x
 }
 
 #[inline(always)]
@@ -187,19 +197,14 @@ fn scales_integers(op: &Op) -> bool {
 
 /// [`elements`] for operations that multiply in int64, or have more missing values than they hold themselves.
 fn rare_elements<S: Element, D: Element>(job: &Job, op: &Op) {
-    let missing: &[f64] = match op.num_missing as usize {
-        ..=MAX_INLINE => &[],
-        // SAFETY: the operation has the address of so many values, which live as long, as `run`'s caller promises.
-        n => unsafe { std::slice::from_raw_parts(op.missing[0] as *const f64, n) },
-    };
+    let missing = listed(op);
     let decode = |v: S| -> D {
         if scales_integers(op) {
             let product = v.to_i64().wrapping_mul(op.scale.to_bits() as i64);
             return if op.has_norm != 0 { normalised(product as f64, op) } else { convert(product) };
         }
         let x = v.to_f64();
-        let is_missing = missing.get(missing.partition_point(|&v| v < x)) == Some(&x);
-        finished(if is_missing { f64::NAN } else { x }, op)
+        finished(if is_listed(x, missing) { f64::NAN } else { x }, op)
     };
     if job.source == Source::Pad as u32 {
         let v = D::from_f64(op.pad);
@@ -210,6 +215,53 @@ fn rare_elements<S: Element, D: Element>(job: &Job, op: &Op) {
     } else {
         map::<S, D>(job, |p| decode(S::load(p, op.swap != 0)));
     }
+}
+
+/// [`elements`] for operations that replace NaNs. Returns how many were.
+fn filled_elements<S: Element, D: Element>(job: &Job, op: &Op) -> u64 {
+    let own: [f64; MAX_INLINE] = op.missing.map(|bits| S::from_bits64(bits).to_f64());
+    let many = listed(op);
+    let few = if many.is_empty() { &own[..op.num_missing as usize] } else { &[] };
+    let decode = |v: S| -> f64 {
+        let x = v.to_f64();
+        scaled(if few.contains(&x) || is_listed(x, many) { f64::NAN } else { x }, op)
+    };
+    let (mut replaced, fillna) = (0, op.fillna);
+    let mut fill = |x: f64| -> f64 {
+        replaced += u64::from(x.is_nan());
+        if x.is_nan() { fillna } else { x }
+    };
+    let is_stored = op.num_missing == 0 && op.has_scale == 0 && op.has_offset == 0 && op.swap == 0;
+    if job.source == Source::Pad as u32 {
+        let v = D::from_f64(op.pad);
+        map::<S, D>(job, |_| v);
+    } else if job.source == Source::Fill as u32 {
+        let v = normalised(fill(decode(S::from_bits64(op.fill))), op);
+        map::<S, D>(job, |_| v);
+        replaced *= job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product::<u64>();
+    } else if is_stored && op.has_norm == 0 {
+        map::<S, D>(job, |p| D::from_f64(fill(S::load(p, false).to_f64())));
+    } else if is_stored {
+        let (mean, stddev) = (op.mean, op.stddev);
+        map::<S, D>(job, |p| D::from_f64((fill(S::load(p, false).to_f64()) - mean) / stddev));
+    } else {
+        map::<S, D>(job, |p| normalised(fill(decode(S::load(p, op.swap != 0))), op));
+    }
+    replaced
+}
+
+/// The missing values of an operation that has more than it holds itself, in ascending order; else none.
+fn listed(op: &Op) -> &[f64] {
+    match op.num_missing as usize {
+        ..=MAX_INLINE => &[],
+        // SAFETY: the operation has the address of so many values, which live as long, as `run`'s caller promises.
+        n => unsafe { std::slice::from_raw_parts(op.missing[0] as *const f64, n) },
+    }
+}
+
+#[inline(always)]
+fn is_listed(x: f64, missing: &[f64]) -> bool {
+    missing.get(missing.partition_point(|&v| v < x)) == Some(&x)
 }
 
 /// Rounded to the type that CF decoding yields, where that is narrower than float64.
@@ -224,7 +276,7 @@ fn rounded(x: f64, decoded: i32) -> f64 {
 
 /// Stores `f` of the address of each source element. Constants don't touch the source, whose address is then no one's.
 #[inline(always)]
-fn map<S: Element, D: Element>(job: &Job, f: impl Fn(*const u8) -> D) {
+fn map<S: Element, D: Element>(job: &Job, mut f: impl FnMut(*const u8) -> D) {
     walk(job, S::SIZE, D::SIZE, |src, src_step, dst, dst_step, n| {
         if src_step == S::SIZE as isize && dst_step == D::SIZE as isize {
             for i in 0..n {

@@ -1,4 +1,4 @@
-//! Assembly: moves boxes of elements from decoded chunks into outputs, with byte order, missing values, scale,
+//! Assembly: moves boxes of elements from decoded chunks into outputs, with byte order, missing values, scale, replaced NaNs,
 //! normalisation and cast in one pass. This module does it on the CPU, the kernel in `src/kernels` on the GPU. Both
 //! give the same bits.
 
@@ -64,6 +64,11 @@ impl Ops {
         self.moved(self.missing.as_ptr() as u64, to)
     }
 
+    /// Whether any of them replaces NaNs.
+    pub fn fill(&self) -> bool {
+        self.all.iter().any(|op| op.has_fillna != 0)
+    }
+
     fn moved(&self, from: u64, to: u64) -> Vec<Op> {
         let moved = |op: &Op| match op.num_missing as usize {
             ..=MAX_INLINE => *op,
@@ -88,6 +93,7 @@ pub const fn is_copy(op: &Op) -> bool {
         && op.has_scale == 0
         && op.has_offset == 0
         && op.has_norm == 0
+        && op.has_fillna == 0
         && op.src_dtype != DType::Bool as i32
 }
 
@@ -123,6 +129,9 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -
         mean,
         stddev,
         pad: norm.fill,
+        fillna: norm.fillna.unwrap_or(0.0),
+        has_fillna: i32::from(norm.fillna.is_some()),
+        counter: norm.array as i32,
     };
     (op, listed)
 }

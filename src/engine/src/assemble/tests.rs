@@ -22,7 +22,7 @@ fn plain(src: DType, dst: DType) -> Op {
         src,
         0,
         &Decoding::default(),
-        &Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: dst, imaginary: false },
+        &Norm { array: 0, fillna: None, mean_stddev: None, fill: 0.0, dtype: dst, imaginary: false },
         false,
     )
     .0
@@ -57,7 +57,14 @@ fn decoding_then_normalisation_then_cast() {
         decoded: Some(DType::F64),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: Some((280.0, 12.5)), fill: -1.0, dtype: DType::F32, imaginary: false };
+    let norm = Norm {
+        array: 0,
+        fillna: None,
+        mean_stddev: Some((280.0, 12.5)),
+        fill: -1.0,
+        dtype: DType::F32,
+        imaginary: false,
+    };
     let (op, _) = op(DType::I16, 7, &decoding, &norm, true);
     let stored = [-999i16, 0, 1234, -32768].map(|v| v.swap_bytes());
     let got: Vec<f32> = apply(&stored, &op, Source::Chunk);
@@ -73,6 +80,36 @@ fn decoding_then_normalisation_then_cast() {
 }
 
 #[test]
+fn nans_are_replaced_and_counted() {
+    let norm = |mean_stddev, fillna| Norm {
+        array: 3,
+        fillna,
+        mean_stddev,
+        fill: f64::NAN,
+        dtype: DType::F32,
+        imaginary: false,
+    };
+    let stored = [f32::NAN, 1.0, f32::INFINITY, -f32::NAN, -2.0];
+    let count = |op: &Op, source| {
+        let mut out = [0f32; 5];
+        let j = job(stored.as_ptr() as u64, out.as_mut_ptr() as u64, &[(5, 1, 1)], source);
+        // SAFETY: both arrays have five elements of the types that the operation names.
+        (unsafe { run(&j, op) }, out)
+    };
+    let plain = op(DType::F32, f32::NAN.to_bits().into(), &Decoding::default(), &norm(None, Some(7.0)), false).0;
+    assert!(!is_copy(&plain) && plain.counter == 3);
+    assert_eq!(count(&plain, Source::Chunk), (2, [7.0, 1.0, f32::INFINITY, 7.0, -2.0]));
+    assert_eq!(count(&plain, Source::Fill), (5, [7.0; 5]), "what the store lacks has the array's fill value");
+    let (replaced, out) = count(&plain, Source::Pad);
+    assert!(replaced == 0 && out.iter().all(|x| x.is_nan()), "a value of the output stays");
+    let both = op(DType::F32, 0, &Decoding::default(), &norm(Some((1.0, 2.0)), Some(7.0)), false).0;
+    assert_eq!(count(&both, Source::Chunk), (2, [3.0, 0.0, f32::INFINITY, 3.0, -1.5]));
+    assert_eq!(count(&both, Source::Fill), (0, [-0.5; 5]));
+    let kept = op(DType::F32, 0, &Decoding::default(), &norm(None, None), false).0;
+    assert!(is_copy(&kept));
+}
+
+#[test]
 fn decoding_to_float32_rounds_each_step() {
     let decoding = Decoding {
         scale: Some(f64::from(0.1f32)),
@@ -80,7 +117,7 @@ fn decoding_to_float32_rounds_each_step() {
         decoded: Some(DType::F32),
         ..Decoding::default()
     };
-    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
+    let norm = Norm { array: 0, fillna: None, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
     let stored = [1.5f32, 12345.678, -7.25];
     let got: Vec<f32> = apply(&stored, &op(DType::F32, 0, &decoding, &norm, false).0, Source::Chunk);
     assert_eq!(got, stored.map(|v| v * 0.1f32 + 1.0e6f32));
@@ -109,29 +146,38 @@ fn rare_operations_give_the_same_on_both_sides() {
             };
             let integers =
                 Decoding { int_scale: Some(random() as i64), decoded: Some(DType::I64), ..Decoding::default() };
-            let pairs = [None, Some((1.5, 3.0))].map(|mean_stddev| Norm {
+            let pairs = [(None, None), (Some((1.5, 3.0)), None), (None, Some(-3.5)), (Some((1.5, 3.0)), Some(0.25))];
+            let pairs = pairs.map(|(mean_stddev, fillna)| Norm {
                 array: 0,
+                fillna,
                 mean_stddev,
                 fill: 2.5,
                 dtype: dst,
                 imaginary: false,
             });
-            let ops = pairs.iter().flat_map(|norm| [&listed, &integers].map(|d| op(src, stored[5], d, norm, false)));
+            let stays = Decoding::default();
+            let ops = pairs.iter().flat_map(|norm| {
+                // A factor in int64 leaves no NaN.
+                let d = if norm.fillna.is_some() { [&listed, &stays] } else { [&listed, &integers] };
+                d.map(|d| op(src, stored[5], d, norm, false))
+            });
             let ops = Ops::new(ops);
-            for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..4).map(move |n| (n, *s))) {
+            for (number, of) in [Source::Chunk, Source::Fill].iter().flat_map(|s| (0..8).map(move |n| (n, *s))) {
                 let mut outs = [0, 1].map(|_| vec![0u8; stored.len() * dst.size()]);
+                let mut replaced = [0, 0];
                 for (by_kernels, out) in [false, true].into_iter().zip(&mut outs) {
                     let n = stored.len() as u32;
                     let mut j = job(bytes.as_ptr() as u64, out.as_mut_ptr() as u64, &[(n, 1, 1)], of);
                     j.op = number;
                     if by_kernels {
                         // SAFETY: both vectors have `n` elements of the types that the operation names.
-                        unsafe { dali_zarr_kernels::host::assemble(&[j], &ops) };
+                        unsafe { dali_zarr_kernels::host::assemble(&[j], &ops, &mut replaced[1..]) };
                     } else {
                         // SAFETY: as above.
-                        unsafe { run(&j, &ops[number as usize]) };
+                        replaced[0] = unsafe { run(&j, &ops[number as usize]) };
                     }
                 }
+                assert_eq!(replaced[0], replaced[1], "{src} {dst}, op {number}, {of:?}: how many were replaced");
                 let nan = |bytes: &[u8], d: DType| match d {
                     DType::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                     DType::BF16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
@@ -154,7 +200,7 @@ fn rare_operations_give_the_same_on_both_sides() {
 
 #[test]
 fn values_that_mean_missing_are_found_in_lists_of_any_length() {
-    let norm = Norm { array: 0, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
+    let norm = Norm { array: 0, fillna: None, mean_stddev: None, fill: 0.0, dtype: DType::F32, imaginary: false };
     let stored: Vec<i16> = (-300..300).collect();
     for n in [3, 4, 7, 100] {
         let values: Vec<i16> = (0..n).map(|i| (i * 37 % 101 - 50) * 3).collect();

@@ -16,7 +16,7 @@ pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usi
 /// The part of an error that says how many bytes tables take; empty if there are none.
 pub(super) fn with_tables(bytes: usize) -> String {
     if bytes > 0 {
-        format!(" and {bytes} bytes of tables of starts and weights and of their order")
+        format!(" and {bytes} bytes of tables of starts and weights, of segments, and of the order")
     } else {
         String::new()
     }
@@ -42,7 +42,7 @@ pub struct Needs {
     pub sharing: Option<usize>,
     /// The largest index of a shard.
     pub index: usize,
-    /// Tables of starts and weights, and the lists of the order.
+    /// Tables of starts and weights, segments between breaks, and the lists of the order.
     pub tables: usize,
     /// What these take for a while when the reader is opened, before other memory is reserved.
     pub opening: usize,

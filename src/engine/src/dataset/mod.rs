@@ -23,7 +23,7 @@ pub use cf::Cf;
 pub use grid::DimGrid;
 pub use names::{DimNames, Unclear};
 pub use ome::Level;
-pub(crate) use own::open_around;
+pub(crate) use own::{Lone, open_around};
 pub use sharding::Sharding;
 
 use crate::dtype::DType;

@@ -9,9 +9,9 @@ use super::array::Described;
 use super::hierarchy::Hierarchy;
 use super::names::DimNames;
 use super::ome::{self, Level};
-use super::{ArrayInfo, Dataset, Wanted, describe, each_store, metadata_error, positions};
+use super::{ArrayInfo, Dataset, Wanted, describe, each_store, group_attributes, metadata_error, positions};
 use crate::error::{ErrorKind, Result};
-use crate::spec::{ArrayArgument, Spec};
+use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
 /// Opens the arrays of `spec`, with stores that are open, one for each of its locations.
@@ -71,6 +71,46 @@ fn parent(location: &str) -> Option<String> {
 pub(crate) fn open_around(spec: &Spec, location: &str) -> Option<Arc<dyn Store>> {
     let options = if store::is_remote(location) { &*spec.source.storage_options } else { &[] };
     store::open(&[location.to_owned()], options, 1, ReadFiles::default()).ok()?.pop()
+}
+
+/// An array with a store of its own that is read alone.
+pub(crate) struct Lone {
+    pub store: Arc<dyn Store>,
+    pub array: ArrayInfo,
+    /// The attributes of the group that it is in; none if that can't be told.
+    pub group: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Lone {
+    /// Opens the array at `location`, or the only one of the store there, with the remote options of `spec`; with values decoded as
+    /// its attributes ask for, or as they are stored.
+    ///
+    /// # Errors
+    /// If there is none, or its metadata can't be read.
+    pub fn open(spec: &Spec, location: &str, mask_and_scale: bool) -> Result<Self> {
+        let of = Spec::default().with(|s| {
+            s.source.paths = vec![location.to_owned()];
+            if store::is_remote(location) {
+                s.source.storage_options.clone_from(&spec.source.storage_options);
+            }
+            s.values.mask_and_scale = PerOutput::one(mask_and_scale);
+        });
+        let mut dataset = Dataset::open(&of)?;
+        let (store, array) = (dataset.stores.swap_remove(0), dataset.arrays.swap_remove(0));
+        let found = if array.parts[0].is_root() {
+            let around = parent(location).and_then(|parent| open_around(spec, &parent));
+            around.map_or_else(|| Ok(serde_json::Map::new()), |around| group_attributes(&*around, ""))
+        } else {
+            let name = array.name.trim_matches('/');
+            group_attributes(&*store, name.rsplit_once('/').map_or("", |(group, _)| group))
+        };
+        let group = match found {
+            // A server may refuse what is around an array.
+            Err(e) if e.is_refused() => serde_json::Map::new(),
+            found => found?,
+        };
+        Ok(Self { store, array, group })
+    }
 }
 
 /// Adds what OME-Zarr's attributes around an array say of it.

@@ -44,6 +44,8 @@ pub(crate) struct ArrayFacts {
     pub stored: String,
     /// Whether its attributes are applied (`mask_and_scale`).
     pub decoded: bool,
+    /// What NaNs become, if they are replaced.
+    pub fillna: Option<f64>,
     pub parts: Vec<PartFacts>,
     /// The array whose chunks these are: itself, or the first of the same name.
     pub chunks_of: usize,
@@ -137,6 +139,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 dtype: array.dtype.delivered().name(),
                 stored: array.stored.clone(),
                 decoded: array.decoded,
+                fillna: geometry.norms.iter().find(|norm| norm.array == a).and_then(|norm| norm.fillna),
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
                 bytes_per_sample: elements(geometry, &geometry.views[a])
@@ -194,7 +197,7 @@ pub(crate) fn chunks_in_reach(chunk_index: &ChunkIndex, array: usize) -> Vec<u64
                 Role::Whole | Role::Ragged => (0, dim.len),
                 Role::Axis(a) => {
                     let (from, to) = geometry.axes[a].region();
-                    (from.max(0) as u64, to.max(0) as u64)
+                    (from.max(0) as u64, dim.len.min(to.max(0) as u64))
                 }
             };
             // The joined indices that lie in this store.

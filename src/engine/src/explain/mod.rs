@@ -83,6 +83,9 @@ impl Segments {
             padded += (1.0 - inside.product::<f64>()) * geometry.samples as f64;
             samples += geometry.samples as f64;
         }
+        if let Some(table) = &opened.chunk_index.planner.geometry().table {
+            (padded, samples) = (table.outside() as f64, table.count() as f64);
+        }
         let is_padded = spec.samples.out_of_bounds_policy.fills() && samples > 0.0;
         Self { bounds, read, padded: if is_padded { padded / samples } else { 0.0 } }
     }
@@ -226,6 +229,8 @@ impl Explanation {
             "dtype": a.dtype,
             "stored": a.stored,
             "mask_and_scale": a.decoded,
+            // JSON has no infinities.
+            "fillna": a.fillna.map(|v| if v.is_finite() { json!(v) } else { json!(v.to_string()) }),
             "stores": a.parts.iter().map(arrays::PartFacts::to_json).collect::<Vec<_>>(),
             "bytes_per_sample": a.bytes_per_sample,
             "chunks_per_sample": a.chunks_per_sample,

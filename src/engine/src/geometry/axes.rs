@@ -1,17 +1,21 @@
 //! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
 
 use super::cuts::{Cut, Row, by_array, common};
+use super::starts::above;
 use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
-use crate::spec::{DimKey, OutOfBounds, Segments, Spec};
+use crate::spec::{DimKey, OutOfBounds, Region, Segments, Spec};
 
 /// One of the dimensions that samples are cut along. All numbers are elements of the joined, picked dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
     /// Its name.
     pub name: String,
-    /// The first element that samples may touch, the breaks after it, and one past the last element.
+    /// Where segments begin, in the whole dimension, and where the last one ends; those outside of the region that samples may touch
+    /// are empty. All are from the first element whole multiples of `spacing` away.
     pub bounds: Vec<i64>,
+    /// The distance of the elements that samples may touch.
+    pub spacing: i64,
     /// The elements that a sample reads, all outputs and offsets together, relative to its start: the first, and one past the
     /// last.
     pub reach: (i64, i64),
@@ -24,12 +28,18 @@ pub struct Axis {
 impl Axis {
     /// Samples along it.
     pub fn count(&self) -> i64 {
-        if self.random { 1 } else { self.starts.count() }
+        if self.random { self.starts.count().min(1) } else { self.starts.count() }
     }
 
     /// The elements, from and to, that samples may touch.
     pub fn region(&self) -> (i64, i64) {
         (self.bounds[0], self.bounds[self.bounds.len() - 1])
+    }
+
+    /// Bytes of memory that breaks take: dozens for each segment.
+    pub fn break_bytes(&self) -> u64 {
+        let bounds = size_of::<i64>() * self.bounds.capacity();
+        if self.bounds.len() > 2 { bounds as u64 + self.starts.bytes() } else { 0 }
     }
 
     /// The `k`-th of [`Axis::starts`], with its segment.
@@ -43,14 +53,15 @@ impl Axis {
         (self.bounds[number], self.bounds[number + 1])
     }
 
-    /// The segment between breaks that holds all windows of a sample with this start, or, where none does, the segment of
-    /// the start.
+    /// The segment between breaks that holds all that a sample with this start reads within the region, or, where none does, the
+    /// segment of the start.
     pub(super) fn around(&self, start: i64) -> usize {
-        let around = |at: i64| self.bounds.partition_point(|&b| b <= at).clamp(1, self.bounds.len() - 1) - 1;
-        let (first, end) = (start + self.reach.0, start + self.reach.1);
+        // Segments outside of the region have no elements.
+        let region = self.region();
+        let around = |at: i64| self.bounds.partition_point(|&b| b <= at.clamp(region.0, region.1 - 1)) - 1;
+        let (first, end) = ((start + self.reach.0).max(region.0), (start + self.reach.1).min(region.1));
         let number = around(first);
-        let (from, to) = self.segment(number);
-        if from <= first && end <= to { number } else { around(start) }
+        if first < end && end <= self.segment(number).1 { number } else { around(start) }
     }
 
     /// How many starts read elements from `reach.0` to before `reach.1` of one segment only.
@@ -154,7 +165,20 @@ pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<Stri
 /// The axes, and for each array how it is cut along each of them.
 type Built = (Vec<Axis>, Vec<Vec<Cut>>);
 
-pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &[String]) -> Result<Built> {
+/// Whether there may be no sample, as in one of several stores that is smaller than a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Empty {
+    Allowed,
+    Refused,
+}
+
+pub(super) fn build(
+    spec: &Spec,
+    arrays: &[ArrayShape],
+    views: &[View],
+    names: &[String],
+    empty: Empty,
+) -> Result<Built> {
     let samples = &spec.samples;
     if names.is_empty() {
         let unused = [
@@ -220,11 +244,15 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             "samples_per_volume: expected random_crop too, since the samples of one start would all be the same",
         ));
     }
+    let regions = spec.samples.regions.first().map_or(&[][..], |regions| regions);
     let (mut axes, mut cuts) = (Vec::new(), vec![Vec::new(); arrays.len()]);
     for (i, name) in names.iter().enumerate() {
         let len = length(name, arrays, views);
         let breaks = if i == 0 { breaks(spec, name, len, views)? } else { Vec::new() };
-        let region = region(name, len, roi[0][i], roi[1][i])?;
+        let region = match regions.get(i) {
+            Some(Some(region)) => selected(name, len, *region)?,
+            _ => region(name, len, roi[0][i], roi[1][i])?,
+        };
         let of = |rows: &[Row]| rows.iter().map(|row| row[i]).collect::<Vec<_>>();
         let own = cut(name, region, &of(&windows), &of(&strides))?;
         let has = |array: &ArrayShape| array.dims.contains(name);
@@ -239,7 +267,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], names: &
             overlap: overlaps[i],
             pads: [pads[0][i], pads[1][i]],
         };
-        axes.push(axis(spec, asked, &reading)?);
+        axes.push(axis(spec, asked, &reading, empty)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
@@ -289,7 +317,7 @@ fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
 }
 
 /// The region of interest along a dimension of length `len`: from and to.
-fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) -> Result<(i64, i64)> {
+fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) -> Result<Region> {
     let bound = |what: &str, value: i64| {
         let at = if value < 0 { value + len } else { value };
         if at < 0 || at > len {
@@ -304,7 +332,19 @@ fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) ->
             "roi_start, roi_end: along \"{name}\" the region of interest [{roi_start}, {roi_end}) is empty, so the store holds no sample"
         )));
     }
-    Ok((roi_start, roi_end))
+    Ok(Region { first: roi_start, end: roi_end, spacing: 1 })
+}
+
+/// What was selected of a dimension of length `len`, with the end as many distances from the first element as there are elements.
+fn selected(name: &str, len: i64, region: Region) -> Result<Region> {
+    let Region { first, end, spacing } = region;
+    if first < 0 || end <= first || end > len || !(1..=len).contains(&spacing) {
+        return Err(Error::value(format!(
+            "_regions: expected elements of dimension \"{name}\" of length {len}, but found {first} to before {end} at a \
+             distance of {spacing}"
+        )));
+    }
+    Ok(Region { end: above(end, first, spacing), ..region })
 }
 
 /// Checks that a number is between `least` and 2^40.
@@ -316,11 +356,11 @@ fn limit(what: &str, name: &str, value: i64, least: i64) -> Result<i64> {
 }
 
 /// How each array is cut along one dimension.
-fn cut(name: &str, region: (i64, i64), windows: &[Option<i64>], strides: &[Option<i64>]) -> Result<Vec<Cut>> {
+fn cut(name: &str, region: Region, windows: &[Option<i64>], strides: &[Option<i64>]) -> Result<Vec<Cut>> {
     let one = |(&window, &stride): (&Option<i64>, &Option<i64>)| {
         let (window, dropped) = match window.unwrap_or(0) {
             0 => (1, true),
-            -1 => (region.1 - region.0, false),
+            -1 => ((region.end - region.first) / region.spacing, false),
             w => (limit("window", name, w, 1)?, false),
         };
         let stride = limit("stride", name, stride.unwrap_or(1), 1)?;
@@ -338,7 +378,7 @@ struct Asked<'a> {
     /// Whether it is the first of `dims`.
     first: bool,
     name: &'a str,
-    region: (i64, i64),
+    region: Region,
     breaks: Vec<i64>,
     random: bool,
     step: Option<i64>,
@@ -359,10 +399,12 @@ impl Asked<'_> {
                     if policy == OutOfBounds::Drop { "drop" } else { "error" }
                 )));
             }
+            let spacing = self.region.spacing;
             if given < 0 || given >= span {
                 return Err(Error::value(format!(
-                    "{what}: expected 0 to {} along \"{name}\", one less than the elements that a sample spans, found {given}",
-                    span - 1
+                    "{what}: expected 0 to {} along \"{name}\", one less than the elements that a sample spans, found {}",
+                    (span - 1) / spacing,
+                    given / spacing
                 )));
             }
         }
@@ -440,8 +482,8 @@ pub(super) fn too_many() -> Error {
 }
 
 /// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
-fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
-    let Asked { name, region: (roi_start, roi_end), random, .. } = asked;
+fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
+    let Asked { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = asked;
     let step = asked.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
     let offsets: &[i64] = if asked.first { &spec.samples.offsets } else { &[] };
     let least = offsets.iter().copied().min().unwrap_or(0);
@@ -453,8 +495,9 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
         cuts.iter().max_by_key(|cut| cut.span()).copied().unwrap_or(Cut { window: 1, dropped: true, stride: 1 });
     let Cut { window, stride, .. } = longest;
     let need = longest.span().unwrap_or(1);
-    let inner = asked.breaks.iter().copied().filter(|b| (roi_start + 1..roi_end).contains(b));
-    let bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    let inner = asked.breaks.iter().map(|b| above((*b).clamp(roi_start, roi_end), roi_start, spacing));
+    let mut bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
+    bounds.shrink_to_fit();
     let reach = (least, most + need);
     let policy = spec.samples.out_of_bounds_policy;
     let pads = asked.pads(reach.1 - reach.0, policy)?;
@@ -475,7 +518,7 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
         _ if least == most => format!(", offset {least}"),
         _ => format!(", offsets from {least} to {most}"),
     };
-    let starts = match (policy, pads) {
+    let mut starts = match (policy, pads) {
         (_, Some(pads)) => of_chosen(Starts::each(step, reach, pads, &bounds)),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) if !random => grid(),
         (OutOfBounds::Pad | OutOfBounds::Edge, None) => match fitting() {
@@ -500,7 +543,7 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
     if starts.count() >= 1 << 62 {
         return Err(too_many());
     }
-    if starts.count() == 0 {
+    if starts.count() == 0 && empty == Empty::Refused {
         let between = match (bounds.len() > 2, &chosen) {
             (_, Some(_)) => " in one of the segments that were chosen",
             (true, None) => " without a break",
@@ -513,5 +556,6 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut]) -> Result<Axis> {
             reach.1 - reach.0,
         )));
     }
-    Ok(Axis { name: name.to_owned(), bounds, reach, starts, random })
+    starts.shrink_to_fit();
+    Ok(Axis { name: name.to_owned(), bounds, spacing, reach, starts, random })
 }

@@ -102,7 +102,9 @@ pub struct View {
 pub struct Norm {
     /// Which array.
     pub array: usize,
-    /// Subtracted and divided by, if asked for.
+    /// What NaNs become, if asked for, as a value of the array; `None` for arrays without floating-point values.
+    pub fillna: Option<f64>,
+    /// Subtracted and divided by after that, if asked for.
     pub mean_stddev: Option<(f64, f64)>,
     /// The value of elements outside the region of interest, as a value of the output.
     pub fill: f64,
@@ -112,14 +114,23 @@ pub struct Norm {
     pub imaginary: bool,
 }
 
-/// The whole of it.
+/// What says which samples there are, beside the spec and the arrays: values that are read of the stores before.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// Where samples start.
+    pub starts: Option<Arc<Table<i64>>>,
+    /// The rows of ragged arrays.
+    pub rows: Option<Rows>,
+}
+
+/// The whole of it, of all stores or of one of them.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     /// The dimensions that samples are cut along, as in `spec.samples.dims`.
     pub axes: Vec<Axis>,
-    /// The samples of a table of starts; `None` if samples start on the axes' grids.
+    /// The samples of a table of starts, those of all stores; `None` if samples start on the axes' grids.
     pub table: Option<TableStarts>,
-    /// Samples that there are.
+    /// Samples that there are; of a table, all.
     pub samples: u64,
     /// One per array.
     pub views: Vec<View>,
@@ -137,98 +148,64 @@ pub struct Geometry {
     pub names_segments: bool,
     /// The rows of ragged arrays, along the first axis.
     pub rows: Option<Rows>,
+    /// What the index has more than the start, for each store and each axis; empty: nothing.
+    index_origins: Vec<Vec<i64>>,
     /// Whether the index output begins with the number of the store.
     pub names_store: bool,
     /// How many samples there are for each start.
     pub per_start: u64,
     /// Of random starts.
     seed: u64,
-    /// The number of its first sample among those of all stores, if these come one after the other.
-    first: u64,
 }
 
 /// Makes the keys of random starts differ from those of orders.
 const CROP: u64 = 2;
 
 impl Geometry {
-    /// Applies `spec` to `arrays`.
+    /// Applies `spec` to `arrays`, of which samples are cut from all stores together.
     ///
     /// # Errors
-    /// If arguments contradict each other or the arrays: unknown dimensions, lengths that differ, windows that don't
-    /// fit.
+    /// As [`Self::of`].
+    #[cfg(test)]
     pub fn new(spec: &Spec, arrays: &[ArrayShape]) -> Result<Self> {
-        Self::with_starts(spec, arrays, None)
+        Self::of(spec, arrays, Inputs::default()).map(|mut all| all.remove(0))
     }
 
-    /// As [`Self::new`], for samples that start where `table` says.
+    /// Applies `spec` to `arrays`: one geometry, or with `concat="samples"` one for each store. Their outputs are the same.
     ///
     /// # Errors
-    /// As [`Self::new`]; if the table contradicts the arguments, or a row is out of bounds and may not be.
-    pub fn with_starts(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Self> {
-        let names = axes::sample_dims(spec, arrays)?;
-        let mut views = views(spec, arrays, &names)?;
-        // The rows of a table are checked instead of the grids of starts.
-        let lenient = table.as_ref().map(|_| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
-        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names)?;
-        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
-        let table = table.map(|table| TableStarts::new(spec, &axes, table)).transpose()?;
-        let each = spec.samples.samples_per_volume as u64;
-        let samples = match &table {
-            Some(table) => Some(table.count()),
-            None => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+    /// If arguments contradict each other, the arrays or what was read of the stores: unknown dimensions, lengths that differ,
+    /// windows that don't fit, rows of a table that are out of bounds and may not be, samples of other shapes in other stores.
+    pub fn of(spec: &Spec, arrays: &[ArrayShape], inputs: Inputs) -> Result<Vec<Self>> {
+        let Inputs { starts, rows } = inputs;
+        let as_rows = rows.map(|rows| ragged::AsRows::new(spec, arrays, rows)).transpose()?;
+        let seen = as_rows.as_ref().map_or(arrays, |rows| &rows.arrays);
+        let mut all = if is_by_store(spec, seen) {
+            Self::of_stores(spec, seen, starts.is_some())?
+        } else {
+            vec![Self::cut(spec, seen, starts.is_some(), axes::Empty::Refused)?]
         };
-        let samples = samples.ok_or_else(axes::too_many)?;
-        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
-        Ok(Self {
-            axes,
-            table,
-            samples,
-            views,
-            placements,
-            norms,
-            outputs,
-            mask,
-            repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
-            names_segments: spec.samples.names_segments(),
-            rows: None,
-            names_store: spec.samples.concat == Concat::Samples,
-            per_start: spec.samples.samples_per_volume as u64,
-            seed: spec.order.effective_seed(),
-            first: 0,
-        })
+        if let Some(table) = starts {
+            let axes: Vec<&[Axis]> = all.iter().map(|geometry| &*geometry.axes).collect();
+            let table = TableStarts::new(spec, &axes, table)?;
+            for geometry in &mut all {
+                geometry.samples = table.count();
+                geometry.table = Some(table.clone());
+            }
+        }
+        if let Some(as_rows) = as_rows {
+            ragged::apply(spec, &mut all[0], arrays, as_rows)?;
+        }
+        Ok(all)
     }
 
-    /// As [`Self::new`], but the first axis counts `rows`, and arrays that these divide are ragged.
-    ///
-    /// # Errors
-    /// As [`Self::new`], or if an array doesn't fit the rows.
-    pub fn with_rows(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>, rows: Rows) -> Result<Self> {
-        let as_rows = ragged::AsRows::new(spec, arrays, &rows)?;
-        let mut geometry = Self::with_starts(spec, &as_rows.arrays, table)?;
-        ragged::apply(spec, &mut geometry, arrays, &as_rows, rows)?;
-        Ok(geometry)
-    }
-
-    /// The geometries of `spec`: one, or with `concat="samples"` one for each store. Their outputs are the same.
-    ///
-    /// # Errors
-    /// Those of [`Self::new`]; if samples of the stores have different shapes.
-    pub fn of_stores(spec: &Spec, arrays: &[ArrayShape], table: Option<Arc<Table<i64>>>) -> Result<Vec<Self>> {
-        if table.is_some() && spec.samples.concat == Concat::Samples {
-            return Err(Error::value(
-                "starts, concat: a table of starts can't name stores that come one after the other yet; give a reader for each store",
-            ));
-        }
-        if !is_by_store(spec, arrays) {
-            return Ok(vec![Self::with_starts(spec, arrays, table)?]);
-        }
+    /// One for each store.
+    fn of_stores(spec: &Spec, arrays: &[ArrayShape], has_table: bool) -> Result<Vec<Self>> {
         let mut all: Vec<Self> = Vec::new();
-        let mut first = 0u64;
         for (store, path) in spec.source.paths.iter().enumerate() {
             let (own, shapes) = of_store(spec, arrays, store);
-            let mut geometry = Self::new(&own, &shapes).map_err(|e| e.at(Site::store(path)))?;
-            geometry.first = first;
-            first = first.saturating_add(geometry.samples);
+            let geometry = Self::cut(&own, &shapes, has_table, axes::Empty::Allowed);
+            let geometry = geometry.map_err(|e| e.at(Site::store(path)))?;
             if let Some(before) = all.first()
                 && let Some((a, b)) = before.outputs.iter().zip(&geometry.outputs).find(|(a, b)| a != b)
             {
@@ -240,20 +217,63 @@ impl Geometry {
             }
             all.push(geometry);
         }
+        if !has_table && all.iter().all(|geometry| geometry.samples == 0) {
+            // The first store's error says what doesn't fit.
+            let (own, shapes) = of_store(spec, arrays, 0);
+            let path = &spec.source.paths[0];
+            Self::cut(&own, &shapes, has_table, axes::Empty::Refused).map_err(|e| e.at(Site::store(path)))?;
+        }
         Ok(all)
+    }
+
+    /// One for all stores. With a table its samples aren't known yet.
+    fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
+        let names = axes::sample_dims(spec, arrays)?;
+        let mut views = views(spec, arrays, &names)?;
+        // The rows of a table are checked instead of the grids of starts.
+        let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
+        let (axes, cuts) = axes::build(lenient.as_ref().unwrap_or(spec), arrays, &views, &names, empty)?;
+        views.iter_mut().zip(cuts).for_each(|(view, cuts)| view.cuts = cuts);
+        let each = spec.samples.samples_per_volume as u64;
+        let samples = match has_table {
+            true => Some(0),
+            false => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
+        };
+        let samples = samples.ok_or_else(axes::too_many)?;
+        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
+        Ok(Self {
+            axes,
+            table: None,
+            samples,
+            views,
+            placements,
+            norms,
+            outputs,
+            mask,
+            repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
+            names_segments: spec.samples.names_segments(),
+            rows: None,
+            index_origins: spec.samples.index_origins.clone(),
+            names_store: spec.samples.concat == Concat::Samples,
+            per_start: spec.samples.samples_per_volume as u64,
+            seed: spec.order.effective_seed(),
+        })
     }
 
     /// The start of a sample along each axis.
     pub fn start(&self, sample: Sample) -> Vec<Start> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
-            return self.axes.iter().zip(table.start(sample.index)).map(one).collect();
+            let given = table.start(sample.index);
+            // Columns may lack where there is a single element.
+            let single = self.axes.iter().map(|axis| &axis.bounds[0]).skip(given.len());
+            return self.axes.iter().zip(given.iter().chain(single)).map(one).collect();
         }
         let mut rest = (sample.index / self.per_start) as i64;
         let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
-                let bits = key(&[self.seed, sample.epoch, self.first + sample.index, i as u64, CROP]);
+                let bits = key(&[self.seed, sample.epoch, sample.draw, i as u64, CROP]);
                 below(bits, axis.starts.count() as u64) as i64
             } else {
                 let k = rest % axis.count();
@@ -265,11 +285,23 @@ impl Geometry {
         start
     }
 
-    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the start
-    /// along each axis.
-    pub fn index<'a>(&self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
+    /// What the index output has for a sample of a store: the number of the segment, where samples are named by it, and the position
+    /// of the start along each axis.
+    pub fn index<'a>(&'a self, start: &'a [Start]) -> impl Iterator<Item = i64> + use<'a> {
         let segment = start.first().filter(|_| self.names_segments).map(|first| first.segment as i64);
-        segment.into_iter().chain(start.iter().map(|one| one.at))
+        let origins = (!self.index_origins.is_empty()).then(|| self.index_origins.get(self.store_of(start))).flatten();
+        let origin = move |a: usize| origins.and_then(|of| of.get(a)).copied().unwrap_or(0);
+        segment.into_iter().chain(start.iter().enumerate().map(move |(a, one)| one.at + origin(a)))
+    }
+
+    /// The number of the store that a sample with this start begins in, if stores are joined.
+    fn store_of(&self, start: &[Start]) -> usize {
+        let joined =
+            self.views.iter().find_map(|view| view.joined.as_ref().map(|(d, stores)| (&view.dims[*d], stores)));
+        let (Some((dim, stores)), Some(first)) = (joined, start.first()) else { return 0 };
+        let at = first.at.clamp(0, dim.len as i64 - 1) as u64;
+        let at = dim.picked(0).map_or(at, |pick| pick[at as usize]);
+        stores[..stores.len() - 1].partition_point(|&first| first <= at).max(1) - 1
     }
 
     /// How many of the dimension's elements that a window reads, from `first` on, lie before its segment, and how many before
@@ -298,6 +330,9 @@ pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spe
             if pick.indices.len() > 1 {
                 pick.indices = pick.indices.get(store).into_iter().cloned().collect();
             }
+        }
+        if s.samples.regions.len() > 1 {
+            s.samples.regions = s.samples.regions.get(store).into_iter().cloned().collect();
         }
         let found = &mut s.samples.breaks.found;
         *found = found.get_mut(store).map(std::mem::take).into_iter().collect();

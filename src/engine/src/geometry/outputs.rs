@@ -5,7 +5,7 @@ use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::{Concat, Spec};
+use crate::spec::{Concat, OutOfBounds, Spec};
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
 #[derive(Clone, Debug)]
@@ -67,6 +67,7 @@ pub(super) fn build(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[
     check("mask_and_scale", &values.mask_and_scale, arrays)?;
     check("dtype", &values.dtype, arrays)?;
     check("fill_value", &spec.samples.fill_value, arrays)?;
+    check("fillna", &values.fillna, arrays)?;
     let mut built = if spec.samples.stack_arrays {
         stacked(spec, arrays, views, axes, offsets)?
     } else {
@@ -202,20 +203,32 @@ impl Normalised {
                 )));
             }
         }
+        if values.fillna.values().any(f64::is_nan) {
+            return Err(Error::value("fillna: expected a number that takes the place of NaN, found NaN"));
+        }
         let one = |(a, array): (usize, &ArrayShape)| {
             let of =
                 |values: &Option<Vec<f64>>, c: usize| values.as_ref().map(|v| if v.len() == 1 { v[0] } else { v[c] });
             let asked = means[a].is_some() || stddevs[a].is_some();
             let dtype = values.dtype.of(&array.output, a).unwrap_or(if asked { DType::F32 } else { array.values });
             let fill = spec.samples.fill_value.of(&array.output, a).unwrap_or(0.0);
+            let fillna = values.fillna.of(&array.output, a).and_then(|value| array.values.nearest(value));
             let count = [&means[a], &stddevs[a]].into_iter().flatten().map(Vec::len).max().unwrap_or(1).max(1);
             let norm = |c: usize| {
                 let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
-                Norm { array: a, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
+                Norm { array: a, fillna, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
             };
-            Self { norms: (0..count).map(norm).collect() }
+            if spec.samples.out_of_bounds_policy == OutOfBounds::Pad && !dtype.holds(fill) {
+                return Err(Error::value(format!(
+                    "fill_value: expected a value of the type {} for '{}', but found {fill}; give one that the type has, by output if \
+                     they differ, or another dtype",
+                    dtype.name(),
+                    array.output
+                )));
+            }
+            Ok(Self { norms: (0..count).map(norm).collect() })
         };
-        Ok(arrays.iter().enumerate().map(one).collect())
+        arrays.iter().enumerate().map(one).collect()
     }
 }
 

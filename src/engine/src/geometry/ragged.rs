@@ -118,6 +118,14 @@ impl Rows {
         (self.max_length < u64::MAX).then_some(self.max_length)
     }
 
+    /// The arrays as if each had one element for each row.
+    ///
+    /// # Errors
+    /// If an array doesn't fit the rows, or `spec` asks for what rows can't have.
+    pub fn shapes(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<ArrayShape>> {
+        Ok(AsRows::new(spec, arrays, self)?.arrays)
+    }
+
     /// For each array, whether its rows are ragged.
     ///
     /// # Errors
@@ -185,6 +193,7 @@ impl Rows {
 /// The arrays as if each had one element for each row.
 pub(super) struct AsRows {
     pub arrays: Vec<ArrayShape>,
+    rows: Rows,
     /// The name of their first dimension.
     dim: String,
     /// For each array, whether it is ragged.
@@ -192,7 +201,7 @@ pub(super) struct AsRows {
 }
 
 impl AsRows {
-    pub fn new(spec: &Spec, arrays: &[ArrayShape], rows: &Rows) -> Result<Self> {
+    pub fn new(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Self> {
         let refused = [
             ("stack_arrays", spec.samples.stack_arrays, "channels of one output have one shape"),
             ("offsets", spec.samples.offsets.iter().any(|&o| o != 0), "all outputs of a sample are of one row"),
@@ -220,7 +229,7 @@ impl AsRows {
             array.parts.iter_mut().zip(&rows.stores).for_each(|(part, of)| part[0] = of.0);
             array
         };
-        Ok(Self { arrays: arrays.iter().map(as_rows).collect(), dim, ragged })
+        Ok(Self { arrays: arrays.iter().map(as_rows).collect(), rows, dim, ragged })
     }
 }
 
@@ -229,18 +238,13 @@ impl AsRows {
 ///
 /// # Errors
 /// If samples are cut along the rows in a way that rows can't have, or a row is too large.
-pub(super) fn apply(
-    spec: &Spec,
-    geometry: &mut Geometry,
-    stored: &[ArrayShape],
-    as_rows: &AsRows,
-    mut rows: Rows,
-) -> Result<()> {
+pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape], as_rows: AsRows) -> Result<()> {
+    let AsRows { mut rows, dim: rows_dim, ragged, .. } = as_rows;
     let argument = rows.argument.clone();
     let refuse = |what: &str, expected: &str| Err(Error::value(format!("{what}: {expected} with {argument}")));
     let axis = &geometry.axes[0];
-    if axis.name != as_rows.dim {
-        return refuse("dims", &format!("expected the rows (\"{}\") first, but found \"{}\",", as_rows.dim, axis.name));
+    if axis.name != rows_dim {
+        return refuse("dims", &format!("expected the rows (\"{rows_dim}\") first, but found \"{}\",", axis.name));
     }
     let cuts = || geometry.views.iter().map(|view| view.cuts[0]);
     let is_windowed = cuts().any(|cut| !cut.dropped);
@@ -261,7 +265,7 @@ pub(super) fn apply(
     if axis.random {
         return refuse("random_crop", "expected other dimensions than the rows");
     }
-    for (a, _) in as_rows.ragged.iter().enumerate().filter(|(_, ragged)| **ragged) {
+    for (a, _) in ragged.iter().enumerate().filter(|(_, ragged)| **ragged) {
         let view = &mut geometry.views[a];
         let dim = &mut view.dims[0];
         dim.role = Role::Ragged;
@@ -279,7 +283,7 @@ pub(super) fn apply(
     }
     let (longest, in_batch) = bounds(spec, geometry, &rows);
     for placement in &mut geometry.placements {
-        if !as_rows.ragged[placement.array] {
+        if !ragged[placement.array] {
             continue;
         }
         let (array, view) = (&stored[placement.array], &geometry.views[placement.array]);
@@ -341,6 +345,7 @@ fn bounds(spec: &Spec, geometry: &Geometry, rows: &Rows) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Inputs;
     use super::*;
     use crate::dtype::DType;
     use crate::order::Sample;
@@ -368,7 +373,7 @@ mod tests {
     }
 
     fn of(spec: &Spec, arrays: &[ArrayShape], rows: Rows) -> Result<Geometry> {
-        Geometry::with_rows(spec, arrays, None, rows)
+        Geometry::of(spec, arrays, Inputs { rows: Some(rows), ..Inputs::default() }).map(|mut all| all.remove(0))
     }
 
     #[test]
@@ -460,7 +465,7 @@ mod tests {
         assert_eq!((g.samples, &g.outputs[0].shape[..], &*g.outputs[0].layout), (4, &[9, 4, 6][..], "FHW"));
         let rows = g.rows.as_ref().unwrap();
         let starts: Vec<_> =
-            (0..4).map(|index| g.start(Sample { epoch: 0, index }).iter().map(|s| s.at).collect::<Vec<_>>()).collect();
+            (0..4).map(|index| g.start(Sample::new(0, index)).iter().map(|s| s.at).collect::<Vec<_>>()).collect();
         assert_eq!(starts, [[0, 0], [0, 4], [1, 0], [1, 4]]);
         assert_eq!((rows.span(0), rows.span(1)), ((11, 9), (3, 7)));
     }

@@ -51,19 +51,21 @@ impl Starts {
     }
 
     /// A grid for each segment: the first start reads from `pad.0` elements before the segment on, the last one to `pad.1`
-    /// elements after it at most.
+    /// elements after it at most. Segments without elements have none.
     pub fn each(step: i64, reach: (i64, i64), pad: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self::none(step);
-        for (i, segment) in bounds.windows(2).enumerate() {
+        for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
             all.push(segment[0] - pad.0 - reach.0, segment[1] + pad.1 - reach.1, i);
         }
         all
     }
 
-    /// The first element of each segment.
+    /// The first element of each segment that has one.
     pub fn of_segments(bounds: &[i64]) -> Self {
         let mut all = Self::none(1);
-        bounds[1..].iter().zip(bounds).enumerate().for_each(|(i, (_, &first))| all.push(first, first, i));
+        for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
+            all.push(segment[0], segment[0], i);
+        }
         all
     }
 
@@ -116,6 +118,16 @@ impl Starts {
         self.count
     }
 
+    /// Gives back memory that isn't used.
+    pub fn shrink_to_fit(&mut self) {
+        self.runs.shrink_to_fit();
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Run>() * self.runs.capacity()) as u64
+    }
+
     /// The `k`-th, and its segment if that doesn't follow from it; `k` is less than [`Self::count`].
     pub fn at(&self, k: i64) -> (i64, Option<usize>) {
         let run = self.runs[self.runs.partition_point(|run| run.number <= k) - 1];
@@ -144,7 +156,7 @@ impl Starts {
 }
 
 /// The least of `first`, `first + step`, ... that is at least `least`.
-fn above(least: i64, first: i64, step: i64) -> i64 {
+pub(super) fn above(least: i64, first: i64, step: i64) -> i64 {
     let apart = (least - first).max(0);
     first + (apart / step + i64::from(apart % step > 0)) * step
 }

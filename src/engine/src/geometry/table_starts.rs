@@ -1,8 +1,7 @@
 //! The starts of samples from a table: the argument `starts`.
 //!
-//! A row has the start of a sample along each of `dims`. Samples have the numbers of their rows, or, if rows were dropped, of
-//! the rows that are left. Where `concat` puts the samples of several stores one after the other, a table is refused: the
-//! store's number will be one more column, in front, which [`TableStarts::start`] splits off.
+//! A row has the start of a sample along each of `dims`; with `concat="samples"` the number of its store stands in front. Samples
+//! have the numbers of their rows, or, if rows were dropped, of the rows that are left.
 
 use std::sync::Arc;
 
@@ -10,73 +9,95 @@ use super::Axis;
 use crate::error::{Error, Result};
 use crate::order::Numbers;
 use crate::random::{GOLDEN, mix};
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, OutOfBounds, Segments, Spec};
 use crate::table::Table;
 
 /// How far beyond the region a start may lie: within it, sums of starts and windows can't overflow.
 const MAX_OUTSIDE: i64 = 1 << 40;
 
-/// Samples that start where a table says.
+/// Samples that start where a table says. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TableStarts {
     table: Arc<Table<i64>>,
+    /// Whether the first column has the numbers of stores.
+    names_store: bool,
     /// The rows that are samples; `None`: all.
     kept: Option<Arc<Numbers>>,
-    /// Whether a window holds elements that its sample may not touch, which are filled.
-    reaches_out: bool,
+    /// How many samples have windows with elements that they may not touch, which are filled.
+    outside: u64,
 }
 
 impl TableStarts {
-    /// The samples of `table`, cut along `axes`, as `out_of_bounds_policy` has it.
+    /// The samples of `table`, cut along these axes, as `out_of_bounds_policy` has it: the axes of all stores, or of each if the
+    /// table names stores.
     ///
     /// # Errors
     /// If the table doesn't fit the axes or contradicts other arguments; if a row is out of bounds and may not be.
-    pub(super) fn new(spec: &Spec, axes: &[Axis], table: Arc<Table<i64>>) -> Result<Self> {
+    pub(super) fn new(spec: &Spec, stores: &[&[Axis]], table: Arc<Table<i64>>) -> Result<Self> {
         let samples = &spec.samples;
         let others = [
             ("step", samples.step.is_empty()),
             ("overlap", samples.overlap.is_empty()),
             ("random_crop", samples.random_crop.is_empty()),
             ("samples_per_volume", samples.samples_per_volume == 1),
+            ("segments", samples.segments == Segments::All),
+            ("pad_before", samples.pad_before.is_empty()),
+            ("pad_after", samples.pad_after.is_empty()),
         ];
         if let Some((other, _)) = others.into_iter().find(|(_, unused)| !unused) {
             return Err(Error::value(format!(
                 "starts, {other}: starts says where samples start, which {other} contradicts; give one of them"
             )));
         }
-        if samples.concat == Concat::Samples && spec.source.paths.len() > 1 {
-            return Err(Error::value(
-                "starts, concat: the rows of a table don't name a store yet; use concat=\"dims\", or a reader for each store",
-            ));
-        }
-        if table.columns() != axes.len() {
-            let names: Vec<&str> = axes.iter().map(|axis| &*axis.name).collect();
+        let names_store = samples.concat == Concat::Samples;
+        // Where a single element is selected, the table needn't say so.
+        let is_single =
+            |a: &usize| stores.iter().all(|axes| axes[*a].region().1 - axes[*a].region().0 == axes[*a].spacing);
+        let count = stores[0].len();
+        let least = count - (1..count).rev().take_while(is_single).count();
+        if !(least..=count).contains(&table.columns().saturating_sub(usize::from(names_store))) {
+            let names: Vec<&str> = stores[0].iter().take(least).map(|axis| &*axis.name).collect();
+            let store = if names_store { " the number of the store (concat=\"samples\") and" } else { "" };
             return Err(Error::value(format!(
-                "starts: expected a column for each of dims ({}), but the table has {} columns",
+                "starts: expected a column for{store} each of dims ({}), but the table has {} columns",
                 names.join(", "),
                 table.columns()
             )));
         }
-        let mut all = Self { table, kept: None, reaches_out: false };
+        let mut all = Self { table, names_store, kept: None, outside: 0 };
         let rows = all.table.rows();
         let mut kept: Option<Vec<u64>> = None;
         for row in 0..rows {
-            let Some(out) = axes.iter().zip(all.table.row(row)).position(|(axis, &start)| !fits(axis, start)) else {
+            let (store, start) = all.split(row);
+            let Some(axes) = usize::try_from(store).ok().and_then(|store| stores.get(store)) else {
+                return Err(Error::index(format!(
+                    "starts: row {row} is of store {store}, but the stores are numbered from 0 to {}",
+                    stores.len() - 1
+                )));
+            };
+            let is_selected = |axis: &Axis, at: i64| is_far(axis, at) || (at - axis.bounds[0]) % axis.spacing == 0;
+            if let Some((axis, at)) = axes.iter().zip(start).find(|(axis, at)| !is_selected(axis, **at)) {
+                return Err(Error::value(format!(
+                    "starts: row {row} starts at {at} along \"{}\", which isn't selected: sel or isel selects every {} elements \
+                     from {} on; starts has positions in the store",
+                    axis.name, axis.spacing, axis.bounds[0]
+                )));
+            }
+            let find = |is_wrong: fn(&Axis, i64) -> bool| axes.iter().zip(start).position(|(a, &at)| is_wrong(a, at));
+            let Some(out) = find(|axis, at| !fits(axis, at)) else {
                 kept.iter_mut().for_each(|kept| kept.push(row as u64));
                 continue;
             };
             match spec.samples.out_of_bounds_policy {
-                OutOfBounds::Error => return Err(all.outside(row, &axes[out], out)),
+                OutOfBounds::Error => return Err(outside(row, &axes[out], start[out])),
                 OutOfBounds::Drop => {
                     kept.get_or_insert_with(|| (0..row as u64).collect());
                 }
                 OutOfBounds::Pad | OutOfBounds::Edge => {
-                    if let Some(far) =
-                        axes.iter().zip(all.table.row(row)).position(|(axis, &start)| is_far(axis, start))
-                    {
-                        return Err(all.outside(row, &axes[far], far));
+                    if let Some(far) = find(is_far) {
+                        return Err(too_far(row, &axes[far], start[far]));
                     }
-                    all.reaches_out = true;
+                    all.outside += 1;
                 }
             }
         }
@@ -93,16 +114,16 @@ impl TableStarts {
         Ok(all)
     }
 
-    fn outside(&self, row: usize, axis: &Axis, column: usize) -> Error {
-        let start = self.table.row(row)[column];
-        let (from, to) = axis.region();
-        let across = if axis.bounds.len() > 2 { " or across a break" } else { "" };
-        let (first, end) = (i128::from(start) + i128::from(axis.reach.0), i128::from(start) + i128::from(axis.reach.1));
-        Error::value(format!(
-            "starts: row {row} starts at {start} along \"{}\" and reads the elements from {first} to before {end}, which reach \
-             beyond the region of interest [{from}, {to}){across}; change the row, or use out_of_bounds_policy \"drop\" or \"pad\"",
-            axis.name
-        ))
+    /// The number of the store of a row (0 if rows name none), and the start along each axis.
+    fn split(&self, row: usize) -> (i64, &[i64]) {
+        match self.table.row(row) {
+            [store, start @ ..] if self.names_store => (*store, start),
+            start => (0, start),
+        }
+    }
+
+    fn row(&self, sample: u64) -> usize {
+        self.kept.as_ref().map_or(sample, |kept| kept.at(sample as usize)) as usize
     }
 
     /// Samples.
@@ -110,15 +131,19 @@ impl TableStarts {
         self.kept.as_ref().map_or(self.table.rows(), |kept| kept.len()) as u64
     }
 
-    /// The start of a sample along each axis.
-    pub fn start(&self, sample: u64) -> &[i64] {
-        let row = self.kept.as_ref().map_or(sample, |kept| kept.at(sample as usize));
-        self.table.row(row as usize)
+    /// The number of the store that a sample is of; 0 if the table doesn't name stores.
+    pub fn store(&self, sample: u64) -> usize {
+        self.split(self.row(sample)).0 as usize
     }
 
-    /// Whether a window holds elements that its sample may not touch, which are filled.
-    pub fn reaches_out(&self) -> bool {
-        self.reaches_out
+    /// The start of a sample along each axis.
+    pub fn start(&self, sample: u64) -> &[i64] {
+        self.split(self.row(sample)).1
+    }
+
+    /// How many samples have windows with elements that they may not touch, which are filled.
+    pub fn outside(&self) -> u64 {
+        self.outside
     }
 
     /// Bytes of memory.
@@ -153,4 +178,26 @@ fn fits(axis: &Axis, start: i64) -> bool {
     let (first, end) = (start + axis.reach.0, start + axis.reach.1);
     let (from, to) = axis.segment(axis.around(start));
     from <= first && end <= to
+}
+
+/// The error of a row that no policy allows.
+fn too_far(row: usize, axis: &Axis, start: i64) -> Error {
+    let (from, to) = axis.region();
+    Error::value(format!(
+        "starts: row {row} starts at {start} along \"{}\", more than 2^40 elements from the region of interest [{from}, {to}); change \
+         the row",
+        axis.name
+    ))
+}
+
+/// The error of a row that starts at `start` along an axis, which isn't allowed.
+fn outside(row: usize, axis: &Axis, start: i64) -> Error {
+    let (from, to) = axis.region();
+    let across = if axis.bounds.len() > 2 { " or across a break" } else { "" };
+    let (first, end) = (i128::from(start) + i128::from(axis.reach.0), i128::from(start) + i128::from(axis.reach.1));
+    Error::value(format!(
+        "starts: row {row} starts at {start} along \"{}\" and reads the elements from {first} to before {end}, which reach \
+         beyond the region of interest [{from}, {to}){across}; change the row, or use out_of_bounds_policy \"drop\" or \"pad\"",
+        axis.name
+    ))
 }

@@ -43,7 +43,7 @@ fn separate_outputs_of_era5() {
     assert_eq!(shapes(&g), [&group[..], &group[..], &[vec![1]]].concat());
     assert_eq!(g.samples, 9);
     assert_eq!(g.outputs[0].layout, "HW");
-    assert_eq!(at(&g, Sample { epoch: 0, index: 8 }), [8]);
+    assert_eq!(at(&g, Sample::new(0, 8)), [8]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn tiles_keep_levels_as_channels() {
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(shapes(&g), [[8, 2, 4, 4]]);
     assert_eq!(g.samples, 9 * 2 * 2);
-    assert_eq!(at(&g, Sample { epoch: 0, index: 5 }), [1, 0, 4]);
+    assert_eq!(at(&g, Sample::new(0, 5)), [1, 0, 4]);
     assert_eq!(g.placements[2].broadcast, [(2, 16)], "the mask is repeated along time");
 }
 
@@ -236,7 +236,7 @@ fn stacks_need_one_type() {
 /// The starts along the first axis of a dimension of 20.
 fn starts(spec: Spec) -> Result<Vec<i64>> {
     let g = Geometry::new(&spec, &[array("a", &[("t", 20)])])?;
-    Ok((0..g.samples).map(|index| g.start(Sample { epoch: 0, index })[0].at).collect())
+    Ok((0..g.samples).map(|index| g.start(Sample::new(0, index))[0].at).collect())
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn arrays_without_dimensions_are_one_sample() {
     let g = Geometry::new(&spec, &arrays).unwrap();
     assert_eq!((g.samples, g.axes.len()), (1, 0));
     assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
-    assert_eq!(g.start(Sample { epoch: 3, index: 0 }), []);
+    assert_eq!(g.start(Sample::new(3, 0)), []);
     let g = Geometry::new(
         &spec.clone().with(|s| {
             s.samples.stack_arrays = true;
@@ -352,7 +352,7 @@ fn a_million_breaks_are_found_quickly() {
     });
     let g = Geometry::new(&spec, &[a]).unwrap();
     assert_eq!(g.samples, (1 << 40) - 2 * 1_000_000);
-    assert_eq!(at(&g, Sample { epoch: 0, index: (1 << 20) - 2 }), [1 << 20]);
+    assert_eq!(at(&g, Sample::new(0, (1 << 20) - 2)), [1 << 20]);
     assert_eq!(g.axes[0].segment(g.axes[0].start(g.samples as i64 - 1).segment), (999_999 << 20, 1 << 40));
 }
 
@@ -388,8 +388,8 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     let mut seen = std::collections::HashMap::new();
     for epoch in 0..2100 {
         for index in 0..10 {
-            let start = at(&g, Sample { epoch, index });
-            assert_eq!(start, at(&g, Sample { epoch, index }));
+            let start = at(&g, Sample::new(epoch, index));
+            assert_eq!(start, at(&g, Sample::new(epoch, index)));
             assert_eq!(start[0], index as i64);
             *seen.entry((start[1], start[2])).or_insert(0u32) += 1;
         }
@@ -399,7 +399,7 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
     assert!(seen.keys().all(|&(lat, lon)| (1..=3).contains(&lat) && (0..=6).contains(&lon)));
     assert!(seen.values().all(|&n| n.abs_diff(1000) < 160), "{seen:?}");
     let other = Geometry::new(&spec.clone().with(|s| s.order.seed = 8), &era5()).unwrap();
-    assert!((0..10).any(|index| other.start(Sample { epoch: 0, index }) != g.start(Sample { epoch: 0, index })));
+    assert!((0..10).any(|index| other.start(Sample::new(0, index)) != g.start(Sample::new(0, index))));
 
     let of = |spec: Spec| Geometry::new(&spec, &era5()).unwrap_err().message().to_owned();
     let step = of(spec.clone().with(|s| s.samples.step = vec![1, 2, 0].into()));
@@ -418,10 +418,7 @@ fn random_crops_are_drawn_from_all_places_that_fit() {
         s.samples.out_of_bounds_policy = OutOfBounds::Pad;
     });
     assert_eq!(
-        Geometry::new(&pad, &era5()).unwrap().start(Sample { epoch: 3, index: 2 })[..2]
-            .iter()
-            .map(|s| s.at)
-            .collect::<Vec<_>>(),
+        Geometry::new(&pad, &era5()).unwrap().start(Sample::new(3, 2))[..2].iter().map(|s| s.at).collect::<Vec<_>>(),
         [2, 1]
     );
 }
@@ -440,7 +437,7 @@ fn segments_have_grids_of_their_own() {
     });
     let of = |spec: &Spec| {
         let g = Geometry::new(spec, &[array("a", &[("t", 12)])])?;
-        let index = |index| g.index(&g.start(Sample { epoch: 0, index })).collect();
+        let index = |index| g.index(&g.start(Sample::new(0, index))).collect();
         Ok::<Vec<Vec<i64>>, Error>((0..g.samples).map(index).collect())
     };
     // Segments of 3, 7, 1 and 1 elements; starts from 1 before each to 2 before its end.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 
+use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
 use super::streams::{Piece, Sorted, sort};
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
@@ -50,6 +51,8 @@ pub(super) struct Lane {
     tables: Tables,
     module: Arc<Module>,
     ops: u64,
+    /// Of the NaNs that a wave replaced; `None` if no operation replaces any.
+    counters: Option<Counters>,
     fallback: Option<Arc<Mutex<PinnedBuffer>>>,
     /// Chunks of the wave that the CPU decoded because the GPU could not.
     fell_back: u64,
@@ -79,6 +82,7 @@ impl Lane {
             tables: Tables::new(device, b)?,
             module: Arc::clone(module),
             ops,
+            counters: shared.ops.fill().then(|| Counters::new(device, shared.stats.nans_replaced.len())).transpose()?,
             fallback,
             fell_back: 0,
             shared: shared.clone(),
@@ -182,6 +186,9 @@ impl Lane {
         drop(range);
         self.decode_again(wave, &sorted, outcomes)?;
         let stats = &self.shared.stats;
+        for (array, n) in self.counters.iter_mut().flat_map(Counters::found).enumerate() {
+            stats.nans_replaced.add(array, n);
+        }
         Stats::seconds(&stats.copy_ns, self.copied.seconds_since(&self.begun)?);
         Stats::seconds(&stats.decode_ns, self.decoded.seconds_since(&self.copied)?);
         Stats::seconds(&stats.assemble_ns, self.assembled.seconds_since(&self.decoded)?);
@@ -254,6 +261,9 @@ impl Lane {
     /// Writes index outputs, and runs the jobs of all chunks that did not fail, and the ready jobs.
     fn assemble(&mut self, wave: &Wave, outcomes: &[Result<Layout>]) -> Result<()> {
         let _range = nvtx::range(c"dali_zarr assemble");
+        if let Some(counters) = &self.counters {
+            counters.clear(&self.stream)?;
+        }
         let table = self.tables.uploads();
         let mut used = 0;
         for (to, bytes) in &wave.uploads {
@@ -277,6 +287,9 @@ impl Lane {
                 self.stream.synchronize()?;
             }
             self.launch(part)?;
+        }
+        if let Some(counters) = &mut self.counters {
+            counters.receive(&self.stream)?;
         }
         Ok(())
     }
@@ -305,14 +318,16 @@ impl Lane {
         self.tables.send(&self.stream, table, n * size_of::<Job>())?;
         self.tables.send(&self.stream, starts, (n + 1) * 4)?;
         let (table, starts) = (self.tables.address(table), self.tables.address(starts));
+        let counters = self.counters.as_ref().map(Counters::address);
         // SAFETY: both arrays were just sent on this stream; sources are slots with decoded chunks, destinations outputs
         // that are lent to this reader, in which no two jobs write the same element.
-        unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops) }
+        unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops, counters) }
     }
 
-    /// Decodes on the CPU what the GPU's decoders refused, and runs the jobs of these chunks again.
+    /// Decodes on the CPU what the GPU's decoders refused. Then all jobs run again, since those of refused bytes were counted too.
     fn decode_again(&mut self, wave: &mut Wave, sorted: &Sorted, outcomes: &mut [Result<Layout>]) -> Result<()> {
-        for i in self.decoder.failed(&mut self.tables, &sorted.streams) {
+        let refused = self.decoder.failed(&mut self.tables, &sorted.streams);
+        for &i in &refused {
             // Its page-locked memory may be in use for other chunks by now. So the chunk is read from the store again.
             outcomes[i] = self.read_again(&wave.chunks[i]).map(|()| Layout::NONE);
             if outcomes[i].is_err() {
@@ -320,11 +335,10 @@ impl Lane {
             }
             self.fell_back += 1;
             arrange(wave, i, Layout::NONE);
-            let jobs: Vec<&Job> = wave.assembly.jobs[wave.chunks[i].jobs.clone()].iter().collect();
-            for part in jobs.chunks(MAX_JOBS) {
-                self.launch(part)?;
-                self.stream.synchronize()?;
-            }
+        }
+        if !refused.is_empty() {
+            self.assemble(wave, outcomes)?;
+            self.stream.synchronize()?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Delivery to a GPU: its memory, and the lanes that copy, decode and assemble waves of chunks.
 
+mod counters;
 mod decoding;
 pub(crate) mod driver;
 pub(crate) mod gds;

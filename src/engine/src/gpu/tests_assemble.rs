@@ -7,14 +7,18 @@ use crate::gpu::driver::{DeviceBuffer, copy_device_async, memset_async};
 use dali_zarr_kernels::{Job, Layout, Op, Shuffle, TILE, host};
 use std::time::Instant;
 
-/// An operation, and its missing values if it has many.
-fn op(random: &mut Random) -> (Op, Vec<f64>) {
+/// Counters of replaced NaNs.
+const COUNTERS: usize = 3;
+
+/// An operation, and its missing values if it has many. `fills`: it may replace NaNs.
+fn op(random: &mut Random, fills: bool) -> (Op, Vec<f64>) {
     let dtypes = DType::ALL;
     let src = dtypes[random.below(12) as usize];
     let plain = random.below(3) == 0;
     let dst = if plain { src } else { dtypes[random.below(12) as usize] };
     let mut flag = || i32::from(!plain && random.below(3) == 0);
     let (has_scale, has_offset, has_norm, missing) = (flag(), flag(), flag(), 2 * flag());
+    let flag_of_fillna = i32::from(fills && random.below(2) == 0);
     let mask = u64::MAX >> (64 - 8 * src.size());
     let common = Op {
         src_dtype: src as i32,
@@ -32,12 +36,22 @@ fn op(random: &mut Random) -> (Op, Vec<f64>) {
         mean: random.below(1000) as f64 / 7.0,
         stddev: 1.0 + random.below(100) as f64 / 3.0,
         pad: random.below(10_000) as f64 / 3.0 - 1000.0,
+        fillna: random.below(1000) as f64 / 3.0,
+        has_fillna: flag_of_fillna,
+        counter: random.below(COUNTERS as u64) as i32,
     };
     match random.below(6) {
         0 => {
             let factor = f64::from_bits(random.next());
-            let op =
-                Op { num_missing: 0, has_offset: 0, has_scale: 1, scale: factor, decoded: DType::I64 as i32, ..common };
+            let op = Op {
+                num_missing: 0,
+                has_offset: 0,
+                has_scale: 1,
+                scale: factor,
+                decoded: DType::I64 as i32,
+                has_fillna: 0,
+                ..common
+            };
             (op, Vec::new())
         }
         1 => {
@@ -106,7 +120,8 @@ fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
     }
 }
 
-fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op]) {
+/// Runs jobs, by the kernel that replaces NaNs if `fills` is set. Returns how many were.
+fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
     let mut starts = vec![0u32];
     for job in jobs {
         let count: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
@@ -114,9 +129,13 @@ fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op]) {
     }
     let (n, tiles) = (jobs.len() as u32, *starts.last().unwrap());
     let (jobs, starts, ops) = (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
+    let counters = gpu.upload(&[0; 8 * COUNTERS]);
+    let to = fills.then_some(counters.ptr());
     // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
-    unsafe { gpu.module.launch_assemble(&gpu.stream, jobs.ptr(), starts.ptr(), n, tiles, ops.ptr()).unwrap() };
+    unsafe { gpu.module.launch_assemble(&gpu.stream, jobs.ptr(), starts.ptr(), n, tiles, ops.ptr(), to).unwrap() };
     gpu.stream.synchronize().unwrap();
+    let found = gpu.download(&counters);
+    found.chunks_exact(8).map(|n| u64::from_ne_bytes(n.try_into().unwrap())).collect()
 }
 
 #[test]
@@ -130,7 +149,8 @@ fn gpu_assemble_agrees_with_the_host() {
         for (i, value) in source.chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 3 == 0) {
             value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
         }
-        let ops = Ops::new((0..40).map(|_| op(&mut random)));
+        let fills = round % 2 == 1;
+        let ops = Ops::new((0..40).map(|_| op(&mut random, fills)));
         let missing = gpu.upload(&bytes_of(ops.missing()));
         let (mut jobs, mut at) = (Vec::new(), 0u64);
         for _ in 0..if round == 0 { 1 } else { 300 } {
@@ -154,10 +174,12 @@ fn gpu_assemble_agrees_with_the_host() {
         let moved = |src: u64, dst: u64| -> Vec<Job> {
             jobs.iter().map(|job| Job { src: job.src + src, dst: job.dst + dst, ..*job }).collect()
         };
+        let mut counters = [0; COUNTERS];
         // SAFETY: the boxes lie within the two buffers.
-        unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops) };
+        unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops, &mut counters) };
         let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; at as usize]));
-        run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(missing.ptr()));
+        let replaced = run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(missing.ptr()), fills);
+        assert_eq!(replaced, counters, "round {round}: how many NaNs were replaced");
         let found = gpu.download(&dst);
         for job in &jobs {
             let op = &ops[job.op as usize];
@@ -199,7 +221,7 @@ fn gpu_assemble_finds_the_job_of_each_tile_among_many() {
             })
             .collect();
         let plain = Op::cast(DType::U8 as i32, DType::U8 as i32);
-        run(&gpu, &jobs, &[plain]);
+        run(&gpu, &jobs, &[plain], false);
         assert!(gpu.download(&dst) == source, "{n} jobs");
     }
 }
@@ -227,6 +249,7 @@ fn gpu_assemble_bandwidth() {
     // SAFETY: within the buffers.
     let copy = timed(2 * len, &|| unsafe { copy_device_async(&gpu.stream, dst.ptr(), src.ptr(), len).unwrap() });
     println!("cuMemcpyDtoD: {copy:.0} GB/s");
+    let counters = gpu.upload(&[0; 8]);
     let shuffled = |rows: u32, columns: u32, skip: u64, op: Op, src_size: u64, layout: Layout| {
         let jobs: Vec<Job> = (0..FIELDS)
             .map(|f| {
@@ -246,7 +269,8 @@ fn gpu_assemble_bandwidth() {
             // SAFETY: the arrays are as described; the boxes lie within the buffers; `timed` awaits the launches.
             unsafe {
                 let (jobs, starts, ops) = (jobs.ptr(), starts.ptr(), ops.ptr());
-                gpu.module.launch_assemble(&gpu.stream, jobs, starts, FIELDS, FIELDS * tiles, ops).unwrap();
+                let counters = (op.has_fillna != 0).then_some(counters.ptr());
+                gpu.module.launch_assemble(&gpu.stream, jobs, starts, FIELDS, FIELDS * tiles, ops, counters).unwrap();
             }
         })
     };
@@ -281,6 +305,10 @@ fn gpu_assemble_bandwidth() {
     );
     println!("normalised float32: {:.0} GB/s", assemble(721, 1440, 0, norm, 4));
     println!("int16 with scale and offset to float32: {:.0} GB/s", assemble(721, 1440, 0, i16_scaled, 2));
+    let filled = |op: Op, size| assemble(721, 1440, 0, Op { has_fillna: 1, ..op }, size);
+    let plain_op = Op::cast(DType::F32 as i32, DType::F32 as i32);
+    let (one, both, packed) = (filled(plain_op, 4), filled(norm, 4), filled(i16_scaled, 2));
+    println!("NaN replaced: float32 {one:.0} GB/s, normalised {both:.0}, int16 to float32 {packed:.0}");
     println!("uint16 to int32, the general path: {:.0} GB/s", assemble(721, 1440, 0, general, 2));
     let layout = |shuffle: Shuffle, typesize: u8, size: u32| Layout {
         nbytes: FIELD * size,

@@ -130,7 +130,7 @@ impl Blocks {
     /// Bytes of the lists.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
-            Kind::Grid(_) => 0,
+            Kind::Grid(blocks) => blocks.bytes(),
             Kind::Listed(blocks) => blocks.bytes(),
         }
     }

@@ -17,6 +17,9 @@ pub struct Run {
 /// Limit on shapes, which are walked over. Axes with more lengths are cut evenly instead.
 const MAX_SHAPES: usize = 1024;
 
+/// Runs along an axis whose memory isn't worth counting.
+const FEW_RUNS: usize = 64;
+
 /// A run of blocks, and where it lies along the axis.
 #[derive(Clone, Copy, Debug)]
 struct LocatedRun {
@@ -174,6 +177,12 @@ impl GridBlocks {
     /// Samples of the largest block.
     pub fn largest(&self) -> u64 {
         self.shapes.iter().map(|c| c.size).max().unwrap_or(1)
+    }
+
+    /// Bytes of memory for irregular blocks, beside the few runs that others take.
+    pub fn bytes(&self) -> u64 {
+        let many = self.axes.iter().map(|axis| axis.runs.len().saturating_sub(FEW_RUNS)).sum::<usize>();
+        (many * (size_of::<LocatedRun>() + size_of::<usize>())) as u64
     }
 
     /// Along each axis the sizes of the blocks, in their order.

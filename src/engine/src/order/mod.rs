@@ -37,18 +37,29 @@ use crate::spec::Spec;
 use schedule::{Place, Schedule};
 use shuffle::Shuffle;
 
-/// A sample of an epoch; what it holds depends on nothing else (and on the epoch only where crops are random).
+/// A sample of an epoch; what it holds depends on nothing else (and on the epoch and the draw only where crops are random).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sample {
     /// The reader's epoch, from 0.
     pub epoch: u64,
     /// Its number in the grid of samples.
     pub index: u64,
+    /// What tells its random crops from others of the epoch: its number, or, where weights draw samples, the position at which it
+    /// was drawn, since it may be drawn several times.
+    pub draw: u64,
+}
+
+impl Sample {
+    /// A sample that comes once in its epoch.
+    pub fn new(epoch: u64, index: u64) -> Self {
+        Self { epoch, index, draw: index }
+    }
 }
 
 /// The order in which one reader delivers samples.
 #[derive(Clone, Debug)]
 pub struct Order {
+    /// The arguments of the order and the batch size; the others have their defaults.
     spec: Spec,
     /// Which samples share chunks.
     blocks: Blocks,
@@ -104,7 +115,9 @@ impl Order {
     fn with(spec: &Spec, blocks: Blocks, weights: Option<Weights>, schedule: Schedule) -> Result<Self> {
         let shard = spec.order.shard_id as u64;
         let shuffle = shuffle(spec, &blocks, weights.as_ref(), &schedule.place(shard, 0))?;
-        Ok(Self { spec: spec.clone(), blocks, weights, schedule, shard, shuffle })
+        // The rest of the spec may hold a long list of breaks.
+        let spec = Spec { order: spec.order.clone(), batch_size: spec.batch_size, ..Spec::default() };
+        Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
     }
 
     /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
@@ -154,7 +167,8 @@ impl Order {
             self.shuffle = shuffle(&self.spec, &self.blocks, self.weights.as_ref(), &place)
                 .expect("these arguments were good before");
         }
-        Sample { epoch: place.epoch, index: self.shuffle.1.at(place.epoch, place.position) }
+        let sample = Sample::new(place.epoch, self.shuffle.1.at(place.epoch, place.position));
+        if self.weights.is_some() { Sample { draw: place.position, ..sample } } else { sample }
     }
 }
 

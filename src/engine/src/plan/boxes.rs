@@ -142,8 +142,8 @@ struct Reads {
     first: i64,
     /// The distance of its elements.
     stride: i64,
-    /// The segment.
-    segment: (i64, i64),
+    /// The first and the last element of its segment.
+    edges: (i64, i64),
 }
 
 /// Elements of a sample along one dimension: element `k` is at `first + k * stride`.
@@ -156,10 +156,10 @@ struct Piece {
 impl Reads {
     /// The elements that are read: those inside, and, if edges are repeated, the others.
     fn pieces(&self, repeats_edges: bool) -> impl Iterator<Item = Piece> {
-        let Self { ref inside, window, first, stride, segment: (from, to) } = *self;
+        let Self { ref inside, window, first, stride, edges: (first_inside, last_inside) } = *self;
         let edge = |ks, first| Piece { ks, first, stride: 0 };
-        let before = repeats_edges.then(|| edge(0..inside.start, from));
-        let after = repeats_edges.then(|| edge(inside.end..window, to - 1));
+        let before = repeats_edges.then(|| edge(0..inside.start, first_inside));
+        let after = repeats_edges.then(|| edge(inside.end..window, last_inside));
         let all = [before, Some(Piece { ks: inside.clone(), first, stride }), after];
         all.into_iter().flatten().filter(|piece| !piece.ks.is_empty())
     }
@@ -170,20 +170,21 @@ fn reads(geometry: &Geometry, dim: &ViewDim, view: &View, offset: i64, (start, r
     match dim.role {
         Role::Ragged => {
             let (first, len) = (row.0 as i64, row.1 as i64);
-            Reads { inside: 0..len, window: len, first, stride: 1, segment: (first, first + len) }
+            Reads { inside: 0..len, window: len, first, stride: 1, edges: (first, first + len - 1) }
         }
         Role::Whole => {
             let len = dim.len as i64;
-            Reads { inside: 0..len, window: len, first: 0, stride: 1, segment: (0, len) }
+            Reads { inside: 0..len, window: len, first: 0, stride: 1, edges: (0, len - 1) }
         }
         Role::Axis(a) => {
             let cut = view.cuts[a];
+            let (from, to) = geometry.axes[a].segment(start[a].segment);
             Reads {
                 inside: geometry.inside(a, cut, start[a], offset),
                 window: cut.window,
                 first: start[a].at + if a == 0 { offset } else { 0 },
                 stride: cut.stride,
-                segment: geometry.axes[a].segment(start[a].segment),
+                edges: (from, to - geometry.axes[a].spacing),
             }
         }
     }

@@ -11,50 +11,109 @@ const SHARE: u128 = 16;
 /// If the step does not divide the chunk, a block spans at most so many chunks.
 const MAX_CHUNKS: u64 = 8;
 
+/// With more runs of blocks of one size along an axis, blocks are listed: a list takes less memory then.
+const MAX_RUNS: usize = 64;
+/// Blocks that are listed at most where they are more than a few for each run: 20 MiB, with what an epoch's order adds.
+const MAX_LISTED: u64 = 1 << 20;
+
+/// A store, and a chunk in it, or a group of chunks.
+type Group = (usize, u64);
+
 /// Runs of blocks along an axis. Neighbouring blocks of one size form one run.
 #[derive(Default)]
-struct Runs(Vec<Run>);
+struct Runs {
+    all: Vec<Run>,
+    /// Where the samples of the last block start.
+    last: Option<Group>,
+}
 
 impl Runs {
-    fn push(&mut self, size: u64, count: u64) {
-        match self.0.last_mut() {
-            _ if size == 0 || count == 0 => {}
+    /// Adds `count` blocks, the first of which starts in `first`, and the last in `last`. Where the block before starts in `first`
+    /// too, the first one is joined to it: a chunk may hold many segments.
+    fn push(&mut self, size: u64, count: u64, first: Group, last: Group) {
+        if size == 0 || count == 0 {
+            return;
+        }
+        let before = if self.last == Some(first) { self.pop() } else { 0 };
+        self.add(before + size, 1);
+        self.add(size, count - 1);
+        self.last = Some(last);
+    }
+
+    fn add(&mut self, size: u64, count: u64) {
+        match self.all.last_mut() {
+            _ if count == 0 => {}
             Some(last) if last.size == size => last.count += count,
-            _ => self.0.push(Run { size, count }),
+            _ => self.all.push(Run { size, count }),
         }
     }
 
-    /// `samples` samples at every `step` elements from the element `at` of a dimension with chunks of `chunk`.
-    fn regular(&mut self, samples: u64, at: u64, step: u64, chunk: u64) {
-        let Some(whole) = (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step)) else {
+    /// Takes the last block away; gives its size.
+    fn pop(&mut self) -> u64 {
+        let Some(last) = self.all.last_mut() else { return 0 };
+        let size = last.size;
+        last.count -= 1;
+        if last.count == 0 {
+            self.all.pop();
+        }
+        size
+    }
+
+    /// `samples` samples at every `step` elements from the element `at` of a dimension of a store, with chunks of `chunk`.
+    fn regular(&mut self, samples: u64, (store, at): Group, step: u64, chunk: u64) {
+        let Some(whole) = whole(chunk, step) else {
             // A chunk border meets a sample start too rarely. Blocks have as many samples as a chunk, wherever they
             // lie.
             let size = (chunk / step).max(1);
-            self.push(size, samples / size);
-            self.push(samples % size, 1);
+            let blocks = samples / size;
+            let of = |block: u64| (store, (at + block * size * step) / chunk);
+            self.push(size, blocks, of(0), of(blocks.saturating_sub(1)));
+            self.push(samples % size, 1, of(blocks), of(blocks));
             return;
         };
+        let of = |sample: u64| (store, (at + sample * step) / whole);
         let head = (whole - at % whole).div_ceil(step).min(samples);
         let head = if head == whole / step { 0 } else { head };
-        let (size, rest) = (whole / step, samples - head);
-        self.push(head, 1);
-        self.push(size, rest / size);
-        self.push(rest % size, 1);
+        let size = whole / step;
+        let blocks = (samples - head) / size;
+        let tail = head + blocks * size;
+        self.push(head, 1, of(0), of(0));
+        self.push(size, blocks, of(head), of(tail.saturating_sub(size)));
+        self.push(samples - tail, 1, of(tail), of(tail));
     }
 
     /// As above, for chunks that end at `ends`.
-    fn irregular(&mut self, samples: u64, at: u64, step: u64, ends: &[u64]) {
+    fn irregular(&mut self, samples: u64, (store, at): Group, step: u64, ends: &[u64]) {
         let (mut at, mut left) = (at, samples);
-        for &end in &ends[ends.partition_point(|&e| e <= at)..] {
+        let first = ends.partition_point(|&e| e <= at);
+        for (chunk, &end) in ends.iter().enumerate().skip(first) {
             if left == 0 {
                 return;
             }
             let n = end.saturating_sub(at).div_ceil(step).min(left);
-            self.push(n, 1);
+            self.push(n, 1, (store, chunk as u64), (store, chunk as u64));
             at += n * step;
             left -= n;
         }
-        self.push(left, 1);
+        let beyond = (store, ends.len() as u64);
+        self.push(left, 1, beyond, beyond);
+    }
+
+    /// The blocks, if all other axes have `others` samples in one block: as a list where they are irregular.
+    fn listed(&self, others: u64) -> Option<Blocks> {
+        let blocks = self.all.iter().fold(0u64, |n, run| n.saturating_add(run.count));
+        if self.all.len() <= MAX_RUNS || blocks > MAX_LISTED.max(4 * self.all.len() as u64) {
+            return None;
+        }
+        let mut ends = Vec::with_capacity(blocks as usize);
+        let mut end = 0;
+        for run in &self.all {
+            for _ in 0..run.count {
+                end += run.size * others;
+                ends.push(end);
+            }
+        }
+        Some(Blocks::listed(ends))
     }
 }
 
@@ -68,13 +127,15 @@ impl Planner {
     /// # Errors
     /// If the groups of a table don't fit in memory.
     pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
+        if let Some(table) = &self.geometry().table {
+            return self.table_blocks(table, limit);
+        }
         match self.sources.as_slice() {
-            [source] => match &source.geometry.table {
-                Some(table) => self.table_blocks(source, table, limit),
-                None => Ok(self.blocks_of(source)),
-            },
+            [source] => Ok(self.blocks_of(source)),
             sources => {
-                Ok(Blocks::concatenated(&sources.iter().map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
+                // A store that is smaller than a window has no samples.
+                let sampled = sources.iter().filter(|source| source.geometry.samples > 0);
+                Ok(Blocks::concatenated(&sampled.map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
             }
         }
     }
@@ -83,27 +144,30 @@ impl Planner {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
         if geometry.rows.is_some() {
-            return self.blocks_of_rows(geometry, &bytes);
+            return self.blocks_of_rows(source);
         }
         let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
         let along = geometry.axes.iter().zip(self.deciding(source));
         let mut runs: Vec<_> = along
             .map(|(axis, decides)| match decides {
                 Some((a, d)) if !axis.random => cut(axis, &geometry.views[a], parts(a), d),
-                _ => vec![Run { size: 1, count: axis.count() as u64 }],
+                _ => Runs { all: vec![Run { size: 1, count: axis.count() as u64 }], last: None },
             })
             .collect();
         if runs.is_empty() {
             // No array has a dimension: there is one sample.
-            runs.push(vec![Run { size: 1, count: 1 }]);
+            runs.push(Runs { all: vec![Run { size: 1, count: 1 }], last: None });
         }
         if geometry.per_start > 1 {
             let largest = (0..bytes.len()).max_by_key(|&a| bytes[a]);
             let shared = largest.is_some_and(|a| crops_share(geometry, &geometry.views[a], parts(a)));
             let (size, count) = if shared { (geometry.per_start, 1) } else { (1, geometry.per_start) };
-            runs.push(vec![Run { size, count }]);
+            runs.push(Runs { all: vec![Run { size, count }], last: None });
         }
-        Blocks::new(&runs)
+        let in_one = |runs: &Runs| if let [Run { size, count: 1 }] = runs.all[..] { Some(size) } else { None };
+        let others = runs[1..].iter().map(in_one).product::<Option<u64>>();
+        let listed = others.and_then(|others| runs[0].listed(others));
+        listed.unwrap_or_else(|| Blocks::new(&runs.into_iter().map(|runs| runs.all).collect::<Vec<_>>()))
     }
 
     /// For each array about how many bytes the chunks have that a sample needs.
@@ -115,7 +179,7 @@ impl Planner {
         source.geometry.views.iter().enumerate().map(alone).collect()
     }
 
-    /// For each axis the array and its dimension whose chunks decide which samples share chunks.
+    /// For each axis the array and its dimension whose chunks decide which samples share chunks; for rows a ragged array.
     pub(super) fn deciding(&self, source: &Source) -> Vec<Option<(usize, usize)>> {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
@@ -129,46 +193,47 @@ impl Planner {
             let along = arrays.filter_map(|(a, v)| v.dims.iter().position(|d| d.role == Role::Axis(i)).map(|d| (a, d)));
             along.reduce(|best, next| if longest(next.0, next.1) > longest(best.0, best.1) { next } else { best })
         };
-        (0..geometry.axes.len()).map(along).collect()
+        let mut all: Vec<_> = (0..geometry.axes.len()).map(along).collect();
+        if let (Some(first), true) = (all.first_mut(), geometry.rows.is_some()) {
+            *first = self.deciding_rows(source, &bytes).map(|array| (array, 0));
+        }
+        all
     }
 
-    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next of the ragged array with the longest chunks,
-    /// among those with at least a sixteenth of the bytes.
-    fn blocks_of_rows(&self, geometry: &Geometry, bytes: &[u128]) -> Blocks {
+    /// The ragged array whose chunks decide which rows share chunks: the one with the longest, among those with at least a sixteenth
+    /// of the bytes.
+    fn deciding_rows(&self, source: &Source, bytes: &[u128]) -> Option<usize> {
         let total = bytes.iter().fold(0, |n: u128, &b| n.saturating_add(b));
-        let (axes, Some(rows)) = (&geometry.axes, &geometry.rows) else { return Blocks::single(1) };
-        let longest = |a: usize| self.arrays[a].parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1);
-        let is_ragged = |a: &usize| geometry.views[*a].dims.first().is_some_and(|dim| dim.role == Role::Ragged);
-        let large = (0..self.arrays.len()).filter(is_ragged).filter(|&a| bytes[a].saturating_mul(SHARE) >= total);
+        let longest = |a: &usize| {
+            let parts = &self.arrays[*a].parts[source.parts.clone()];
+            parts.iter().map(|p| p.dims[0].longest()).max().unwrap_or(1)
+        };
+        let is_ragged = |(_, view): &(usize, &View)| view.dims.first().is_some_and(|dim| dim.role == Role::Ragged);
+        let all = || source.geometry.views.iter().enumerate().filter(is_ragged).map(|(a, _)| a);
         // Dense arrays may be much larger.
-        let all = (0..self.arrays.len()).filter(is_ragged);
-        let of = large.max_by_key(|&a| longest(a)).or_else(|| all.max_by_key(|&a| longest(a)));
-        let Some(array) = of else { return Blocks::single(geometry.samples) };
-        let (view, parts) = (&geometry.views[array], &self.arrays[array].parts);
-        let whole = [0, u64::MAX];
-        let borders: &[u64] = view.joined.as_ref().map_or(&whole, |(_, starts)| starts);
-        let last = view.dims[0].len.saturating_sub(1);
-        // The elements of the chunk that was looked at last. There is none if all rows are empty.
-        let mut here = 0..0;
-        let mut ends = Vec::new();
+        all()
+            .filter(|&a| bytes[a].saturating_mul(SHARE) >= total)
+            .max_by_key(longest)
+            .or_else(|| all().max_by_key(longest))
+    }
+
+    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next.
+    fn blocks_of_rows(&self, source: &Source) -> Blocks {
+        let geometry = &source.geometry;
+        let chunks = self.chunks(source).into_iter().next().flatten();
+        let Some(chunks) = chunks else { return Blocks::single(geometry.samples) };
+        let starts = &geometry.axes[0].starts;
         // The samples of a row follow each other.
-        let (count, each) = (axes[0].count(), geometry.samples / axes[0].count() as u64);
-        for k in 0..count {
-            // Empty rows at the end begin behind the last element.
-            let at = rows.span(axes[0].starts.at(k).0).0.min(last);
-            if here.contains(&at) {
-                continue;
-            }
-            if k > 0 {
+        let each = geometry.samples / starts.count() as u64;
+        let mut here = chunks.of(starts.at(0).0);
+        let mut ends = Vec::new();
+        for k in 1..starts.count() {
+            let before = std::mem::replace(&mut here, chunks.of(starts.at(k).0));
+            if here != before {
                 ends.push(k as u64 * each);
             }
-            let part = borders.partition_point(|&b| b <= at).clamp(1, borders.len() - 1) - 1;
-            let grid = &parts[part].dims[0];
-            let chunk = if grid.is_empty() { 0 } else { grid.chunk_at(at - borders[part]) };
-            let start = borders[part] + if grid.is_empty() { 0 } else { grid.start(chunk) };
-            here = start..if grid.is_empty() { u64::MAX } else { (start + grid.len(chunk)).min(borders[part + 1]) };
         }
-        ends.push(count as u64 * each);
+        ends.push(geometry.samples);
         Blocks::listed(ends)
     }
 }
@@ -212,8 +277,9 @@ fn alone(view: &View, element: usize, parts: &[super::PartGrid], row: u64) -> u1
     parts.iter().map(part).max().unwrap_or(0)
 }
 
-/// Cuts the samples along an axis where their starts pass from one chunk of an array to the next.
-fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Vec<Run> {
+/// Cuts the samples along an axis where their starts pass from one chunk of an array to the next. Samples of neighbouring segments
+/// that start in one chunk are one block.
+fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Runs {
     let whole = [0, u64::MAX];
     let borders: &[u64] = match &view.joined {
         Some((joined, starts)) if *joined == d => starts,
@@ -223,48 +289,69 @@ fn cut(axis: &Axis, view: &View, parts: &[super::PartGrid], d: usize) -> Vec<Run
     let step = axis.starts.step() as u64;
     let mut runs = Runs::default();
     let end = view.dims[d].len;
-    for (mut count, first) in axis.starts.runs().map(|(n, first)| (n as u64, first)) {
-        // Starts before the first element share its chunk.
-        let before = first.unsigned_abs().div_ceil(step).min(if first < 0 { count } else { 0 });
-        runs.push(before, 1);
-        count -= before;
-        let first = first.saturating_add_unsigned(before * step).max(0) as u64;
-        if let Some(pick) = view.dims[d].picked(0) {
-            // Picked elements are in any order, so they and their chunks are listed. If stores are not joined along
-            // the dimension, the first store stands for all.
-            let chunk = |i: u64| {
-                let at = pick[(first + i * step).min(end - 1) as usize];
-                let part = part_at(at);
-                (part, parts[part].dims[d].chunk_at(at - borders[part]))
-            };
+    let pick = view.dims[d].picked(0);
+    // Where the sample that starts at an element of the dimension belongs. If stores are not joined along the dimension, the first
+    // stands for all.
+    let group = |at: u64| {
+        let at = pick.map_or(at, |pick| pick[at as usize]);
+        let part = part_at(at);
+        let (grid, local) = (&parts[part].dims[d], at - borders[part]);
+        (part, if pick.is_some() { grid.chunk_at(local) } else { group(grid, local, step) })
+    };
+    let segments = axis.starts.segments().map(|segment| segment.map_or(0, |number| axis.segment(number).0));
+    for ((count, first), from) in axis.starts.runs().zip(segments) {
+        // Starts before the first element of their segment belong to it.
+        let from = from.max(0) as u64;
+        let before = (i128::from(from) - i128::from(first)).max(0) as u64;
+        let before = before.div_ceil(step).min(count as u64);
+        let of = group(from.min(end - 1));
+        runs.push(before, 1, of, of);
+        let mut count = count as u64 - before;
+        let mut at = first.saturating_add_unsigned(before * step).max(0) as u64;
+        if pick.is_some() {
+            // Picked elements are in any order, so they and their chunks are listed.
+            let of = |i: u64| group((at + i * step).min(end - 1));
             let mut from = 0;
             for i in 1..=count {
-                if i == count || chunk(i) != chunk(from) {
-                    runs.push(i - from, 1);
+                if i == count || of(i) != of(from) {
+                    runs.push(i - from, 1, of(from), of(from));
                     from = i;
                 }
             }
             continue;
         }
-        let mut at = first;
         while count > 0 {
             if at >= end {
                 // Those after the last element share its chunk.
-                runs.push(count, 1);
+                let of = group(end - 1);
+                runs.push(count, 1, of, of);
                 break;
             }
             let part = part_at(at);
             let n = (borders[part + 1] - at).div_ceil(step).min(count);
             let local = at - borders[part];
             match &parts[part].dims[d] {
-                DimGrid::Regular { chunk, .. } => runs.regular(n, local, step, *chunk),
-                DimGrid::Irregular { starts } => runs.irregular(n, local, step, &starts[1..]),
+                DimGrid::Regular { chunk, .. } => runs.regular(n, (part, local), step, *chunk),
+                DimGrid::Irregular { starts } => runs.irregular(n, (part, local), step, &starts[1..]),
             }
             at += n * step;
             count -= n;
         }
     }
-    runs.0
+    runs
+}
+
+/// A multiple of `chunk` that `step` divides, if there is a small one.
+fn whole(chunk: u64, step: u64) -> Option<u64> {
+    (1..=MAX_CHUNKS).map(|n| n.saturating_mul(chunk)).find(|n| n.is_multiple_of(step))
+}
+
+/// The number of the chunk that holds an element of a grid, or of the group of chunks that blocks are cut by.
+fn group(grid: &DimGrid, at: u64, step: u64) -> u64 {
+    match grid {
+        DimGrid::Regular { chunk, .. } => at / whole(*chunk, step).unwrap_or(*chunk),
+        DimGrid::Irregular { starts } => starts[1..].partition_point(|&end| end <= at) as u64,
+    }
 }
 
 #[cfg(test)]
@@ -273,7 +360,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sizes(runs: &Runs) -> Vec<u64> {
-        runs.0.iter().flat_map(|r| std::iter::repeat_n(r.size, r.count as usize)).collect()
+        runs.all.iter().flat_map(|r| std::iter::repeat_n(r.size, r.count as usize)).collect()
     }
 
     proptest! {
@@ -281,7 +368,7 @@ mod tests {
         #[test]
         fn blocks_end_where_chunks_do(samples in 1u64..80, at in 0u64..30, step in 1u64..9, chunk in 1u64..25) {
             let mut runs = Runs::default();
-            runs.regular(samples, at, step, chunk);
+            runs.regular(samples, (0, at), step, chunk);
             let sizes = sizes(&runs);
             prop_assert_eq!(sizes.iter().sum::<u64>(), samples);
             let blocks = (1..=MAX_CHUNKS).map(|n| n * chunk).find(|n| n % step == 0);
@@ -308,10 +395,42 @@ mod tests {
             let mut ends: Vec<u64> = ends.into_iter().collect();
             ends.push(1000);
             let mut runs = Runs::default();
-            runs.irregular(samples, at, step, &ends);
+            runs.irregular(samples, (0, at), step, &ends);
             let chunk = |i: u64| ends.partition_point(|&e| e <= at + i * step);
             let expected = (0..samples).collect::<Vec<_>>().chunk_by(|&a, &b| chunk(a) == chunk(b)).map(|c| c.len() as u64).collect::<Vec<_>>();
             prop_assert_eq!(sizes(&runs), expected);
         }
+    }
+
+    /// The blocks of starts, with a chunk each that is longer than a start's distance: samples of one block start in one chunk, and
+    /// no chunk is in two blocks.
+    fn check_segments(segments: &[(i64, u64)], step: u64, chunk: u64) {
+        let mut runs = Runs::default();
+        for &(at, count) in segments {
+            runs.regular(count, (0, at as u64), step, chunk);
+        }
+        let mut chunks = segments.iter().flat_map(|&(at, n)| (0..n).map(move |i| (at as u64 + i * step) / chunk));
+        let mut last = None;
+        for size in sizes(&runs) {
+            let own: Vec<u64> = chunks.by_ref().take(size as usize).collect();
+            assert!(own.iter().all(|of| *of == own[0]) && last < Some(own[0]), "{segments:?}: {own:?} after {last:?}");
+            last = Some(own[0]);
+        }
+        assert_eq!(chunks.next(), None);
+    }
+
+    #[test]
+    fn segments_of_one_chunk_are_one_block() {
+        check_segments(&[(0, 3), (4, 2), (8, 1), (9, 5), (17, 20), (39, 1), (40, 3)], 1, 10);
+        check_segments(&[(1, 3), (8, 4), (17, 5), (37, 1)], 2, 6);
+        let many: Vec<(i64, u64)> = (0..2000).map(|i| (i * 7, 1 + i as u64 % 5)).collect();
+        check_segments(&many, 1, 500);
+        let mut runs = Runs::default();
+        many.iter().for_each(|&(at, n)| runs.regular(n, (0, at as u64), 1, 100));
+        let blocks = runs.listed(3).unwrap();
+        assert_eq!((blocks.count(), blocks.samples()), (140, 3 * 6000));
+        assert!(Runs { all: vec![Run { size: 2, count: 1 }; MAX_RUNS], last: None }.listed(1).is_none());
+        let far = (0..65).map(|i| Run { size: 1 + i % 2, count: 1 << 40 }).collect();
+        assert!(Runs { all: far, last: None }.listed(1).is_none(), "regular blocks take no list");
     }
 }

@@ -14,7 +14,7 @@ use dali_zarr_kernels::Job;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
-use crate::geometry::{Geometry, Role, View, ViewDim};
+use crate::geometry::{Axis, Geometry, Role, TableStarts, View, ViewDim};
 use crate::order::Sample;
 use chunk_runs::{ChunkRun, chunk_runs};
 
@@ -191,11 +191,20 @@ impl Planner {
 
     /// Samples in all.
     pub fn samples(&self) -> u64 {
-        self.geometries().map(|geometry| geometry.samples).sum()
+        let all = || self.geometries().map(|geometry| geometry.samples).sum();
+        self.geometry().table.as_ref().map_or_else(all, TableStarts::count)
     }
 
-    /// Where a sample is cut from, and its number there.
+    /// Bytes of memory that segments between breaks take.
+    pub fn break_bytes(&self) -> u64 {
+        self.geometries().flat_map(|geometry| &geometry.axes).map(Axis::break_bytes).sum()
+    }
+
+    /// Where a sample is cut from, and its number there, or in the table.
     fn source(&self, sample: Sample) -> (&Source, Sample) {
+        if let Some(table) = &self.geometry().table {
+            return (&self.sources[table.store(sample.index)], sample);
+        }
         let source = &self.sources[self.sources.partition_point(|source| source.first <= sample.index) - 1];
         (source, Sample { index: sample.index - source.first, ..sample })
     }

@@ -1,4 +1,4 @@
-//! Groups samples of a table of starts: those that start in the same chunks are a block.
+//! Groups samples of a table of starts: those that start in the same chunks are a block. Also finds the chunks of rows.
 //!
 //! Rows are sorted by the chunks of their starts. It takes 8 bytes for each row while they are sorted (16 if chunks and rows are
 //! very many), and the sorted rows remain, with 4 bytes each.
@@ -6,16 +6,19 @@
 use std::sync::Arc;
 
 use super::{Planner, Source};
+use crate::dataset::DimGrid;
 use crate::error::Result;
-use crate::geometry::TableStarts;
+use crate::geometry::{Role, Rows, TableStarts, ViewDim};
 use crate::order::{Blocks, Numbers};
 use crate::table::room;
 
-/// The chunks along one axis: those of the array that decides, in all stores.
-struct Chunks<'a> {
-    planner: &'a Planner,
-    array: usize,
-    dim: usize,
+/// The chunks along one axis: those of the array that decides, in all stores of a source.
+pub(super) struct Chunks<'a> {
+    dim: &'a ViewDim,
+    /// Whose elements the chunks have, if starts count the rows of ragged arrays.
+    rows: Option<&'a Rows>,
+    /// The chunks in each store.
+    grids: Vec<&'a DimGrid>,
     /// The first element of each store and the end of the last; and how many chunks come before each store.
     borders: Vec<u64>,
     before: Vec<u64>,
@@ -23,17 +26,40 @@ struct Chunks<'a> {
 
 impl Chunks<'_> {
     /// The number of the chunk that holds the first element of a sample. A start outside counts as the element next to it.
-    fn of(&self, start: i64) -> u64 {
-        let dim = &self.planner.geometry().views[self.array].dims[self.dim];
-        let at = start.clamp(0, dim.len as i64 - 1) as u64;
-        let at = dim.picked(0).map_or(at, |pick| pick[at as usize]);
-        let part = self.borders.partition_point(|&border| border <= at).clamp(1, self.borders.len() - 1) - 1;
-        let grid = &self.planner.arrays[self.array].parts[part].dims[self.dim];
-        self.before[part] + grid.chunk_at(at - self.borders[part])
+    pub fn of(&self, start: i64) -> u64 {
+        let last = self.dim.len.saturating_sub(1);
+        let at = match self.rows {
+            // Empty rows at the end begin behind the last element.
+            Some(rows) => rows.span(start).0.min(last),
+            None => {
+                let at = start.clamp(0, last as i64) as u64;
+                self.dim.picked(0).map_or(at, |pick| pick[at as usize])
+            }
+        };
+        let store = self.borders.partition_point(|&border| border <= at).clamp(1, self.borders.len() - 1) - 1;
+        let grid = self.grids[store];
+        // There is no chunk if all rows are empty.
+        self.before[store] + if grid.is_empty() { 0 } else { grid.chunk_at(at - self.borders[store]) }
     }
 
     fn count(&self) -> u64 {
         self.before[self.before.len() - 1].max(1)
+    }
+}
+
+/// Numbers for the chunks, along all axes, that samples start in.
+struct Keys<'a> {
+    /// For each source the first of its numbers, and the chunks along each axis.
+    sources: Vec<(u64, Vec<Option<Chunks<'a>>>)>,
+    /// How many there are.
+    count: u64,
+}
+
+impl Keys<'_> {
+    fn of(&self, table: &TableStarts, sample: u64) -> u64 {
+        let (first, chunks) = &self.sources[table.store(sample)];
+        let along = chunks.iter().zip(table.start(sample)).filter_map(|(of, &start)| Some((of.as_ref()?, start)));
+        first + along.fold(0, |key, (chunks, start)| key * chunks.count() + chunks.of(start))
     }
 }
 
@@ -71,28 +97,37 @@ impl Planner {
     ///
     /// # Errors
     /// If they don't fit in memory.
-    pub(super) fn table_blocks(&self, source: &Source, table: &TableStarts, limit: Option<u64>) -> Result<Blocks> {
-        let chunks = self.chunks(source);
+    pub(super) fn table_blocks(&self, table: &TableStarts, limit: Option<u64>) -> Result<Blocks> {
+        let keys = self.keys();
         let row_bits = bits(table.count());
-        if Self::key_bits(&chunks) + row_bits <= 64 {
-            sorted::<u64>(table, &chunks, row_bits, limit)
+        if bits(keys.count) + row_bits <= 64 {
+            sorted::<u64>(table, &keys, row_bits, limit)
         } else {
-            sorted::<u128>(table, &chunks, row_bits, limit)
+            sorted::<u128>(table, &keys, row_bits, limit)
         }
     }
 
     /// Bytes that grouping takes for a while, beside the table and the blocks that come of it.
     pub(crate) fn grouping_bytes(&self, table: &TableStarts) -> u64 {
-        let is_short = Self::key_bits(&self.chunks(&self.sources[0])) + bits(table.count()) <= 64;
+        let is_short = bits(self.keys().count) + bits(table.count()) <= 64;
         table.count() * if is_short { 8 } else { 16 }
     }
 
-    fn key_bits(chunks: &[Option<Chunks<'_>>]) -> u32 {
-        bits(chunks.iter().flatten().map(Chunks::count).product())
+    fn keys(&self) -> Keys<'_> {
+        let (mut sources, mut count) = (Vec::with_capacity(self.sources.len()), 0);
+        for source in &self.sources {
+            let chunks = self.chunks(source);
+            let own: u64 = chunks.iter().flatten().map(Chunks::count).product();
+            sources.push((count, chunks));
+            count += own;
+        }
+        Keys { sources, count }
     }
 
-    /// The chunks along each axis. Together they have fewer than 2^63 combinations; those of further axes don't count.
-    fn chunks(&self, source: &Source) -> Vec<Option<Chunks<'_>>> {
+    /// The chunks along each axis. Those of all sources together have fewer than 2^63 combinations; those of further axes don't
+    /// count.
+    pub(super) fn chunks<'a>(&'a self, source: &'a Source) -> Vec<Option<Chunks<'a>>> {
+        let most = (1 << 62) / self.sources.len() as u64;
         let mut combinations = 1u64;
         let along = |decides: Option<(usize, usize)>| {
             let (array, dim) = decides?;
@@ -101,33 +136,26 @@ impl Planner {
                 Some((joined, starts)) if *joined == dim => starts.clone(),
                 _ => vec![0, u64::MAX],
             };
-            let parts = &self.arrays[array].parts[..borders.len() - 1];
+            let parts = &self.arrays[array].parts[source.parts.clone()];
+            let grids: Vec<&DimGrid> = parts[..borders.len() - 1].iter().map(|part| &part.dims[dim]).collect();
             let mut before = vec![0u64];
-            before.extend(parts.iter().scan(0u64, |sum, part| {
-                *sum = sum.saturating_add(part.dims[dim].count());
+            before.extend(grids.iter().scan(0u64, |sum, grid| {
+                *sum = sum.saturating_add(grid.count());
                 Some(*sum)
             }));
-            let chunks = Chunks { planner: self, array, dim, borders, before };
-            combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < 1 << 63)?;
+            let rows = source.geometry.rows.as_ref().filter(|_| view.dims[dim].role == Role::Ragged);
+            let chunks = Chunks { dim: &view.dims[dim], rows, grids, borders, before };
+            combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < most)?;
             Some(chunks)
         };
         self.deciding(source).into_iter().map(along).collect()
     }
 }
 
-fn sorted<P: Packed>(
-    table: &TableStarts,
-    chunks: &[Option<Chunks<'_>>],
-    row_bits: u32,
-    limit: Option<u64>,
-) -> Result<Blocks> {
+fn sorted<P: Packed>(table: &TableStarts, keys: &Keys<'_>, row_bits: u32, limit: Option<u64>) -> Result<Blocks> {
     let count = table.count();
     let mut packed: Vec<P> = room(count, limit)?;
-    packed.extend((0..count).map(|row| {
-        let along = chunks.iter().zip(table.start(row)).filter_map(|(chunks, &start)| Some((chunks.as_ref()?, start)));
-        let key = along.fold(0, |key, (chunks, start)| key * chunks.count() + chunks.of(start));
-        P::pack(key, row, row_bits)
-    }));
+    packed.extend((0..count).map(|row| P::pack(keys.of(table, row), row, row_bits)));
     packed.sort_unstable();
     let key = |p: &P| p.unpack(row_bits).0;
     let borders = packed.windows(2).filter(|pair| key(&pair[0]) != key(&pair[1])).count() as u64;

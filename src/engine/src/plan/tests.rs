@@ -174,7 +174,7 @@ proptest! {
         }).collect();
         let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 8, parts: grids }]);
         let n = planner.geometry().samples;
-        let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample { epoch: u64::from(flags), index });
+        let samples = [0, n - 1, n / 2, n / 3].map(|index| Sample::new(u64::from(flags), index));
         let plan = planner.plan(&samples);
         let starts = &[0, lens[0]][..parts.len()];
         let (expected, inside) = expected(planner.geometry(), &samples, starts, &shape, edge);
@@ -206,7 +206,7 @@ fn a_field_in_one_chunk_is_one_contiguous_job() {
     let dims = [(100, 1), (721, 721), (1440, 1440)].map(|(n, c)| grid(n, c, false)).into();
     let part = PartGrid { dims, order: vec![0, 1, 2], swap: false };
     let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 4, parts: vec![part] }]);
-    let plan = planner.plan(&[7, 3, 7].map(|index| Sample { epoch: 0, index }));
+    let plan = planner.plan(&[7, 3, 7].map(|index| Sample::new(0, index)));
     assert_eq!(plan.uses.len(), 2, "the repeated sample shares its chunk");
     assert_eq!(plan.jobs.len(), 3);
     assert!(plan.jobs.iter().all(|j| j.ndim == 1 && j.extent[0] == 721 * 1440));

@@ -6,16 +6,27 @@ use std::sync::Arc;
 
 use super::coordinates::{self, MAX_COORDINATES};
 use super::opening::shape;
-use crate::dataset::{ArrayInfo, Dataset, each_store, lone_array};
+use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim, is_by_store, of_store};
-use crate::spec::Spec;
+use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, of_store};
+use crate::spec::{Spec, is_location};
 use crate::store::Store;
 
-/// The breaks that arrays of the stores say: for all stores, or for each where samples are cut from each on its own.
-pub(super) fn found(spec: &Spec, dataset: &Dataset) -> Result<Vec<Vec<i64>>> {
+/// The breaks that arrays of the stores say: for all stores, or for each where samples are cut from each on its own. They are
+/// elements of the first of `dims`, or `rows` if samples are those.
+pub(super) fn found(spec: &Spec, dataset: &Dataset, rows: Option<&Rows>) -> Result<Vec<Vec<i64>>> {
+    if let Some(location) = spec.samples.breaks.ends.iter().find(|name| is_location(name))
+        && spec.source.paths.len() > 1
+    {
+        return Err(Error::value(format!(
+            "breaks: expected the name of an array relative to path, since each of the {} stores there has segments of its own, but \
+             found the location {location}",
+            spec.source.paths.len()
+        )));
+    }
     let shapes: Vec<ArrayShape> = dataset.arrays.iter().map(shape).collect();
+    let shapes = rows.map_or_else(|| Ok(shapes.clone()), |rows| rows.shapes(spec, &shapes))?;
     // Arrays with stores of their own are cut as those of `path`.
     let stores = spec.source.paths.len().clamp(1, dataset.stores.len());
     if !is_by_store(spec, &shapes) {
@@ -37,6 +48,10 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
     };
     let mut breaks = Vec::new();
     for name in &spec.samples.breaks.ends {
+        if is_location(name) {
+            breaks.extend(between(&own_ends(spec, name, &first)?, &first));
+            continue;
+        }
         let read = |i: usize, store: &Arc<dyn Store>| ends(store, name, first.len(i));
         let all: Vec<Vec<i64>> =
             each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
@@ -77,19 +92,31 @@ fn values(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
     coordinates::read(store, array)
 }
 
+/// The ends of the segments in an array that has a store of its own.
+fn own_ends(spec: &Spec, location: &str, first: &FirstDim) -> Result<Vec<i64>> {
+    let Lone { store, array, .. } = Lone::open(spec, location, true).map_err(|e| e.within("breaks"))?;
+    ends_in(&store, array, first.len(0))
+}
+
 /// The ends of the segments of one store, in which the dimension has length `len`.
 fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
-    let wrong = |found: String| {
-        let e = Error::value(format!(
-            "breaks: expected ends of segments, whole numbers that ascend from at least 1 to at most {len}, but found {found}"
-        ));
-        e.at(Site::store(store.location()).array(name))
-    };
     let Some(array) = lone_array(&**store, name, true)? else {
         return Err(Error::value(format!(
             "breaks: expected \"auto\", or an array with the ends of segments, but found no array '{name}'"
         ))
         .at(Site::store(store.location())));
+    };
+    ends_in(store, array, len)
+}
+
+/// The ends of segments that an array holds, of elements of which there are `len`.
+fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64>> {
+    let site = Site::store(store.location()).array(&*array.name);
+    let wrong = |found: String| {
+        let e = Error::value(format!(
+            "breaks: expected ends of segments, whole numbers that ascend from at least 1 to at most {len}, but found {found}"
+        ));
+        e.at(site.clone())
     };
     if array.dtype.is_float() || array.dtype == DType::Bool {
         return Err(wrong(format!("values of the type {}", array.dtype)));
@@ -120,9 +147,7 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
             }
             let Some(store) = coordinates::store_with(spec, dataset, part.store) else { continue };
             let group = part.path().rsplit_once('/').map_or("", |(group, _)| group);
-            if let Some(mut found) = coordinates::nearest(&*store, group, name)? {
-                // What is called missing lies somewhere too: the zero of Zarr v2 where that is the fill value.
-                found.cf.missing.clear();
+            if let Some(found) = coordinates::nearest(&*store, group, name)? {
                 return Ok(Some((store, found)));
             }
         }
@@ -144,7 +169,16 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
             ))
             .at(Site::store(store.location()).array(&*array.name)));
         }
-        Ok((array.cf.decoded, values(&store, array)?))
+        let (decoded, name) = (array.cf.decoded, array.name.clone());
+        let found = values(&store, array)?;
+        if let Some(at) = found.iter().position(|value| value.is_nan()) {
+            return Err(Error::value(format!(
+                "breaks: \"auto\" needs a coordinate for each element, but that of element {at} is missing (NaN, or the value that \
+                 stands for missing ones: _FillValue, or the fill_value of Zarr v2); give the breaks"
+            ))
+            .at(Site::store(store.location()).array(&*name)));
+        }
+        Ok((decoded, found))
     };
     let all: Vec<(DType, Vec<f64>)> =
         each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;

@@ -6,6 +6,7 @@ use super::{breaks, rows, tables};
 use crate::cache;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::geometry;
 use crate::spec::{Device, Io, Spec};
 
 impl Opened {
@@ -24,11 +25,12 @@ impl Opened {
         let dataset = Dataset::open(spec)?;
         let starts = spec.samples.starts.as_deref().map(|source| tables::load(spec, "starts", source)).transpose()?;
         let weights = spec.order.weights.as_deref().map(|source| tables::load(spec, "weights", source)).transpose()?;
-        let inputs = Inputs { starts, rows: rows::read(spec, &dataset.stores)?, weights };
+        let samples = geometry::Inputs { starts, rows: rows::read(spec, &dataset.stores)? };
+        let inputs = Inputs { samples, weights };
         if !spec.samples.breaks.are_stored() {
             return Self::with(spec, dataset, inputs);
         }
-        let found = breaks::found(spec, &dataset)?;
+        let found = breaks::found(spec, &dataset, inputs.rows.as_ref())?;
         Self::with(&spec.clone().with(|s| s.samples.breaks.found = found), dataset, inputs)
     }
 }

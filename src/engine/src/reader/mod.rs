@@ -24,9 +24,9 @@ mod times;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
 pub use crate::batch::{Batch, DeviceBuffers, Names, OutputInfo};
 use crate::budget::{MachineMemory, smallest};
@@ -147,7 +147,8 @@ impl Reader {
         let requests = runtime.map(|r| Arc::clone(&r.counters)).unwrap_or_default();
         let cache = Cache::open(spec, &chunk_index.dataset.stores)?;
         let counters = cache.as_ref().map(|c| Arc::clone(&c.counters)).unwrap_or_default();
-        let stats = Arc::new(Stats { cache: counters, remote: requests, ..Stats::default() });
+        let nans_replaced = opening::nans_replaced(&chunk_index);
+        let stats = Arc::new(Stats { nans_replaced, cache: counters, remote: requests, ..Stats::default() });
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared {
             chunk_index,
@@ -285,6 +286,15 @@ impl Reader {
     /// # Errors
     /// If a chunk that the batch needs could not be read or decoded. The next call gives the next batch.
     pub fn next_batch(&self) -> Result<Batch> {
+        self.next_batch_while(&mut || Ok(()))
+    }
+
+    /// As [`Self::next_batch`]. While it waits, it calls `go_on` ten times a second. An error of `go_on` ends the wait, and the next
+    /// call waits for the same batch.
+    ///
+    /// # Errors
+    /// Those of [`Self::next_batch`] and of `go_on`.
+    pub fn next_batch_while(&self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Batch> {
         self.progress.start();
         let finished = match self.finished.try_recv() {
             Ok(finished) => finished,
@@ -292,14 +302,24 @@ impl Reader {
                 Stats::add(&self.stats.waits, 1);
                 let _range = nvtx::range(c"dali_zarr wait");
                 let start = Instant::now();
-                let finished = self.finished.recv().map_err(|_| stopped())?;
+                let finished = self.wait(go_on);
                 Stats::time(&self.stats.wait_ns, start.elapsed());
-                finished
+                finished?
             }
         };
         self.progress.advance();
         self.events.send(Event::Taken).map_err(|_| stopped())?;
         finished
+    }
+
+    fn wait(&self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Finished> {
+        loop {
+            match self.finished.recv_timeout(Duration::from_millis(100)) {
+                Ok(finished) => return Ok(finished),
+                Err(RecvTimeoutError::Timeout) => go_on()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(stopped()),
+            }
+        }
     }
 
     /// How many samples this reader has handed out, counting those of a restored state, unless its shards were changed.

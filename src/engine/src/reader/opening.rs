@@ -11,13 +11,14 @@ use crate::chunk_index::{ChunkIndex, Route};
 use crate::dataset::{ArrayInfo, Dataset};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, Geometry, Norm, Rows, TableStarts};
+use crate::geometry::{self, ArrayShape, Geometry, Norm, TableStarts};
 use crate::gpu;
 use crate::memory::shown;
 use crate::order::{Blocks, Order, Weights};
 use crate::plan::{ArrayGrids, PartGrid, Planner};
 use crate::reader::checkpoint::Identity;
 use crate::spec::{DecodeDevice, Device, Spec};
+use crate::stats::ByOutput;
 use crate::table::Table;
 
 /// A reader before memory is reserved and threads are started, from the spec and the metadata alone. Readers start from
@@ -37,10 +38,8 @@ pub(crate) struct Opened {
 /// What a reader reads of its stores before it is open, besides metadata.
 #[derive(Default)]
 pub(crate) struct Inputs {
-    /// Where samples start.
-    pub starts: Option<Arc<Table<i64>>>,
-    /// The rows of ragged arrays.
-    pub rows: Option<Rows>,
+    /// Which samples there are.
+    pub samples: geometry::Inputs,
     /// How often samples are drawn.
     pub weights: Option<Arc<Table<f64>>>,
 }
@@ -69,21 +68,17 @@ impl Opened {
     /// # Errors
     /// As [`Self::of`].
     pub fn with(spec: &Spec, dataset: Dataset, inputs: Inputs) -> Result<Self> {
-        let Inputs { starts, rows, weights } = inputs;
         if dataset.arrays.len() > usize::from(u16::MAX) || dataset.stores.len() > usize::from(u16::MAX) {
             return Err(Error::value("expected at most 65535 arrays and stores, but found more; leave some out"));
         }
         let shapes: Vec<_> = dataset.arrays.iter().map(shape).collect();
-        let geometries = match rows {
-            Some(rows) => vec![Geometry::with_rows(spec, &shapes, starts, rows)?],
-            None => Geometry::of_stores(spec, &shapes, starts)?,
-        };
+        let geometries = Geometry::of(spec, &shapes, inputs.samples)?;
         geometries.iter().try_for_each(|geometry| bound_chunks(spec, &dataset, geometry))?;
         let grids = dataset.arrays.iter().map(|a| grids(a, &dataset.arrays)).collect();
         let ops = operations(&dataset, &geometries[0]);
         let outputs = geometries[0].outputs.clone();
         let planner = Planner::new(geometries, grids);
-        let (order, identity) = ordered(spec, &dataset, &planner, weights)?;
+        let (order, identity) = ordered(spec, &dataset, &planner, inputs.weights)?;
         let meta = ReaderMeta {
             epoch_size: order.samples() as i64,
             epoch_size_padded: order.samples().div_ceil(spec.order.num_shards as u64) as i64 * spec.order.num_shards,
@@ -198,18 +193,22 @@ fn ordered(
     Ok((Order::drawn(spec, planner.samples(), weights)?, identity))
 }
 
-/// What the user's limit on host memory leaves for lists beside the table of starts; `None` if there is no limit.
+/// What the user's limit on host memory leaves for lists beside tables and segments; `None` if there is no limit.
 pub(crate) fn memory_left(spec: &Spec, planner: &Planner) -> Option<u64> {
-    let table = planner.geometry().table.as_ref().map_or(0, TableStarts::bytes);
-    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(table))
+    spec.resources.host_memory_limit.map(|limit| limit.saturating_sub(listed_bytes(planner)))
 }
 
-/// The same needs with tables and the lists of `order`.
+/// Bytes of what says which samples there are: a table of starts, or segments between breaks.
+fn listed_bytes(planner: &Planner) -> u64 {
+    planner.geometry().table.as_ref().map_or(0, TableStarts::bytes) + planner.break_bytes()
+}
+
+/// The same needs with tables, segments and the lists of `order`.
 fn with_tables(needs: Needs, planner: &Planner, order: &Order) -> Needs {
-    let starts = planner.geometry().table.as_ref();
-    let tables = starts.map_or(0, TableStarts::bytes) + order.bytes();
-    let grouping = starts.map_or(0, |table| planner.grouping_bytes(table));
-    Needs { tables: tables as usize, opening: (tables + grouping) as usize, ..needs }
+    let tables = listed_bytes(planner) + order.bytes();
+    // Breaks are read as numbers of several types, which are given back.
+    let grouping = planner.geometry().table.as_ref().map_or(0, |table| planner.grouping_bytes(table));
+    Needs { tables: tables as usize, opening: (tables + grouping + planner.break_bytes()) as usize, ..needs }
 }
 
 /// Chunks of a part of an array that the CPU decodes sooner than the GPU.
@@ -284,6 +283,14 @@ fn grids(array: &ArrayInfo, all: &[ArrayInfo]) -> ArrayGrids {
     ArrayGrids { chunks_of, element: array.dtype.size(), parts: array.parts.iter().map(part).collect() }
 }
 
+/// A counter of replaced NaNs for each array.
+pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> ByOutput {
+    let norms = &chunk_index.planner.geometry().norms;
+    let fills = |a: usize| norms.iter().any(|norm| norm.array == a && norm.fillna.is_some());
+    let arrays = chunk_index.dataset.arrays.iter().enumerate();
+    ByOutput::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
+}
+
 /// The table of operations that jobs index: each norm in both byte orders, and those that write a mask.
 fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
     let of_norms = geometry.norms.iter().flat_map(|norm| {
@@ -300,7 +307,7 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
         [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, swap))
     });
     let of_mask = [0.0, 1.0].map(|fill| {
-        let norm = Norm { array: 0, mean_stddev: None, fill, dtype: DType::Bool, imaginary: false };
+        let norm = Norm { array: 0, fillna: None, mean_stddev: None, fill, dtype: DType::Bool, imaginary: false };
         assemble::op(DType::Bool, 0, &assemble::Decoding::default(), &norm, false)
     });
     Ops::new(of_norms.chain(of_mask.into_iter().filter(|_| geometry.mask.is_some())))

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::Reader;
-use crate::dataset::{ArrayInfo, Dataset, each_store, group_attributes, lone_array};
+use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, group_attributes, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
 use crate::geometry::Rows;
 use crate::memory::{Machine, shown};
-use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec};
+use crate::spec::{DimKey, OutOfBounds, PerOutput, Spec, is_location};
 use crate::store::Store;
+
+type Attributes = serde_json::Map<String, serde_json::Value>;
 
 /// Integers that are read at a time.
 const INTEGERS: u64 = 1 << 18;
@@ -25,6 +27,15 @@ struct Argument<'a> {
 impl Argument<'_> {
     fn shown(&self) -> String {
         format!("{}=\"{}\"", self.name, self.array)
+    }
+
+    fn wrong<T>(&self, store: &Arc<dyn Store>, expected: &str, found: String) -> Result<T> {
+        let e = Error::value(format!("{}: expected {expected}, but found {found}", self.shown()));
+        Err(e.at(Site::store(store.location())))
+    }
+
+    fn unreadable(&self, e: &Error) -> Error {
+        Error::new(e.kind(), format!("{}: the offsets can't be read: {e}", self.shown()))
     }
 }
 
@@ -47,27 +58,38 @@ pub(super) fn read(spec: &Spec, stores: &[Arc<dyn Store>]) -> Result<Option<Rows
         }
         (None, None) => return Ok(None),
     };
-    // Arrays that have stores of their own are cut by the offsets of the others.
-    let stores = &stores[..spec.source.paths.len().min(stores.len())];
-    if stores.is_empty() {
-        return Err(Error::value(format!(
-            "{}: expected a path that the array of offsets is in, but found none; give path, and names relative to it",
-            argument.shown()
-        )));
-    }
     let limit = host_limit(spec);
-    let one = |_: usize, store: &Arc<dyn Store>| offsets(&argument, store, limit / stores.len() as u64);
-    let found = each_store(stores, one).into_iter().collect::<Result<Vec<_>>>()?;
+    let found = if is_location(argument.array) {
+        vec![of_own(spec, &argument, limit)?]
+    } else {
+        // Arrays that have stores of their own are cut by the offsets of the others.
+        let stores = &stores[..spec.source.paths.len().min(stores.len())];
+        if stores.is_empty() {
+            return Err(Error::value(format!(
+                "{}: expected a path that the array of offsets is in, but found none; give path, or the location of the array, such as \
+                 \"./cells.zarr/X/indptr\"",
+                argument.shown()
+            )));
+        }
+        let one = |_: usize, store: &Arc<dyn Store>| of_store(&argument, store, limit / stores.len() as u64);
+        each_store(stores, one).into_iter().collect::<Result<Vec<_>>>()?
+    };
     let (offsets, columns): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     if let Some(other) = columns.iter().find(|other| **other != columns[0]) {
         return Err(Error::value(format!(
-            "{}: expected matrices of as many columns in all stores that are joined, but found the shapes' columns {:?} and {other:?}",
+            "{}: expected matrices of as many columns in all stores that are joined, but found {} and {}",
             argument.shown(),
-            columns[0]
+            shown_columns(columns[0]),
+            shown_columns(*other)
         )));
     }
     let rows = Rows::new(argument.shown(), argument.array, offsets, samples.max_length)?;
     Ok(Some(rows.of_columns(columns[0])))
+}
+
+/// A number of columns, for messages.
+fn shown_columns(columns: Option<u64>) -> String {
+    columns.map_or("a matrix whose group has no 'shape'".into(), |n| format!("{n} columns"))
 }
 
 /// Bytes of host memory that all offsets may take.
@@ -103,56 +125,89 @@ fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64
 }
 
 /// The offsets in one store, which may take `limit` bytes, and the columns of their matrix.
-fn offsets(argument: &Argument, store: &Arc<dyn Store>, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
-    let shown_argument = argument.shown();
-    let wrong = |expected: &str, found: String| {
-        Err(Error::value(format!("{shown_argument}: expected {expected}, but found {found}"))
-            .at(Site::store(store.location())))
-    };
+fn of_store(argument: &Argument, store: &Arc<dyn Store>, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
     let path = argument.array.trim_matches('/');
     let group = path.rsplit_once('/').map_or("", |(group, _)| group);
-    let unreadable = |e: Error| Error::new(e.kind(), format!("{shown_argument}: the offsets can't be read: {e}"));
-    let attributes = group_attributes(&**store, group).map_err(unreadable)?;
-    let encoding = ["encoding-type", "h5sparse_format"].into_iter().find_map(|name| attributes.get(name)?.as_str());
-    if let Some(found @ ("csc_matrix" | "csc")) = encoding {
-        return wrong(
+    let attributes = group_attributes(&**store, group).map_err(|e| argument.unreadable(&e))?;
+    check_rows(argument, store, group, &attributes)?;
+    let Some(array) = lone_array(&**store, path, false).map_err(|e| argument.unreadable(&e))? else {
+        return argument.wrong(store, &format!("an array '{path}'"), "none of that name".into());
+    };
+    offsets(argument, store, array, &attributes, limit)
+}
+
+/// The same of an array that has a store of its own.
+fn of_own(spec: &Spec, argument: &Argument, limit: u64) -> Result<(Vec<u64>, Option<u64>)> {
+    if spec.source.paths.len() > 1 {
+        return Err(Error::value(format!(
+            "{}: expected the name of an array relative to path, since each of the {} stores there has rows of its own, but found a \
+             location",
+            argument.shown(),
+            spec.source.paths.len()
+        )));
+    }
+    let found = Lone::open(spec, argument.array, false).map_err(|e| argument.unreadable(&e))?;
+    let group = argument.array.trim_end_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+    check_rows(argument, &found.store, group, &found.group)?;
+    offsets(argument, &found.store, found.array, &found.group, limit)
+}
+
+/// What AnnData and others say of the kind of a matrix, in the attributes of its group.
+fn encoding(attributes: &Attributes) -> Option<&str> {
+    ["encoding-type", "h5sparse_format"].into_iter().find_map(|name| attributes.get(name)?.as_str())
+}
+
+/// Refuses matrices that are stored by columns.
+fn check_rows(argument: &Argument, store: &Arc<dyn Store>, group: &str, attributes: &Attributes) -> Result<()> {
+    match encoding(attributes) {
+        Some(found @ ("csc_matrix" | "csc")) => argument.wrong(
+            store,
             &format!("a matrix that is stored by rows (csr_matrix) in group '{group}'"),
             format!(
                 "{found}, whose offsets are those of columns: rows can't be read from it; convert it, as by AnnData's X.tocsr()"
             ),
-        );
+        ),
+        _ => Ok(()),
     }
+}
+
+/// The offsets that an array holds, which may take `limit` bytes, and the columns of their matrix.
+fn offsets(
+    argument: &Argument,
+    store: &Arc<dyn Store>,
+    array: ArrayInfo,
+    attributes: &Attributes,
+    limit: u64,
+) -> Result<(Vec<u64>, Option<u64>)> {
     // AnnData and scipy write the shape of the matrix there.
     let shape_of = |name: &str| attributes.get(name)?.as_array()?.get(1)?.as_u64();
-    let columns = encoding.and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
-    let Some(array) = lone_array(&**store, path, false).map_err(unreadable)? else {
-        return wrong(&format!("an array '{path}'"), "none of that name".into());
-    };
+    let columns = encoding(attributes).and_then(|_| shape_of("shape").or_else(|| shape_of("h5sparse_shape")));
     let shape = array.parts[0].shape.clone();
     let is_integer = !array.dtype.is_float() && array.dtype != DType::Bool;
     if shape.len() != 1 || !is_integer {
-        return wrong("an array of one dimension of integers", format!("the shape {shape:?} of {}", array.dtype));
+        let found = format!("the shape {shape:?} of {}", array.dtype);
+        return argument.wrong(store, "an array of one dimension of integers", found);
     }
     let bytes = shape[0].saturating_add(1).saturating_mul(size_of::<u64>() as u64);
     if bytes > limit {
         let room = format!("{} offsets, which take {}", shape[0], shown(bytes));
-        return wrong(&format!("offsets for which {} of host memory are enough", shown(limit)), room);
+        return argument.wrong(store, &format!("offsets for which {} of host memory are enough", shown(limit)), room);
     }
     let is_unsigned = array.dtype == DType::U64;
     let mut all: Vec<u64> = Vec::new();
     all.try_reserve_exact(shape[0] as usize + 1)
-        .map_err(|e| Error::memory(format!("{shown_argument}: {} offsets: {e}", shape[0])))?;
+        .map_err(|e| Error::memory(format!("{}: {} offsets: {e}", argument.shown(), shape[0])))?;
     if argument.ends {
         all.push(0);
     }
     if shape[0] > 0 {
-        integers(store, array, shape[0], &mut all).map_err(unreadable)?;
+        integers(store, array, shape[0], &mut all).map_err(|e| argument.unreadable(&e))?;
     }
     match all.iter().position(|&offset| offset > i64::MAX as u64) {
         Some(i) => {
             let entry = i - usize::from(argument.ends);
             let found = if is_unsigned { all[i].to_string() } else { all[i].cast_signed().to_string() };
-            wrong("offsets from 0 to 2^63 - 1", format!("{found} as entry {entry}"))
+            argument.wrong(store, "offsets from 0 to 2^63 - 1", format!("{found} as entry {entry}"))
         }
         None => Ok((all, columns)),
     }

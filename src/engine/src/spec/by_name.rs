@@ -96,6 +96,15 @@ impl<T: Copy> PerOutput<T> {
             Self::ByOutput(values) => values.iter().find(|(n, _)| n == name).and_then(|(_, v)| v.first().copied()),
         }
     }
+
+    /// All values that were given.
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        let (listed, by_output) = match self {
+            Self::Listed(values) => (values.as_slice(), [].as_slice()),
+            Self::ByOutput(values) => ([].as_slice(), values.as_slice()),
+        };
+        listed.iter().chain(by_output.iter().flat_map(|(_, values)| values)).copied()
+    }
 }
 
 impl<T: Copy> Default for PerOutput<T> {

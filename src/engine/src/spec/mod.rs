@@ -1,4 +1,4 @@
-//! What the user asked for, as plain values. There is one file for each group of arguments, as the README groups them. Names
+//! What the user asked for, as plain values. There is one file for each group of arguments, as the documentation groups them. Names
 //! and meanings are the operator's arguments, and the JSON object that [`Spec::from_json`] reads has them side by side.
 //! Nothing here touches storage, a clock or a device.
 
@@ -22,9 +22,9 @@ pub use by_name::{PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};
-pub use samples::{Concat, OutOfBounds, SampleArguments};
+pub use samples::{Concat, OutOfBounds, Region, SampleArguments};
 pub use segments::{Breaks, Segments};
-pub use source::{ArrayArgument, DimKey, Pick, SourceArguments};
+pub use source::{ArrayArgument, DimKey, Pick, SourceArguments, is_location};
 pub use values::ValueArguments;
 
 /// Everything that the reader is told.

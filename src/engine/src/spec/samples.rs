@@ -24,8 +24,8 @@ pub struct SampleArguments {
     /// How many samples there are for each start, each with random starts of its own along `random_crop`. At least 1.
     #[serde(deserialize_with = "positive")]
     pub samples_per_volume: i64,
-    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`. A `.npy` file,
-    /// a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
+    /// Where samples start instead of at every `step`: a table with a row for each and a column for each of `dims`; with
+    /// [`Concat::Samples`] the number of the store stands in front. A `.npy` file, a Zarr array, or a table that the host keeps in the library; see [`crate::table`].
     pub starts: Option<String>,
     /// Distance between elements inside a sample; default 1. Outputs may differ.
     pub stride: PerDim,
@@ -35,6 +35,14 @@ pub struct SampleArguments {
     pub roi_start: PerDim,
     /// One past the last element that samples may touch; negative from the end; default: the dimension's length.
     pub roi_end: PerDim,
+    /// What a selection by label or position leaves of each of `dims`, in place of `roi_start` and `roi_end`; `None` where nothing
+    /// was selected. One list for all stores, or with [`Concat::Samples`] one for each. No argument of users: hosts look labels up.
+    #[serde(rename = "_regions", deserialize_with = "regions")]
+    pub regions: Vec<Vec<Option<Region>>>,
+    /// For each store and each of `dims`, what the index of a sample has more than its start: the position of an element that was
+    /// picked alone, which differs by store. Of joined stores, and no argument of users. Empty: nothing.
+    #[serde(rename = "_index_origins", deserialize_with = "lists")]
+    pub index_origins: Vec<Vec<i64>>,
     /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond.
     pub breaks: Breaks,
     /// Which of the segments between breaks samples are of.
@@ -88,6 +96,29 @@ impl SampleArguments {
     }
 }
 
+/// Elements of a dimension at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The first one.
+    pub first: i64,
+    /// One past the last one.
+    pub end: i64,
+    /// Their distance, at least 1.
+    pub spacing: i64,
+}
+
+/// Lists of regions, each written `[first, end, spacing]`.
+fn regions<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Vec<Vec<Option<Region>>>, D::Error> {
+    let all: Vec<Vec<Option<[i64; 3]>>> = lists(value)?;
+    let one = |[first, end, spacing]: [i64; 3]| Region { first, end, spacing };
+    Ok(all.into_iter().map(|of| of.into_iter().map(|found| found.map(one)).collect()).collect())
+}
+
+/// Lists of lists, whose form hosts know.
+fn lists<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(value: D) -> Result<Vec<Vec<T>>, D::Error> {
+    serde_json::from_value(serde_json::Value::deserialize(value)?).map_err(serde::de::Error::custom)
+}
+
 /// A name; none if it is empty.
 fn name<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
     Ok(Some(String::deserialize(value)?).filter(|name| !name.is_empty()))
@@ -107,6 +138,8 @@ impl Default for SampleArguments {
             offsets: Vec::new(),
             roi_start: PerDim::new(),
             roi_end: PerDim::new(),
+            regions: Vec::new(),
+            index_origins: Vec::new(),
             breaks: Breaks::default(),
             segments: Segments::All,
             pad_before: PerDim::new(),

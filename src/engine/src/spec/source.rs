@@ -33,12 +33,16 @@ pub struct ArrayArgument {
 }
 
 impl ArrayArgument {
-    /// Whether it is a location of its own: a URL, an absolute path, or one that begins with `./` or `../`. Others are relative to
-    /// the stores of `path`.
+    /// Whether it has a store of its own: see [`is_location`].
     pub fn is_own(&self) -> bool {
-        let begins = ["/", "./", "../"].iter().any(|start| self.array.starts_with(start));
-        begins || self.array.contains("://")
+        is_location(&self.array)
     }
+}
+
+/// Whether the text that names an array is a location of its own: a URL, an absolute path, or one that begins with `./` or `../`.
+/// Others are relative to the stores of `path`.
+pub fn is_location(array: &str) -> bool {
+    ["/", "./", "../"].iter().any(|start| array.starts_with(start)) || array.contains("://")
 }
 
 impl SourceArguments {

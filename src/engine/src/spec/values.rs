@@ -10,6 +10,8 @@ pub struct ValueArguments {
     /// Decode `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned` as xarray does. Left out: decode the
     /// arrays that have `scale_factor` or `add_offset`.
     pub mask_and_scale: PerOutput<bool>,
+    /// Takes the place of NaNs, stored or made by decoding, before `mean` and `stddev`.
+    pub fillna: PerOutput<f64>,
     /// Subtracted.
     pub mean: PerOutput<f64>,
     /// Divided by, after `mean`.

@@ -99,11 +99,6 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
             )));
         }
     };
-    if header.fortran_order && rows > 1 && columns > 1 {
-        return Err(Error::value(
-            "expected rows one after the other, but found Fortran order; save it with numpy.ascontiguousarray",
-        ));
-    }
     let values = rows.checked_mul(columns);
     let expected = values.and_then(|n| n.checked_mul(8)).and_then(|bytes| bytes.checked_add(got));
     let Some(values) = values.filter(|_| expected == Some(len)) else {
@@ -114,6 +109,11 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
         )));
     };
     let mut out = room(values, limit)?;
+    // Fortran order: one column after the other.
+    let by_column = header.fortran_order && rows > 1 && columns > 1;
+    if by_column {
+        out.resize(values as usize, T::from_le([0; 8]));
+    }
     let mut piece = vec![0; PIECE.min(usize::try_from(values).unwrap_or(PIECE).saturating_mul(8))];
     let mut left = values * 8;
     while left > 0 {
@@ -125,7 +125,14 @@ fn table<T: Element>(from: &mut impl Read, len: u64, limit: Option<u64>) -> Resu
             }
             T::from_le(bytes)
         };
-        out.extend(piece[..n].as_chunks::<8>().0.iter().map(|&bytes| order(bytes)));
+        let found = piece[..n].as_chunks::<8>().0.iter().map(|&bytes| order(bytes));
+        if by_column {
+            let before = values - left / 8;
+            // `room` has reserved as many as there are.
+            found.zip(before..).for_each(|(value, i)| out[((i % rows) * columns + i / rows) as usize] = value);
+        } else {
+            out.extend(found);
+        }
         left -= n as u64;
     }
     let columns = usize::try_from(columns).unwrap_or(usize::MAX);

@@ -206,6 +206,34 @@ fn normalisation_comes_after_decoding_and_in_float64() {
 }
 
 #[test]
+fn nans_are_replaced_before_normalisation_and_cast() {
+    let fill = |value: f64, op: Op| Op { has_fillna: 1, fillna: value, ..op };
+    for (nan, src) in [(0x7e01, F16), (0xffc0_0001, F32), (0x7ff0_dead_beef_0001, F64), (0xff81, BF16)] {
+        assert_eq!(host::convert_filling(nan, &fill(2.5, Op::cast(src, F64))), (2.5f64.to_bits(), true));
+        assert_eq!(
+            host::convert_filling(nan, &fill(-7.0, Op::cast(src, I16))),
+            ((-7i16) as u16 as u64, true),
+            "before the cast"
+        );
+        let norm = Op { has_norm: 1, mean: 3.0, stddev: 7.0, ..fill(10.0, Op::cast(src, F32)) };
+        assert_eq!(host::convert_filling(nan, &norm), (1f32.to_bits() as u64, true));
+        let (kept, replaced) = host::convert_filling(nan, &Op { has_fillna: 0, ..norm });
+        assert!(f32::from_bits(kept as u32).is_nan() && !replaced);
+    }
+    let packed = Op { num_missing: 1, missing: [5, 0], has_scale: 1, scale: 0.5, ..Op::cast(I16, F32) };
+    assert_eq!(
+        host::convert_filling(5, &fill(9.0, packed)),
+        (9f32.to_bits() as u64, true),
+        "neither scaled nor added to"
+    );
+    assert_eq!(host::convert_filling(6, &fill(9.0, packed)), (3f32.to_bits() as u64, false));
+    let made = Op { has_scale: 1, scale: 0.0, ..Op::cast(F32, F32) };
+    let infinity = f32::INFINITY.to_bits() as u64;
+    assert_eq!(host::convert_filling(infinity, &fill(4.0, made)), (4f32.to_bits() as u64, true), "made by decoding");
+    assert_eq!(host::convert_filling(infinity, &fill(4.0, Op::cast(F32, F32))), (infinity, false));
+}
+
+#[test]
 fn every_bfloat16_goes_to_float64_and_back() {
     for bits in 0..=u16::MAX {
         let wide = f64::from_bits(cast(bits as u64, BF16, F64));
@@ -255,6 +283,17 @@ proptest! {
         // Random bits are mostly far outside float16's range: scale some of them into it.
         let near = v.clamp(-1e300, 1e300).signum() * 2f64.powi((bits % 48) as i32 - 30) * (1.0 + (bits >> 12) as f64 / 2f64.powi(52));
         prop_assert!(is_nearest_float16(near, cast(near.to_bits(), F64, F16) as u16), "{near:e}");
+    }
+
+    #[test]
+    fn what_is_no_nan_stays_as_it_is_without_fillna(bits: u64, src in F16..=BF16, dst in BOOL..=BF16, norm: bool) {
+        let op = Op { has_norm: i32::from(norm), mean: 1.5, stddev: 3.0, ..Op::cast(src, dst) };
+        let (found, replaced) = host::convert_filling(bits, &Op { has_fillna: 1, fillna: 1.0, ..op });
+        let is_nan = f64::from_bits(cast(bits, src, F64)).is_nan();
+        prop_assert_eq!(replaced, is_nan);
+        prop_assert_eq!(host::convert_filling(bits, &op), (host::convert(bits, &op), false));
+        let one = Op { src_dtype: F64, ..op };
+        prop_assert_eq!(found, if is_nan { host::convert(1f64.to_bits(), &one) } else { host::convert(bits, &op) });
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn check(data: &[u8], job: Job, op: Op, dst_skip: usize) -> Option<Reach> {
         // SAFETY: the tests make boxes that lie within the chunk, and the output has room for the last element.
         unsafe {
             match loads {
-                false => host::assemble(&[job], &[op]),
+                false => host::assemble(&[job], &[op], &mut []),
                 true => reach = Some(host::copy_shuffled(&job, src_size as i32)),
             }
         }

@@ -74,14 +74,14 @@ fn reverse_broadcast_and_order_of_bytes() {
     let last = &data[3] as *const u16 as u64;
     let mut jobs = [job(last, out.as_mut_ptr() as u64, &[2, 4], &[0, -1], &[4, 1]); 3];
     // SAFETY: two rows of the four elements backwards, into eight.
-    unsafe { host::assemble(&jobs[..1], &[op]) };
+    unsafe { host::assemble(&jobs[..1], &[op], &mut []) };
     assert_eq!(out, [0x0807, 0x0605, 0x0403, 0x0201, 0x0807, 0x0605, 0x0403, 0x0201]);
     jobs[1].source = Source::Fill as u32;
     jobs[1].extent[1] = 2;
     jobs[2].source = Source::Pad as u32;
     jobs[2].extent[1] = 1;
     // SAFETY: parts of the same box, without a source.
-    unsafe { host::assemble(&jobs[1..], &[op]) };
+    unsafe { host::assemble(&jobs[1..], &[op], &mut []) };
     assert_eq!(out, [3, 9, 0x0403, 0x0201, 3, 9, 0x0403, 0x0201], "the fill value is in native order");
 }
 

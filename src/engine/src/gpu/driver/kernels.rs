@@ -33,6 +33,7 @@ pub struct Module {
     device: Arc<Device>,
     handle: sys::CUmodule,
     assemble: sys::CUfunction,
+    assemble_fill: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
     /// In the order of [`INFLATE`].
@@ -79,6 +80,7 @@ impl Module {
                 device: device.clone(),
                 handle,
                 assemble: function("dz_assemble")?,
+                assemble_fill: function("dz_assemble_fill")?,
                 checksum: function("dz_checksum")?,
                 gather: function("dz_gather")?,
                 inflate,
@@ -99,7 +101,8 @@ impl Module {
 
     /// Enqueues the moving of boxes: `jobs` is an array of `n_jobs` [`dali_zarr_kernels::Job`]s, `tile_start` of
     /// `n_jobs + 1` u32 (the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements, whose last entry
-    /// is `n_tiles`), `ops` of the [`dali_zarr_kernels::Op`]s that the jobs name.
+    /// is `n_tiles`), `ops` of the [`dali_zarr_kernels::Op`]s that the jobs name. If any of these replaces NaNs, `counters` has the
+    /// numbers of 64 bits to which they add how many; without it none may.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
@@ -116,11 +119,18 @@ impl Module {
         n_jobs: u32,
         n_tiles: u32,
         ops: u64,
+        counters: Option<u64>,
     ) -> Result<()> {
         let (mut jobs, mut tile_start, mut n_jobs, mut ops) = (jobs, tile_start, n_jobs, ops);
         let mut arguments = [argument(&mut jobs), argument(&mut tile_start), argument(&mut n_jobs), argument(&mut ops)];
-        // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.
-        unsafe { self.launch("dz_assemble", self.assemble, stream, (n_tiles, THREADS), &mut arguments) }
+        let Some(mut counters) = counters else {
+            // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.
+            return unsafe { self.launch("dz_assemble", self.assemble, stream, (n_tiles, THREADS), &mut arguments) };
+        };
+        let [jobs, tile_start, n_jobs, ops] = arguments;
+        let mut arguments = [jobs, tile_start, n_jobs, ops, argument(&mut counters)];
+        // SAFETY: the arguments are those of dz_assemble_fill; the caller vouches for the addresses.
+        unsafe { self.launch("dz_assemble_fill", self.assemble_fill, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
     /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of

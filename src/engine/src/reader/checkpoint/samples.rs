@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
-use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, TableStarts, View};
+use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
 use crate::spec::{Concat, OrderArguments, OutOfBounds, SampleArguments, Spec};
@@ -55,16 +55,22 @@ impl Samples {
         let mut cut = cut(spec, geometry, blocks, weights);
         if planner.geometries().count() > 1 {
             // The first is described above.
-            cut.insert("samples of the stores".into(), shortened(planner.geometries().map(of_store).collect()));
+            let is_padded = spec.samples.out_of_bounds_policy.fills();
+            let all = planner.geometries().map(|geometry| of_store(geometry, is_padded)).collect();
+            cut.insert("samples of the stores".into(), shortened(all));
         }
         Self { count, cut, folder, arrays, stores }
     }
 }
 
-/// Which samples a store has, if stores come one after the other.
-fn of_store(geometry: &Geometry) -> Value {
-    let starts: Vec<Value> =
-        geometry.axes.iter().map(|axis| json!([axis.starts.step(), runs(&axis.starts), axis.bounds])).collect();
+/// Which samples a store has, if stores come one after the other. What a table has is described once for all; where windows may
+/// reach out, the bounds count too.
+fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
+    let of_axis = |axis: &Axis| match &geometry.table {
+        None => json!([axis.starts.step(), runs(&axis.starts), axis.bounds]),
+        Some(table) => json!((is_padded && table.outside() > 0).then_some(&axis.bounds)),
+    };
+    let starts: Vec<Value> = geometry.axes.iter().map(of_axis).collect();
     let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
     json!([starts, shapes])
 }
@@ -94,6 +100,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         stride: _,
         roi_start: _,
         roi_end: _,
+        regions: _,
+        index_origins: _,
         breaks: _,
         segments: _,
         pad_before: _,
@@ -127,7 +135,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
     let reaches_out = geometry
         .table
         .as_ref()
-        .map_or_else(|| axes.iter().any(|axis| axis.reaching_out() > 0), TableStarts::reaches_out);
+        .map_or_else(|| axes.iter().any(|axis| axis.reaching_out() > 0), |table| table.outside() > 0);
     let is_padded = policy.fills() && reaches_out;
     let is_apart = is_padded && geometry.table.is_none() && axes.iter().any(lies_apart);
     let is_filled = is_padded && policy == OutOfBounds::Pad;
@@ -167,6 +175,8 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
+        // Samples that were drawn several times had one crop once.
+        (weights.is_some() && axes.iter().any(|a| a.random), "random_crop of each", json!("draw")),
     ];
     let others = others.into_iter().filter(|(it, ..)| *it).map(|(_, name, value)| (name, value));
     let rows = geometry.rows.as_ref().map(|rows| ("rows", described_rows(rows)));
@@ -303,6 +313,8 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
     // What a branch points to may be another snapshot by now: of other values, if not of another shape.
     let snapshots: Vec<Option<String>> = array.parts.iter().map(|p| dataset.stores[p.store].snapshot()).collect();
     let snapshot = snapshots.iter().any(Option::is_some).then(|| ("snapshot_id", shortened(json!(snapshots))));
+    // What came later, so that checkpoints without it stay good.
+    let fillna = norms.first().and_then(|norm| norm.fillna).map(|value| ("fillna", number(value)));
     let all = [
         ("name", json!(name)),
         ("dims", shortened(json!(array.dims.names))),
@@ -313,7 +325,7 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
         ("mean", per_channel(|(mean, _)| mean)),
         ("stddev", per_channel(|(_, stddev)| stddev)),
     ];
-    all.into_iter().chain(snapshot).map(|(name, value)| (name.to_owned(), value)).collect()
+    all.into_iter().chain(snapshot).chain(fillna).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),

@@ -6,7 +6,7 @@ from pathlib import Path
 import dali_zarr
 import lightning
 import torch
-from dali_zarr.torch import Loader
+from dali_zarr.torch import Batch, Loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 store, last, steps = sys.argv[1], Path(sys.argv[2]) / "last.ckpt", int(sys.argv[3])
@@ -21,11 +21,11 @@ class Forecast(lightning.LightningModule):
         super().__init__()
         self.layer = torch.nn.Conv2d(1, 1, 3, padding=1)
 
-    def training_step(self, batch, _):
+    def training_step(self, batch: Batch, _: int):
         print("train", *batch.coords["time"].astype("datetime64[h]"))
         return torch.nn.functional.mse_loss(self.layer(batch["input"]), batch["target"])
 
-    def validation_step(self, batch, _):
+    def validation_step(self, batch: Batch, _: int):
         print("validation", *batch.coords["time"].astype("datetime64[h]"))
 
     def configure_optimizers(self):

@@ -11,12 +11,12 @@ import pytest
 import zarr
 from support.stores import write_array
 
-EXAMPLE = Path(__file__).parents[1] / "python" / "examples" / "augment_volumes.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "microscopy.py"
 
 
 @pytest.fixture
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("augment_volumes", EXAMPLE)
+    spec = importlib.util.spec_from_file_location("microscopy", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,0 +1,89 @@
+"""Writes the small stores that the documentation reads: python small_stores.py [FOLDER]
+
+One store for each field, with random values and real structure: a reanalysis, 40 hours of one, demonstrations of a robot, single
+cells, and an image with labels. All take a few seconds and 40 MB.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+LEVELS = [1000, 850, 500, 300, 100]
+
+
+def write(group: Any, name: str, values: Any, chunks: tuple[int, ...], dims: str = "", **attributes: Any) -> None:
+    """One array. ``dims`` are the names of its dimensions, separated by spaces."""
+    values = np.asarray(values)
+    group.create_array(
+        name, shape=values.shape, chunks=chunks, dtype=values.dtype, dimension_names=dims.split() or None, attributes=attributes,
+    )[...] = values
+
+
+def weather(path: Path, times: int, hours: int, start: str) -> None:
+    """``t2m`` and ``z`` every ``hours`` hours, a land-sea mask, and coordinates. A chunk has 24 times."""
+    rng, group = np.random.default_rng(0), zarr.open_group(path, mode="w")
+    t2m = 280 + rng.standard_normal((times, 12, 20), "float32").cumsum(axis=2)
+    z = np.linspace(500, 50000, 5, dtype="float32")[:, None, None] + rng.standard_normal((times, 5, 12, 20), "float32")
+    write(group, "t2m", t2m.astype("float32"), (24, 12, 20), "time latitude longitude")
+    write(group, "z", z, (24, 5, 12, 20), "time level latitude longitude")
+    write(group, "lsm", rng.random((12, 20), "float32"), (12, 20), "latitude longitude")
+    write(group, "time", np.arange(times) * hours, (times,), "time", units=f"hours since {start}", calendar="standard")
+    write(group, "level", LEVELS, (5,), "level")
+    write(group, "latitude", np.linspace(82.5, -82.5, 12), (12,), "latitude")
+    write(group, "longitude", np.arange(20) * 18.0, (20,), "longitude")
+
+
+def demonstrations(path: Path, episodes: int = 200) -> None:
+    """Images and actions of all episodes, one after the other, and where each episode ends."""
+    rng, group = np.random.default_rng(1), zarr.open_group(path, mode="w")
+    ends = rng.integers(20, 40, episodes).cumsum()
+    write(group, "data/img", rng.integers(0, 256, (ends[-1], 16, 16, 3), "uint8"), (64, 16, 16, 3))
+    write(group, "data/action", rng.random((ends[-1], 2), "float32"), (512, 2))
+    write(group, "meta/episode_ends", ends, (episodes,))
+
+
+def cells(path: Path, rows: int = 2000, genes: int = 500) -> None:
+    """Counts as a sparse matrix, as AnnData writes it, with an age and 50 components for each cell."""
+    rng, group = np.random.default_rng(2), zarr.open_group(path, mode="w")
+    counts = rng.random((rows, genes)) < 0.1
+    indptr = np.concatenate([[0], counts.sum(axis=1).cumsum()])
+    attributes = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [rows, genes]}
+    matrix = group.create_group("X", attributes=attributes)
+    write(matrix, "data", rng.integers(1, 9, indptr[-1]).astype("float32"), (4096,))
+    write(matrix, "indices", counts.nonzero()[1].astype("int32"), (4096,))
+    write(matrix, "indptr", indptr, (rows + 1,))
+    write(group, "obs/age", rng.integers(20, 80, rows).astype("float32"), (rows,))
+    write(group, "obsm/X_pca", rng.standard_normal((rows, 50), "float32"), (500, 50))
+
+
+def image(path: Path) -> None:
+    """An OME-Zarr 0.5 image (channel, z, y, x) of two resolutions, and its labels ``cells`` (z, y, x)."""
+    found = np.random.default_rng(3).integers(0, 9, (24, 64, 64), "uint16")
+    write_image(path, np.stack([found, found + 100]), "czyx")
+    write_image(path / "labels" / "cells", found, "zyx")
+
+
+def write_image(path: Path, values: Any, axes: str) -> None:
+    group, sizes = zarr.open_group(path, mode="w"), []
+    for level, factor in enumerate((1, 2)):
+        coarse = values[..., ::factor, ::factor]
+        write(group, str(level), coarse, (1,) * (len(axes) - 3) + (8, 32, 32), " ".join(axes))
+        scale = [float(factor) if axis in "yx" else 1.0 for axis in axes]
+        sizes.append({"path": str(level), "coordinateTransformations": [{"type": "scale", "scale": scale}]})
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": [{"name": axis} for axis in axes], "datasets": sizes}]}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    weather(folder / "era5.zarr", 4 * 1461, 6, "2015-01-01")
+    weather(folder / "hours.zarr", 40, 1, "2020-01-01")
+    demonstrations(folder / "pusht.zarr")
+    cells(folder / "cells.zarr")
+    image(folder / "image.zarr")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -1,0 +1,35 @@
+"""Writes a model for Triton's DALI backend, whose pipeline reads a Zarr store: python triton_pipeline.py STORE FOLDER"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import nvidia.dali
+from nvidia.dali.pipeline import pipeline_def
+
+fn: Any = nvidia.dali.fn
+types: Any = nvidia.dali.types
+store, folder = sys.argv[1], Path(sys.argv[2])
+CONFIG = """name: "fields"
+backend: "dali"
+max_batch_size: 8
+input [{ name: "SCALE", data_type: TYPE_FP32, dims: [1] }]
+output [{ name: "FIELD", data_type: TYPE_FP32, dims: [-1, -1] }]
+"""
+
+
+@pipeline_def(batch_size=8, num_threads=2)
+def fields() -> Any:
+    scale = fn.external_source(name="SCALE", device="cpu", ndim=1, dtype=types.FLOAT)
+    # The store's path must be the one that the server sees.
+    field: Any = dali_zarr.zarr_reader(path=store, arrays=["t2m"], device="cpu")
+    return field * scale[0]
+
+
+(folder / "fields" / "1").mkdir(parents=True, exist_ok=True)
+(folder / "fields" / "config.pbtxt").write_text(CONFIG)
+no_gpu: Any = {"device_id": None}
+pipe: Any = fields(**no_gpu)
+pipe.serialize(filename=str(folder / "fields" / "1" / "model.dali"))
+print(f"tritonserver --model-repository {folder} --backend-config dali,plugin_libs={dali_zarr.plugin_path()}")

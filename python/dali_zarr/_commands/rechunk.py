@@ -1,0 +1,63 @@
+"""``rechunk``: writes a store in the form that a training access pattern wants."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .._arguments import values
+from .._rechunk import advise, options, run, source
+from .._text import number_of, shape, size, wrapped
+
+ARGUMENTS = options.ARGUMENTS
+
+
+def rechunk(paths: list[str], given: Mapping[str, Any], show: bool) -> dict[str, Any]:
+    """The report of :func:`dali_zarr._rechunk.run.rechunk`, with ``why`` of what ``for`` chose.
+
+    Raises:
+        ValueError, TypeError, IndexError, ImportError, RuntimeError: As that has it.
+    """
+    if len(paths) != 2:
+        raise ValueError(f"expected SOURCE and TARGET before the options, but found {number_of(len(paths), 'path')}")
+    asked = options.parsed(given)
+    why: tuple[str, ...] = ()
+    if given.get("for") is not None:
+        text = ", ".join(map(str, values.items(given["for"])))
+        advice = advise.advise(source.read(paths[0], asked), asked, text)
+        asked, why = advice.options, advice.why
+        if show:
+            # Before the work, which may take hours.
+            print("\n".join(map(wrapped, why)), file=sys.stderr)
+    return run.rechunk(paths[0], paths[1], asked, show) | {"why": list(why)}
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """For people."""
+    lines: list[str] = []
+    for array in found["arrays"]:
+        stored = f"{shape(array['shape'])} {array['dtype']} in chunks of {shape(array['chunks'])}"
+        if array["shards"]:
+            stored += f" in shards of {shape(array['shards'])}"
+        lines.append(f"{array['name'] or 'array'}: {stored}, before {shape(array['source_chunks'])}")
+        if array.get("intermediate"):
+            lines.append(f"  copied twice, with chunks of {shape(array['intermediate'])} between")
+        elif array.get("copies") and array["copies"][0]["amplification"] > 1.05:
+            lines.append(f"  source chunks were read {array['copies'][0]['amplification']:.1f} times")
+    if found["was_complete"]:
+        lines.append(f"{found['target']} was complete already")
+    else:
+        rate = found["bytes"] / max(found["seconds"], 1e-9)
+        lines.append(f"{found['target']}: {size(found['bytes'])} in {found['seconds']:.1f} s, {size(rate)}/s")
+    if found["verified"]:
+        lines.append("all values are those of the source, to the bit")
+    return "\n".join(map(wrapped, lines))
+
+
+def run_command(paths: list[str], given: Mapping[str, Any], as_json: bool, quiet: bool) -> int:
+    """Prints the report. Returns the exit status."""
+    found = rechunk(paths, given, not quiet)
+    print(json.dumps(found, indent=2) if as_json else text(found))
+    return 0

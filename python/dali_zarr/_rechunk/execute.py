@@ -1,0 +1,253 @@
+"""Where tasks run: threads of this process, or a cluster of dask.distributed; and how much memory they may take there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import runpy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from .._selection.stores import needed
+from .._text import shape, size
+from . import work
+from .layout import Wanted
+from .plan import smallest
+
+# Of what may be used, as much is planned; the rest is for allocators, metadata and Dask.
+_PLANNED = 0.7
+_BATCH = 2048
+# Seconds for which a cluster may have no worker.
+_PATIENCE = 60.0
+_LOST = ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker")
+# Objects that a task reads or writes at a time; zarr-python's own limit is 10.
+_IN_FLIGHT = (16, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A region of a copy: its number there, and what a worker calls."""
+
+    copy: str
+    number: int
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class Executor(Protocol):
+    """``workers`` tasks share ``memory`` bytes, in each process. ``slots`` tasks run at a time, in all of them."""
+
+    workers: int
+    memory: int
+
+    @property
+    def slots(self) -> int: ...
+
+    def check(self, array: Any, target: Any) -> None:
+        """Raises where workers can't open an array of the source, or the target is in this process only."""
+        ...
+
+    def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
+        """Runs all tasks, in any order; tells of each that is done, in the calling thread."""
+        ...
+
+    @property
+    def in_flight(self) -> int | None:
+        """What tasks are told of how many objects they may have in flight; None where :meth:`limited` does that."""
+        ...
+
+    def limited(self, in_flight: int) -> AbstractContextManager[Any]:
+        """A context in which tasks have so many objects in flight."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the workers."""
+        ...
+
+
+class Local:
+    """Threads."""
+
+    def __init__(self, workers: int | None, memory: int | None):
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.memory = memory or _machine() // 4
+        self.in_flight = None
+        _give_back_memory()
+        self._dask = needed("dask", "rechunk")
+        self._callback: Any = needed("dask.callbacks", "rechunk").Callback
+
+    @property
+    def slots(self) -> int:
+        return self.workers
+
+    def check(self, array: Any, target: Any) -> None:
+        pass
+
+    def limited(self, in_flight: int) -> AbstractContextManager[Any]:
+        return needed("zarr", "rechunk").config.set({"async.concurrency": in_flight})
+
+    def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
+        while batch := list(itertools.islice(tasks, _BATCH)):
+            named = {f"{task.copy}/{task.number}": task for task in batch}
+            lazy = [self._delayed(task, name) for name, task in named.items()]
+            told = functools.partial(_told, named, done)
+            with self._callback(posttask=told):
+                self._dask.compute(*lazy, scheduler="threads", num_workers=self.workers, optimize_graph=False)
+
+    def _delayed(self, task: Task, name: str) -> Any:
+        return self._dask.delayed(functools.partial(task.function, *task.arguments), pure=False)(dask_key_name=name)
+
+    def close(self) -> None:
+        pass
+
+
+def _told(
+    named: Mapping[str, Task], done: Callable[[Task, Any], None], key: Any, result: Any, _dsk: Any, _state: Any, _worker: Any
+) -> None:
+    if key in named:
+        done(named[key], result)
+
+
+class Cluster:
+    """A cluster's workers. Its memory and its number of tasks are those of each worker."""
+
+    def __init__(self, address: str, memory: int | None):
+        distributed: Any = needed("distributed", "--scheduler")
+        try:
+            self._client: Any = distributed.Client(address, timeout=10, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ValueError(f"--scheduler: no scheduler answers at {address}: {error}") from error
+        self._wait: Any = distributed.wait
+        self._address = address
+        self.in_flight: int | None = None
+        # Functions of a main program are sent by value, those of a package by name.
+        self._sent = runpy.run_path(str(work.__file__), run_name="__main__")
+        workers = cast("list[dict[str, Any]]", list(self._client.scheduler_info(n_workers=-1)["workers"].values()))
+        if not workers:
+            self.close()
+            raise ValueError(f"--scheduler: expected workers, but the cluster at {address} has none")
+        self.workers = max(int(worker["nthreads"]) for worker in workers)
+        self.slots = sum(int(worker["nthreads"]) for worker in workers)
+        limits = [int(worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
+        self.memory = memory or (min(limits) // 2 if limits else _machine() // 4)
+
+    def check(self, array: Any, target: Any) -> None:
+        for store in (array.store, target):
+            if "memory" in str(getattr(getattr(store, "fs", None), "protocol", "")):
+                raise ValueError(f"--scheduler: expected a store that all workers reach, but {store} is in this process")
+        try:
+            self._client.run(self._sent["open_again"], array)
+        except Exception as error:
+            raise ValueError(f"--scheduler: a worker of {self._address} can't open {array.store}: {error}") from error
+
+    def limited(self, in_flight: int) -> AbstractContextManager[Any]:
+        self.in_flight = in_flight
+        return _Nothing()
+
+    def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
+        running: dict[Any, Task] = {}
+
+        def submit(count: int) -> None:
+            for task in itertools.islice(tasks, count):
+                running[self._submitted(task)] = task
+
+        try:
+            submit(2 * self.slots)
+            while running:
+                ended = self._ended(list(running))
+                for future in ended:
+                    done(running.pop(future), future.result())
+                submit(len(ended))
+        except Exception as error:
+            if type(error).__name__ in _LOST:
+                raise self._lost(error) from error
+            raise
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _submitted(self, task: Task) -> Any:
+        return self._client.submit(self._sent[task.function.__name__], *task.arguments, pure=False, retries=2)
+
+    def _ended(self, futures: list[Any]) -> list[Any]:
+        """Those that have ended, as soon as there is one.
+
+        Raises:
+            RuntimeError: There has been no worker for some time.
+        """
+        without_workers: float | None = None
+        while True:
+            with contextlib.suppress(TimeoutError), self._client.as_current():
+                return list(self._wait(futures, timeout=1, return_when="FIRST_COMPLETED").done)
+            if self._client.status == "running" and self._client.scheduler_info(n_workers=-1)["workers"]:
+                without_workers = None
+                continue
+            without_workers = without_workers or time.monotonic()
+            if time.monotonic() - without_workers > _PATIENCE:
+                raise self._lost("it has no workers")
+
+    def _lost(self, why: object) -> RuntimeError:
+        return RuntimeError(f"--scheduler: the cluster at {self._address} was lost ({why}); run the command again to go on")
+
+    def close(self) -> None:
+        self._client.close(timeout=2)
+
+
+class _Nothing(AbstractContextManager[None]):
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
+    """How many bytes a task may take, and how many objects it may have in flight: as many as leave most of its bytes to the block
+    that it copies. Lowers the executor's number of tasks at a time where memory asks for it, if these are threads.
+
+    Raises:
+        ValueError: The memory isn't enough for one shard or chunk.
+    """
+    whole = int(executor.memory * _PLANNED)
+    fixed = isinstance(executor, Cluster)
+    least = {n: max((smallest(array.axes(), array.sizes(n)) for array in arrays), default=0) for n in _IN_FLIGHT}
+    for workers in [executor.workers] if fixed else range(executor.workers, 0, -1):
+        for in_flight, bytes_needed in least.items():
+            if bytes_needed <= whole // workers // (4 if in_flight > 1 else 1):
+                executor.workers = workers
+                return whole // workers, in_flight
+    worst = max(arrays, key=lambda array: smallest(array.axes(), array.sizes(1)))
+    needed_bytes = smallest(worst.axes(), worst.sizes(1)) * (executor.workers if fixed else 1)
+    what = "shard" if worst.shards else "chunk"
+    raise ValueError(
+        f"--memory: array {worst.name!r}: expected at least {_whole_mebibytes(needed_bytes / _PLANNED)} for one {what} of "
+        f"{shape(worst.unit)} and the source's chunks of {shape(worst.source.chunks)}, but found {size(executor.memory)}; give "
+        f"more memory, or smaller {what}s"
+    )
+
+
+def _give_back_memory() -> None:
+    """Has glibc give blocks from 256 KiB on back to the system when they are freed. Else each of the threads that decode and encode
+    keeps some, and memory grows beyond what tasks hold."""
+    with contextlib.suppress(OSError, AttributeError):
+        # M_MMAP_THRESHOLD of malloc.h.
+        ctypes.CDLL(None).mallopt(-3, 256 << 10)
+
+
+def _whole_mebibytes(count: float) -> str:
+    return f"{-(-int(count) // (1 << 20))}MiB"
+
+
+def _machine() -> int:
+    """Bytes of this machine, or of its control group."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found = min(found, int(Path(file).read_text()))
+        except (OSError, ValueError):
+            continue
+    return found

@@ -1,0 +1,187 @@
+"""What each array of the target looks like: shape, chunks, shards, codecs, type, attributes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._hints import did_you_mean
+from . import codecs
+from .attributes import attributes_of, is_packed
+from .options import Options
+from .plan import Axis, Sizes
+from .source import Source, dims_of, is_coordinate, selections
+from .work import Selection
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An array of the target.
+
+    Attributes:
+        name: With the groups before it.
+        source: zarr-python's array.
+        selection: What of it is read, for each of its dimensions.
+        dims, shape: Those that are left.
+        chunks, shards: Of the target.
+        dtype: In the machine's byte order.
+        fill_value: None only in Zarr v2.
+        names: Dimension names as the format keeps them, or None.
+    """
+
+    name: str
+    source: Any
+    selection: Selection
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    fill_value: Any
+    attributes: dict[str, Any]
+    codecs: codecs.Codecs
+    names: tuple[str | None, ...] | None
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """What is written as one object."""
+        return self.shards or self.chunks
+
+    @property
+    def bytes(self) -> int:
+        """Those of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def axes(self) -> list[Axis]:
+        """For the plan."""
+        units = iter(zip(self.shape, self.unit, strict=True))
+        found: list[Axis] = []
+        for one, chunk in zip(self.selection, self.source.chunks, strict=True):
+            if isinstance(one, int):
+                # A dimension that is dropped still has chunks that are read whole.
+                found.append(Axis(1, 1, chunk, one))
+                continue
+            length, unit = next(units)
+            if isinstance(one, slice):
+                found.append(Axis(length, unit, chunk, one.start, one.step))
+            else:
+                found.append(Axis(length, unit, chunk, indices=tuple(one)))
+        return found
+
+    def sizes(self, in_flight: int) -> Sizes:
+        """For the plan."""
+        read = self.source.dtype.itemsize
+        shards = self.source.shards
+        return Sizes(read, self.dtype.itemsize, math.prod(shards) * read if shards else 0, self.shards is not None, in_flight)
+
+
+def wanted(source: Source, options: Options) -> list[Wanted]:
+    """The arrays of the target.
+
+    Raises:
+        ValueError, TypeError, IndexError: An option can't be had for an array.
+    """
+    zarr_format = options.zarr_format or source.zarr_format
+    if options.shards and zarr_format == 2:
+        raise ValueError("--shards: expected --format 3 with shards, since the source has Zarr v2, which has none")
+    if options.codec is not None:
+        codecs.check(options.codec)
+    chosen = selections(source, options)
+    every = {dim for array in source.arrays.values() for dim in dims_of(array)}
+    for name, given in (("chunks", options.chunks), ("shards", options.shards)):
+        for dim in given or {}:
+            if dim not in every:
+                there = did_you_mean(dim, every, f"the dimensions are {', '.join(sorted(every))}")
+                raise ValueError(f"--{name}: no array has a dimension {dim!r}; {there}")
+    return [_wanted(name, array, chosen[name], options, zarr_format) for name, array in source.arrays.items()]
+
+
+def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_format: int) -> Wanted:
+    label = is_coordinate(name, array)
+    dtype = _native(array)
+    if options.dtype is not None and not label and dtype.kind in "iuf" and dtype != options.dtype:
+        if is_packed(array):
+            raise ValueError(
+                f"--dtype: array {name!r}: its values are packed (scale_factor, add_offset), so their stored type can't change; "
+                "leave --dtype out, or the array with --arrays"
+            )
+        if dtype.kind == "f" and options.dtype.kind != "f":
+            raise ValueError(f"--dtype: array {name!r}: expected a floating-point type for {dtype} values, found {options.dtype}")
+        if dtype.kind in "iu" and not np.can_cast(dtype, options.dtype, "safe") and options.dtype.kind != "f":
+            raise ValueError(f"--dtype: array {name!r}: expected a type that holds all values of {dtype}, found {options.dtype}")
+        dtype = options.dtype
+    attributes, fill = attributes_of(array, zarr_format, dtype)
+    kept = [i for i, one in enumerate(selection) if not isinstance(one, int)]
+    dims = tuple(dims_of(array)[i] for i in kept)
+    shape = tuple(_length(selection[i]) for i in kept)
+    chunks = _chunks(dims, shape, tuple(array.chunks[i] for i in kept), options.chunks, label)
+    shards = _shards(name, dims, shape, chunks, options, label)
+    if shards is None and options.chunks is None and options.shards is None and array.shards is not None and zarr_format == 3:
+        whole = tuple(array.shards[i] for i in kept)
+        shards = tuple(-(-min(n, length) // chunk) * chunk for n, length, chunk in zip(whole, shape, chunks, strict=True))
+    if options.codec is None:
+        chain = codecs.kept(array, zarr_format, dtype == _native(array))
+    else:
+        chain = codecs.named(options.codec, zarr_format, dtype.itemsize)
+    if dtype.kind in "OT" and zarr_format == 2:
+        # Text needs its filter.
+        chain = codecs.Codecs(chain.compressors, "auto")
+    named = _names(array)
+    return Wanted(
+        name, array, selection, dims, shape, chunks, shards, dtype, fill, attributes, chain,
+        None if named is None else tuple(named[i] for i in kept),
+    )
+
+
+def _native(array: Any) -> np.dtype[Any]:
+    """The type in the machine's byte order."""
+    found: np.dtype[Any] = array.dtype
+    # NumPy's type for text has no byte order.
+    return found if found.kind == "T" else found.newbyteorder("=")
+
+
+def _names(array: Any) -> list[str | None] | None:
+    """Dimension names as they are stored."""
+    if array.metadata.zarr_format == 3:
+        found = array.metadata.dimension_names
+    else:
+        found = dict(array.attrs).get("_ARRAY_DIMENSIONS")
+    return list(found) if found and len(found) == array.ndim else None
+
+
+def _length(one: slice | list[int] | int) -> int:
+    if isinstance(one, int):
+        return 1
+    return len(range(one.start, one.stop, one.step)) if isinstance(one, slice) else len(one)
+
+
+def _chunks(
+    dims: tuple[str, ...], shape: tuple[int, ...], given: tuple[int, ...], wanted: Mapping[str, int] | None, label: bool,
+) -> tuple[int, ...]:
+    """Extents that were asked for, the rest whole. Coordinates are whole in any case: readers read them at once."""
+    if wanted is None:
+        return tuple(max(1, min(chunk, length)) for chunk, length in zip(given, shape, strict=True))
+    extents = [-1 if label else wanted.get(dim, -1) for dim in dims]
+    return tuple(max(1, length if extent == -1 else min(extent, length)) for extent, length in zip(extents, shape, strict=True))
+
+
+def _shards(
+    name: str, dims: tuple[str, ...], shape: tuple[int, ...], chunks: tuple[int, ...], options: Options, label: bool,
+) -> tuple[int, ...] | None:
+    """Extents that were asked for, the rest whole; whole shards are rounded up to whole chunks."""
+    if options.shards is None or label or not dims:
+        return None
+    found: list[int] = []
+    for dim, length, chunk in zip(dims, shape, chunks, strict=True):
+        extent = options.shards.get(dim, -1)
+        whole = -(-max(length, 1) // chunk) * chunk
+        if extent != -1 and extent % chunk and extent < length:
+            raise ValueError(
+                f"--shards: array {name!r}: expected a multiple of the chunk's {chunk} elements along {dim!r}, but found {extent}"
+            )
+        found.append(whole if extent == -1 else min(-(-extent // chunk) * chunk, whole))
+    return tuple(found)

@@ -1,0 +1,176 @@
+"""The store that is read: its groups and arrays by zarr-python, and what of them is selected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._arguments import values
+from .._hints import did_you_mean
+from .._selection import select
+from .._selection.axes import Array, Axes
+from .._selection.stores import needed, opened
+from .options import Options
+from .work import Selection
+
+
+@dataclass(frozen=True)
+class Source:
+    """A store.
+
+    Attributes:
+        path: Where it is.
+        arrays: zarr-python's, by name with the groups before it; "" where the store is an array itself.
+        groups: The attributes of groups, by name, "" the root's; of those above the arrays only.
+        zarr_format: 2 or 3.
+    """
+
+    path: str
+    arrays: dict[str, Any]
+    groups: dict[str, dict[str, Any]]
+    zarr_format: int
+
+    def fingerprint(self) -> str:
+        """Metadata of all arrays, as text: a source that differs in it can't be gone on with."""
+        return json.dumps({name: array.metadata.to_dict() for name, array in self.arrays.items()}, default=str, sort_keys=True)
+
+
+def read(path: str, options: Options) -> Source:
+    """Opens a store. Reads metadata only.
+
+    Raises:
+        ImportError: A package that is needed for it isn't installed.
+        ValueError: It lacks an array.
+        RuntimeError: It can't be opened or listed.
+    """
+    zarr = needed("zarr", "rechunk")
+    path = values.expanded(path)
+    try:
+        store = opened(zarr, path, options.storage_options)
+        root = zarr.open(store, mode="r")
+    except ImportError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"store {path}: it can't be opened: {_first_line(error)}") from error
+    if isinstance(root, zarr.Array):
+        if options.arrays:
+            raise ValueError(f"--arrays: expected none, since the store {path} is an array itself")
+        return Source(path, {"": root}, {}, root.metadata.zarr_format)
+    found, above = _arrays(zarr, root, path, options.arrays)
+    groups = {"": dict(root.attrs)}
+    for name in found:
+        folder = name.rpartition("/")[0]
+        while folder:
+            groups.setdefault(folder, dict(above[folder].attrs) if folder in above else {})
+            folder = folder.rpartition("/")[0]
+    return Source(path, dict(sorted(found.items())), groups, root.metadata.zarr_format)
+
+
+def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays that are asked for and their coordinates; and the groups that were listed."""
+    try:
+        members = {name: member for name, member in root.members(max_depth=None)}
+    except Exception as error:
+        if names is None:
+            raise RuntimeError(f"store {path}: it can't be listed: {_first_line(error)}; give --arrays") from error
+        members = {}
+    arrays = {name: member for name, member in members.items() if isinstance(member, zarr.Array)}
+    above = {name: member for name, member in members.items() if name not in arrays}
+    if names is None:
+        if not arrays:
+            raise ValueError(f"store {path}: expected arrays, but found none")
+        return arrays, above
+    found = {name: arrays[name] if name in arrays else _one(root, path, name, arrays) for name in names}
+    for name, array in list(found.items()):
+        for dim in dims_of(array):
+            folders = name.split("/")[:-1]
+            for depth in range(len(folders), -1, -1):
+                place = "/".join([*folders[:depth], dim])
+                if place in arrays and arrays[place].ndim == 1:
+                    found.setdefault(place, arrays[place])
+                    break
+    return found, above
+
+
+def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
+    """An array of a store that can't be listed."""
+    try:
+        found = root[name]
+    except Exception:
+        found = None
+    if not hasattr(found, "chunks"):
+        there = did_you_mean(name, known, f"there are {', '.join(sorted(known)) or 'none that can be listed'}")
+        raise ValueError(f"--arrays: the store {path} has no array {name!r}; {there}")
+    return found
+
+
+def dims_of(array: Any) -> tuple[str, ...]:
+    """The names of dimensions; their places where they have none."""
+    if array.metadata.zarr_format == 3:
+        names = array.metadata.dimension_names
+    else:
+        names = dict(array.attrs).get("_ARRAY_DIMENSIONS")
+    listed = list(names) if names else [None] * array.ndim
+    if len(listed) != array.ndim:
+        listed = [None] * array.ndim
+    return tuple(str(i) if name is None else str(name) for i, name in enumerate(listed))
+
+
+def is_coordinate(name: str, array: Any) -> bool:
+    """Whether an array has the labels of a dimension."""
+    return array.ndim == 1 and dims_of(array) == (name.rpartition("/")[2],)
+
+
+def selections(source: Source, options: Options) -> dict[str, Selection]:
+    """For each array what is selected along each dimension, as tasks take it.
+
+    Raises:
+        ValueError, TypeError, IndexError: A label or an index isn't there.
+        ImportError: A package that labels need isn't installed.
+    """
+    chosen: dict[str, Mapping[str, Any]] = {"sel": options.sel, "isel": options.isel}
+    known = [dim for array in source.arrays.values() for dim in dims_of(array)]
+    both = sorted(options.sel.keys() & options.isel.keys())
+    if both:
+        raise ValueError(f"--sel, --isel: expected one of both for each dimension, but found two for {both[0]!r}")
+    for name, selection in chosen.items():
+        for dim in selection:
+            select.check_dim(name, dim, known)
+    seen: dict[tuple[str, str, int], Any] = {}
+    found: dict[str, Selection] = {}
+    for name, array in source.arrays.items():
+        parts: list[slice | list[int] | int] = []
+        for i, (dim, length) in enumerate(zip(dims_of(array), array.shape, strict=True)):
+            how = next((how for how, selection in chosen.items() if dim in selection), None)
+            key = (name.rpartition("/")[0], dim, length)
+            if how is None:
+                parts.append(slice(0, length, 1))
+                continue
+            if key not in seen:
+                seen[key] = _positions(source, options, name, array, how, dim, i)
+            parts.append(seen[key])
+        found[name] = tuple(parts)
+    return found
+
+
+def _positions(source: Source, options: Options, name: str, array: Any, how: str, dim: str, i: int) -> slice | list[int] | int:
+    dims = dims_of(array)
+    axes = Axes([source.path], options.storage_options, [Array(name, name, dims, (tuple(array.shape),))], [dims[0]], {})
+    indexer = options.sel[dim] if how == "sel" else options.isel[dim]
+    (found,) = select.positions(how, dim, indexer, axes, options.method, options.tolerance)
+    if not len(found.indices):
+        raise ValueError(f"--{how}: {dim!r}: expected at least one element, but {indexer!r} selects none")
+    if found.is_scalar:
+        return int(found.indices[0])
+    spacing = found.spacing()
+    if spacing is not None:
+        return slice(int(found.indices[0]), int(found.indices[-1]) + 1, spacing)
+    return [int(place) for place in np.asarray(found.indices)]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -1,0 +1,147 @@
+"""The store that is written: its metadata, made in an order in which a kill leaves nothing that looks finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._arguments import values
+from .._selection.stores import is_of_fsspec, needed, remote
+from .layout import Wanted
+from .source import Source
+from .state import FOLDER
+
+
+def opened(path: str, options: Mapping[str, str]) -> Any:
+    """zarr-python's store at a path or URL, for writing. Writes nothing.
+
+    Raises:
+        ImportError: A package that is needed for it isn't installed.
+        ValueError: Nothing can be written there.
+    """
+    zarr = needed("zarr", "rechunk")
+    path = values.expanded(path)
+    if path.startswith(("http://", "https://", "reference://")) or path.endswith((".json", ".parq", ".zip")):
+        raise ValueError(f"target {path}: expected a folder or a URL of an object store, which can be written in any order")
+    if is_of_fsspec(path):
+        needed("fsspec", f"opening {path}")
+        return zarr.storage.FsspecStore.from_url(path, storage_options=dict(options) or None)
+    if "://" in path and not path.startswith("file://"):
+        return zarr.storage.ObjectStore(remote(path, options))
+    folder = Path(path.removeprefix("file://"))
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"target {folder}: expected a folder, or nothing yet, but found a file")
+    if (folder / "refs").is_dir():
+        raise ValueError(f"target {folder}: expected a folder, but found an Icechunk repository, which rechunk can't write")
+    parent = next(one for one in folder.absolute().parents if one.exists())
+    if not os.access(folder if folder.exists() else parent, os.W_OK | os.X_OK):
+        raise ValueError(f"target {folder}: this user may not write there")
+    return zarr.storage.LocalStore(folder)
+
+
+def check_apart(source: str, target: str) -> None:
+    """Raises ValueError where the target is the source, or one is in the other."""
+    places = [os.path.realpath(values.expanded(path).removeprefix("file://")) for path in (source, target)]
+    if any("://" in path and not path.startswith("file://") for path in (source, target)):
+        places = [source.rstrip("/"), target.rstrip("/")]
+    if os.path.commonprefix([place + "/" for place in places]) in [place + "/" for place in places]:
+        raise ValueError(f"target {target}: expected a place outside of the source {source}, and not around it")
+
+
+def is_empty(store: Any) -> bool:
+    """Whether a store has no object."""
+    return needed("zarr.core.sync", "rechunk").sync(store.is_empty(""))
+
+
+def make(store: Any, source: Source, arrays: Iterable[Wanted], zarr_format: int) -> dict[str, Any]:
+    """Writes the metadata of groups and arrays; gives zarr-python's arrays. What is there already stays."""
+    zarr = needed("zarr", "rechunk")
+    for name, attributes in sorted(source.groups.items()):
+        group = zarr.open_group(store, path=name, mode="a", zarr_format=zarr_format)
+        if attributes and dict(group.attrs) != attributes:
+            group.update_attributes(attributes)
+    return {array.name: _made(zarr, store, array, zarr_format) for array in arrays}
+
+
+def _made(zarr: Any, store: Any, array: Wanted, zarr_format: int) -> Any:
+    attributes = dict(array.attributes)
+    more: dict[str, Any] = {}
+    if zarr_format == 3:
+        more["dimension_names"] = array.names
+        more["shards"] = array.shards
+    elif array.names is not None:
+        attributes["_ARRAY_DIMENSIONS"] = list(array.names)
+    # Text has a type of its own in zarr-python.
+    dtype = "str" if array.dtype.kind in "OT" else array.dtype
+    config = {"write_empty_chunks": True}
+    with warnings.catch_warnings():
+        # Of types without a specification, as the source has them too.
+        warnings.simplefilter("ignore")
+        try:
+            return zarr.create_array(
+                store, name=array.name or None, shape=array.shape, dtype=dtype, chunks=array.chunks, zarr_format=zarr_format,
+                fill_value=array.fill_value, attributes=attributes, config=config, **array.codecs.arguments(zarr_format), **more,
+            )
+        except zarr.errors.ContainsArrayError:
+            found = zarr.open_array(store, path=array.name, mode="r+", zarr_format=zarr_format, config=config)
+            if dict(found.attrs) != attributes:
+                found.update_attributes(attributes)
+            return found
+
+
+def intermediate(store: Any, array: Wanted, chunks: tuple[int, ...], zarr_format: int) -> Any:
+    """The array between two copies, in the target's folder of what isn't finished."""
+    from .codecs import named
+
+    name = f"{FOLDER}/intermediate/{array.name or 'array'}"
+    plain = Wanted(
+        name, None, (), array.dims, array.shape, chunks, None, array.dtype, None if zarr_format == 2 else array.fill_value, {},
+        named("blosc-lz4:1", zarr_format, array.dtype.itemsize), None,
+    )
+    return _made(needed("zarr", "rechunk"), store, plain, zarr_format)
+
+
+def is_complete(store: Any, source: Source, arrays: list[Wanted], zarr_format: int) -> bool:
+    """Whether a store without a plan has these groups and arrays, and the consolidated metadata that are written last."""
+    zarr = needed("zarr", "rechunk")
+    memory = zarr.storage.MemoryStore()
+    expected = make(memory, source, arrays, zarr_format)
+    try:
+        if "" in source.groups:
+            root = zarr.open_group(store, mode="r", zarr_format=zarr_format)
+            if root.metadata.consolidated_metadata is None or dict(root.attrs) != source.groups[""]:
+                return False
+        found = {name: zarr.open_array(store, path=name, mode="r", zarr_format=zarr_format) for name in expected}
+    except Exception:
+        return False
+    return all(_told(found[name]) == _told(array) for name, array in expected.items())
+
+
+def _told(array: Any) -> str:
+    return json.dumps(array.metadata.to_dict(), default=str, sort_keys=True)
+
+
+def written(store: Any, arrays: Iterable[Wanted], zarr_format: int) -> dict[str, Any]:
+    """The arrays of a complete target."""
+    zarr = needed("zarr", "rechunk")
+    return {array.name: zarr.open_array(store, path=array.name, mode="r", zarr_format=zarr_format) for array in arrays}
+
+
+def consolidate(store: Any, zarr_format: int) -> None:
+    """Writes the consolidated metadata of all groups and arrays."""
+    with warnings.catch_warnings():
+        # Zarr v3's aren't specified, and the folder of what isn't finished is no part of the hierarchy.
+        warnings.simplefilter("ignore")
+        needed("zarr", "rechunk").consolidate_metadata(store, zarr_format=zarr_format)
+
+
+def sweep(store: Any) -> None:
+    """Removes the halves of files that a kill left in a local store."""
+    root = getattr(store, "root", None)
+    if isinstance(root, Path):
+        for file in root.rglob("*.partial"):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""The documentation as tests see it: its pages, their code blocks with what is said of them, headings and links.
+
+A comment in the line before a block says how it is tested::
+
+    <!-- test: compile, REASON -->  compiled only, and the arguments of its calls compared with the functions' own
+    <!-- test: gpu -->              where there is no GPU it is run on the CPU
+    <!-- test: s3 -->               its buckets are those of a server that the tests start
+    <!-- output -->                 not code: what the block before prints; ... stands for any text
+    <!-- setup ... -->              code that readers don't see, run before the next block
+
+The Python blocks of a page are one program, from top to bottom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SITE = "https://github.com/dali-zarr/dali-zarr/blob/main/"
+FENCE = re.compile(r"^( *)(```+)(\w*)[^\n]*\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"<!-- (?:test: (?P<how>\w+)(?:, (?P<why>[^>]*))?|(?P<output>output)) -->\n\Z")
+SETUP = re.compile(r"^<!-- setup\n(.*?)^-->", re.DOTALL | re.MULTILINE)
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    source: str
+    how: str = ""
+    why: str = ""
+    # What it prints, where the page says so.
+    output: str | None = None
+    setup: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@dataclass
+class Page:
+    """A page with its blocks, in their order."""
+
+    path: Path
+    text: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+def pages() -> list[Page]:
+    """The README, what GitHub shows beside it, and all of docs/."""
+    beside = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+    return [page(path) for path in [*beside, *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
+
+
+def page(path: Path) -> Page:
+    text = path.read_text()
+    found = Page(path, text)
+    setups = [(m.end(), m[1]) for m in SETUP.finditer(text)]
+    last = 0
+    for match in FENCE.finditer(text):
+        before = text[: match.start()]
+        mark = MARK.search(before)
+        source = re.sub(rf"^{match[1]}", "", match[4], flags=re.MULTILINE)
+        if mark and mark["output"]:
+            assert found.blocks, f"{path}: an output without a block before it"
+            found.blocks[-1].output = source
+            continue
+        setup = "\n".join(code for at, code in setups if last <= at <= match.start())
+        how, why = (mark["how"] or "", mark["why"] or "") if mark else ("", "")
+        found.blocks.append(Block(path, before.count("\n") + 2, match[3], source, how, why, setup=setup))
+        last = match.end()
+    return found
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor: GitHub's and that of MkDocs are the same where headings are letters, digits, hyphens and spaces."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+    return re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings."""
+    return {slug(m[1]) for m in re.finditer(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)}
+
+
+def links(text: str) -> Iterator[str]:
+    """The targets of links and pictures, without those in code."""
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    for match in re.finditer(r"\]\(([^)\s]+)\)", prose):
+        yield match[1]

@@ -1,0 +1,46 @@
+"""Runs the command line in a process of its own and prints by how many bytes its memory grew at most; for tests of limits."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+
+from dali_zarr.__main__ import main
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak(words: list[str]) -> int:
+    """By how much memory grows while a command runs."""
+    sys.argv = ["dali_zarr", *words]
+    gc.collect()
+    before = most = resident()
+    ended = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.002):
+            most = max(most, resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        status = main()
+    finally:
+        ended.set()
+        watcher.join()
+    assert status == 0
+    return most - before
+
+
+if __name__ == "__main__":
+    # What is imported and started once doesn't count: the first command is on a small store.
+    first, second = " ".join(sys.argv[1:]).split(" -- ")
+    peak(first.split())
+    print(peak(second.split()))

@@ -1,0 +1,327 @@
+"""The README and the pages of docs/: their code runs, links lead somewhere, and every argument has its place in the reference."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import inspect
+import io
+import logging
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import pytest
+from dali_zarr import __main__ as command_line
+from nvidia.dali import backend, fn
+from nvidia.dali.pipeline import Pipeline
+from support import remote
+from support.documents import ROOT, SITE, Block, Page, anchors, links, pages
+from support.pipelines import why_no_gpu
+
+sys.path.insert(0, str(ROOT / "examples"))
+import small_stores
+
+PAGES = pages()
+SCHEMA = backend.GetSchema("readers__Zarr")
+PARAMETERS = inspect.signature(dali_zarr.zarr_reader).parameters
+REFERENCE = ROOT / "docs" / "reference"
+# Shown whole by a page; tests of their own run them.
+INCLUDED = re.compile(r'^--8<-- "([^"]+)"', re.MULTILINE)
+COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+LINES = {"README.md": 200}
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    small_stores.main(folder)
+    return folder
+
+
+@pytest.fixture
+def place(stores, tmp_path, monkeypatch) -> Path:
+    """A folder of the page's own with the small stores, which is the current one."""
+    for store in stores.iterdir():
+        (tmp_path / store.name).symlink_to(store)
+    monkeypatch.chdir(tmp_path)
+    # Nothing is read from the environment of who runs the tests.
+    for name in [name for name in os.environ if name.startswith(("AWS_", "RANK", "WORLD_SIZE"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def uploaded(stores, s3) -> str:
+    for name in ("hours.zarr", "image.zarr"):
+        remote.upload(s3, stores / name, name)
+    return s3
+
+
+@pytest.fixture
+def bucket(uploaded, monkeypatch) -> None:
+    """``s3://bucket`` with some of the small stores: a server's address and keys come from the environment, as in production."""
+    environment = {"AWS_ENDPOINT": uploaded, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def programs() -> list[Any]:
+    """The pages with Python in them; those with buckets need a server."""
+    found = [page for page in PAGES if any(block.language in ("python", "console", "sh") for block in page.blocks)]
+    return [pytest.param(page, id=str(page.path.relative_to(ROOT))) for page in found]
+
+
+@pytest.mark.parametrize("page", programs())
+@pytest.mark.filterwarnings("ignore")
+def test_the_code_of_a_page_runs(page: Page, place, request, monkeypatch, restored_logging):
+    if any(block.how == "s3" for block in page.blocks):
+        request.getfixturevalue("bucket")
+    monkeypatch.setattr(sys, "argv", ["page"])
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in page.blocks:
+        if block.language == "python" and not INCLUDED.search(block.source):
+            run_python(block, names, monkeypatch)
+        elif block.language in ("console", "sh"):
+            run_commands(block, monkeypatch)
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Pages may set levels and handlers."""
+    roots = [logging.getLogger(), logging.getLogger("dali_zarr")]
+    before = [(one, one.level, list(one.handlers)) for one in roots]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+def run_python(block: Block, names: dict[str, Any], monkeypatch) -> None:
+    """Runs a block among the names of its page. What it reads by ``fn.zarr_reader`` outside of a pipeline becomes one, of which a
+    batch is read."""
+    check_calls(block)
+    # On the line that the page has it.
+    code = "\n" * (block.line - 1) + (on_this_machine(block.source) if block.how == "gpu" else block.source)
+    compiled = compile(code, str(block.page), "exec")
+    if block.how == "compile":
+        assert block.why, f"{block.place}: expected a reason"
+        return
+    assert block.how in ("", "gpu", "s3"), f"{block.place}: {block.how!r}"
+    outputs: list[Any] = []
+    pipe = Pipeline(batch_size=2, num_threads=1, device_id=None if why_no_gpu() else 0)
+    operator = fn.zarr_reader
+
+    def collecting(**arguments: Any) -> Any:
+        found = operator(**arguments)
+        if Pipeline.current() is pipe:
+            outputs.extend(found if isinstance(found, list | tuple) else [found])
+        return found
+
+    printed = io.StringIO()
+    with monkeypatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(fn, "zarr_reader", collecting)
+        exec(block.setup, names)
+        with pipe:
+            exec(compiled, names)
+    if outputs:
+        pipe.set_outputs(*outputs)
+        pipe.build()
+        pipe.run()
+    if block.output is not None:
+        same_text(block, block.output, printed.getvalue())
+
+
+def on_this_machine(source: str) -> str:
+    """The same for the CPU where there is no GPU."""
+    if not why_no_gpu():
+        return source
+    for there, here in (
+        ('device="gpu"', 'device="cpu"'), ('device="cuda"', 'device="cpu"'), ("device_id=0", "device_id=None"),
+        ('decode_device="gpu"', 'decode_device="auto"'),
+    ):
+        source = source.replace(there, here)
+    return source
+
+
+def same_text(block: Block, expected: str, found: str) -> None:
+    assert doctest.OutputChecker().check_output(expected, found, COMPARED), (
+        f"{block.place}: expected\n{expected}\nbut found\n{found}"
+    )
+
+
+def check_calls(block: Block) -> None:
+    """Every argument by name of the package's functions exists; also in blocks that aren't run."""
+    for node in ast.walk(ast.parse(block.source)):
+        if not isinstance(node, ast.Call):
+            continue
+        words = {word.arg for word in node.keywords if word.arg}
+        known = known_arguments(ast.unparse(node.func))
+        assert known is None or words <= known, f"{block.place}: {sorted(words - known)}"
+
+
+def known_arguments(function: str) -> set[str] | None:
+    common = set(PARAMETERS)
+    match function:
+        case "fn.zarr_reader" | "dali_zarr.zarr_reader" | "fn.readers.zarr" | "ndd.readers.Zarr":
+            return common | {"batch_size", "enable_checkpointing"}
+        case "Loader" | "dali_zarr.torch.Loader" | "dali_zarr.jax.Loader":
+            from dali_zarr import jax, torch
+
+            own = set(inspect.signature(torch.Loader).parameters) | set(inspect.signature(jax.Loader).parameters)
+            return common | own
+        case "dali_zarr.explain":
+            return common | {"batch_size", "json"}
+        case _:
+            return None
+
+
+def run_commands(block: Block, monkeypatch) -> None:
+    """Runs the commands of this package, in this process; of others it checks that what they name exists. Lines after a command
+    that begins with $ are what it prints."""
+    for command, expected in commands(block):
+        words = shlex.split(command, comments=True)
+        if words[:3] == ["python", "-m", "dali_zarr"] or words[:1] == ["dali-zarr"]:
+            monkeypatch.setattr(sys, "argv", ["dali-zarr", *(words[3:] if words[0] == "python" else words[1:])])
+            printed, told = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+                try:
+                    status = command_line.main()
+                except SystemExit as ended:
+                    status = ended.code
+            assert not status, f"{block.place}: {command}: {status}: {told.getvalue()}"
+            if expected:
+                same_text(block, expected, printed.getvalue())
+            continue
+        assert not expected, f"{block.place}: expected no output of {command!r}"
+        for word in words:
+            if word.startswith(("examples/", "tests/", "docs/")) and "." in word:
+                assert (ROOT / word).exists(), f"{block.place}: {word}"
+        if words[:1] == ["make"] and len(words) > 1:
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"{block.place}: {command}"
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    text = block.source.replace("\\\n", " ")
+    if block.language == "sh":
+        yield from ((line, "") for line in text.splitlines() if line.strip() and not line.startswith("#"))
+        return
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        yield command, expected
+
+
+def test_what_pages_include_exists():
+    """And it is run by a test."""
+    tested = (ROOT / "tests" / "test_examples.py").read_text() + (ROOT / "tests" / "test_users.py").read_text()
+    for page in PAGES:
+        for name in INCLUDED.findall(page.text):
+            assert (ROOT / name).exists(), f"{page.path}: {name}"
+            if name.startswith("examples/"):
+                assert Path(name).stem in tested or Path(name).parent.name in tested, f"{page.path}: no test runs {name}"
+
+
+def test_links_lead_somewhere():
+    """Of the README, where MkDocs doesn't look, and of docs, which MkDocs checks once more when it builds the site."""
+    missing: list[str] = []
+    texts = {page.path: page.text for page in PAGES}
+    for page in PAGES:
+        for link in links(page.text):
+            here = ROOT / link.removeprefix(SITE) if link.startswith(SITE) else page.path.parent / link
+            if link.startswith(("http://", "https://", "mailto:")) and not link.startswith(SITE):
+                continue
+            path, _, anchor = str(here).partition("#")
+            target = page.path if link.startswith("#") else Path(path).resolve()
+            if not target.exists() or (anchor and target in texts and anchor not in anchors(texts[target])):
+                missing.append(f"{page.path.relative_to(ROOT)}: {link}")
+    assert not missing, "\n".join(missing)
+
+
+def test_pages_are_in_the_navigation():
+    """And below the length that they should have."""
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    for name, lines in LINES.items():
+        assert len((ROOT / name).read_text().splitlines()) < lines, name
+
+
+def described() -> dict[str, tuple[str, Path]]:
+    """The arguments of the reference: the line below each heading, and the page."""
+    found: dict[str, tuple[str, Path]] = {}
+    for path in sorted(REFERENCE.glob("arguments/*.md")):
+        for name, line in re.findall(r"^### `(\w+)`\n\n(.*)$", path.read_text(), re.MULTILINE):
+            assert name not in found, f"{name} is described twice"
+            found[name] = (line, path)
+    return found
+
+
+def test_every_argument_is_in_the_reference():
+    """Those of DALI's schema and of the typed function, with their defaults."""
+    schema = {name for name in SCHEMA.GetArgumentNames() if not name.startswith("_")}
+    found = described()
+    assert set(found) == schema | set(PARAMETERS)
+    for name, (line, _) in found.items():
+        default = PARAMETERS[name].default
+        said = re.search(r"Default: `([^`]*)`\.?", line)
+        if default in (None, "", inspect.Parameter.empty):
+            continue
+        assert said and ast.literal_eval(said[1]) == default, f"{name}: expected the default {default!r}, but found {line!r}"
+
+
+@pytest.mark.parametrize("loader", ["torch", "jax"])
+def test_every_argument_of_the_loaders_is_in_the_reference(loader):
+    pytest.importorskip(loader)
+    own = set(inspect.signature(getattr(dali_zarr, loader).Loader).parameters) - {"arguments"}
+    listed = set(re.findall(r"^\| `(\w+)`", (REFERENCE / "loaders.md").read_text(), re.MULTILINE))
+    assert own <= listed | set(described()), own - listed - set(described())
+
+
+def test_the_tables_of_names_have_the_names_of_dali():
+    """What readers of fn.readers.numpy come from: its arguments, all of which are theirs."""
+    known = set(backend.GetSchema("readers__Numpy").GetArgumentNames())
+    table = (ROOT / "docs" / "from" / "numpy-reader.md").read_text()
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `") and "`fn." not in row.split("|")[1]]
+    named = {name for row in rows for name in re.findall(r"`(\w+)[`=]", row.replace("rel_roi_*", ""))}
+    assert len(named) > 20 and named <= known | {"enable_checkpointing"}, named - known
+
+
+def test_the_readme_has_the_measured_numbers():
+    """Its table and its picture, each number of the same row of the measurements."""
+    measured = (ROOT / "docs" / "project" / "measurements.md").read_text()
+    rows = [set(re.findall(r"[\d.]+", row)) for row in re.findall(r"^\| v\d-.*$", measured, re.MULTILINE)]
+    readme = (ROOT / "README.md").read_text()
+    table = re.findall(r"^\| \w.*? \|( [\d.]+ \|.*)$", readme[readme.index("## Measurements") :], re.MULTILINE)
+    assert len(table) == 7
+    for row in table:
+        assert any(set(re.findall(r"[\d.]+", row)) <= known for known in rows), row
+    bars = runpy.run_path(str(ROOT / "docs" / "assets" / "three_bars.py"))["BARS"]
+    assert "| v3-zstd | {2} | {1} |".format(*bars.values()) in measured
+    (row,) = re.findall(r"^\| v3 zstd-3 \|.*$", measured, re.MULTILINE)
+    assert row.split(" | ")[6] == str(next(iter(bars.values())))
+    alt = " ".join(map(str, bars.values()))
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        (shown,) = re.findall(r"!\[(.*)\]\(.*three-bars.svg\)", page.read_text())
+        assert " ".join(re.findall(r"\d+\.\d", shown)) == alt
+
+
+def test_c_blocks_compile(tmp_path):
+    """Statements of pages, in a function of their own; whole files have tests of their own."""
+    for page in PAGES:
+        for block in page.blocks:
+            if block.language == "c" and not INCLUDED.search(block.source):
+                source = tmp_path / "block.c"
+                source.write_text(
+                    f'#include <stdio.h>\n#include "dali_zarr.h"\nint main(void) {{\n#line {block.line} "{block.page}"\n'
+                    f"{block.source}\nreturn 0;\n}}\n"
+                )
+                command = ["cc", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT / 'include'}", str(source)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr

@@ -1,0 +1,189 @@
+"""The scripts and notebooks of examples/ that need no process of their own, and the programs in C and C++.
+
+Those that are run as programs are in test_users.py, and what microscopy.py does with values in test_example_microscopy.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import nbformat
+import numpy as np
+import pytest
+import zarr
+from support.pipelines import run_script, why_no_gpu
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+import small_stores  # noqa: E402
+
+PACKAGE = dali_zarr.plugin_path().parents[1]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    small_stores.main(folder)
+    return folder
+
+
+def run(name: str, monkeypatch, capsys, *words: object) -> list[str]:
+    """What a script prints, run in this process."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_all_are_run():
+    """By one of the tests: by this one, or those that are named above."""
+    here = Path(__file__).read_text() + (Path(__file__).parent / "test_users.py").read_text()
+    demo = {"era5_unet", "picture", "synthetic_weather", "unet"}  # make demo, which .ci/run leaves out for its time
+    for file in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.ipynb")]:
+        assert file.stem in demo or f'"{file.stem}' in here or file.stem in ("small_stores", "microscopy"), file
+
+
+def test_feed_pytorch(stores, monkeypatch, capsys):
+    lines = run("feed_pytorch", monkeypatch, capsys, stores / "hours.zarr", "t2m", "lsm")
+    assert len(lines) == 3 and lines[0].startswith("torch.Size([16, 2, 12, 20]) ")
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason="its pipeline is for the GPU; the same on the CPU is in docs/getting-started.md")
+@pytest.mark.filterwarnings("ignore")
+def test_feed_pipeline(stores, monkeypatch, capsys):
+    lines = run("feed_pipeline", monkeypatch, capsys, stores / "hours.zarr", "t2m", "lsm")
+    assert len(lines) == 3 and lines[0] == "torch.Size([16, 2, 12, 20]) cuda:0"
+
+
+def test_microscopy(stores, monkeypatch, capsys):
+    lines = run("microscopy", monkeypatch, capsys, stores / "image.zarr")
+    assert len(lines) == 2 and lines[0].startswith("image (2, 16, 32, 32), label (16, 32, 32), ")
+
+
+def test_robotics(stores, monkeypatch, capsys):
+    (line,) = run("robotics", monkeypatch, capsys, stores / "pusht.zarr")
+    assert line.startswith("(64, 2, 16, 16, 3) (64, 16, 2) 0.")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_single_cells(stores, monkeypatch, capsys):
+    lines = run("single_cells", monkeypatch, capsys, stores / "cells.zarr")
+    assert len(lines) == 3 and all(line.startswith("(512, 500) with ") for line in lines)
+
+
+def test_jax_devices(stores, monkeypatch, capsys):
+    jax = pytest.importorskip("jax")
+    lines = run("jax_devices", monkeypatch, capsys, stores / "hours.zarr")
+    assert len(lines) == 4 and lines[0].startswith(f"(8, 12, 20) on {len(jax.devices())} devices, error ")
+
+
+def test_dynamic_mode(stores, monkeypatch, capsys):
+    lines = run("dynamic_mode", monkeypatch, capsys, stores / "hours.zarr")
+    assert len(lines) == 5 and lines[0].startswith("8 samples, largest change ")
+
+
+SERVED = """
+import sys
+import numpy as np
+from nvidia.dali import plugin_manager
+from nvidia.dali.pipeline import Pipeline
+
+plugin_manager.load_library(sys.argv[1])
+pipe = Pipeline.deserialize(filename=sys.argv[2], batch_size=8, num_threads=1, device_id=None)
+pipe.build()
+pipe.feed_input("SCALE", [np.array([2], "float32")] * 8)
+np.save(sys.argv[3], pipe.run()[0].as_array())
+assert "dali_zarr" not in sys.modules
+"""
+
+
+def test_triton_pipeline(stores, tmp_path, monkeypatch, capsys):
+    """A process that has only the library reads the model file, as Triton's backend does."""
+    (line,) = run("triton_pipeline", monkeypatch, capsys, stores / "hours.zarr", tmp_path)
+    assert line.endswith(f"plugin_libs={dali_zarr.plugin_path()}")
+    run_script(SERVED, str(dali_zarr.plugin_path()), str(tmp_path / "fields/1/model.dali"), str(tmp_path / "served.npy"))
+    stored = zarr.open_array(stores / "hours.zarr" / "t2m")[:8]
+    assert np.array_equal(np.load(tmp_path / "served.npy"), stored * np.float32(2))
+    assert "SCALE" in (tmp_path / "fields/config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize("name", ["choosing_chunks.ipynb", "episodes.ipynb"])
+def test_notebooks(name, monkeypatch, capsys):
+    """The cells, in this process; first_look.ipynb is run in a kernel."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    notebook = nbformat.read(EXAMPLES / "notebooks" / name, as_version=4)
+    nbformat.validate(notebook)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before committing"
+    names: dict[str, Any] = {}
+    shown: list[Any] = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            tree = ast.parse(cell.source)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, name, "exec"), names)
+            if last is not None:
+                shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))
+    printed = capsys.readouterr().out
+    if name.startswith("choosing"):
+        assert [line.split("amplification ")[1].split(",")[0] for line in printed.splitlines()[:3]] == ["1", "24", "240"]
+        assert "use smaller chunks, or larger windows" in printed
+    else:
+        assert [14.0, 20.0, 21.0] in shown[0].tolist() and [14.0, 20.0, 21.0] not in shown[1].tolist()
+        assert "[1, 4] [20.0, 20.0, 21.0] [False, True, True]" in printed
+        assert (shown[2]["count"], round(shown[2]["padded_samples"], 2)) == (3, 0.6)
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """The library of the package holds DALI's operator too, so libdali.so must be found when a program starts."""
+    import nvidia.dali
+
+    return os.environ | {"LD_LIBRARY_PATH": nvidia.dali.__path__[0]}
+
+
+def means(stores: Path, name: str, size: int) -> list[str]:
+    """What NumPy finds for batches of an epoch."""
+    values = zarr.open_array(stores / "hours.zarr" / name)[:]
+    return [f"{values[at : at + size].astype('float64').mean():.3f}" for at in range(0, len(values), size)]
+
+
+def run_program(*command: object, environment: dict[str, str], status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_the_c_program(stores, tmp_path, environment):
+    """Outside of the tree, with the installed header and library, by the command of docs/recipes/c.md."""
+    program = tmp_path / "print_batches"
+    source = shutil.copy(EXAMPLES / "c" / "print_batches.c", tmp_path)
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    paths = [f"-I{PACKAGE}/include", f"-L{PACKAGE}/lib", "-ldali_zarr", f"-Wl,-rpath,{PACKAGE}/lib", "-Wl,--allow-shlib-undefined"]
+    run_program("cc", *strict, source, "-o", program, *paths, environment=environment)
+    done = run_program(program, stores / "hours.zarr", "t2m", 10, environment=environment)
+    assert done.stdout.splitlines() == ["t2m: 40 samples of 960 bytes", *means(stores, "t2m", 10)]
+    done = run_program(program, stores / "none.zarr", "t2m", 10, environment=environment, status=1)
+    assert done.stderr.startswith("open: zarr_reader: ")
+
+
+def test_the_cmake_project(stores, tmp_path, environment):
+    """Outside of the tree, by find_package(dali_zarr)."""
+    import cmake
+
+    tool, build = Path(cmake.CMAKE_BIN_DIR) / "cmake", tmp_path / "build"
+    source = shutil.copytree(EXAMPLES / "cmake", tmp_path / "source")
+    run_program(tool, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={PACKAGE}", environment=dict(os.environ))
+    run_program(tool, "--build", build, environment=dict(os.environ))
+    spec = {"path": str(stores / "hours.zarr"), "arrays": ["t2m", "time"], "batch_size": 8, "dtype": "float32"}
+    done = run_program(build / "channel_means", json.dumps(spec), environment=environment)
+    assert done.stdout.splitlines() == [f"{name} {means(stores, name, 8)[0]}" for name in ("t2m", "time")]
+    done = run_program(build / "channel_means", "{}", environment=environment, status=1)
+    assert done.stderr.startswith("zarr_reader: ")

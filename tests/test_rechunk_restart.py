@@ -1,0 +1,206 @@
+"""``rechunk`` started again after a kill at any moment, and within its memory."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from dali_zarr._rechunk import work
+from support.command_line import command
+from support.stores import Layout, write_array, write_era5
+
+pytest.importorskip("dask")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+DIMS = ("time", "lat", "lon")
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return functools.partial(command, monkeypatch, capsys, "rechunk")
+
+
+def content(folder):
+    """All files, but for the order of what zarr-python lists in consolidated metadata."""
+    return {
+        str(file.relative_to(folder)): json.loads(file.read_bytes()) if file.suffix == ".json" else file.read_bytes()
+        for file in folder.rglob("*") if file.is_file()
+    }
+
+
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+class Power:
+    """Fails at the given write or deletion of a local store, and at all that follow, as if the process had ended there."""
+
+    def __init__(self, monkeypatch):
+        self.left: int | None = None
+        self.count = 0
+        for name in ("set", "set_if_not_exists", "delete", "delete_dir"):
+            monkeypatch.setattr(zarr.storage.LocalStore, name, self._failing(getattr(zarr.storage.LocalStore, name)))
+
+    def _failing(self, method):
+        @functools.wraps(method)
+        async def failing(*args, **kwargs):
+            self.count += 1
+            if self.left is not None:
+                if self.left <= 0:
+                    raise Killed
+                self.left -= 1
+            return await method(*args, **kwargs)
+
+        return failing
+
+
+@pytest.mark.parametrize("words", [
+    ["--chunks", "time=1,level=1"],
+    ["--chunks", "time=1,level=1", "--format", "2"],
+    ["--chunks", "latitude=3,longitude=5", "--memory", "64KiB", "--workers", "1"],
+], ids=["direct", "v2", "staged"])
+def test_a_kill_at_every_write_is_made_good(tmp_path, run, monkeypatch, words):
+    """Whatever was written last, the next run leaves the same files as one that wasn't interrupted."""
+    write_era5(tmp_path / "s", hours=6, levels=2, lat=6, lon=10)
+    assert run(tmp_path / "s", tmp_path / "whole", *words, "--quiet")[0] == 0
+    expected = content(tmp_path / "whole")
+    power = Power(monkeypatch)
+    assert run(tmp_path / "s", tmp_path / "counted", *words, "--quiet")[0] == 0
+    count, at = power.count, 0
+    assert count > 20
+    while at < count:
+        target = tmp_path / str(at)
+        power.left = at
+        with pytest.raises(Killed):
+            run(tmp_path / "s", target, *words, "--quiet")
+        power.left = None
+        status, _, err = run(tmp_path / "s", target, *words, "--quiet")
+        assert (status, err) == (0, ""), at
+        assert content(target) == expected, at
+        at += 1 if at < 6 or at > count - 6 else 7
+
+
+def test_what_is_done_is_not_done_again(tmp_path, run, monkeypatch):
+    values = np.random.default_rng(0).standard_normal((64, 40, 40)).astype("f4")
+    write_array(tmp_path / "s", "a", values, layout=Layout((1, 40, 40)), dims=DIMS)
+    words = (tmp_path / "s", tmp_path / "t", "--chunks", "time=2", "--quiet", "--json", "--memory", "200KiB")
+    calls: list[object] = []
+    copy = work.copy
+
+    def failing(source, target, selection, region, in_flight):
+        calls.append(region)
+        if len(calls) == 5:
+            raise OSError("no space left on device")
+        copy(source, target, selection, region, in_flight)
+
+    monkeypatch.setattr(work, "copy", failing)
+    status, _, err = run(*words)
+    assert status == 1 and "no space left on device" in err
+    status, out, _ = run(*words)
+    assert status == 0
+    (array,) = json.loads(out)["arrays"]
+    # The one that failed, and at most one that ran beside it, are repeated.
+    assert array["copies"][0]["regions"] + 1 <= len(calls) <= array["copies"][0]["regions"] + 2
+    assert np.array_equal(zarr.open_group(str(tmp_path / "t"))["a"][...], values)
+
+
+def test_another_command_does_not_go_on(tmp_path, run, monkeypatch):
+    """With other options, or another source, an unfinished target is refused and stays as it is."""
+    for name in ("s", "other"):
+        write_era5(tmp_path / name, hours=6 if name == "s" else 7)
+    def failing(*_):
+        raise OSError("ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "copy", failing)
+        assert run(tmp_path / "s", tmp_path / "t", "--chunks", "time=1")[0] == 1
+    before = content(tmp_path / "t")
+    assert ".rechunk/plan.json" in before
+    for words in ((tmp_path / "s", "--chunks", "time=2"), (tmp_path / "other", "--chunks", "time=1")):
+        status, _, err = run(words[0], tmp_path / "t", *words[1:])
+        assert status == 1 and "found the unfinished target of another source or other options" in err
+    status, _, err = run(tmp_path / "s", tmp_path / "t", "--chunks", "time=1", "--memory", "1KiB")
+    assert status == 1 and "--memory" in err and content(tmp_path / "t") == before
+    assert run(tmp_path / "s", tmp_path / "t", "--chunks", "time=1", "--workers", "1")[0] == 0
+    assert ".rechunk/plan.json" not in content(tmp_path / "t")
+
+
+# Tasks that take their time, so that there is some to end the process in.
+SLOW = """
+import sys, time
+from dali_zarr._rechunk import work
+from dali_zarr.__main__ import main
+copy = work.copy
+work.copy = lambda *args: (copy(*args), time.sleep(0.05))
+sys.exit(main())
+"""
+
+
+def test_a_process_that_is_killed(tmp_path, run):
+    """By the system, several times, without a chance to tidy up."""
+    values = np.random.default_rng(0).standard_normal((200, 40, 40)).astype("f4")
+    write_array(tmp_path / "s", "a", values, layout=Layout((1, 40, 40)), dims=DIMS)
+    words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=2", "--memory", "200KiB", "--workers", "2", "--quiet"]
+    written = 0
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", SLOW, "rechunk", *words], env=os.environ)
+        before, limit = written, time.monotonic() + 120
+        while written < before + 15 and time.monotonic() < limit:
+            time.sleep(0.02)
+            written = len(list((tmp_path / "t").rglob("c/*/0/0")))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 30 <= written < 100 and (tmp_path / "t/.rechunk/plan.json").exists()
+    assert run(*words, "--verify")[0] == 0
+    assert np.array_equal(zarr.open_group(str(tmp_path / "t"))["a"][...], values)
+    assert not (tmp_path / "t/.rechunk").exists() and not list((tmp_path / "t").rglob("*.partial"))
+
+
+MIB = 1 << 20
+LIMITED = {
+    "split": ("tens", "--chunks time=1", 48),
+    "crossing": ("fields", "--chunks lat=20,lon=20", 48),
+    "crossing with more": ("fields", "--chunks lat=20,lon=20", 96),
+    "from shards": ("shards", "--chunks lat=20,lon=20", 48),
+    "to shards": ("tens", "--chunks time=1 --shards time=10", 48),
+    "type": ("tens", "--chunks time=1 --dtype float16", 48),
+    "list": ("tens", "--chunks time=1 --isel time=0,1,5,9,50,7,99,3,2,2 lat=1,3,5,0,150", 48),
+}
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Stores of 96 MB, beside one that is small."""
+    folder = tmp_path_factory.mktemp("large")
+    values = np.random.default_rng(0).integers(0, 1000, (240, 200, 500)).astype("f4")
+    write_array(folder / "small", "a", values[:4, :20, :20], layout=Layout((1, 20, 20)), dims=DIMS)
+    write_array(folder / "fields", "a", values, layout=Layout((1, 200, 500)), dims=DIMS)
+    write_array(folder / "tens", "a", values, layout=Layout((10, 200, 500)), dims=DIMS)
+    write_array(folder / "shards", "a", values, layout=Layout((1, 200, 500), shards=(20, 200, 500)), dims=DIMS)
+    return folder
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_memory_stays_below_its_limit(tmp_path, large, case):
+    """What the process holds beyond its start, sampled while it works, with the comparison at the end."""
+    source, words, limit = LIMITED[case]
+    common = ["--verify", "--quiet", "--json"]
+    warm = ["rechunk", str(large / "small"), str(tmp_path / "w"), "--chunks", "time=2", *common]
+    measured = ["rechunk", str(large / source), str(tmp_path / "t"), *words.split(), "--memory", f"{limit}MiB", *common]
+    process = subprocess.run(
+        [sys.executable, "-m", "support.memory", *warm, "--", *measured], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert process.returncode == 0, process.stderr
+    grown = int(process.stdout.split()[-1])
+    assert grown < limit * MIB, f"{grown / MIB:.1f} MiB"
