@@ -1,7 +1,7 @@
 """Writes the small stores that the documentation reads: python small_stores.py [FOLDER]
 
-One store for each field, with random values and real structure: a reanalysis, 40 hours of one, demonstrations of a robot, single
-cells, and an image with labels. All take a few seconds and 40 MB.
+One store for each field, with random values and real structure: a reanalysis, 40 hours and two days of one, demonstrations of a
+robot, single cells, and an image with labels. All take a few seconds and 40 MB.
 """
 
 import sys
@@ -80,6 +80,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weather(folder / "era5.zarr", 4 * 1461, 6, "2015-01-01")
     weather(folder / "hours.zarr", 40, 1, "2020-01-01")
+    weather(folder / "days.zarr", 48, 1, "2020-01-01")
     demonstrations(folder / "pusht.zarr")
     cells(folder / "cells.zarr")
     image(folder / "image.zarr")

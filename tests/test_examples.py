@@ -74,6 +74,14 @@ def test_robotics(stores, monkeypatch, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_xbatcher_switch(stores, monkeypatch, capsys):
+    """With the store that its recipe names; test_users.py has the rest."""
+    pytest.importorskip("xbatcher")
+    *patches, last = run("xbatcher_switch", monkeypatch, capsys, stores / "days.zarr")
+    assert len(patches) == 44 and all(line.endswith(" same") for line in patches) and last == "0 left"
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_single_cells(stores, monkeypatch, capsys):
     lines = run("single_cells", monkeypatch, capsys, stores / "cells.zarr")
     assert len(lines) == 3 and all(line.startswith("(512, 500) with ") for line in lines)

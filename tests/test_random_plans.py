@@ -73,7 +73,6 @@ def arguments(draw: st.DrawFn, arrays: list[dict[str, Any]]) -> dict[str, Any]:
     if draw(st.booleans()):
         args["breaks"] = draw(st.lists(st.integers(-9, 9), max_size=3))
     args["out_of_bounds_policy"] = draw(st.sampled_from(["drop", "drop", "pad", "edge", "error"]))
-    args["fill_value"] = draw(st.sampled_from([0.0, -2.5, 300.0]))
     if draw(st.booleans()):
         args["fillna"] = draw(st.sampled_from([0.0, 0.1, -300.0]))
     if draw(st.booleans()):
@@ -81,6 +80,10 @@ def arguments(draw: st.DrawFn, arrays: list[dict[str, Any]]) -> dict[str, Any]:
     if draw(st.booleans()):
         args["mean"] = draw(st.lists(st.sampled_from([0.0, 1.5, -300.0]), min_size=1, max_size=1))
         args["stddev"] = draw(st.lists(st.sampled_from([1.0, 0.3, 1e4]), min_size=len(arrays), max_size=len(arrays)))
+    dtypes = [args["dtype"]] if "dtype" in args else ["float32"] if "mean" in args else [str(a["values"].dtype) for a in arrays]
+    # All types have 0 and 1.
+    is_float = all(str(dtype).startswith("float") for dtype in dtypes)
+    args["fill_value"] = draw(st.sampled_from([0.0, -2.5, 300.0] if is_float else [0.0, 1.0]))
     # Which dimensions are the grid is only defined when some array has two.
     if max(len(a["dims"]) for a in arrays) >= 2:
         args["stack_arrays"] = draw(st.booleans())

@@ -1,5 +1,5 @@
-"""Random plans over all that cuts samples, against an oracle that walks over elements: windows by output, edges, episodes,
-stores one after the other or joined, tables of starts, crops; in order and shuffled."""
+"""Random plans over all that cuts samples, against an oracle that walks over elements: windows and values by output, edges,
+episodes, stores one after the other or joined, tables of starts, ragged rows; in order, shuffled, and resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import batches, build, same
+from support.oracle import cast
+from support.pipelines import build, same
+from support.ragged import samples as read
 
 CASES = int(os.environ.get("DALI_ZARR_RANDOM_CASES", "40"))
 FIRST = int(os.environ.get("DALI_ZARR_RANDOM_FIRST", "0"))
@@ -33,6 +35,40 @@ class Case:
     chosen: list[int] | None = None
     joined: bool = False
     starts: np.ndarray | None = None
+    values: Values = field(default_factory=lambda: Values({}, {}))
+
+
+@dataclass
+class Values:
+    """By output: the type, and mean and standard deviation."""
+
+    dtype: dict[str, str]
+    norm: dict[str, tuple[float, float]]
+
+    def arguments(self) -> dict[str, Any]:
+        given: dict[str, Any] = {"dtype": self.dtype} if self.dtype else {}
+        if self.norm:
+            given |= {"mean": {o: n[0] for o, n in self.norm.items()}, "stddev": {o: n[1] for o, n in self.norm.items()}}
+        return given
+
+    def of(self, output: str, stored: np.ndarray) -> np.ndarray:
+        """What comes of stored values."""
+        dtype = self.dtype.get(output, "float32" if output in self.norm else stored.dtype)
+        if output in self.norm:
+            mean, stddev = self.norm[output]
+            stored = (stored.astype("float64") - mean) / stddev
+        return cast(stored, dtype)
+
+
+def random_values(rng: np.random.Generator, outputs: list[str]) -> Values:
+    types = ["uint8", "int32", "int64", "float16", "float32", "float64"]
+    values = Values({}, {})
+    for output in outputs:
+        if rng.random() < 0.3:
+            values.dtype[output] = str(rng.choice(types))
+        if rng.random() < 0.3:
+            values.norm[output] = (float(rng.choice([0.0, 1.5, 900.0])), float(rng.choice([1.0, 0.3, 123.0])))
+    return values
 
 
 DIMS = {"image": ("t", "y", "c"), "action": ("t", "k")}
@@ -104,12 +140,19 @@ def random_case(seed: int, base: Path) -> Case:
     if policy != "drop" and rng.random() < 0.5:
         case.pads = (int(rng.integers(0, need)), int(rng.integers(0, need)))
         args |= {"pad_before": {"t": case.pads[0]}, "pad_after": {"t": case.pads[1]}}
-    if case.pads is None and rng.random() < 0.25 and "concat" not in args:
-        sizes = [sum(len(a["image"]) for a in arrays), heights[0]][: len(axes)]
-        case.starts = np.stack([rng.integers(0, n, 15) for n in sizes], axis=1)
+    if case.pads is None and rng.random() < 0.4:
+        # Some lie outside.
+        if "concat" in args:
+            sizes = [a["image"].shape[: len(axes)] for a in arrays]
+            case.starts = np.array([(s, *(rng.integers(-1, n + 1) for n in sizes[s])) for s in rng.integers(0, stores, 25)])
+        else:
+            lengths = [sum(len(a["image"]) for a in arrays), heights[0]][: len(axes)]
+            case.starts = np.stack([rng.integers(-1, n + 1, 25) for n in lengths], axis=1)
         args["starts"] = case.starts
     else:
         args["step"] = step
+    case.values = random_values(rng, list(DIMS))
+    args |= case.values.arguments()
     return case
 
 
@@ -167,8 +210,9 @@ def cut(case: Case, values: np.ndarray, output: str, where: dict[str, tuple[int,
         ok_all = np.take(ok_all, np.zeros(len(at), int), axis=d)
         ok_all = ok_all & ok.reshape([-1 if i == d else 1 for i in range(values.ndim)])
         inside.append(ok)
+    values = case.values.of(output, values)
     if case.policy == "pad":
-        values = np.where(ok_all, values, np.array(fill, values.dtype))
+        values = np.where(ok_all, values, cast(np.float64(fill), values.dtype))
     dropped = [d for d, dim in enumerate(DIMS[output]) if dim in where and case.windows[output][dim] == 0]
     return np.squeeze(values, axis=tuple(dropped)), inside
 
@@ -177,25 +221,32 @@ def samples_of(case: Case) -> list[Sample]:
     parts = case.arrays
     if case.joined or len(parts) == 1:
         parts = [{name: np.concatenate([p[name] for p in parts]) for name in DIMS}]
-    found = []
+    concat = "concat" in case.args
+    bounds = []
     for number, part in enumerate(parts):
         lengths = dict(zip(DIMS["image"], part["image"].shape, strict=True))
         breaks = case.breaks[number] if case.breaks else []
-        bounds = {d: bounds_of(breaks if d == "t" else [], lengths[d]) for d in case.args["dims"]}
-        if case.starts is None:
-            grid = itertools.product(*(starts_along(case, d, bounds[d]) for d in bounds))
-        else:
-            rows = [[(around(bounds[d], int(s)), int(s)) for d, s in zip(bounds, row, strict=True)] for row in case.starts]
-            fitting = {d: _fitting(case, d, bounds[d]) for d in bounds}
-            is_kept = [case.policy != "drop" or all(p in fitting[d] for d, p in zip(bounds, row, strict=True)) for row in rows]
-            grid = itertools.compress(rows, is_kept)
-        for places in grid:
-            where = {d: (at, (bounds[d][s], bounds[d][s + 1])) for d, (s, at) in zip(bounds, places, strict=True)}
-            image, _ = cut(case, part["image"], "image", where)
-            action, _ = cut(case, part["action"], "action", where)
-            index = [number] if "concat" in case.args else []
-            index += [places[0][0]] if case.breaks else []
-            found.append(Sample(index + [at for _, at in places], image, action, mask_of(case, where)))
+        bounds.append({d: bounds_of(breaks if d == "t" else [], lengths[d]) for d in case.args["dims"]})
+    # The store, and for each axis the segment and the start.
+    places: list[tuple[int, tuple[tuple[int, int], ...]]] = []
+    if case.starts is None:
+        for number, of in enumerate(bounds):
+            places += [(number, place) for place in itertools.product(*(starts_along(case, d, of[d]) for d in of))]
+    else:
+        fitting = [{d: _fitting(case, d, of[d]) for d in of} for of in bounds]
+        for row in case.starts.tolist():
+            number, starts = (row[0], row[1:]) if concat else (0, row)
+            place = tuple((around(bounds[number][d], s), s) for d, s in zip(bounds[number], starts, strict=True))
+            if case.policy != "drop" or all(p in fitting[number][d] for d, p in zip(fitting[number], place, strict=True)):
+                places.append((number, place))
+    found = []
+    for number, place in places:
+        of = bounds[number]
+        where = {d: (at, (of[d][s], of[d][s + 1])) for d, (s, at) in zip(of, place, strict=True)}
+        image, _ = cut(case, parts[number]["image"], "image", where)
+        action, _ = cut(case, parts[number]["action"], "action", where)
+        index = ([number] if concat else []) + ([place[0][0]] if case.breaks else [])
+        found.append(Sample(index + [at for _, at in place], image, action, mask_of(case, where)))
     return found
 
 
@@ -222,30 +273,120 @@ def mask_of(case: Case, where: dict[str, tuple[int, tuple[int, int]]]) -> np.nda
     return np.asarray(mask & rest)
 
 
+def epoch(device: str, samples: int, shuffled: bool, **args: Any) -> list[tuple[np.ndarray, ...]]:
+    """The samples of the first epoch, output by output; of a shuffled one the second half comes from a reader that was resumed."""
+    pipe = build(device, 3, random_shuffle=shuffled, initial_fill=7, checkpointing=shuffled, **args)
+    assert pipe.epoch_size("reader") == samples
+    count = -(-samples // 3)
+    before = count // 2 if shuffled else count
+    found = [sample for batch in read(pipe, before) for sample in zip(*batch, strict=True)]
+    if shuffled:
+        checkpoint = pipe.checkpoint()
+        rest = [sample for batch in read(pipe, count - before) for sample in zip(*batch, strict=True)]
+        pipe = build(device, 3, random_shuffle=True, initial_fill=7, checkpointing=True, checkpoint=checkpoint, **args)
+        resumed = [sample for batch in read(pipe, count - before) for sample in zip(*batch, strict=True)]
+        for one, other in zip(rest, resumed, strict=True):
+            for left, right in zip(one, other, strict=True):
+                same(right, left, f"after the checkpoint: {args}")
+        found += resumed
+    return found[:samples]
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + CASES))
 def test_random_samples(tmp_path, device, seed):
     case = random_case(seed, tmp_path)
     expected = samples_of(case)
-    # Each store that comes one after the other must have a sample.
-    stores = {sample.index[0] for sample in expected} if "concat" in case.args else {0}
-    if not expected or len(stores) < (len(case.arrays) if "concat" in case.args else 1):
+    # Each store that comes one after the other must have a sample, unless a table says which there are.
+    stores = {sample.index[0] for sample in expected} if "concat" in case.args and case.starts is None else range(len(case.arrays))
+    if not expected or len(stores) < len(case.arrays):
         with pytest.raises(ValueError):
             build(device, 3, **case.args)
         return
     for shuffled in (False, True):
-        pipe = build(device, 3, random_shuffle=shuffled, initial_fill=7, **case.args)
-        assert pipe.epoch_size("reader") == len(expected)
-        found = [list(zip(*outputs, strict=True)) for outputs in itertools.islice(batches(pipe), -(-len(expected) // 3))]
-        samples = list(itertools.chain(*found))[: len(expected)]
-        left = {}
+        samples = epoch(device, len(expected), shuffled, **case.args)
+        left: dict[tuple[int, ...], list[int]] = {}
         for i, sample in enumerate(expected):
             left.setdefault(tuple(sample.index), []).append(i)
         for i, (image, action, mask, index) in enumerate(samples):
-            numbers = left[tuple(index.tolist())]
-            number = numbers.pop(0)
+            number = left[tuple(index.tolist())].pop(0)
             if not shuffled:
                 assert expected[i].index == index.tolist(), f"sample {i}: {case.args}"
             same(image, expected[number].image, f"image of {index}: {case.args}")
             same(action, expected[number].action, f"action of {index}: {case.args}")
             same(mask, expected[number].mask, f"mask of {index}: {case.args}")
         assert not any(left.values())
+
+
+@dataclass
+class Rows:
+    """Stores of ragged rows, joined: the reader's arguments, and each sample by its index."""
+
+    args: dict[str, Any]
+    samples: list[tuple[list[int], np.ndarray, np.ndarray]]
+
+
+def random_rows(seed: int, base: Path) -> Rows:
+    rng = np.random.default_rng(seed)
+    stores, height = int(rng.integers(1, 3)), int(rng.integers(3, 7))
+    ends = bool(rng.random() < 0.3)
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for i in range(stores):
+        lengths = rng.integers(0, 7, int(rng.integers(2, 25)))
+        lengths[0] = 1
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        # As many elements as rows would leave open what is ragged.
+        offsets[-1] += offsets[-1] == len(lengths)
+        root = zarr.create_group(base / f"{i}.zarr")
+        frames = rng.integers(0, 30000, (int(offsets[-1]), height)).astype(np.int16)
+        label = rng.normal(size=(len(lengths), 2)).astype(np.float32)
+        for name, dims, value in (("frames", ("element", "y"), frames), ("label", ("obs", "k"), label)):
+            chunks = tuple(int(rng.integers(1, n + 2)) for n in value.shape)
+            root.create_array(name, data=value, chunks=chunks, dimension_names=dims)
+        root.create_array("offsets", data=offsets[1:] if ends else offsets, chunks=(5,))
+        found += [(frames[a:b], one) for (a, b), one in zip(itertools.pairwise(offsets), label, strict=True)]
+    cut_y = bool(rng.random() < 0.5)
+    window = int(rng.integers(0, 4)) if cut_y else None
+    values = random_values(rng, ["frames", "label"])
+    args: dict[str, Any] = {
+        "path": [base / f"{i}.zarr" for i in range(stores)] if stores > 1 else base / "0.zarr",
+        "arrays": {"frames": "frames", "label": "label"}, "dims": ["obs", "y"] if cut_y else ["obs"], "return_index": True,
+        "ragged_ends" if ends else "ragged": "offsets", **values.arguments(),
+    }
+    if window is not None:
+        args["window"] = {"frames": {"y": window}}
+    longest = None
+    if rng.random() < 0.4:
+        args["max_length"] = longest = int(rng.integers(1, 6))
+    across = list(range(height - max(window, 1) + 1)) if window is not None else [None]
+    if rng.random() < 0.4:
+        rows = rng.integers(0, len(found), 20).tolist()
+        table = [(row, int(rng.choice(across))) if cut_y else (row,) for row in rows]
+        args["starts"] = np.array(table)
+        places = [(row, *rest) if cut_y else (row, None) for row, *rest in table]
+    else:
+        step, step_y, low = int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.integers(0, len(found) // 2 + 1))
+        args |= {"step": {"obs": step} | ({"y": step_y} if cut_y else {}), "roi_start": {"obs": low}}
+        places = list(itertools.product(range(low, len(found), step), across[::step_y]))
+    samples = []
+    for row, y in places:
+        frames, label = found[row]
+        frames = frames[:longest]
+        if window is not None:
+            frames = frames[:, y] if window == 0 else frames[:, y : y + window]
+        index = [row] if y is None else [row, y]
+        samples.append((index, values.of("frames", frames), values.of("label", label)))
+    return Rows(args, samples)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + CASES))
+def test_random_rows(tmp_path, device, seed):
+    case = random_rows(seed, tmp_path)
+    for shuffled in (False, True):
+        found = epoch(device, len(case.samples), shuffled, **case.args)
+        left = [index for index, *_ in case.samples]
+        of = {tuple(index): rest for index, *rest in case.samples}
+        for i, (frames, label, index) in enumerate(found):
+            assert shuffled or left[i] == index.tolist(), f"sample {i}: {case.args}"
+            same(frames, of[tuple(index.tolist())][0], f"frames of {index}: {case.args}")
+            same(label, of[tuple(index.tolist())][1], f"label of {index}: {case.args}")
+        assert sorted(index.tolist() for *_, index in found) == sorted(left)

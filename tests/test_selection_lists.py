@@ -137,7 +137,7 @@ def test_joined_stores(tmp_path, device):
     assert (found == np.stack([both.z.values[48:52], both.z.values[10:14]])).all()
     for kind, how in (
         ("isn't among the coordinates", {"sel": {"time": ["2020-02-27", "2020-03-01"]}}),
-        ("concat=\"samples\" can't have yet", {"isel": {"time": [3, 4]}, "concat": "samples"}),
+        ("concat='samples' contradicts, since labels tell no store", {"isel": {"time": [3, 4]}, "concat": "samples"}),
     ):
         with pytest.raises(ValueError, match=kind):
             dali_zarr.explain(path=paths, arrays="z", **how)

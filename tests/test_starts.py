@@ -274,6 +274,35 @@ def test_rows_of_stores_that_are_out_of_bounds(stores):
         one_by_one(stores, table[:, 1:])
 
 
+def test_samples_of_stores_are_named_and_loaded(stores):
+    """By the loader, in `source_info` and by explain."""
+    import dali_zarr
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    table = np.array([[2, 5, 1], [0, 3, 2], [1, 0, 7]])
+    args = {
+        "path": [str(path) for path in stores[0]], "arrays": ["a"], "concat": "samples", "dims": ["y", "x"], "window": [3, 2],
+        "starts": table,
+    }
+    pipe = Pipeline(batch_size=3, num_threads=1, device_id=None)
+    with pipe:
+        pipe.set_outputs(fn.get_property(fn.zarr_reader(**args), key="source_info"))
+    pipe.build()
+    (names,) = pipe.run()
+    found = [bytes(np.array(names.at(i))).decode() for i in range(3)]
+    assert found == [f"{stores[0][s]} y={y} x={x}" for s, y, x in table]
+    told = dali_zarr.explain(**args)
+    assert told["samples"] == 3 and "3 starts from a table" in str(told)
+    pytest.importorskip("torch")
+    from dali_zarr.torch import Loader
+
+    (batch,) = Loader(batch_size=3, device="cpu", **args)
+    assert (np.array(batch.index) == table).all()
+    for value, row in zip(batch["a"].numpy(), table, strict=True):
+        same(value, crop(stores, row), f"the sample {row}")
+
+
 def test_a_table_need_not_name_all_stores(stores):
     table = np.array([[2, 5, 1], [2, 37, 6], [0, 0, 0]])
     pipe = one_by_one(stores, table, batch_size=3)

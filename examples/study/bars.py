@@ -77,8 +77,8 @@ def timeline(steps: Iterator[None], seconds: float = 2.0) -> list[dict[str, Any]
 def measure(
     size: Size, path: Any, loader: str, rank: int = 0, ranks: int = 1, profile: bool = False, most: int | None = None
 ) -> dict[str, Any]:
-    """Samples a second of this process: synthetic, loading only, real, and synthetic again. ``most`` is for several processes, which
-    must take the same number of batches."""
+    """Samples a second of this process: synthetic, loading only, real, and synthetic again. ``most`` is for several processes,
+    which must take the same number of batches."""
     import torch
     from model import trainer
 

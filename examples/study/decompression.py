@@ -15,7 +15,7 @@ import numpy as np
 from common import arguments, gpu_wait, has_gpu, in_process, rate, save
 from store import field
 
-SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
+SIZES = (64 << 10, 512 << 10, 4 << 20)
 WAYS = {"numcodecs": {}, "dali_zarr, CPU": {}, "dali_zarr, GPU": {}, "nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}}
 
 

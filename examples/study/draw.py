@@ -18,7 +18,8 @@ from common import arguments  # noqa: E402
 
 COLOURS = {
     "dali_zarr": "#1b7837", "external_source": "#5e81b5", "DataLoader": "#b2182b", "zarr-python": "#8c8c8c",
-    "zarr-python GPU": "#c2a5cf", "kvikio": "#e08214", "numcodecs": "#8c8c8c", "nvCOMP": "#e08214", "dali_zarr, CPU": "#7fbf7b", "dali_zarr, GPU": "#1b7837",
+    "zarr-python GPU": "#c2a5cf", "kvikio": "#e08214", "numcodecs": "#8c8c8c", "nvCOMP": "#e08214",
+    "dali_zarr, CPU": "#7fbf7b", "dali_zarr, GPU": "#1b7837",
 }
 
 

@@ -46,7 +46,7 @@ def main() -> None:
 
     counts = [n for n in (1, 2) if n <= (torch.cuda.device_count() or 2)]
     rows = []
-    for store in ("uncompressed", "blosc-lz4", "one-hour"):
+    for store in ("uncompressed", "one-hour") if args.small else ("uncompressed", "blosc-lz4", "one-hour"):
         for count in counts:
             words = [
                 sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(Path(__file__)),

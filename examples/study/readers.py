@@ -100,11 +100,13 @@ def external_source(path: Path, size: Size, shard: int = 0, shards: int = 1) -> 
 
     workers = max(1, min(len(os.sched_getaffinity(0)) // shards, 14))
     pipe = Pipeline(
-        batch_size=size.batch, num_threads=2, device_id=shard if has_gpu() else None, py_num_workers=workers, py_start_method="spawn",
+        batch_size=size.batch, num_threads=2, device_id=shard if has_gpu() else None, py_num_workers=workers,
+        py_start_method="spawn",
     )
     with pipe:
         out = fn.external_source(
-            source=_Source(str(path), size, shard, shards), batch=False, parallel=True, prefetch_queue_depth=2, dtype=types.FLOAT, ndim=4,
+            source=_Source(str(path), size, shard, shards), batch=False, parallel=True, prefetch_queue_depth=2, dtype=types.FLOAT,
+            ndim=4,
         )
         pipe.set_outputs(out.gpu() if has_gpu() else out)
     pipe.build()
@@ -146,7 +148,7 @@ def dataloader(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Itera
 
 
 READERS = {
-    "zarr-python": zarr_python, "zarr-python GPU": zarr_gpu, "kvikio": kvikio, "DataLoader": dataloader, "external_source": external_source,
-    "dali_zarr": dali_zarr,
+    "zarr-python": zarr_python, "zarr-python GPU": zarr_gpu, "kvikio": kvikio, "DataLoader": dataloader,
+    "external_source": external_source, "dali_zarr": dali_zarr,
 }
 OF_GPU = ("zarr-python GPU", "kvikio")

@@ -1,4 +1,4 @@
-"""The whole store to the GPU, once: by this reader (from the page cache, past it, and by GPUDirect Storage), kvikio and zarr-python.
+"""The whole store to the GPU, once: by this reader (page cache, past it, GPUDirect Storage), kvikio and zarr-python.
 
     python examples/study/reading.py --small
 

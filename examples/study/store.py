@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from common import Size, arguments
-from dali_zarr._rechunk.options import Options
-from dali_zarr._rechunk.run import rechunk
 
 DIMS = ("time", "channel", "latitude", "longitude")
 # Chunks by dimension (the rest whole), shards, codec.
@@ -69,6 +67,10 @@ def make(path: Path, size: Size) -> None:
 
 def prepare(data: Path, size: Size) -> dict[str, Path]:
     """All forms; those that are there already stay. What was interrupted is gone on with."""
+    # Not at the top: worker processes of data loaders import this module too.
+    from dali_zarr._rechunk.options import Options
+    from dali_zarr._rechunk.run import rechunk
+
     paths = {name: data / f"{size.hours}-{size.channels}-{size.latitudes}" / f"{name}.zarr" for name in FORMS}
     first = paths["ten-hours"]
     if not first.exists():

@@ -49,7 +49,8 @@ def zarr_reader(
         window: Elements for each of `dims`: 0 one element, dimension dropped (default); -1 the whole region. By output too:
             ``{"image": {"t": 2}, "action": {"t": 16}}``; all windows of a sample begin at its start.
         step: Distance of sample starts for each of `dims`. Default: the (longest) window's length.
-        overlap: Another way to say `step`: how many elements of the (longest) window neighbouring samples share.
+        overlap: Another way to say `step`: how many elements less than the (longest) window it is. Neighbouring samples share as
+            many where `stride` is 1.
         random_crop: Those of `dims` along which the start is drawn anew in each epoch, instead of every `step`.
         samples_per_volume: How many samples there are for each start, each with random starts of its own. Default: 1.
         starts: Where samples start instead of every `step`: a table with a row for each sample and a column for each of `dims`, as
@@ -61,21 +62,22 @@ def zarr_reader(
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
             with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
             where coordinates aren't evenly spaced.
-        segments: Which of the segments between breaks are read: their numbers, or True or False for each. Default: all.
+        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are numbered over
+            the whole dimension, whatever is selected of it. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
-            other, each with samples of its own, so that they may have any shapes.
+            other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
         cross_stores: Whether samples may reach from one store into the next.
         out_of_bounds_policy: Windows that reach beyond the region or across a break: ``"drop"``, ``"pad"``, ``"edge"`` (the first
             or last element inside is repeated) or ``"error"``.
         pad_before, pad_after: How many elements outside of its segment a window may begin or end, for each of `dims`, with
             ``"pad"`` or ``"edge"``: a segment of length ``L`` has windows from ``-pad_before`` to ``L - window + pad_after``.
             Default: one grid of starts for all segments.
-        fill_value: What ``"pad"`` fills in, as a value of the output. By output.
+        fill_value: What ``"pad"`` fills in, a value of the output that its type has. By output.
         stack_arrays: One output of channels instead of one for each array.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
             each of `dims` that samples have, with a row for each offset in front if there are several.
         return_index: One more output, int64: the sample's start in each of `dims`; with ``concat="samples"`` the store's number
-            before, and with `breaks` that of its segment.
+            before, and with `breaks` (or `pad_before` or `pad_after` beside ``cross_stores=False``) that of its segment.
         ragged: An array of offsets, one more than samples: each sample is the elements from one to the next, so that samples differ
             in their first dimension. ``"X/indptr"`` gives the rows of AnnData's CSR matrix. It may have a store of its own.
         ragged_ends: The same by an array of ends, one for each sample: ``"meta/episode_ends"`` gives whole episodes.

@@ -121,8 +121,9 @@ class Labels:
         if i > 0:
             own = stores if stores is not None else np.zeros(len(index), np.int64)
             # The end is as many distances from the start as there are elements.
-            regions = [(start, start - (start - end) // spacing * spacing) for start, end, spacing in axes.regions(i, self._arguments)]
-            found = np.array(regions, np.int64)[own]
+            regions = axes.regions(i, self._arguments)
+            ends = [(start, start - (start - end) // spacing * spacing) for start, end, spacing in regions]
+            found = np.array(ends, np.int64)[own]
             return found[:, 0], found[:, 1]
         if self._bounds is None:
             told = _native.explain(_arguments.of_spec({**self._arguments, "name": None}))

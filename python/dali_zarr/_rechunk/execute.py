@@ -24,6 +24,8 @@ from .plan import smallest
 # Of what may be used, as much is planned; the rest is for allocators, metadata and Dask.
 _PLANNED = 0.7
 _BATCH = 2048
+# Below so many bytes, what the allocator keeps for each thread counts.
+_TIGHT = 1 << 30
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
 _LOST = ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker")
@@ -79,7 +81,8 @@ class Local:
         self.workers = workers or len(os.sched_getaffinity(0))
         self.memory = memory or _machine() // 4
         self.in_flight = None
-        _give_back_memory()
+        if self.memory < _TIGHT:
+            _give_back_memory()
         self._dask = needed("dask", "rechunk")
         self._callback: Any = needed("dask.callbacks", "rechunk").Callback
 

@@ -181,8 +181,8 @@ class Axes:
         return sum(lengths) if self.is_joined and i == 0 else lengths[store]
 
     def regions(self, i: int, arguments: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-        """The elements along one of ``dims`` that samples may touch, of all stores or of each where samples are cut from each on its
-        own: the first, one past the last, and their distance."""
+        """The elements along one of ``dims`` that samples may touch, of all stores or of each where samples are cut from each on
+        its own: the first, one past the last, and their distance."""
         told: list[list[list[int] | None]] = arguments.get(REGIONS) or []
         found: list[tuple[int, int, int]] = []
         for store in range(len(self.paths) if self.one_by_one else 1):

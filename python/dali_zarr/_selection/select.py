@@ -257,8 +257,8 @@ def _check_lists(given: Mapping[str, Any], dims: list[str], lists: Mapping[int, 
             raise ValueError(f"{listed}{other} contradicts; give one of them, or a slice")
     if given.get("samples_per_volume", 1) != 1:
         raise ValueError(f"{listed}samples_per_volume contradicts; give one of them, or a slice")
-    if given.get("concat") == "samples" and len(values.items(given.get("path") or [])) > 1:
-        raise ValueError(f"{listed}concat=\"samples\" can't have yet; give a reader for each store")
+    if given.get("concat") == "samples":
+        raise ValueError(f"{listed}concat='samples' contradicts, since labels tell no store; give starts with the store's number")
     for other in ("step", "overlap"):
         value = given.get(other)
         if isinstance(value, Mapping):
@@ -323,12 +323,13 @@ class _Cut:
 
     def restrict(self, i: int, name: str, stores: list[Positions]) -> None:
         """Keeps the selected elements of one of ``dims``, in all stores or in each."""
-        spacings = {self._spacing(i, name, one) for one in stores if len(one.indices) > 1} or {1}
+        each = [(self._spacing(i, name, one), len(one.indices)) for one in stores]
+        spacings = {spacing for spacing, count in each if count > 1} or {1}
         spacing = spacings.pop()
         if spacings:
             raise ValueError(
-                f"zarr_reader: {name}: {self._dims[i]!r}: expected elements at the same distance in all stores, since samples are cut "
-                f"along it, but found the distances {', '.join(map(str, sorted([spacing, *spacings])))}; give a reader for each store"
+                f"zarr_reader: {name}: {self._dims[i]!r}: expected elements at the same distance in all stores, since samples are "
+                f"cut along it, but found the distances {', '.join(map(str, sorted([spacing, *spacings])))}; give a reader for each"
             )
         self._regions[i] = [[int(one.indices[0]), int(one.indices[-1]) + 1, spacing] for one in stores]
         self._start[i], self._end[i], _ = self._regions[i][0]
@@ -366,7 +367,8 @@ class _Cut:
             if window[i] == -1 and len(counts) == 1:
                 window[i] = step[i] = next(iter(counts))
         if not self._has_table or self._step or self._overlap:
-            self._step, self._overlap = [n * spacing if at == i else n for at, n in enumerate(step)], []
+            self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
+            self._overlap = []
         for pads in self._pads.values():
             if dim in pads:
                 pads[dim] *= spacing
@@ -390,8 +392,8 @@ class _Cut:
         return found
 
     def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
-        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one. ``origins``: where
-        it is in each, if it is picked."""
+        """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one.
+        ``origins``: where it is in each, if it is picked."""
         i, position = len(self._dims), positions[0]
         self._regions[i] = [[at, at + 1, 1] for at in positions]
         if origins is not None:

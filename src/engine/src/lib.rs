@@ -29,6 +29,7 @@ mod chunk_index;
 pub mod codec;
 mod cpu;
 pub mod dataset;
+mod digest;
 pub mod dtype;
 pub mod error;
 pub mod explain;

@@ -85,7 +85,7 @@ impl ByOutput {
     }
 
     /// How many arrays there are.
-    pub fn len(&self) -> usize {
+    pub fn arrays(&self) -> usize {
         self.0.len()
     }
 

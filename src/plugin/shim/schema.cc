@@ -101,8 +101,8 @@ of which is `roi_start`.
 
 By default that is `window`, at least one: samples don't overlap. Where outputs have windows of their own, it is the longest.)",
                       Integers{})
-      .AddOptionalArg("overlap", R"(Another way to say `step`: for each of `dims`, how many elements of the (longest) window
-neighbouring samples share.)",
+      .AddOptionalArg("overlap", R"(Another way to say `step`: for each of `dims`, how many elements less than the (longest) window
+it is. Neighbouring samples share as many where `stride` is 1; with a `stride` their windows interleave.)",
                       Integers{})
       .AddOptionalArg("random_crop", R"(Those of `dims`, by name or position, along which the sample's start is drawn
 anew in each epoch, uniformly from all places where `window` fits.
@@ -152,8 +152,8 @@ begins with ``./`` or ``../``, is an array with a store of its own. With `ragged
 along the dimension aren't evenly spaced: where one is not as far from the one before as most are (of distances that are as
 common, the least counts; differences by rounding don't). A list may have all of these.)",
                       Integers{})
-      .AddOptionalArg<std::vector<int64_t>>("segments", R"(Which of the segments between `breaks` (after `roi_start` and `roi_end`)
-samples are of, by their numbers: a split by episodes.
+      .AddOptionalArg<std::vector<int64_t>>("segments", R"(Which of the segments between `breaks` samples are of, by their
+numbers: a split by episodes. They are numbered over the whole dimension, whatever `roi_start` and `roi_end` leave of it.
 
 Negative numbers count from the end. Samples keep the order of the store. The function ``fn.zarr_reader`` also takes True or False for
 each segment. By default all.)",
@@ -162,7 +162,7 @@ each segment. By default all.)",
 
 - ``"dims"``: to one axis, along the first of `dims`.
 - ``"samples"``: one after the other, each with samples of its own. Stores may have any shapes, as long as samples have one. Regions
-  and breaks are those of each store, and the index of `return_index` begins with the store's number.)",
+  and breaks are those of each store, one in which no window fits has no samples, and the index of `return_index` begins with the store's number.)",
                       "dims")
       .AddOptionalArg("cross_stores", R"(Whether a sample may reach from one store of `path` into the next. If not, the
 borders between stores are `breaks`.)",
@@ -190,7 +190,7 @@ one grid of starts, from `roi_start` to `roi_end`.)",
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
 
-It is a value of the output: neither scaled nor normalised. The function ``fn.zarr_reader`` also takes a dictionary by output, as of
+It is a value of the output: neither scaled nor normalised, and an error if the output's type doesn't have it. The function ``fn.zarr_reader`` also takes a dictionary by output, as of
 `mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
 that the array defines.)",
                       0.0f)

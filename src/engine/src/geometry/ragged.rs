@@ -123,7 +123,7 @@ impl Rows {
     /// # Errors
     /// If an array doesn't fit the rows, or `spec` asks for what rows can't have.
     pub fn shapes(&self, spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<ArrayShape>> {
-        Ok(AsRows::new(spec, arrays, self)?.arrays)
+        Ok(AsRows::new(spec, arrays, self.clone())?.arrays)
     }
 
     /// For each array, whether its rows are ragged.

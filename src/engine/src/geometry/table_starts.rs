@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::Axis;
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::order::Numbers;
-use crate::random::{GOLDEN, mix};
 use crate::spec::{Concat, OutOfBounds, Segments, Spec};
 use crate::table::Table;
 
@@ -153,12 +153,12 @@ impl TableStarts {
 
     /// A text that stands for all starts, in checkpoints.
     pub fn described(&self) -> String {
-        let digest = self.table.digest();
+        let hash = self.table.digest();
         match &self.kept {
-            None => format!("{} from a table with hash {digest}", self.count()),
+            None => format!("{} from a table with hash {hash}", self.count()),
             Some(kept) => {
-                let rows = kept.iter().fold(0, |hash: u64, row| mix((hash ^ row).wrapping_add(GOLDEN)));
-                format!("{} from a table with hash {digest}, rows with hash {rows:016x}", self.count())
+                let rows = digest(kept.iter(), 1);
+                format!("{} from a table with hash {hash}, rows with hash {rows}", self.count())
             }
         }
     }

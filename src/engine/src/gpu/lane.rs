@@ -20,7 +20,9 @@ use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
 use crate::error::{Error, Result};
-use crate::gpu::driver::{Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async};
+use crate::gpu::driver::{
+    AssembleArrays, Device, DeviceBuffer, Event, Module, PinnedBuffer, Stream, copy_async, copy_to_device_async,
+};
 use crate::messages::{Content, GroupId, Outcome, Shared, Wave, WaveChunk, WaveDone};
 use crate::nvtx;
 use crate::stats::Stats;
@@ -82,7 +84,11 @@ impl Lane {
             tables: Tables::new(device, b)?,
             module: Arc::clone(module),
             ops,
-            counters: shared.ops.fill().then(|| Counters::new(device, shared.stats.nans_replaced.len())).transpose()?,
+            counters: shared
+                .ops
+                .fill()
+                .then(|| Counters::new(device, shared.stats.nans_replaced.arrays()))
+                .transpose()?,
             fallback,
             fell_back: 0,
             shared: shared.clone(),
@@ -317,11 +323,15 @@ impl Lane {
         let total = tiles[n];
         self.tables.send(&self.stream, table, n * size_of::<Job>())?;
         self.tables.send(&self.stream, starts, (n + 1) * 4)?;
-        let (table, starts) = (self.tables.address(table), self.tables.address(starts));
-        let counters = self.counters.as_ref().map(Counters::address);
-        // SAFETY: both arrays were just sent on this stream; sources are slots with decoded chunks, destinations outputs
+        let arrays = AssembleArrays {
+            jobs: self.tables.address(table),
+            tile_start: self.tables.address(starts),
+            ops: self.ops,
+            counters: self.counters.as_ref().map(Counters::address),
+        };
+        // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations outputs
         // that are lent to this reader, in which no two jobs write the same element.
-        unsafe { self.module.launch_assemble(&self.stream, table, starts, n as u32, total, self.ops, counters) }
+        unsafe { self.module.launch_assemble(&self.stream, &arrays, n as u32, total) }
     }
 
     /// Decodes on the CPU what the GPU's decoders refused. Then all jobs run again, since those of refused bytes were counted too.

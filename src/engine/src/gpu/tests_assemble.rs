@@ -3,7 +3,7 @@
 use crate::assemble::Ops;
 use crate::dtype::DType;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
-use crate::gpu::driver::{DeviceBuffer, copy_device_async, memset_async};
+use crate::gpu::driver::{AssembleArrays, DeviceBuffer, copy_device_async, memset_async};
 use dali_zarr_kernels::{Job, Layout, Op, Shuffle, TILE, host};
 use std::time::Instant;
 
@@ -130,9 +130,14 @@ fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
     let (n, tiles) = (jobs.len() as u32, *starts.last().unwrap());
     let (jobs, starts, ops) = (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
     let counters = gpu.upload(&[0; 8 * COUNTERS]);
-    let to = fills.then_some(counters.ptr());
+    let arrays = AssembleArrays {
+        jobs: jobs.ptr(),
+        tile_start: starts.ptr(),
+        ops: ops.ptr(),
+        counters: fills.then_some(counters.ptr()),
+    };
     // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
-    unsafe { gpu.module.launch_assemble(&gpu.stream, jobs.ptr(), starts.ptr(), n, tiles, ops.ptr(), to).unwrap() };
+    unsafe { gpu.module.launch_assemble(&gpu.stream, &arrays, n, tiles).unwrap() };
     gpu.stream.synchronize().unwrap();
     let found = gpu.download(&counters);
     found.chunks_exact(8).map(|n| u64::from_ne_bytes(n.try_into().unwrap())).collect()
@@ -265,13 +270,15 @@ fn gpu_assemble_bandwidth() {
         let (jobs, starts, ops) =
             (gpu.upload(&bytes_of(&jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(&[op])));
         let bytes = (rows * columns * FIELDS) as usize * (DType::ALL[op.dst_dtype as usize].size() + src_size as usize);
+        let arrays = AssembleArrays {
+            jobs: jobs.ptr(),
+            tile_start: starts.ptr(),
+            ops: ops.ptr(),
+            counters: (op.has_fillna != 0).then_some(counters.ptr()),
+        };
         timed(bytes, &|| {
             // SAFETY: the arrays are as described; the boxes lie within the buffers; `timed` awaits the launches.
-            unsafe {
-                let (jobs, starts, ops) = (jobs.ptr(), starts.ptr(), ops.ptr());
-                let counters = (op.has_fillna != 0).then_some(counters.ptr());
-                gpu.module.launch_assemble(&gpu.stream, jobs, starts, FIELDS, FIELDS * tiles, ops, counters).unwrap();
-            }
+            unsafe { gpu.module.launch_assemble(&gpu.stream, &arrays, FIELDS, FIELDS * tiles).unwrap() };
         })
     };
     let assemble = |rows, columns, skip, op, src_size| shuffled(rows, columns, skip, op, src_size, Layout::NONE);

@@ -30,7 +30,7 @@ pub(crate) enum Layout {
     /// Along each axis the sizes of the blocks, in their order.
     Grid(Vec<Vec<Run>>),
     /// How many there are, and a hash of their sizes and samples.
-    Listed(u64, u64),
+    Listed(u64, String),
 }
 
 impl Blocks {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::numbers::Numbers;
-use crate::random::{GOLDEN, mix};
+use crate::digest::digest;
 
 /// Consecutive blocks, and which samples lie in them. The *place* of a sample is its index when blocks are put one
 /// after the other.
@@ -78,11 +78,9 @@ impl ListedBlocks {
         8 * self.ends.capacity() as u64 + self.rows.as_ref().map_or(0, |rows| rows.bytes())
     }
 
-    /// A number that stands for the blocks and the samples in them, in checkpoints. It must never change from one version
-    /// to another.
-    pub fn digest(&self) -> u64 {
-        let add = |hash: u64, n: u64| mix((hash ^ n).wrapping_add(GOLDEN));
-        let ends = self.ends.iter().copied().fold(0, add);
-        self.rows.as_ref().map_or(ends, |rows| rows.iter().fold(mix(ends), add))
+    /// A text that stands for the blocks and the samples in them, in checkpoints.
+    pub fn digest(&self) -> String {
+        let rows = self.rows.iter().flat_map(|rows| rows.iter());
+        digest(self.ends.iter().copied().chain(rows), self.count())
     }
 }

@@ -30,7 +30,7 @@ impl Opened {
         if !spec.samples.breaks.are_stored() {
             return Self::with(spec, dataset, inputs);
         }
-        let found = breaks::found(spec, &dataset, inputs.rows.as_ref())?;
+        let found = breaks::found(spec, &dataset, inputs.samples.rows.as_ref())?;
         Self::with(&spec.clone().with(|s| s.samples.breaks.found = found), dataset, inputs)
     }
 }

@@ -17,7 +17,7 @@ pub struct SampleArguments {
     /// Distance between sample starts; default: the length of the longest window without stride, i.e. 1 for a dropped
     /// dimension.
     pub step: PerDim,
-    /// Another way to say `step`: how many elements of the longest window neighbouring samples share.
+    /// Another way to say `step`: how many elements less than the longest window it is.
     pub overlap: PerDim,
     /// Those of `dims` along which a sample's start is drawn anew in each epoch. Their `step` must be 0 or not given.
     pub random_crop: Vec<DimKey>,
@@ -45,7 +45,7 @@ pub struct SampleArguments {
     pub index_origins: Vec<Vec<i64>>,
     /// Along the first of `dims`: no sample reaches from before one of these elements to it or beyond.
     pub breaks: Breaks,
-    /// Which of the segments between breaks samples are of.
+    /// Which of the segments between breaks samples are of, numbered over the whole dimension.
     pub segments: Segments,
     /// How several stores are put together.
     pub concat: Concat,

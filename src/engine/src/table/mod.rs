@@ -9,9 +9,9 @@ mod npy;
 
 pub(crate) use npy::read_npy;
 
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::memory::{Machine, shown};
-use crate::random::{GOLDEN, key};
 
 /// A type of element: 8 bytes.
 pub trait Element: Copy + Send + Sync + 'static {
@@ -72,7 +72,7 @@ impl<T: Element> Table<T> {
         if columns == 0 || !values.len().is_multiple_of(columns) {
             return Err(Error::value(format!("expected rows of {columns} values, but found {} values", values.len())));
         }
-        let digest = digest(&values, columns);
+        let digest = digest(values.iter().map(|value| value.bits()), columns as u64);
         Ok(Self { values, columns, digest })
     }
 
@@ -108,29 +108,6 @@ impl<T: Element> Table<T> {
     pub fn bytes(&self) -> u64 {
         8 * self.values.capacity() as u64
     }
-}
-
-/// A hash of the values' bits in four lanes, which the processor computes side by side.
-fn digest<T: Element>(values: &[T], columns: usize) -> String {
-    const PRIMES: [u64; 4] =
-        [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
-    let mut lanes = [1, 2, 3, 4].map(|lane| GOLDEN.wrapping_mul(lane));
-    let step = |lane: u64, value: T, prime: u64| {
-        let product = (lane ^ value.bits()).wrapping_mul(prime);
-        product ^ (product >> 32)
-    };
-    let (whole, rest) = values.as_chunks::<4>();
-    for four in whole {
-        for i in 0..4 {
-            lanes[i] = step(lanes[i], four[i], PRIMES[i]);
-        }
-    }
-    for (i, &value) in rest.iter().enumerate() {
-        lanes[i] = step(lanes[i], value, PRIMES[i]);
-    }
-    let [a, b, c, d] = lanes;
-    let half = |which: u64| key(&[a, b, c, d, values.len() as u64, columns as u64, which]);
-    format!("{:016x}{:016x}", half(0), half(1))
 }
 
 /// An empty list with room for `count` values.

@@ -8,6 +8,19 @@ use dali_zarr_kernels::{FATBIN, INFLATE, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
+/// Device addresses of the arrays that moving boxes takes.
+#[derive(Clone, Copy, Debug)]
+pub struct AssembleArrays {
+    /// A [`dali_zarr_kernels::Job`] for each box.
+    pub jobs: u64,
+    /// One more u32 than there are jobs: the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements.
+    pub tile_start: u64,
+    /// The [`dali_zarr_kernels::Op`]s that the jobs name.
+    pub ops: u64,
+    /// The numbers of 64 bits to which operations add how many NaNs they replace; `None` if none of them replaces any.
+    pub counters: Option<u64>,
+}
+
 /// Device addresses of the arrays of a wave of zstd frames.
 #[derive(Clone, Copy, Debug)]
 pub struct ZstdArrays {
@@ -99,10 +112,7 @@ impl Module {
         }
     }
 
-    /// Enqueues the moving of boxes: `jobs` is an array of `n_jobs` [`dali_zarr_kernels::Job`]s, `tile_start` of
-    /// `n_jobs + 1` u32 (the prefix sum of each job's tiles of [`dali_zarr_kernels::TILE`] elements, whose last entry
-    /// is `n_tiles`), `ops` of the [`dali_zarr_kernels::Op`]s that the jobs name. If any of these replaces NaNs, `counters` has the
-    /// numbers of 64 bits to which they add how many; without it none may.
+    /// Enqueues the moving of `n_jobs` boxes, which have `n_tiles` tiles together.
     ///
     /// # Errors
     /// If the driver refuses, or an earlier operation failed.
@@ -114,14 +124,12 @@ impl Module {
     pub unsafe fn launch_assemble(
         &self,
         stream: &Stream,
-        jobs: u64,
-        tile_start: u64,
+        arrays: &AssembleArrays,
         n_jobs: u32,
         n_tiles: u32,
-        ops: u64,
-        counters: Option<u64>,
     ) -> Result<()> {
-        let (mut jobs, mut tile_start, mut n_jobs, mut ops) = (jobs, tile_start, n_jobs, ops);
+        let AssembleArrays { mut jobs, mut tile_start, mut ops, counters } = *arrays;
+        let mut n_jobs = n_jobs;
         let mut arguments = [argument(&mut jobs), argument(&mut tile_start), argument(&mut n_jobs), argument(&mut ops)];
         let Some(mut counters) = counters else {
             // SAFETY: the arguments are those of dz_assemble; the caller vouches for the addresses.

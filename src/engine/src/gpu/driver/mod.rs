@@ -20,7 +20,7 @@ pub use copy::{copy_async, copy_to_device_async, copy_to_host_async, memset_asyn
 pub use cufile::CuFile;
 pub use decode_arrays::{DecodeArrays, POISON};
 pub use device::Device;
-pub use kernels::{Module, ZstdArrays};
+pub use kernels::{AssembleArrays, Module, ZstdArrays};
 pub use memory::{DeviceBuffer, PinnedBuffer};
 pub use stream::{Event, Stream};
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{hashed, shortened};
 use crate::dataset::{ArrayInfo, Dataset};
+use crate::digest::digest;
 use crate::geometry::{Axis, Cut, Geometry, Role, Rows, Starts, View};
 use crate::order::{Blocks, Layout, Run, Weights};
 use crate::plan::Planner;
@@ -67,8 +68,8 @@ impl Samples {
 /// reach out, the bounds count too.
 fn of_store(geometry: &Geometry, is_padded: bool) -> Value {
     let of_axis = |axis: &Axis| match &geometry.table {
-        None => json!([axis.starts.step(), runs(&axis.starts), axis.bounds]),
-        Some(table) => json!((is_padded && table.outside() > 0).then_some(&axis.bounds)),
+        None => json!([axis.starts.step(), runs(&axis.starts), bounds(axis)]),
+        Some(table) => json!((is_padded && table.outside() > 0).then(|| bounds(axis))),
     };
     let starts: Vec<Value> = geometry.axes.iter().map(of_axis).collect();
     let shapes: Vec<Value> = geometry.views.iter().map(|view| shape(view, geometry)).collect();
@@ -157,7 +158,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         ("starts", geometry.table.as_ref().map_or_else(|| each(&starts), |table| json!(table.described()))),
         ("random_crop", axes.iter().filter(|a| a.random).map(|a| json!(a.name)).collect()),
         ("offsets", shortened(json!(offsets))),
-        ("region and breaks", only(is_padded, each(&|a| json!(a.bounds)))),
+        ("region and breaks", only(is_padded, each(&|a| json!(bounds(a))))),
         ("fill_value", only(is_filled, of_all(geometry.norms.iter().map(|norm| number(norm.fill)).collect()))),
         ("random_shuffle", json!(random_shuffle)),
         ("shuffle_after_epoch", json!(shuffle_after_epoch)),
@@ -173,6 +174,7 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
         (*samples_per_volume > 1, "samples_per_volume", json!(samples_per_volume)),
         (*concat == Concat::Samples, "concat", json!("samples")),
         (is_padded && policy == OutOfBounds::Edge, "out_of_bounds_policy", json!("edge")),
+        (is_padded && axes.iter().any(|a| a.spacing > 1), "distance of elements", each(&|a| json!(a.spacing))),
         (of_segments, "segments", only(of_segments, each(&in_segments))),
         (*return_mask, "return_mask", json!(true)),
         // Samples that were drawn several times had one crop once.
@@ -187,10 +189,15 @@ fn cut(spec: &Spec, geometry: &Geometry, blocks: &Blocks, weights: Option<&Weigh
 
 /// The rows of ragged arrays: how many there are, a hash of where they lie, and what is read of each at most.
 fn described_rows(rows: &Rows) -> Value {
-    let hash = rows.offsets().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &offset| {
-        (hash ^ offset).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
-    });
-    json!({ "count": rows.count(), "offsets": format!("hash {hash:016x}"), "max_length": rows.max_length() })
+    let hash = digest(rows.offsets().iter().copied(), 1);
+    json!({ "count": rows.count(), "offsets": format!("hash {hash}"), "max_length": rows.max_length() })
+}
+
+/// The ends of segments that have elements: checkpoints tell no others.
+fn bounds(axis: &Axis) -> Vec<i64> {
+    let mut bounds = axis.bounds.clone();
+    bounds.dedup();
+    bounds
 }
 
 /// The starts along an axis, for people.
@@ -254,7 +261,7 @@ fn shared(blocks: &Blocks) -> Value {
     };
     match blocks.layout() {
         Layout::Grid(axes) => shortened(axes.into_iter().map(along).collect()),
-        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash:016x}")),
+        Layout::Listed(count, hash) => json!(format!("{count} blocks with hash {hash}")),
     }
 }
 
