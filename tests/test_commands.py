@@ -239,6 +239,48 @@ def test_remote_stores(tmp_path, values, run, s3, s3_options):
     assert status == 0 and arrays["a"]["codecs"] == "gzip" and arrays["a"]["stored_bytes"] is None, err
 
 
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["--window", "lat=2", "lon=4"], {"window": {"lat": 2, "lon": 4}}),
+        (["--window=lat=2", "--step", "lat=1", "--roi-start", "lat=-5"], {"window": {"lat": 2}, "step": {"lat": 1}, "roi_start": {"lat": -5}}),
+        (["--window", "a=time=2,lat=4", "deep/b=time=3"], {"window": {"a": {"time": 2, "lat": 4}, "deep/b": {"time": 3}}}),
+        (["--dims", "time", "lat", "--window", "a=2,4", "deep/b=3,4"], {"dims": ["time", "lat"], "window": {"a": [2, 4], "deep/b": [3, 4]}}),
+        (["--mean", "a=3", "--stddev", "a=2.5"], {"mean": {"a": 3}, "stddev": {"a": 2.5}}),
+        (["--dtype", "a=float16", "deep/b=types.FLOAT64"], {"dtype": {"a": "float16", "deep/b": "float64"}}),
+        (["--mask_and_scale", "a=true"], {"mask_and_scale": {"a": True}}),
+        (["--window", "lat=3", "--out_of_bounds_policy", "pad", "--fill_value", "a=nan"],
+         {"window": {"lat": 3}, "out_of_bounds_policy": "pad", "fill_value": {"a": float("nan")}}),
+    ],
+    ids=str,
+)
+def test_values_by_name(tmp_path, values, run, words, arguments):
+    """NAME=VALUE stands for a dictionary, by dimension or by output."""
+    import dali_zarr
+
+    store = str(write(tmp_path / "store.zarr", values))
+    status, out, err = run("explain", store, "--json", "--arrays", "a", "deep/b", *words)
+    assert (status, err) == (0, "")
+    assert out == dali_zarr.explain(path=store, json=True, arrays=["a", "deep/b"], **arguments) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--window", "lat=2", "3"], "--window: expected DIM=NUMBER"),
+        (["--window", "lat=2", "lat=3"], "--window: expected DIM=NUMBER"),
+        (["--window", "lat="], "--window: expected DIM=NUMBER"),
+        (["--dtype", "=float32"], "--dtype: expected OUTPUT=VALUE"),
+        (["--mean", "run=3/stats.json"], "run=3/stats.json"),
+        (["--window", "lat=many"], "many"),
+    ],
+    ids=str,
+)
+def test_values_by_name_that_are_none(tmp_path, values, run, words, message):
+    status, _, err = run("explain", str(write(tmp_path / "store.zarr", values)), "--arrays", "a", *words)
+    assert status != 0 and message in err
+
+
 def test_bench_measures(tmp_path, run):
     """Rates are those of the batches that came, and chunks that hold one sample are faster than those that hold twelve."""
     values = np.random.default_rng(0).standard_normal((144, 128, 256)).astype("float32")

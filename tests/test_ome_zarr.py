@@ -104,6 +104,28 @@ def test_levels_of_one_image(tmp_path, device, version):
 
 
 @VERSIONS
+@pytest.mark.parametrize("dims", [None, ("z", "y", "x")], ids=str)
+def test_joined_images_of_other_scales(tmp_path, device, version, dims):
+    """They are refused where they become one axis, with both scales; not where they come one after the other."""
+    zarr_format = 2 if version == "0.4" else 3
+    if dims and version == "0.4":
+        pytest.skip("names and axes together are those of 0.5")
+    for name, scale, shift in (("a", 0.25, 0), ("b", 0.25, 7), ("c", 0.5, 0)):
+        write_array(tmp_path / name, "0", sample_values("uint16", (4, 6, 8)), zarr_format=zarr_format, dims=dims)
+        levels = {"0": [_scale(1, 0.5, scale), _translation(shift, 0, 0)]}
+        attributes = {"multiscales": [_multiscales(AXES[1:], levels)]}
+        group = zarr.open_group(str(tmp_path / name), mode="a", zarr_format=zarr_format)
+        group.attrs.update(attributes if version == "0.4" else {"ome": {"version": "0.5", **attributes}})
+    how = {"arrays": ["0"], "window": {"z": 2}}
+    assert build(device, 1, path=[tmp_path / "a", tmp_path / "b"], **how).reader_meta("reader")["epoch_size"] == 4
+    with pytest.raises(ValueError, match="the same scale") as raised:
+        build(device, 1, path=[tmp_path / "a", tmp_path / "c"], **how)
+    for text in ("0.25", "0.5 in", '"x"', "/a", "/c", "concat"):
+        assert text in str(raised.value)
+    build(device, 1, path=[tmp_path / "a", tmp_path / "c"], concat="samples", **how)
+
+
+@VERSIONS
 @pytest.mark.parametrize(
     "attribute",
     [

@@ -52,6 +52,70 @@ def test_samples_are_in_step(stores, device, how):
     assert sorted(seen) == list(range(0, 12, 2))[:5] if window else sorted(seen) == list(range(12))
 
 
+@pytest.mark.parametrize("place", ["its own store", "path"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"dims": ["z", "y", "x"], "window": [2, 2, 2]},
+        {"dims": [0, 1, 2], "window": [2, 2, 2]},
+        {"window": {"z": 2, "y": 2, "x": 2}},
+        {"window": {"image": {"z": 2, "y": 2, "x": 2}, "label": {"z": 2, "y": 2, "x": 2}}},
+        {"window": {"y": 2, "x": 2}},
+        {"dims": [0, -1], "window": [2, 2]},
+        {"window": {"z": 2}, "isel": {"z": slice(2, 6)}},
+    ],
+    ids=str,
+)
+def test_arrays_without_names_are_cut_by_position(tmp_path, device, how, place):
+    """However the dimensions are said. Those of an array of the same rank are at the same positions, those of others come first."""
+    values = sample_values("uint16", (8, 8, 8))
+    for store, dims in (("image", ("z", "y", "x")), ("image", None)):
+        write_array(tmp_path / f"{store}.zarr", "0" if dims else "label", values, layout=Layout((4, 4, 4)), dims=dims)
+    label = str(tmp_path / "image.zarr" / "label") if place != "path" else "label"
+    given = {"path": tmp_path / "image.zarr", "arrays": {"label": label, "image": "0"}, "return_index": True}
+    found = _epoch(device, **given, **how)
+    assert found
+    for label, image, _ in found:
+        same(label, image, "label")
+    assert found[0][0].shape == tuple(2 if f"'{dim}'" in str(how) or i in how.get("dims", ()) or (i == 2 and -1 in how.get("dims", ()))
+                                      else 8 for i, dim in enumerate("zyx"))
+
+
+@pytest.mark.parametrize("place", ["its own store", "path"])
+def test_arrays_without_names_of_another_rank(tmp_path, device, place):
+    """A label (z, y) beside an image (c, z, y)."""
+    image, label = sample_values("uint16", (2, 6, 4)), sample_values("uint8", (6, 4))
+    write_array(tmp_path, "image", image, dims=("c", "z", "y"))
+    write_array(tmp_path, "label", label)
+    found = _epoch(
+        device, path=tmp_path, arrays={"image": "image", "label": "label" if place == "path" else str(tmp_path / "label")},
+        window={"z": 3, "y": 2}, return_index=True,
+    )
+    assert len(found) == 4
+    for one, other, (z, y) in found:
+        same(one, image[:, z : z + 3, y : y + 2], "image")
+        same(other, label[z : z + 3, y : y + 2], "label")
+
+
+def test_arrays_without_names_of_other_lengths(tmp_path, device):
+    """Under path they are read whole, as are all arrays that don't have the dimension; so are those whose names are asked for."""
+    image, mask = sample_values("uint16", (6, 4, 5)), sample_values("uint8", (4, 5))
+    write_array(tmp_path, "image", image, dims=("t", "y", "x"))
+    write_array(tmp_path, "mask", mask)
+    write_array(tmp_path, "other", image)
+    found = _epoch(device, path=tmp_path, arrays=["image", "mask"])
+    for t, (one, other) in enumerate(found):
+        same(one, image[t], "image")
+        same(other, mask, "mask")
+    found = _epoch(device, path=tmp_path, arrays=["image", "other"], window={"t": 3, "dim_0": 2}, return_index=True)
+    assert len(found) == 6
+    for one, other, (t, at) in found:
+        same(one, image[t : t + 3], "image")
+        same(other, image[at : at + 2], "other")
+    with pytest.raises(ValueError, match='no array has a dimension "q"'):
+        build(device, 1, arrays=[str(tmp_path / "image"), str(tmp_path / "mask")], dims=["q"])
+
+
 def test_kinds_of_locations(stores, tmp_path, device, monkeypatch):
     """Relative ones, absolute ones, file URLs and ~, alone and beside names that are relative to path."""
     arrays, image, label = stores
@@ -208,6 +272,111 @@ def test_checkpoints(stores, device):
     expected = next(batches(build(device, 2, arrays=arrays, checkpoint=first.checkpoint(), checkpointing=True, **how)))
     for one, other in zip(next(found), expected, strict=True):
         same(one, other, "restored")
+
+
+def test_checkpoints_of_stores_that_were_moved(stores, tmp_path, device):
+    """Equal ways of asking, each store moved and renamed alone; but arrays of other names are others."""
+    arrays, *_ = stores
+    how = {"random_shuffle": True, "seed": 5, "return_index": True, "checkpointing": True}
+    first = build(device, 2, path=tmp_path / "a.zarr", arrays={"image": "0", "label": arrays["label"]}, **how)
+    found = batches(first)
+    next(found)
+    saved, expected = first.checkpoint(), next(found)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(tmp_path / "b.zarr", tmp_path / "elsewhere" / "c.zarr")
+    for moved in (
+        {"arrays": arrays},
+        {"arrays": {"image": str(tmp_path / "a.zarr"), "label": arrays["label"]}},
+        {"arrays": arrays | {"label": str(tmp_path / "elsewhere" / "c.zarr" / "deep" / "0")}},
+        {"arrays": arrays | {"label": str(tmp_path / "b.zarr" / "deep")}},
+        {"path": tmp_path / "elsewhere" / "c.zarr", "arrays": {"image": arrays["image"], "label": "deep/0"}},
+    ):
+        for one, other in zip(expected, next(batches(build(device, 2, checkpoint=saved, **moved, **how))), strict=True):
+            same(one, other, str(moved))
+    shutil.move(tmp_path / "elsewhere" / "c.zarr" / "deep" / "0", tmp_path / "elsewhere" / "c.zarr" / "deep" / "1")
+    with pytest.raises(ValueError, match="name: .*0.* in the checkpoint, .*1.* here"):
+        build(device, 2, arrays=arrays | {"label": str(tmp_path / "elsewhere" / "c.zarr" / "deep" / "1")}, checkpoint=saved, **how)
+
+
+CALENDARS = [
+    ({"units": "hours since 2000-01-01"}, {"units": "hours since 2000-01-01", "calendar": "noleap"}, "calendar .noleap."),
+    ({"units": "hours since 2000-01-01"}, {"units": "hours since 2000-01-01", "calendar": "360_day"}, "calendar .360_day."),
+    ({"units": "hours since 2000-01-01"}, {"units": "hours since 2000-01-01", "calendar": "julian"}, "calendar .julian."),
+    ({"units": "hours since 2000-01-01"}, {"units": "months since 2000-01-01"}, "months since"),
+    ({"units": "hours since 2000-01-01"}, {"units": "years since 2000-01-01"}, "years since"),
+    ({"units": "hours since 2000-01-01"}, {"units": "secs since 2000-01-01"}, "2000-01-01 06:00:00 at index 1 .* 2000-01-01 00:00:06"),
+    ({"units": "hours since 2000-01-01"}, {"units": "hours since 2000-01-02"}, "2000-01-01 00:00:00 at index 0 .* 2000-01-02 00:00:00"),
+    ({"units": "hours since 2000-01-01"}, {"units": "hours since 2000-01-01T00:00:00+01:00"}, "1999-12-31 23:00:00"),
+    ({"units": "hours since 1500-01-01"}, {"units": "hours since 1500-01-01", "calendar": "proleptic_gregorian"}, "proleptic_gregorian"),
+    ({"units": "months since 2000-01-01"}, {"units": "months since 2000-01-01"}, None),
+    ({"units": "hours since 2000-01-01", "calendar": "noleap"}, {"units": "Hours since 2000-1-1", "calendar": "365_day"}, None),
+    ({"units": "hours since 2000-01-01"}, {"units": "h since 2000-01-01 01:00 +01:00", "calendar": "gregorian"}, None),
+    ({"units": "hours since 2000-01-01"}, {}, None),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), CALENDARS, ids=str)
+def test_equal_numbers_of_other_calendars_and_units(stores, tmp_path, device, one, other, expected):
+    """They are equal times only where calendars and units say so; the message has times."""
+    arrays, *_ = stores
+    _coordinates(tmp_path / "a.zarr", np.arange(12) * 6, one)
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(12) * 6, other, zarr_format=2)
+    if expected is None:
+        build(device, 1, arrays=arrays)
+        return
+    with pytest.raises(ValueError, match=expected):
+        build(device, 1, arrays=arrays)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("secs", 3600), ("msec", 3_600_000), ("mins", 60), ("hrs", 1)])
+def test_equal_times_in_units_as_cftime_has_them(stores, tmp_path, device, unit, factor):
+    arrays, *_ = stores
+    _coordinates(tmp_path / "a.zarr", np.arange(12), {"units": "hours since 2000-01-01"})
+    _coordinates(tmp_path / "b.zarr" / "deep", np.arange(12) * factor, {"units": f"{unit} since 2000-01-01"}, zarr_format=2)
+    build(device, 1, arrays=arrays)
+
+
+def test_missing_coordinates(stores, tmp_path, device):
+    """A missing one equals a missing one, and no number. Zeros that the fill value of Zarr v2 makes missing are zeros."""
+    arrays, *_ = stores
+    times = np.arange(12.0)
+    _coordinates(tmp_path / "a.zarr", times)
+    _coordinates(tmp_path / "b.zarr" / "deep", np.where(times == 5, np.nan, times), zarr_format=2)
+    with pytest.raises(ValueError, match="5 at index 5 .*none"):
+        build(device, 1, arrays=arrays)
+    _coordinates(tmp_path / "a.zarr", np.where(times == 5, np.nan, times))
+    build(device, 1, arrays=arrays)
+
+
+@pytest.mark.parametrize("dtype", ["<U4", "|S3", "str"])
+def test_text_coordinates(stores, tmp_path, device, dtype, caplog):
+    """They can't be compared, and keep nothing from being read: the log tells it."""
+    arrays, image, label = stores
+    group = zarr.open_group(str(tmp_path / "b.zarr" / "deep"), mode="a", zarr_format=2)
+    array = group.create_array("t", shape=(12,), chunks=(12,), dtype=dtype)
+    array[...] = np.array([f"s{i}" for i in range(12)], "U3" if dtype == "str" else dtype)
+    _coordinates(tmp_path / "a.zarr", np.arange(12))
+    with caplog.at_level("WARNING", "dali_zarr"):
+        one, other = _epoch(device, arrays=arrays)[3]
+    same(one, image[3], "image")
+    same(other, label[3], "label")
+    assert "they aren't compared" in caplog.text and "b.zarr" in caplog.text
+
+
+def test_breaks_where_coordinates_are_uneven(stores, tmp_path, device):
+    """``breaks="auto"`` finds the coordinates around an array with a store of its own, and beside one of path."""
+    arrays, image, label = stores
+    _coordinates(tmp_path / "b.zarr" / "deep", np.r_[np.arange(1, 8), np.arange(20, 25)] * 6, zarr_format=2)
+    for given in (
+        {"arrays": arrays},
+        {"path": tmp_path / "b.zarr", "arrays": {"image": arrays["image"], "label": "deep/0"}},
+        {"path": tmp_path / "a.zarr", "arrays": {"image": "0", "label": arrays["label"]}},
+    ):
+        found = _epoch(device, **given, window={"t": 3}, step={"t": 1}, breaks="auto", return_index=True)
+        assert [int(index[1]) for *_, index in found] == [0, 1, 2, 3, 4, 7, 8, 9]
+        same(found[5][0], image[7:10], "image")
+    with pytest.raises(ValueError, match="there is no array 't' beside the arrays"):
+        build(device, 1, arrays={"image": arrays["image"]}, window={"t": 3}, breaks="auto")
 
 
 def test_explain_and_the_loader(stores, tmp_path, device):

@@ -164,7 +164,7 @@ def _check_columns(indices: torch.Tensor, columns: int) -> None:
     """Raises ValueError if an index isn't a column: kernels of PyTorch would read beyond their operands."""
     if indices.numel() == 0:
         return
-    bounds: list[int] = torch.stack(torch.aminmax(indices)).tolist()
+    bounds: list[int] = _UNTYPED.stack(_UNTYPED.aminmax(indices)).tolist()
     lowest, highest = bounds
     if lowest < 0 or highest >= columns:
         raise ValueError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _dali
-from .._arguments import names, values
+from .._arguments import by_name, names, values
 from .._hints import did_you_mean
 
 # Of rechunk.
@@ -54,6 +54,8 @@ def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
             found[name] = [_selection(name, found[name])]
     if found.get("arrays"):
         found["arrays"] = _arrays(found["arrays"])
+    for name in found.keys() & (by_name.PER_DIM | by_name.PER_OUTPUT):
+        found[name] = _by_name(name, found[name])
     for name, given in found.items():
         if not given and not known[name]:
             raise ValueError(f"--{name}: expected a value after it")
@@ -103,6 +105,37 @@ def _arrays(words: list[str]) -> list[Any]:
     if len(by_output) < len(words) or not all(by_output) or not all(by_output.values()):
         raise ValueError(f"--arrays: expected OUTPUT=ARRAY, another output for each, but found {' '.join(words)!r}")
     return [by_output]
+
+
+def _by_name(name: str, words: list[Any]) -> list[Any]:
+    """``NAME=VALUE``, ``NAME=A,B`` or, by output and dimension, ``NAME=DIM=VALUE,DIM=VALUE``, as a single dictionary; other words
+    as they are."""
+    entries = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
+    # What mean and stddev have else is a file, whose name may have any letters.
+    is_file = name in ("mean", "stddev") and not all(_is_number(part) for _, _, text in entries for part in text.split(","))
+    if is_file or not any(equals for _, equals, _ in entries):
+        return words
+    found = {key: _named(name, text) for key, equals, text in entries if key and equals and text}
+    if len(found) < len(words):
+        kind = "DIM=NUMBER or OUTPUT=DIM=NUMBER,DIM=NUMBER" if name in by_name.PER_DIM else "OUTPUT=VALUE"
+        raise ValueError(f"--{name}: expected {kind}, another name for each, but found {' '.join(map(str, words))!r}")
+    return [found]
+
+
+def _named(name: str, text: str) -> Any:
+    if "=" in text:
+        entries = [part.partition("=") for part in text.split(",")]
+        return {dim: _value(name, value) for dim, _, value in entries}
+    found = [_value(name, part) for part in text.split(",")]
+    return found[0] if len(found) == 1 else found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _selection(name: str, words: list[str]) -> dict[str, Any]:

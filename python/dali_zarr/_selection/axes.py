@@ -58,12 +58,14 @@ class Axes:
             ValueError, TypeError, RuntimeError: As building a pipeline with the reader does.
         """
         spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
+        # Arrays without names have those of dims, which may be said by window.
+        if named := arguments.get("dims") or _dims_of(arguments.get("window")):
+            spec["dims"] = named
         path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
         storage_options = options.by_name(_listed(arguments.get("storage_options")))
         largest = max(arrays, key=lambda array: len(array.dims))
         picks = {_named(dim, largest): indices for dim, indices in pick.by_dim(arguments.get("pick")).items()}
-        named = arguments.get("dims") or _dims_of(arguments.get("window"))
         given = [_named(dim, largest) for dim in _listed(named)]
         # An array with a store of its own is in no other.
         paths = ([path] if isinstance(path, str) else list(path)) or [arrays[0].name]

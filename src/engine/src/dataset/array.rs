@@ -107,6 +107,8 @@ pub(super) struct Described {
     pub version: u8,
     /// See [`super::ArrayInfo::units`].
     pub units: Option<String>,
+    /// See [`super::ArrayInfo::calendar`].
+    pub calendar: Option<String>,
 }
 
 /// Reads the metadata of an array in the store number `store`, whose group says of it that it is `level`. `mask_and_scale` is the spec's.
@@ -139,11 +141,10 @@ pub(super) fn describe(
     }
     let fill = own_fill.unwrap_or_default();
     let key_dims = shape.len();
-    let usual = |calendar: &Value| matches!(calendar.as_str(), Some("standard" | "gregorian" | "proleptic_gregorian"));
-    let units = match (stored.unit, node.attributes.get("units").and_then(Value::as_str)) {
-        (Some(_), _) => Some(stored.to_string()),
-        (None, units) => units.filter(|_| node.attributes.get("calendar").is_none_or(usual)).map(str::to_owned),
-    };
+    let attribute =
+        |name: &str| node.attributes.get(name).map(|value| value.as_str().map_or_else(|| shown(value), str::to_owned));
+    let units = stored.unit.map(|_| stored.to_string()).or_else(|| attribute("units"));
+    let calendar = attribute("calendar").filter(|_| stored.unit.is_none());
     let (version, named) = (node.version, level.is_some() || Hierarchy::has_names(&node));
     let mut dims = match &level {
         Some(level) if !Hierarchy::has_names(&node) => DimNames { names: level.axes.clone(), unclear: None },
@@ -185,7 +186,7 @@ pub(super) fn describe(
         key_dims,
         metadata_key: node.key,
     };
-    Ok(Described { part, dims, stored, fill, decoded, cf, level, named, version, units })
+    Ok(Described { part, dims, stored, fill, decoded, cf, level, named, version, units, calendar })
 }
 
 struct Chunks {

@@ -14,6 +14,7 @@ mod listing;
 mod names;
 mod ome;
 mod own;
+mod positions;
 mod sharding;
 
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub use sharding::Sharding;
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, Site, panic_text};
-use crate::spec::{ArrayArgument, Spec};
+use crate::spec::{ArrayArgument, Concat, Spec};
 use crate::store::{self, Latency, ReadFiles, Store};
 use array::Described;
 use hierarchy::Hierarchy;
@@ -67,6 +68,8 @@ pub struct ArrayInfo {
     pub cf: Cf,
     /// What the values count, as the attribute `units` says, or the stored type of times.
     pub units: Option<String>,
+    /// The calendar of times, as the attribute says.
+    pub calendar: Option<String>,
     /// One for each store, with the same number of dimensions.
     pub parts: Vec<Part>,
 }
@@ -98,6 +101,7 @@ impl Dataset {
             return own::open(spec, stores);
         }
         let mut arrays: Vec<ArrayInfo> = Vec::new();
+        let (mut named, mut levels) = (Vec::new(), Vec::new());
         let wanted = Wanted::of(spec);
         let described = each_store(&stores, |i, store| describe(spec, &wanted, i, store));
         for (i, described) in described.into_iter().enumerate() {
@@ -108,15 +112,30 @@ impl Dataset {
                     let own = || base_name(stores[0].location());
                     let name = if array.is_empty() { own() } else { array };
                     let output = if output.is_empty() { own() } else { output };
+                    named.push(described.named);
+                    levels.push(described.level.clone());
                     arrays.push(ArrayInfo::new(name, output, described));
                 } else {
+                    if let (true, Some(first), Some(level)) = (is_joined(spec), &levels[position], &described.level) {
+                        let place = |i: usize| format!("store {}", stores[i].location());
+                        level.check_joined(&place(i), first, &place(0))?;
+                    }
                     arrays[position].join(described, stores[0].location(), stores[i].location())?;
                 }
             }
         }
+        // Ragged arrays have elements of rows along their first dimension.
+        if spec.samples.ragged.is_none() && spec.samples.ragged_ends.is_none() {
+            positions::name(spec, &mut arrays, &named, false);
+        }
         let around = vec![None; stores.len()];
         Ok(Self { stores, arrays, around })
     }
+}
+
+/// Whether stores are joined to one axis, so that their images must have one scale.
+fn is_joined(spec: &Spec) -> bool {
+    spec.source.paths.len() > 1 && spec.samples.concat == Concat::Dims
 }
 
 /// A store, and its arrays with their names.
@@ -250,7 +269,7 @@ fn describe_in(
     let is_several = arrays.iter().any(|(_, one)| group(&one.array) != group(&arrays[0].1.array));
     let found = |(at, array): (usize, ArrayArgument)| {
         let decode = spec.values.mask_and_scale.of(&array.output, at);
-        let described = find(&hierarchy, store, i, &array.array, decode, is_several)?;
+        let described = find(&hierarchy, store, i, &array.array, decode, is_several || is_joined(spec))?;
         Ok((array, described))
     };
     let found: Vec<(ArrayArgument, Described)> = arrays.into_iter().map(found).collect::<Result<_>>()?;
@@ -286,10 +305,10 @@ pub(crate) fn group_attributes(store: &dyn Store, path: &str) -> Result<serde_js
 
 impl ArrayInfo {
     fn new(name: String, output: String, described: Described) -> Self {
-        let Described { part, dims, stored, fill, decoded, cf, units, .. } = described;
+        let Described { part, dims, stored, fill, decoded, cf, units, calendar, .. } = described;
         let (dtype, stored, parts) = (stored.dtype, stored.to_string(), vec![part]);
         let (fill, imaginary_fill) = (fill.bits, fill.imaginary);
-        Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, units, parts }
+        Self { name, output, dims, dtype, stored, fill, imaginary_fill, decoded, cf, units, calendar, parts }
     }
 
     /// Whether it is the same array of the same stores.
@@ -337,7 +356,7 @@ fn find(
     index: usize,
     name: &str,
     mask_and_scale: Option<bool>,
-    is_several: bool,
+    is_beside_others: bool,
 ) -> Result<Described> {
     let Some(node) = metadata_error(hierarchy.array(name))? else {
         // The list only serves the message.
@@ -351,7 +370,8 @@ fn find(
         return Err(error.unknown(Some(name), names.unwrap_or_default()));
     };
     // Groups of weather data have names of dimensions, and nothing to say of levels: their attributes aren't read.
-    let level = if is_several || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
+    let level =
+        if is_beside_others || !Hierarchy::has_names(&node) { metadata_error(hierarchy.level(&node))? } else { None };
     let shown_name = if name.is_empty() { base_name(store.location()) } else { name.to_owned() };
     metadata_error(array::describe(node, level, index, mask_and_scale))
         .map_err(|e| e.at(Site::store(store.location()).array(shown_name)))

@@ -101,27 +101,43 @@ impl Level {
         Ok(())
     }
 
+    /// Checks that this and another level, whose elements are put behind each other, have the same scale.
+    ///
+    /// # Errors
+    /// If they don't.
+    pub(super) fn check_joined(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
+        let Some((_, axis, a, b)) = self.difference(other, true) else { return Ok(()) };
+        Err(Error::value(format!(
+            "expected the same scale in images that are joined, but found {b} along \"{axis}\" in {other_name} and {a} in {name} \
+             (OME-Zarr's coordinateTransformations); join stores of one scale, or read them one after the other with \
+             concat=\"samples\""
+        )))
+    }
+
     fn check(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
-        let (Some(places), Some(others)) = (&self.place, &other.place) else { return Ok(()) };
-        for (axis, place) in self.axes.iter().zip(places) {
-            let Some(at) = other.axes.iter().position(|other| other == axis) else { continue };
-            let of = &others[at];
-            let differ = [
+        let Some((what, axis, a, b)) = self.difference(other, false) else { return Ok(()) };
+        Err(Error::value(format!(
+            "expected the same places of elements in images that are read together, but found the {what} {b} along \
+             \"{axis}\" in {other_name} and {a} in {name} (OME-Zarr's coordinateTransformations); read levels of one \
+             scale, or leave one out"
+        )))
+    }
+
+    /// What differs along the axes that both have, the axis, and the numbers of both.
+    fn difference(&self, other: &Self, only_scale: bool) -> Option<(&'static str, &str, f64, f64)> {
+        let (places, others) = (self.place.as_ref()?, other.place.as_ref()?);
+        self.axes.iter().zip(places).find_map(|(axis, place)| {
+            let of = &others[other.axes.iter().position(|other| other == axis)?];
+            let numbers = [
                 ("scale", place.scale, of.scale, 0.0),
                 // Of elements, not of the distance from the origin only.
                 ("translation", place.translation, of.translation, place.scale.abs()),
-            ]
-            .into_iter()
-            .find(|&(_, a, b, size)| (a - b).abs() > 1e-6 * a.abs().max(b.abs()).max(size));
-            if let Some((what, a, b, _)) = differ {
-                return Err(Error::value(format!(
-                    "expected the same places of elements in images that are read together, but found the {what} {b} along \
-                     \"{axis}\" in {other_name} and {a} in {name} (OME-Zarr's coordinateTransformations); read levels of one \
-                     scale, or leave one out"
-                )));
-            }
-        }
-        Ok(())
+            ];
+            let differs =
+                |&&(_, a, b, size): &&(_, f64, f64, f64)| (a - b).abs() > 1e-6 * a.abs().max(b.abs()).max(size);
+            let (what, a, b, _) = *numbers[..if only_scale { 1 } else { 2 }].iter().find(differs)?;
+            Some((what, axis.as_str(), a, b))
+        })
     }
 }
 

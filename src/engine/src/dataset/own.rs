@@ -9,9 +9,9 @@ use super::array::Described;
 use super::hierarchy::Hierarchy;
 use super::names::DimNames;
 use super::ome::{self, Level};
-use super::{ArrayInfo, Dataset, Wanted, describe, each_store, group_attributes, metadata_error};
+use super::{ArrayInfo, Dataset, Wanted, describe, each_store, group_attributes, metadata_error, positions};
 use crate::error::{ErrorKind, Result};
-use crate::spec::{ArrayArgument, DimKey, PerOutput, Spec};
+use crate::spec::{ArrayArgument, PerOutput, Spec};
 use crate::store::{self, ReadFiles, Store};
 
 /// Opens the arrays of `spec`, with stores that are open, one for each of its locations.
@@ -55,7 +55,7 @@ pub(super) fn open(spec: &Spec, mut stores: Vec<Arc<dyn Store>>) -> Result<Datas
         arrays.push(array);
     }
     Level::check_places(&levels)?;
-    name_by_position(spec, &mut arrays, &named);
+    positions::name(spec, &mut arrays, &named, true);
     Ok(Dataset { stores, arrays, around })
 }
 
@@ -134,31 +134,6 @@ fn place(spec: &Spec, location: &str, described: &mut Described) -> Result<()> {
         (described.dims, described.named) = (names, true);
     }
     Ok(())
-}
-
-/// Gives the first dimensions of arrays without names the names that `dims` have in the others.
-fn name_by_position(spec: &Spec, arrays: &mut [ArrayInfo], named: &[bool]) {
-    let rank = |at: &usize| arrays[*at].dims.names.len();
-    let of_names = (0..arrays.len()).filter(|&at| named[at]);
-    let Some(reference) = of_names.rev().max_by_key(rank) else { return };
-    let known = arrays[reference].dims.names.clone();
-    let name = |key: &DimKey| match key {
-        DimKey::Name(name) => Some(name.clone()),
-        DimKey::Index(i) => {
-            let at = if *i < 0 { *i + known.len() as i64 } else { *i };
-            usize::try_from(at).ok().and_then(|at| known.get(at).cloned())
-        }
-    };
-    let given: Vec<DimKey> = spec.samples.dims.clone();
-    let given = if given.is_empty() { vec![DimKey::Index(0)] } else { given };
-    // What is wrong with `dims` is said where samples are cut.
-    let Some(dims) = given.iter().map(name).collect::<Option<Vec<_>>>() else { return };
-    for (array, _) in arrays.iter_mut().zip(named).filter(|(_, named)| !**named) {
-        let own = std::mem::take(&mut array.dims.names);
-        let tied = dims.len().min(own.len());
-        array.dims.names.extend_from_slice(&dims[..tied]);
-        own[tied..].iter().for_each(|name| array.dims.push(name));
-    }
 }
 
 #[cfg(test)]

@@ -147,10 +147,7 @@ pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Re
 /// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
 pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
     let reference = reference(arrays);
-    let (keys, argument) = match spec.samples.window.dims() {
-        keys if spec.samples.dims.is_empty() => (keys, "window"),
-        _ => (spec.samples.dims.clone(), "dims"),
-    };
+    let (keys, argument) = spec.samples.dims_or_window();
     if keys.is_empty() {
         return Ok(reference.dims.first().cloned().into_iter().collect());
     }

@@ -344,8 +344,6 @@ pub(crate) fn of_store(spec: &Spec, arrays: &[ArrayShape], store: usize) -> (Spe
 pub(crate) struct FirstDim {
     /// Its name.
     pub name: String,
-    /// An array that has it.
-    pub array: usize,
     /// The first element of each store, and the end of the last one.
     pub stores: Vec<u64>,
     /// The elements of all stores that it consists of, if `pick` names it.
@@ -369,7 +367,7 @@ impl FirstDim {
             _ => vec![0, arrays[array].parts[0][d]],
         };
         let pick = views[array].dims[d].picked(0).map(<[u64]>::to_vec);
-        Ok(Some(Self { name: names[0].clone(), array, stores, pick }))
+        Ok(Some(Self { name: names[0].clone(), stores, pick }))
     }
 
     /// Its length in a store, without `pick`.

@@ -60,7 +60,7 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
         breaks.extend(between(&joined.collect::<Vec<_>>(), &first));
     }
     if spec.samples.breaks.auto {
-        breaks.extend(uneven(dataset, stores, &first)?);
+        breaks.extend(uneven(spec, dataset, stores, &first)?);
     }
     Ok(breaks)
 }
@@ -135,13 +135,26 @@ fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64
 }
 
 /// The elements whose coordinate isn't as far from the one before as most are.
-fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
+fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<Vec<i64>> {
     let name = &first.name;
-    let group = dataset.arrays[first.array].name.trim_matches('/').rsplit_once('/').map_or("", |(group, _)| group);
+    // Those of an array beside which there are some. An array with a store of its own is in no other.
+    let beside = |i: usize| -> Result<Option<(Arc<dyn Store>, ArrayInfo)>> {
+        for array in dataset.arrays.iter().filter(|array| array.dims.names.contains(name)) {
+            let Some(part) = array.parts.get(stores.start + i) else { continue };
+            let is_around = dataset.around[part.store].is_some();
+            if part.is_root() && !is_around {
+                continue;
+            }
+            let Some(store) = coordinates::store_with(spec, dataset, part.store) else { continue };
+            let group = part.path().rsplit_once('/').map_or("", |(group, _)| group);
+            if let Some(found) = coordinates::nearest(&*store, group, name)? {
+                return Ok(Some((store, found)));
+            }
+        }
+        Ok(None)
+    };
     let read = |i: usize, store: &Arc<dyn Store>| {
-        let is_root = dataset.arrays[first.array].parts[stores.start + i].is_root();
-        let array = if is_root { None } else { coordinates::nearest(&**store, group, name)? };
-        let Some(array) = array else {
+        let Some((store, array)) = beside(i)? else {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs the coordinates along \"{name}\", but there is no array '{name}' beside the arrays or in a \
                  group above; give the breaks"
@@ -157,7 +170,7 @@ fn uneven(dataset: &Dataset, stores: Range<usize>, first: &FirstDim) -> Result<V
             .at(Site::store(store.location()).array(&*array.name)));
         }
         let (decoded, name) = (array.cf.decoded, array.name.clone());
-        let found = values(store, array)?;
+        let found = values(&store, array)?;
         if let Some(at) = found.iter().position(|value| value.is_nan()) {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs a coordinate for each element, but that of element {at} is missing (NaN, or the value that \

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use super::Reader;
-use super::opening::Opened;
+use super::opening::{Opened, is_new};
+use super::times::{Comparison, Meaning};
 use crate::dataset::{ArrayInfo, Dataset, lone_array, open_around};
 use crate::dtype::DType;
-use crate::error::{Error, Result, Site};
+use crate::error::{Error, ErrorKind, Result, Site};
 use crate::geometry::Role;
 use crate::spec::{DimKey, PerOutput, Spec};
 use crate::store::Store;
@@ -62,9 +63,11 @@ struct Coordinates {
     /// Of the array, for messages.
     site: Site,
     dtype: DType,
-    /// What they count, if they are times.
-    unit: Option<Unit>,
+    meaning: Meaning,
+    /// Decoded; NaN where they are missing.
     values: Vec<f64>,
+    /// Where some are missing, what is stored there: zeros in Zarr v2 are missing where zero is the fill value.
+    stored: Option<Vec<f64>>,
 }
 
 /// Checks that arrays with stores of their own have equal coordinates along the dimensions that samples are cut along, where there
@@ -90,14 +93,26 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
             }
             let site = Site::store(dataset.stores[part.store].location());
             let site = if dataset.around[part.store].is_some() { site } else { site.array(&*array.name) };
-            let found = coordinates(spec, dataset, &place, &axis.name, part.shape[d], site.clone());
-            let found = found.map_err(|e| {
-                let why = format!(
-                    "{site}: the coordinates along \"{}\", which other arrays must share, can't be read",
-                    axis.name
-                );
-                e.within(why)
-            })?;
+            let found = match coordinates(spec, dataset, &place, &axis.name, part.shape[d], site.clone()) {
+                // Text, among others.
+                Err(e) if e.kind() == ErrorKind::Type => {
+                    let text = format!(
+                        "{site}: the coordinates along \"{}\" aren't numbers, so that they aren't compared with those of other arrays",
+                        axis.name
+                    );
+                    if is_new(&text) {
+                        tracing::warn!("{text}");
+                    }
+                    None
+                }
+                found => found.map_err(|e| {
+                    let why = format!(
+                        "{site}: the coordinates along \"{}\", which other arrays must share, can't be read",
+                        axis.name
+                    );
+                    e.within(why)
+                })?,
+            };
             places.push(place);
             match (&first, found) {
                 (Some(first), Some(found)) => first.check(&found, &axis.name)?,
@@ -118,127 +133,91 @@ fn coordinates(
     len: u64,
     site: Site,
 ) -> Result<Option<Coordinates>> {
-    let store = match &dataset.around[place.store] {
-        None => Some(Arc::clone(&dataset.stores[place.store])),
-        Some(around) => open_around(spec, around),
-    };
-    let Some(store) = store else { return Ok(None) };
-    let array = match nearest(&*store, &place.group, dim) {
+    let Some(store) = store_with(spec, dataset, place.store) else { return Ok(None) };
+    let find = || match nearest(&*store, &place.group, dim) {
         // A store may refuse what isn't there.
-        Err(e) if e.is_refused() => None,
-        array => array?,
+        Err(e) if e.is_refused() => Ok(None),
+        array => array,
     };
-    let Some(array) = array.filter(|array| array.parts[0].shape == [len] && len <= MAX_COORDINATES) else {
+    let Some(array) = find()?.filter(|array| array.parts[0].shape == [len] && len <= MAX_COORDINATES) else {
         return Ok(None);
     };
-    let (dtype, unit) = (array.cf.decoded, array.units.as_deref().and_then(Unit::parse));
-    Ok(Some(Coordinates { site, dtype, unit, values: read(&store, array)? }))
+    let meaning = Meaning::new(array.units.as_deref(), array.calendar.as_deref());
+    let dtype = array.cf.decoded;
+    let values = read(&store, array)?;
+    let stored = match find()?.filter(|_| values.iter().any(|value| value.is_nan())) {
+        None => None,
+        Some(mut array) => {
+            array.cf.missing.clear();
+            Some(read(&store, array)?)
+        }
+    };
+    Ok(Some(Coordinates { site, dtype, meaning, values, stored }))
+}
+
+/// The store that has the coordinates of arrays of the store number `store`; `None` if it can't be opened.
+pub(super) fn store_with(spec: &Spec, dataset: &Dataset, store: usize) -> Option<Arc<dyn Store>> {
+    match &dataset.around[store] {
+        None => Some(Arc::clone(&dataset.stores[store])),
+        Some(around) => open_around(spec, around),
+    }
 }
 
 impl Coordinates {
     fn check(&self, other: &Self, dim: &str) -> Result<()> {
-        let differs: Box<dyn Fn(f64, f64) -> bool> = match (self.unit, other.unit) {
-            (Some(unit), Some(of)) if unit != of => {
-                // Both count from the same instant then, in seconds; microseconds are below what float64 has of dates.
-                Box::new(move |a, b| {
-                    (a.mul_add(unit.seconds, unit.origin) - b.mul_add(of.seconds, of.origin)).abs() > 1e-3
-                })
+        let expected =
+            format!("expected arrays that are cut along \"{dim}\" together to have the same coordinates there");
+        let how = self.meaning.compared(&other.meaning);
+        if let Comparison::Impossible(one, of) = &how {
+            return Err(Error::value(format!(
+                "{expected}, but found {one} in {}, and {of} in {}, which can't be compared; give arrays with coordinates of the same \
+                 kind",
+                self.site, other.site
+            )));
+        }
+        let differs = |a: f64, b: f64| match how {
+            _ if a == b && how == Comparison::Numbers => false,
+            Comparison::Times => {
+                let rounding = self.meaning.rounding(a, self.dtype) + other.meaning.rounding(b, other.dtype);
+                let apart = (self.meaning.seconds(a) - other.meaning.seconds(b)).abs();
+                // Less than a millisecond is below what some units have of dates.
+                apart.is_nan() || apart > rounding + 1e-3
             }
             // 0.1 of float32 is the 0.1 of float64 that it was made of.
-            _ if self.dtype == DType::F32 || other.dtype == DType::F32 => Box::new(|a, b| (a as f32) != (b as f32)),
-            _ => Box::new(|a, b| a != b),
+            _ if self.dtype == DType::F32 || other.dtype == DType::F32 => (a as f32) != (b as f32),
+            _ => true,
         };
-        let pairs = self.values.iter().zip(&other.values);
-        // Missing coordinates, such as zeros in Zarr v2 where zero is the fill value, say nothing.
-        let mut wrong = pairs.enumerate().filter(|(_, (a, b))| !a.is_nan() && !b.is_nan() && differs(**a, **b));
-        let Some((i, (a, b))) = wrong.next() else { return Ok(()) };
+        // Both missing, or equal. A missing one and a number may be stored as the same number.
+        let is_same = |i: usize| match (self.is_missing(i), other.is_missing(i)) {
+            (true, true) => true,
+            (false, false) => !differs(self.values[i], other.values[i]),
+            _ => !differs(self.stored(i), other.stored(i)),
+        };
+        let Some(i) = (0..self.values.len().min(other.values.len())).find(|&i| !is_same(i)) else { return Ok(()) };
+        let (mut a, mut b) = (self.shown(i), other.shown(i));
+        if a == b {
+            // The same date of two calendars.
+            (a, b) = (format!("{a} ({})", self.meaning.text()), format!("{b} ({})", other.meaning.text()));
+        }
         Err(Error::value(format!(
-            "expected arrays that are cut along \"{dim}\" together to have the same coordinates there, but found {a} at index {i} in \
-             {}, and {b} in {}; give arrays that are in step",
+            "{expected}, but found {a} at index {i} in {}, and {b} in {}; give arrays that are in step",
             self.site, other.site
         )))
     }
-}
 
-/// What times count: seconds, from an instant in seconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Unit {
-    seconds: f64,
-    origin: f64,
-}
-
-impl Unit {
-    /// Reads `hours since 1900-01-01 12:00` of the usual calendar, and `datetime64[ns]`; `None` for others.
-    fn parse(text: &str) -> Option<Self> {
-        if let Some(unit) = text.strip_prefix("datetime64[") {
-            let unit = unit.strip_suffix(']')?;
-            let (scale, name) = unit.split_at(unit.bytes().take_while(u8::is_ascii_digit).count());
-            let scale = if scale.is_empty() { 1.0 } else { scale.parse().ok()? };
-            return Some(Self { seconds: scale * seconds(name)?, origin: 0.0 });
-        }
-        let (name, since) = text.split_once(" since ")?;
-        let (date, time) = since.trim().split_once([' ', 'T']).unwrap_or((since.trim(), ""));
-        let time = time.trim_end_matches('Z').trim_end_matches("UTC").trim();
-        let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-        let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-        // Before this calendars differ.
-        if !(1583..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-            return None;
-        }
-        let mut clock = 0.0;
-        for (part, weight) in time.split(':').filter(|part| !part.is_empty()).zip([3600.0, 60.0, 1.0]) {
-            clock += part.parse::<f64>().ok()? * weight;
-        }
-        Some(Self { seconds: seconds(name.trim())?, origin: days(year, month, day) as f64 * 86400.0 + clock })
+    fn is_missing(&self, i: usize) -> bool {
+        self.values[i].is_nan() || self.meaning.is_nat(self.values[i])
     }
-}
 
-fn seconds(unit: &str) -> Option<f64> {
-    Some(match unit {
-        "D" | "d" | "day" | "days" => 86400.0,
-        "h" | "hr" | "hour" | "hours" => 3600.0,
-        "m" | "min" | "minute" | "minutes" => 60.0,
-        "s" | "sec" | "second" | "seconds" => 1.0,
-        "ms" | "millisecond" | "milliseconds" => 1e-3,
-        "us" | "microsecond" | "microseconds" => 1e-6,
-        "ns" | "nanosecond" | "nanoseconds" => 1e-9,
-        _ => return None,
-    })
-}
+    /// What is stored for an element; NaN if that isn't a time.
+    fn stored(&self, i: usize) -> f64 {
+        let value = self.stored.as_ref().unwrap_or(&self.values)[i];
+        if self.meaning.is_nat(value) { f64::NAN } else { value }
+    }
 
-/// Days from 1970-01-01 to a date, in years that begin with March.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_of_times() {
-        let day = 86400.0;
-        for (text, seconds, origin) in [
-            ("hours since 1970-01-02", 3600.0, day),
-            ("days since 1900-01-01 00:00:00", day, -25567.0 * day),
-            ("seconds since 2000-03-01T12:30:05Z", 1.0, 11017.0 * day + 45005.0),
-            ("datetime64[10s]", 10.0, 0.0),
-            ("datetime64[ns]", 1e-9, 0.0),
-        ] {
-            assert_eq!(Unit::parse(text), Some(Unit { seconds, origin }), "{text}");
-        }
-        for text in [
-            "K",
-            "hours",
-            "days since yesterday",
-            "months since 2000-01-01",
-            "days since 0001-01-01",
-            "datetime64[M]",
-            "",
-            " since ",
-        ] {
-            assert_eq!(Unit::parse(text), None, "{text}");
-        }
+    /// An element for people.
+    fn shown(&self, i: usize) -> String {
+        let value = if self.is_missing(i) { self.stored(i) } else { self.values[i] };
+        if value.is_nan() { "none".into() } else { self.meaning.shown(value) }
     }
 }

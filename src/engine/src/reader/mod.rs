@@ -19,6 +19,7 @@ mod tests_damage;
 mod tests_faults;
 #[cfg(test)]
 mod tests_oversized;
+mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -80,6 +80,14 @@ pub struct SampleArguments {
 }
 
 impl SampleArguments {
+    /// The dimensions that `dims` names, or else `window`, and which of both it is; none if neither names one.
+    pub(crate) fn dims_or_window(&self) -> (Vec<DimKey>, &'static str) {
+        match self.window.dims() {
+            keys if self.dims.is_empty() => (keys, "window"),
+            _ => (self.dims.clone(), "dims"),
+        }
+    }
+
     /// Whether the index of a sample has the number of its segment: with `breaks`, and where the windows of neighbouring stores
     /// may start at the same element.
     pub fn names_segments(&self) -> bool {

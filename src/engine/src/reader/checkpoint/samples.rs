@@ -36,7 +36,9 @@ pub(super) struct Samples {
 impl Samples {
     pub fn new(spec: &Spec, dataset: &Dataset, planner: &Planner, blocks: &Blocks, weights: Option<&Weights>) -> Self {
         let geometry = planner.geometry();
-        let (folder, names) = names(&dataset.arrays);
+        // Where arrays have stores of their own, `s/a` and the array `a` of the store `s` are the same, and each may be moved.
+        let has_own = spec.source.own().next().is_some();
+        let (folder, names) = if has_own { (None, own_names(&dataset.arrays)) } else { names(&dataset.arrays) };
         let mut arrays: Vec<_> = dataset
             .arrays
             .iter()
@@ -49,7 +51,7 @@ impl Samples {
             arrays.push(Map::from_iter([("further arrays".into(), hashed(&others))]));
         }
         let stores: Vec<&str> = dataset.stores.iter().map(|store| store_name(store.location())).collect();
-        let stores = (stores.len() > 1).then(|| shortened(json!(stores)));
+        let stores = (stores.len() > 1 && !has_own).then(|| shortened(json!(stores)));
         let count = weights.map_or(blocks.samples(), Weights::draws);
         let mut cut = cut(spec, geometry, blocks, weights);
         if planner.geometries().count() > 1 {
@@ -279,6 +281,14 @@ fn names(arrays: &[ArrayInfo]) -> (Option<String>, Vec<String>) {
     let is_root = arrays.iter().any(|a| a.parts.iter().any(crate::dataset::Part::is_root));
     let folder = (!is_root).then(|| all.first().map_or_else(String::new, |first| first[..depth].join("/")));
     (folder, all.iter().map(|name| name[depth.min(name.len())..].join("/")).collect())
+}
+
+/// The last parts of the arrays' paths.
+fn own_names(arrays: &[ArrayInfo]) -> Vec<String> {
+    let name = |array: &ArrayInfo| {
+        store_name(if array.parts[0].is_root() { &array.name } else { array.parts[0].path() }).to_owned()
+    };
+    arrays.iter().map(name).collect()
 }
 
 /// An array, and what is done to it.

@@ -1,0 +1,431 @@
+//! What coordinates count: instants of a calendar, durations, or other numbers. Units and calendars are those that cftime and
+//! udunits know.
+
+use crate::dtype::DType;
+
+/// Seconds of a day.
+const DAY: f64 = 86400.0;
+
+/// What the attributes of coordinates say of their values.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Meaning {
+    units: Option<String>,
+    calendar: String,
+    kind: Kind,
+}
+
+/// What values are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// `origin + value * seconds`, in seconds since the first day that the calendar counts.
+    Instants { seconds: f64, origin: f64, calendar: Calendar },
+    /// `value * seconds`.
+    Durations { seconds: f64 },
+    /// Times that can't be converted: months, years, unknown calendars or references.
+    Unconverted,
+    /// Not times.
+    Numbers,
+}
+
+/// How two series of coordinates are compared.
+#[derive(Debug, PartialEq)]
+pub(super) enum Comparison {
+    /// Their numbers.
+    Numbers,
+    /// What [`Meaning::seconds`] gives.
+    Times,
+    /// Not at all: what one and the other are.
+    Impossible(String, String),
+}
+
+/// A calendar. The first three count the days since 1970-01-01 of the Gregorian calendar, the others from their year 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Calendar {
+    /// Julian until 1582-10-04, Gregorian from 1582-10-15 on.
+    Standard,
+    ProlepticGregorian,
+    Julian,
+    NoLeap,
+    AllLeap,
+    Days360,
+}
+
+impl Meaning {
+    /// What values with the attributes `units` and `calendar` count. Of datetime64 and timedelta64 `units` is the type.
+    pub(super) fn new(units: Option<&str>, calendar: Option<&str>) -> Self {
+        let units = units.map(str::trim).filter(|units| !units.is_empty());
+        let calendar = calendar.unwrap_or("standard").trim().to_lowercase();
+        let kind = units.map_or(Kind::Numbers, |units| kind(units, &calendar));
+        Self { units: units.map(str::to_owned), calendar, kind }
+    }
+
+    /// How coordinates with this and another meaning are compared.
+    pub(super) fn compared(&self, other: &Self) -> Comparison {
+        use Kind::{Durations, Instants, Numbers};
+        let is_plain = |one: &Self| one.units.is_none();
+        match (self.kind, other.kind) {
+            _ if self == other => Comparison::Numbers,
+            (Numbers, Numbers) => Comparison::Numbers,
+            // Numbers without units may be those of times.
+            _ if is_plain(self) || is_plain(other) => Comparison::Numbers,
+            (Instants { calendar: one, .. }, Instants { calendar: other, .. }) if one.counts_as(other) => {
+                Comparison::Times
+            }
+            (Durations { .. }, Durations { .. }) => Comparison::Times,
+            _ => Comparison::Impossible(self.text(), other.text()),
+        }
+    }
+
+    /// A value in seconds; the value itself if it isn't a time.
+    pub(super) fn seconds(&self, value: f64) -> f64 {
+        match self.kind {
+            Kind::Instants { seconds, origin, .. } => value.mul_add(seconds, origin),
+            Kind::Durations { seconds } => value * seconds,
+            Kind::Unconverted | Kind::Numbers => value,
+        }
+    }
+
+    /// The seconds by which a value of type `dtype` may be off because it was rounded.
+    pub(super) fn rounding(&self, value: f64, dtype: DType) -> f64 {
+        let seconds = match self.kind {
+            Kind::Instants { seconds, .. } | Kind::Durations { seconds } => seconds,
+            Kind::Unconverted | Kind::Numbers => return 0.0,
+        };
+        let relative = match dtype {
+            DType::F16 => 2f64.powi(-11),
+            DType::F32 => 2f64.powi(-24),
+            _ => f64::EPSILON,
+        };
+        value.abs() * seconds * relative
+    }
+
+    /// Whether the value is the number that datetime64 and timedelta64 have for what isn't a time.
+    pub(super) fn is_nat(&self, value: f64) -> bool {
+        let is_time = |units: &String| units.starts_with("datetime64[") || units.starts_with("timedelta64[");
+        value == i64::MIN as f64 && self.units.as_ref().is_some_and(is_time)
+    }
+
+    /// A value for people: a date where it is an instant.
+    pub(super) fn shown(&self, value: f64) -> String {
+        let Kind::Instants { calendar, .. } = self.kind else { return value.to_string() };
+        let seconds = (self.seconds(value) * 1e3).round() / 1e3;
+        let day = (seconds / DAY).floor();
+        // No calendar is meant for more than some hundred thousand years.
+        if !(day.abs() < 1e8) {
+            return value.to_string();
+        }
+        let (year, month, day_of_month) = calendar.date(day as i64);
+        let milliseconds = ((seconds - day * DAY) * 1e3).round() as i64;
+        let (clock, fraction) = (milliseconds / 1000, milliseconds % 1000);
+        let fraction = if fraction == 0 { String::new() } else { format!(".{fraction:03}") };
+        format!(
+            "{year:04}-{month:02}-{day_of_month:02} {:02}:{:02}:{:02}{fraction}",
+            clock / 3600,
+            clock / 60 % 60,
+            clock % 60
+        )
+    }
+
+    /// The attributes, for people.
+    pub(super) fn text(&self) -> String {
+        match &self.units {
+            Some(units) if units.contains(" since ") => format!("\"{units}\" of the calendar \"{}\"", self.calendar),
+            Some(units) => format!("\"{units}\""),
+            None => "no units".into(),
+        }
+    }
+}
+
+fn kind(units: &str, calendar: &str) -> Kind {
+    for (prefix, is_difference) in [("datetime64", false), ("timedelta64", true)] {
+        let Some(unit) = units.strip_prefix(prefix) else { continue };
+        return match numpy_seconds(unit) {
+            Some(seconds) if is_difference => Kind::Durations { seconds },
+            Some(seconds) => Kind::Instants { seconds, origin: 0.0, calendar: Calendar::ProlepticGregorian },
+            None => Kind::Unconverted,
+        };
+    }
+    let mut words = units.splitn(3, char::is_whitespace).map(str::trim);
+    match (words.next(), words.next(), words.next()) {
+        (Some(unit), Some(since), Some(reference)) if since.eq_ignore_ascii_case("since") => {
+            let instants = || {
+                let calendar = Calendar::named(calendar)?;
+                Some(Kind::Instants { seconds: seconds(unit)?, origin: instant(reference, calendar)?, calendar })
+            };
+            instants().unwrap_or(Kind::Unconverted)
+        }
+        (Some(unit), None, None) => seconds(unit).map_or(Kind::Numbers, |seconds| Kind::Durations { seconds }),
+        _ => Kind::Numbers,
+    }
+}
+
+/// The seconds of a unit, as cftime names it.
+fn seconds(unit: &str) -> Option<f64> {
+    Some(match &*unit.to_lowercase() {
+        "week" | "weeks" => 7.0 * DAY,
+        "d" | "day" | "days" => DAY,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
+        // A lone "m" is a metre.
+        "min" | "mins" | "minute" | "minutes" => 60.0,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
+        "ms" | "msec" | "msecs" | "millisec" | "millisecs" | "millisecond" | "milliseconds" => 1e-3,
+        "us" | "microsec" | "microsecs" | "microsecond" | "microseconds" => 1e-6,
+        "ns" | "nsec" | "nsecs" | "nanosec" | "nanosecs" | "nanosecond" | "nanoseconds" => 1e-9,
+        _ => return None,
+    })
+}
+
+/// The seconds of `[ns]` or `[10s]`; `None` for months, years and no unit.
+fn numpy_seconds(text: &str) -> Option<f64> {
+    let text = text.strip_prefix('[')?.strip_suffix(']')?;
+    let (scale, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let scale: f64 = if scale.is_empty() { 1.0 } else { scale.parse().ok()? };
+    let seconds = match unit {
+        "W" => 7.0 * DAY,
+        "D" => DAY,
+        "h" => 3600.0,
+        "m" => 60.0,
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "ns" => 1e-9,
+        "ps" => 1e-12,
+        "fs" => 1e-15,
+        "as" => 1e-18,
+        _ => return None,
+    };
+    Some(scale * seconds)
+}
+
+/// Reads `2000-01-01 12:00:00.5 +01:00`: seconds as [`Kind::Instants`] counts them.
+fn instant(text: &str, calendar: Calendar) -> Option<f64> {
+    let (sign, unsigned) =
+        text.strip_prefix('-').map_or((1, text.strip_prefix('+').unwrap_or(text)), |text| (-1, text));
+    let (date, rest) = unsigned.split_once([' ', 'T', 't']).unwrap_or((unsigned, ""));
+    let rest = rest.trim();
+    let (clock, zone) = rest.split_at(rest.find(|c: char| !matches!(c, '0'..='9' | ':' | '.')).unwrap_or(rest.len()));
+    let whole = |text: &str| (1..=6).contains(&text.len()).then(|| text.parse::<u32>().ok()).flatten().map(i64::from);
+    let mut parts = date.split('-').map(whole);
+    let (year, month, day) = (parts.next()??, parts.next().unwrap_or(Some(1))?, parts.next().unwrap_or(Some(1))?);
+    if parts.next().is_some() {
+        return None;
+    }
+    let days = calendar.days(sign * year, month, day)?;
+    let mut parts = clock.split(':');
+    let hours = parts.next().filter(|text| !text.is_empty()).map_or(Some(0), whole)?;
+    let minutes = parts.next().map_or(Some(0), whole)?;
+    let seconds: f64 = parts.next().map_or(Some(0.0), |text| text.parse().ok())?;
+    if parts.next().is_some() || hours > 24 || minutes > 59 || seconds >= 61.0 {
+        return None;
+    }
+    Some(days as f64 * DAY + (hours * 3600 + minutes * 60) as f64 + seconds - zone_seconds(zone.trim())?)
+}
+
+/// By how many seconds the clocks of a time zone are ahead: `Z`, `UTC`, `+1`, `+01:30`, `-0130`.
+fn zone_seconds(text: &str) -> Option<f64> {
+    if text.is_empty() || ["Z", "UTC", "GMT"].iter().any(|name| text.eq_ignore_ascii_case(name)) {
+        return Some(0.0);
+    }
+    let (sign, text) =
+        text.strip_prefix('-').map(|text| (-1.0, text)).or(text.strip_prefix('+').map(|text| (1.0, text)))?;
+    let (hours, minutes) = match text.split_once(':') {
+        Some(both) => both,
+        None if text.len() > 2 => text.split_at_checked(text.len() - 2)?,
+        None => (text, "0"),
+    };
+    let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (hours < 24 && minutes < 60).then(|| sign * (f64::from(hours) * 3600.0 + f64::from(minutes) * 60.0))
+}
+
+/// The days before each month, from January to one past December.
+const NO_LEAP: [i64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
+const LEAP: [i64; 13] = [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335, 366];
+
+/// The first day of the Gregorian calendar, 1582-10-15.
+const GREGORIAN: i64 = -141_427;
+
+impl Calendar {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "standard" | "gregorian" => Self::Standard,
+            "proleptic_gregorian" => Self::ProlepticGregorian,
+            "julian" => Self::Julian,
+            "noleap" | "365_day" => Self::NoLeap,
+            "all_leap" | "366_day" => Self::AllLeap,
+            "360_day" => Self::Days360,
+            _ => return None,
+        })
+    }
+
+    /// Whether days of both can be compared. A model's calendar is its own, so that its 1 January is no day of another.
+    fn counts_as(self, other: Self) -> bool {
+        let is_gregorian = |calendar| matches!(calendar, Self::Standard | Self::ProlepticGregorian);
+        self == other || (is_gregorian(self) && is_gregorian(other))
+    }
+
+    /// The number of a day; `None` if there is no such date.
+    fn days(self, year: i64, month: i64, day: i64) -> Option<i64> {
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+            return None;
+        }
+        // cftime has no year 0 in these.
+        if year <= 0 && matches!(self, Self::Standard | Self::Julian) {
+            return None;
+        }
+        let of_year = |days: &[i64; 13]| days[month as usize - 1] + day - 1;
+        // Years that begin with March.
+        let (from_march, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let leaps = from_march.div_euclid(4);
+        let since = 365 * from_march + leaps + (153 * months + 2) / 5 + day - 1;
+        let gregorian = since - from_march.div_euclid(100) + from_march.div_euclid(400) - 719_468;
+        let julian = since - 719_470;
+        let number = match self {
+            Self::Standard if gregorian >= GREGORIAN => gregorian,
+            Self::Standard | Self::Julian => julian,
+            Self::ProlepticGregorian => gregorian,
+            Self::NoLeap => 365 * year + of_year(&NO_LEAP),
+            Self::AllLeap => 366 * year + of_year(&LEAP),
+            Self::Days360 => 360 * year + 30 * (month - 1) + day - 1,
+        };
+        // A day that a month doesn't have would be another date.
+        (self.date(number) == (year, month, day)).then_some(number)
+    }
+
+    /// The year, month and day with this number.
+    fn date(self, number: i64) -> (i64, i64, i64) {
+        let of_year = |days: &[i64; 13]| {
+            let (year, day) = (number.div_euclid(days[12]), number.rem_euclid(days[12]));
+            let month = days.partition_point(|&before| before <= day);
+            (year, month as i64, day - days[month - 1] + 1)
+        };
+        let from_march = |year: i64, day: i64| {
+            let months = (5 * day + 2) / 153;
+            let month = if months < 10 { months + 3 } else { months - 9 };
+            (year + i64::from(month <= 2), month, day - (153 * months + 2) / 5 + 1)
+        };
+        match self {
+            Self::Standard if number >= GREGORIAN => Self::ProlepticGregorian.date(number),
+            Self::Standard | Self::Julian => {
+                let days = number + 719_470;
+                let year = (4 * days + 3).div_euclid(1461);
+                from_march(year, days - (1461 * year).div_euclid(4))
+            }
+            Self::ProlepticGregorian => {
+                let days = number + 719_468;
+                let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+                let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+                from_march(era * 400 + year, day - (365 * year + year / 4 - year / 100))
+            }
+            Self::NoLeap => of_year(&NO_LEAP),
+            Self::AllLeap => of_year(&LEAP),
+            Self::Days360 => (number.div_euclid(360), number.rem_euclid(360) / 30 + 1, number.rem_euclid(30) + 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(units: &str, calendar: &str, value: f64) -> String {
+        Meaning::new(Some(units), Some(calendar)).shown(value)
+    }
+
+    #[test]
+    fn times_are_dates_of_their_calendar() {
+        // What cftime 1.6 and NumPy give.
+        for (units, calendar, value, expected) in [
+            ("hours since 1970-01-02", "standard", 1.5, "1970-01-02 01:30:00"),
+            ("Hours since 2000-1-1", "gregorian", -1.0, "1999-12-31 23:00:00"),
+            ("h since 2000-01-01 00:00:00.0", "standard", 0.0, "2000-01-01 00:00:00"),
+            ("msec since 2000-01-01", "standard", 1.0, "2000-01-01 00:00:00.001"),
+            ("secs since 2000-01-01T00:00:00+01:00", "standard", 0.0, "1999-12-31 23:00:00"),
+            ("secs since 2000-01-01 06:00 -0530", "standard", 0.0, "2000-01-01 11:30:00"),
+            ("days since 2000-03-01T12:30:05Z", "standard", 0.0, "2000-03-01 12:30:05"),
+            ("days since 1582-10-04", "standard", 1.0, "1582-10-15 00:00:00"),
+            ("days since 1582-10-04", "proleptic_gregorian", 1.0, "1582-10-05 00:00:00"),
+            ("days since 1500-02-28", "julian", 1.0, "1500-02-29 00:00:00"),
+            ("days since 2000-02-28", "julian", 2.0, "2000-03-01 00:00:00"),
+            ("days since 0001-01-01", "standard", 730_121.0, "2000-01-01 00:00:00"),
+            ("days since 0001-01-01", "proleptic_gregorian", 730_119.0, "2000-01-01 00:00:00"),
+            ("days since 2000-02-28", "noleap", 1.0, "2000-03-01 00:00:00"),
+            ("days since 2001-02-28", "366_day", 1.0, "2001-02-29 00:00:00"),
+            ("days since 2000-02-28", "360_day", 3.0, "2000-03-01 00:00:00"),
+            ("datetime64[10s]", "standard", 6.0, "1970-01-01 00:01:00"),
+            ("datetime64[D]", "standard", 19_000.0, "2022-01-08 00:00:00"),
+            // What isn't converted.
+            ("months since 2000-01-01", "standard", 2.0, "2"),
+            ("hours", "standard", 2.0, "2"),
+            ("days since 2001-02-29", "noleap", 2.0, "2"),
+            ("days since yesterday", "standard", 2.0, "2"),
+            ("days since 2000-01-01 25:00", "standard", 2.0, "2"),
+            ("days since 2000-01-01 1:0 nowhere", "standard", 2.0, "2"),
+            ("days since 2000-01-01", "martian", 2.0, "2"),
+            ("days since 2000-01-01", "standard", 1e10, "10000000000"),
+        ] {
+            assert_eq!(shown(units, calendar, value), expected, "{units}, {calendar}");
+        }
+    }
+
+    #[test]
+    fn dates_and_numbers_of_days_belong_together() {
+        let all = [
+            Calendar::Standard,
+            Calendar::ProlepticGregorian,
+            Calendar::Julian,
+            Calendar::NoLeap,
+            Calendar::AllLeap,
+            Calendar::Days360,
+        ];
+        for calendar in all {
+            let first = calendar.days(1200, 1, 1).unwrap();
+            let mut before = (0, 0, 0);
+            for number in first..first + 400_000 {
+                let (year, month, day) = calendar.date(number);
+                assert!((year, month, day) > before, "{calendar:?} {number}");
+                assert_eq!(calendar.days(year, month, day), Some(number), "{calendar:?} {year}-{month}-{day}");
+                before = (year, month, day);
+            }
+        }
+        assert_eq!(Calendar::Standard.days(1970, 1, 1), Some(0));
+    }
+
+    #[test]
+    fn what_is_compared() {
+        use Comparison::{Numbers, Times};
+        let of = |(units, calendar): (&str, Option<&str>)| Meaning::new(Some(units), calendar);
+        let hours = ("hours since 2000-01-01", None);
+        for (one, other, expected) in [
+            (hours, hours, Some(Numbers)),
+            (hours, ("days since 2000-01-01", Some("proleptic_gregorian")), Some(Times)),
+            (hours, ("datetime64[ns]", None), Some(Times)),
+            (hours, ("", None), Some(Numbers)),
+            (("months since 2000-01-01", None), ("months since 2000-01-01", Some("standard")), Some(Numbers)),
+            (("hours", None), ("timedelta64[ns]", None), Some(Times)),
+            (("degrees_north", None), ("degreesN", None), Some(Numbers)),
+            (hours, ("hours since 2000-01-01", Some("noleap")), None),
+            (hours, ("hours since 2000-01-01", Some("julian")), None),
+            (hours, ("months since 2000-01-01", None), None),
+            (("years since 2000-01-01", None), ("months since 2000-01-01", None), None),
+            (hours, ("hours", None), None),
+            (hours, ("K", None), None),
+        ] {
+            let found = of(one).compared(&of(other));
+            assert_eq!(found, of(other).compared(&of(one)).flipped(), "{one:?} {other:?}");
+            assert_eq!(
+                Some(found).filter(|found| !matches!(found, Comparison::Impossible(..))),
+                expected,
+                "{one:?} {other:?}"
+            );
+        }
+    }
+
+    impl Comparison {
+        fn flipped(self) -> Self {
+            match self {
+                Self::Impossible(one, other) => Self::Impossible(other, one),
+                same => same,
+            }
+        }
+    }
+}
