@@ -243,9 +243,11 @@ def test_remote_stores(tmp_path, values, run, s3, s3_options):
     ("words", "arguments"),
     [
         (["--window", "lat=2", "lon=4"], {"window": {"lat": 2, "lon": 4}}),
-        (["--window=lat=2", "--step", "lat=1", "--roi-start", "lat=-5"], {"window": {"lat": 2}, "step": {"lat": 1}, "roi_start": {"lat": -5}}),
+        (["--window=lat=2", "--step", "lat=1", "--roi-start", "lat=-5"],
+         {"window": {"lat": 2}, "step": {"lat": 1}, "roi_start": {"lat": -5}}),
         (["--window", "a=time=2,lat=4", "deep/b=time=3"], {"window": {"a": {"time": 2, "lat": 4}, "deep/b": {"time": 3}}}),
-        (["--dims", "time", "lat", "--window", "a=2,4", "deep/b=3,4"], {"dims": ["time", "lat"], "window": {"a": [2, 4], "deep/b": [3, 4]}}),
+        (["--dims", "time", "lat", "--window", "a=2,4", "deep/b=3,4"],
+         {"dims": ["time", "lat"], "window": {"a": [2, 4], "deep/b": [3, 4]}}),
         (["--mean", "a=3", "--stddev", "a=2.5"], {"mean": {"a": 3}, "stddev": {"a": 2.5}}),
         (["--dtype", "a=float16", "deep/b=types.FLOAT64"], {"dtype": {"a": "float16", "deep/b": "float64"}}),
         (["--mask_and_scale", "a=true"], {"mask_and_scale": {"a": True}}),
