@@ -228,6 +228,10 @@ mod tests {
                 assert_eq!((t.values(), t.rows(), t.columns()), (&[-2, -1, 0, 1, 2, 3][..], 3, 2));
             }
         }
+        for (descr, swap) in [("<i8", false), (">i8", true)] {
+            let t = read::<i64>(&file(descr, true, "(3, 2)", &data(6, swap), 1)).unwrap();
+            assert_eq!((t.values(), t.rows(), t.columns()), (&[-2, 1, -1, 2, 0, 3][..], 3, 2), "by columns");
+        }
         let t = read::<i64>(&file("<i8", true, "(5,)", &data(5, false), 1)).unwrap();
         assert_eq!((t.rows(), t.columns(), t.row(4)), (5, 1, &[2][..]));
         let t = read::<f64>(&file("<f8", false, "(1,)", &0.5f64.to_le_bytes(), 1)).unwrap();
@@ -246,7 +250,6 @@ mod tests {
             assert!(e.message().contains(part), "{e} lacks {part:?}");
         };
         wrong(b"PK\x03\x04 an archive", "begins with");
-        wrong(&file("<i8", true, "(3, 2)", &data(6, false), 1), "Fortran");
         wrong(&file("<i4", false, "(3, 2)", &data(6, false), 1), "expected int64 ('<i8'), but found '<i4'");
         wrong(&file("|O", false, "(3, 2)", &data(6, false), 1), "'|O'");
         wrong(&file("<i8", false, "(3, 2, 1)", &data(6, false), 1), "[3, 2, 1]");

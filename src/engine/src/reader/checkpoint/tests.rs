@@ -394,8 +394,8 @@ fn what_differs_is_named() {
         (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
         (
             padded.clone(),
-            padded.clone().with(|s| s.samples.fill_value = PerOutput::one(f64::NAN)),
-            &["fill_value: 0.0 in the checkpoint, \"NaN\" here"],
+            padded.clone().with(|s| s.samples.fill_value = PerOutput::one(2.0)),
+            &["fill_value: 0.0 in the checkpoint, 2.0 here"],
         ),
         (
             padded.clone(),
