@@ -396,7 +396,7 @@ def test_truncated_chunks_are_errors(tmp_path, device, name):
 
 @pytest.mark.parametrize("codec", ["json2", "msgpack2", "pickle", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"])
 def test_codecs_without_numbers_are_refused_by_name(tmp_path, device, codec):
-    """They encode objects or text: a ValueError when the pipeline is built, that says what to do."""
+    """They encode objects or text: a TypeError when the pipeline is built, that says what to do."""
     for zarr_format in (2, 3):
         _write(tmp_path, f"a{zarr_format}", sample_values("int32", SHAPE), zarr_format, [], [])
         file, document = metadata(tmp_path, f"a{zarr_format}")
@@ -405,5 +405,5 @@ def test_codecs_without_numbers_are_refused_by_name(tmp_path, device, codec):
         else:
             document["codecs"].append({"name": f"numcodecs.{codec}", "configuration": {}})
         file.write_text(json.dumps(document))
-        with pytest.raises(ValueError, match=f"{codec}.*leave it out"):
+        with pytest.raises(TypeError, match=f"{codec}.*leave it out"):
             build(device, 2, path=tmp_path, arrays=[f"a{zarr_format}"])

@@ -49,13 +49,13 @@ def test_info(folder, run):
     (found,) = json.loads(out)
     assert status == 0 and found["path"] is None
     assert [(one["name"], one["dims"], one["shape"], one["files"]) for one in found["arrays"]] == [
-        ("./a.zarr/0", ["t", "y", "x"], [12, 5, 6], 3), ("./b.zarr/labels/0", ["t", "dim_1"], [12, 2], 3),
+        ("./a.zarr/0", ["t", "y", "x"], [12, 5, 6], 3), ("./b.zarr/labels/0", ["dim_0", "dim_1"], [12, 2], 3),
     ]
     assert [one["packing"] for one in found["arrays"]] == [{}, {}]
     assert found["suggested"].startswith(f"dali_zarr.torch.Loader(arrays={ARRAYS!r}, batch_size=8")
     assert found["explained"]["samples"] == 12
     _, text, _ = run("info", *WORDS)
-    assert text.startswith("stores of their own: 2 arrays") and "./b.zarr/labels/0 (t, dim_1), int32" in text
+    assert text.startswith("stores of their own: 2 arrays") and "./b.zarr/labels/0 (dim_0, dim_1), int32" in text
     # Beside a store, one that can't be read together with the others.
     write_array(folder / "c.zarr", "0", np.zeros(11, "int32"))
     status, out, _ = run("info", "a.zarr", "--arrays", "0", "./c.zarr/0", "--json")

@@ -105,7 +105,7 @@ def _info(url):
 
 
 def _check(url):
-    assert check_command([url], {}, show=False)["damaged"] == 0
+    assert check_command([url], {}, show=False)["sound"]
 
 
 @pytest.mark.parametrize(

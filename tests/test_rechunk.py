@@ -41,8 +41,8 @@ def done(run, *words):
 def same(source, target, names=None):
     """Asserts that arrays of two stores have the same bits; gives the target's group."""
     one, other = zarr.open_group(str(source), mode="r"), zarr.open_group(str(target), mode="r")
-    arrays = [name for name, member in one.members(max_depth=None) if isinstance(member, zarr.Array)]
-    assert names is not None or arrays == [name for name, m in other.members(max_depth=None) if isinstance(m, zarr.Array)]
+    arrays = sorted(name for name, member in one.members(max_depth=None) if isinstance(member, zarr.Array))
+    assert names is not None or arrays == sorted(name for name, m in other.members(max_depth=None) if isinstance(m, zarr.Array))
     for name in names or arrays:
         want, got = one[name][...], other[name][...]
         assert want.shape == got.shape and np.dtype(want.dtype).newbyteorder("=") == got.dtype, name

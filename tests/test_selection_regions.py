@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvidia.dali import fn, types
+from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from support.stores import Layout, write_array
 
@@ -248,10 +248,6 @@ def test_starts_need_no_column_for_a_single_element(tmp_path):
         ({"starts": [2**41], "out_of_bounds_policy": "pad"}, 'row 0 starts at .* along "t", more than 2.40 elements from'),
         ({"starts": []}, "starts: expected at least one row, but found none"),
         ({"weights": []}, "weights: expected at least one number, but found none"),
-        ({"fill_value": float("nan"), "out_of_bounds_policy": "pad"}, "fill_value: expected a value of the type int32 for 'a'"),
-        ({"fill_value": 0.5, "out_of_bounds_policy": "pad"}, "fill_value: .* but found 0.5"),
-        ({"fill_value": -1, "out_of_bounds_policy": "pad", "dtype": types.UINT8}, "fill_value: .* uint8 for 'a', but found -1"),
-        ({"fill_value": 256, "out_of_bounds_policy": "pad", "dtype": types.UINT8}, "fill_value: .* uint8 for 'a', but found 256"),
     ],
 )
 def test_what_is_refused(line, args, words):

@@ -72,7 +72,7 @@ def zarr_reader(
         pad_before, pad_after: How many elements outside of its segment a window may begin or end, for each of `dims`, with
             ``"pad"`` or ``"edge"``: a segment of length ``L`` has windows from ``-pad_before`` to ``L - window + pad_after``.
             Default: one grid of starts for all segments.
-        fill_value: What ``"pad"`` fills in, a value of the output that its type has. By output.
+        fill_value: What ``"pad"`` fills in, a value of the output, rounded to the nearest that its type has. By output.
         stack_arrays: One output of channels instead of one for each array.
         return_mask: One more output, bool: False for elements that were padded or repeated. Its shape is the (longest) window along
             each of `dims` that samples have, with a row for each offset in front if there are several.

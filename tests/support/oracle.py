@@ -160,7 +160,7 @@ class Oracle:
         for what, values in (("window", given), ("stride", strides), ("roi_start", starts)):
             if len(values) != len(self.dims):
                 raise ValueError(f"{what} has {len(values)} entries for {len(self.dims)} dims")
-        cuts = self._breaks(breaks, cross_stores)
+        cuts = self.cuts = self._breaks(breaks, cross_stores)
         self.edge, self.names_segments = out_of_bounds_policy == "edge", len(breaks) > 0
         self.kept, self.count, self.stride, self.bounds, self.places = [], [], strides, [], []
         for k, dim in enumerate(self.dims):
@@ -265,10 +265,11 @@ class Oracle:
 
     def segment(self, k: int, start: int) -> tuple[int, int]:
         """The elements along one of dims, from and to, that a sample with this start may read: between the breaks around
-        all of its windows, or around its start where a break or an end of the region parts the windows."""
+        all that its windows hold of the region, or around its start where a break parts that, or where it is nothing."""
         first, end = self.reach(k, start)
+        first, end = max(first, self.bounds[k][0]), min(end, self.bounds[k][-1])
         segments = list(itertools.pairwise(self.bounds[k]))
-        around = [(a, b) for a, b in segments if a <= first and end <= b]
+        around = [(a, b) for a, b in segments if a <= first < end <= b]
         return around[0] if around else next((a, b) for a, b in segments if a <= start < b)
 
     def _places(self, k: int, jump: int, policy: str) -> list[int]:
@@ -371,7 +372,9 @@ class Oracle:
                     channel += 1
             outputs.append(np.stack(done))
         if self.return_index:
-            number = [self.bounds[0].index(self.segment(0, start[0])[0])] if self.names_segments else []
+            # Segments are numbered over the whole dimension.
+            of = self.segment(0, start[0])[0]
+            number = [sum(cut <= of for cut in self.cuts)] if self.names_segments else []
             outputs.append(np.array([*number, *start], np.int64))
         return outputs
 

@@ -76,7 +76,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "path" in found:
         found["path"] = values.path(found["path"])
     for name in ("cache_dir", "ragged", "ragged_ends"):
-        if isinstance(found.get(name), str | os.PathLike):
+        if isinstance(found.get(name), str | bytes | os.PathLike):
             found[name] = values.expanded(found[name])
     found |= {name: tables.named(name, found[name]) for name in tables.NAMES & found.keys()}
     for name, value in found.items():

@@ -92,7 +92,10 @@ def _suggested(
     if not found:
         return {"suggested": None, "explained": None}
     largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
-    like = [one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)]
+    # Arrays that all have stores of their own are named because they belong together, though names of dimensions may lack.
+    like = found if path is None else [
+        one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)
+    ]
     chosen = like[:_ARRAYS] if largest in like[:_ARRAYS] else [largest]
     call, explained = _explained(path, options, chosen, outputs)
     if explained is None and len(chosen) > 1:

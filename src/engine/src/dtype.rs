@@ -103,23 +103,6 @@ impl DType {
         }
     }
 
-    /// Whether a number is one of this type's values, or for a floating-point type rounds to one: NaN and the infinities are.
-    pub fn holds(self, v: f64) -> bool {
-        let within = |least: f64, beyond: f64| v.fract() == 0.0 && v >= least && v < beyond;
-        match self {
-            Self::Bool => v == 0.0 || v == 1.0,
-            Self::I8 => within(-128.0, 128.0),
-            Self::I16 => within(-32_768.0, 32_768.0),
-            Self::I32 => within(-2f64.powi(31), 2f64.powi(31)),
-            Self::I64 => within(-2f64.powi(63), 2f64.powi(63)),
-            Self::U8 => within(0.0, 256.0),
-            Self::U16 => within(0.0, 65_536.0),
-            Self::U32 => within(0.0, 2f64.powi(32)),
-            Self::U64 => within(0.0, 2f64.powi(64)),
-            Self::F16 | Self::BF16 | Self::F32 | Self::F64 => true,
-        }
-    }
-
     /// The type in which DALI has its bits.
     pub const fn delivered(self) -> Self {
         match self {

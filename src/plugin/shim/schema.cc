@@ -190,8 +190,8 @@ one grid of starts, from `roi_start` to `roi_end`.)",
       .AddOptionalArg("fill_value", R"(The value of elements outside the region of interest, with
 ``out_of_bounds_policy="pad"``.
 
-It is a value of the output: neither scaled nor normalised, and an error if the output's type doesn't have it. The function ``fn.zarr_reader`` also takes a dictionary by output, as of
-`mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
+It is a value of the output: neither scaled nor normalised, but rounded to the nearest value that the output's type has. The
+function ``fn.zarr_reader`` also takes a dictionary by output, as of `mask_and_scale`, `dtype`, `mean` and `stddev`. Elements that the store doesn't hold have the fill value
 that the array defines.)",
                       0.0f)
       .AddOptionalArg("return_mask", R"(If set, there is one more output, of bool: False for elements that were padded or repeated, with

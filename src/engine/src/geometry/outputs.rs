@@ -5,7 +5,7 @@ use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::spec::{Concat, OutOfBounds, Spec};
+use crate::spec::{Concat, Spec};
 
 /// Where one array goes in one output. Strides and bases are elements of one sample of the output.
 #[derive(Clone, Debug)]
@@ -218,14 +218,6 @@ impl Normalised {
                 let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
                 Norm { array: a, fillna, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
             };
-            if spec.samples.out_of_bounds_policy == OutOfBounds::Pad && !dtype.holds(fill) {
-                return Err(Error::value(format!(
-                    "fill_value: expected a value of the type {} for '{}', but found {fill}; give one that the type has, by output if \
-                     they differ, or another dtype",
-                    dtype.name(),
-                    array.output
-                )));
-            }
             Ok(Self { norms: (0..count).map(norm).collect() })
         };
         arrays.iter().enumerate().map(one).collect()
