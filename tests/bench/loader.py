@@ -1,103 +1,118 @@
-"""What dali_zarr.torch.Loader costs beside the bare pipeline, as the median of the ratios of pairs of epochs.
+"""What the loader for PyTorch costs beside the bare operator.
 
-    python tests/bench/loader.py [--device cpu] [--fields 64] [--pairs 31]
+    python tests/bench/loader.py [--device cpu] [--rounds 15] [--json FILE]
 
-Epochs of both alternate, the first of a pair in turns. Beside wall time stands processor time, of the whole process and of the
-thread that takes the batches: on a machine that does other work the last one is the steadiest, and the loader works in no other.
-The interval holds the median in 95 of 100 such measurements (by the ranks of a binomial distribution). ``bare`` runs the operator
-with the arguments that the loader gives it, and drops its outputs.
+Both read the same uncompressed store from the page cache: a pipeline of ``fn.zarr_reader`` whose outputs become tensors by DLPack,
+and ``dali_zarr.torch.Loader`` with the same arguments. Epochs take turns, and which of both comes first changes each round. What
+counts is the median over the rounds of the loader's time divided by the operator's. The operator beside itself tells the noise.
+Few batches are prepared ahead, so that an epoch is read while it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import os
+import json
+import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+import dali_zarr
 import numpy as np
+import torch
+import zarr
 from dali_zarr.torch import Loader
-from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
-from support.stores import Layout, write_array
+
+SIDE, BATCH = 256, 16
+ARGUMENTS = {"arrays": ["a"], "prefetch_queue_depth": 3}
 
 
-def bare(args: dict, device: str, batch_size: int, batches: int) -> Callable[[], None]:
-    """A function that runs an epoch of the operator, and waits for each batch."""
-    pipe = Pipeline(batch_size=batch_size, num_threads=2, device_id=0 if device == "gpu" else None, enable_checkpointing=True)
+def write(path: Path, sample: int, batches: int) -> None:
+    """Samples of so many bytes, each a chunk."""
+    rows = max(1, sample // (4 * SIDE))
+    values = np.random.default_rng(0).standard_normal((BATCH * batches, rows, SIDE), "float32")
+    group = zarr.open_group(path, mode="w")
+    group.create_array("a", data=values, chunks=(1, rows, SIDE), compressors=None, dimension_names=["t", "y", "x"])
+
+
+def bare(path: Path, device: str, batches: int) -> Callable[[], float]:
+    """Seconds of an epoch of the operator alone."""
+    pipe = Pipeline(batch_size=BATCH, num_threads=2, device_id=None if device == "cpu" else 0)
     with pipe:
-        pipe.set_outputs(*fn.zarr_reader(device=device, name="reader", pad_last_batch=True, return_index=True, **args))
+        out, index = dali_zarr.zarr_reader(device=device, path=str(path), return_index=True, pad_last_batch=True, **ARGUMENTS)
+        pipe.set_outputs(out, index)
     pipe.build()
     pipe.schedule_run()
 
-    def epoch() -> None:
+    def epoch() -> float:
+        began = time.perf_counter()
         for _ in range(batches):
-            pipe.share_outputs()
+            found = [torch.from_dlpack(output.as_tensor()) for output in pipe.share_outputs()]
+            assert len(found[0]) == BATCH
+            del found
             pipe.release_outputs()
             pipe.schedule_run()
+        return time.perf_counter() - began
 
     return epoch
 
 
-def seconds(epoch: Callable[[], None]) -> tuple[float, ...]:
-    """Of the wall clock, of this process's threads together, and of this thread."""
-    clocks = (time.perf_counter, time.process_time, time.thread_time)
-    began = [clock() for clock in clocks]
-    epoch()
-    return tuple(clock() - start for clock, start in zip(clocks, began, strict=True))
+def loader(path: Path, device: str) -> Callable[[], float]:
+    """Seconds of an epoch of the loader."""
+    made = Loader(str(path), batch_size=BATCH, device="cuda" if device == "gpu" else "cpu", **ARGUMENTS)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for batch in made:
+            assert len(batch["a"]) == BATCH
+        return time.perf_counter() - began
+
+    return epoch
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Between which two of the values the median is, with 95 % confidence."""
-    ordered, n = sorted(values), len(values)
-    below = 0
-    while sum(math.comb(n, k) for k in range(below + 1)) / 2**n < 0.025:
-        below += 1
-    return ordered[max(below - 1, 0)], ordered[min(n - below, n - 1)]
+def in_turns(one: Callable[[], float], other: Callable[[], float], rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of the epochs of both, in turns, after two that don't count."""
+    for epoch in (one, other, one, other):
+        epoch()
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        for which in (0, 1) if number % 2 else (1, 0):
+            found[which].append((one, other)[which]())
+    return found
+
+
+def ratio(of: list[float], to: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
-    parser.add_argument("--fields", type=int, default=64)
-    parser.add_argument("--shape", type=int, nargs=2, default=[721, 1440])
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=31)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        fields = np.random.default_rng(0).standard_normal((given.fields, *given.shape)).astype("float32")
-        write_array(folder, "a", fields, codec="none", layout=Layout((1, *given.shape)), dims=("time", "lat", "lon"))
-        args = {"path": folder, "arrays": ["a"]}
-        loader = Loader(device=given.device, batch_size=given.batch_size, **args)
-        batches = len(loader)
-        epochs: dict[str, Callable[[], None]] = {
-            "bare": bare(args, given.device, given.batch_size, batches), "loader": lambda: [None for _ in loader] and None,
-        }
-        for epoch in epochs.values():
-            epoch()
-        load = os.getloadavg()[0]
-        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in epochs}
-        for number in range(given.pairs):
-            for name in list(epochs)[:: 1 if number % 2 else -1]:
-                found[name].append(seconds(epochs[name]))
-    print(f"{given.device}, {given.pairs} pairs of {batches} batches; load {load:.1f} on {os.cpu_count()} cores before")
-    clocks = ("wall time", "processor time", "of the thread that takes batches")
-    for clock, what in enumerate(clocks):
-        ratios = [one[clock] / other[clock] - 1 for one, other in zip(found["loader"], found["bare"], strict=True)]
-        costs = [(one[clock] - other[clock]) / batches * 1e6 for one, other in zip(found["loader"], found["bare"], strict=True)]
-        low, high = interval(ratios)
-        medians = {name: statistics.median(one[clock] for one in values) / batches * 1e6 for name, values in found.items()}
-        print(
-            f"{what}: bare {medians['bare']:.1f} us a batch, loader {medians['loader']:.1f}; overhead "
-            f"{statistics.median(ratios):+.1%} ({low:+.1%} to {high:+.1%}), {statistics.median(costs):+.1f} us a batch"
-        )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = []
+    for megabytes in (0.0625, 1, 4, 16):
+        folder = Path(tempfile.mkdtemp(prefix="dali-zarr-loader-"))
+        try:
+            batches = max(24, min(400, int(256 / megabytes)))
+            write(folder, int(megabytes * (1 << 20)) // BATCH, batches)
+            one, other = bare(folder, asked.device, batches), loader(folder, asked.device)
+            alone, wrapped = in_turns(one, other, asked.rounds)
+            again, first = in_turns(bare(folder, asked.device, batches), one, asked.rounds)
+        finally:
+            shutil.rmtree(folder)
+        rows.append({
+            "batch_mib": megabytes, "operator_ms": 1e3 * statistics.median(alone) / batches,
+            "loader_ms": 1e3 * statistics.median(wrapped) / batches, "ratio": ratio(wrapped, alone), "noise": ratio(first, again),
+        })
+        row = "{batch_mib:7.3f} MiB: operator {operator_ms:7.3f} ms, loader {loader_ms:7.3f} ms, ratio {ratio:.4f} ({noise:.4f})"
+        print(row.format(**rows[-1]), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
