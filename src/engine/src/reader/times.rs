@@ -111,7 +111,7 @@ impl Meaning {
         let seconds = (self.seconds(value) * 1e3).round() / 1e3;
         let day = (seconds / DAY).floor();
         // No calendar is meant for more than some hundred thousand years.
-        if !(day.abs() < 1e8) {
+        if day.is_nan() || day.abs() >= 1e8 {
             return value.to_string();
         }
         let (year, month, day_of_month) = calendar.date(day as i64);
