@@ -452,22 +452,31 @@ fn keep_text(text: &str) -> *const c_char {
     kept.unwrap_or(c"".as_ptr())
 }
 
-/// Explains what a reader would do.
+/// Writes the address of what `made` says of a spec to `json`; null if it fails.
 ///
 /// # Safety
 /// `spec` is a string, and `json` good to write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *const c_char) -> i32 {
+unsafe fn tell(spec: *const c_char, json: *mut *const c_char, made: impl FnOnce(&Spec) -> Result<String>) -> i32 {
     call(|| {
         // SAFETY: the caller's promise for both pointers.
         let spec = unsafe {
             put(json, std::ptr::null(), "json")?;
             text(spec, "spec")?
         };
-        let explained = explain(&Spec::from_json(spec)?)?.to_json().to_string();
+        let told = made(&Spec::from_json(spec)?)?;
         // SAFETY: as above.
-        unsafe { put(json, keep_text(&explained), "json") }
+        unsafe { put(json, keep_text(&told), "json") }
     })
+}
+
+/// Explains what a reader would do.
+///
+/// # Safety
+/// `spec` is a string, and `json` good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { tell(spec, json, |spec| Ok(explain(spec)?.to_json().to_string())) }
 }
 
 /// Lists the arrays of a store.
@@ -476,16 +485,8 @@ pub unsafe extern "C" fn dali_zarr_explain(spec: *const c_char, json: *mut *cons
 /// `spec` is a string, and `json` good to write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dali_zarr_arrays(spec: *const c_char, json: *mut *const c_char) -> i32 {
-    call(|| {
-        // SAFETY: the caller's promise for both pointers.
-        let spec = unsafe {
-            put(json, std::ptr::null(), "json")?;
-            text(spec, "spec")?
-        };
-        let listed = arrays(&Spec::from_json(spec)?)?.to_string();
-        // SAFETY: as above.
-        unsafe { put(json, keep_text(&listed), "json") }
-    })
+    // SAFETY: the caller's promise.
+    unsafe { tell(spec, json, |spec| Ok(arrays(spec)?.to_string())) }
 }
 
 /// Looks up labels, and gives what picks them.

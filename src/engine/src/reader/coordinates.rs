@@ -145,7 +145,9 @@ fn coordinates(
     let meaning = Meaning::new(array.units.as_deref(), array.calendar.as_deref());
     let dtype = array.cf.decoded;
     let values = read(&store, array)?;
-    let stored = match find()?.filter(|_| values.iter().any(|value| value.is_nan())) {
+    // The metadata are looked up once more only where something is missing.
+    let again = if values.iter().any(|value| value.is_nan()) { find()? } else { None };
+    let stored = match again {
         None => None,
         Some(mut array) => {
             array.cf.missing.clear();
