@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,9 @@ def write(path: Path, rows: int, mean: int) -> None:
     x.create_array("indptr", data=offsets, chunks=(1 << 20,))
     group.create_array("number", data=np.arange(rows), chunks=(1 << 16,))
     # Whole shards at a time: each is written once. Indices ascend within a row.
-    for start in range(0, total, shards[0]):
+    def write_shard(start: int) -> None:
         end = min(start + shards[0], total)
+        rng = np.random.default_rng([0, start])
         gaps = rng.integers(1, max(2 * GENES // (mean + mean // 2), 2), end - start)
         of = np.cumsum(gaps)
         first, last = np.searchsorted(offsets, (start, end))
@@ -66,6 +68,9 @@ def write(path: Path, rows: int, mean: int) -> None:
         np.maximum.accumulate(lows, out=lows)
         indices[start:end] = ((of - lows) % GENES).astype("int32")
         data[start:end] = rng.poisson(1.5, end - start).astype("float32") + 1
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write_shard, range(0, total, shards[0])))
 
 
 def ours(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
