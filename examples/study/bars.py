@@ -131,7 +131,8 @@ def main() -> None:
     # A file of its own for what is long.
     file = args.out / "bars.json"
     found = json.loads(file.read_text())
-    lines = [{"way": row["way"], "store": row["store"], "timeline": row.pop("timeline")} for row in found["rows"] if "timeline" in row]
+    profiles = [row for row in found["rows"] if "timeline" in row]
+    lines = [{"way": row["way"], "store": row["store"], "timeline": row.pop("timeline")} for row in profiles]
     file.write_text(json.dumps(found, indent=1) + "\n")
     (args.out / "timelines.json").write_text(json.dumps({**found, "experiment": "timelines", "rows": lines}) + "\n")
 

@@ -45,7 +45,9 @@ class Size:
 # 18.2 GB, as much as the study read at once; what a laptop does in minutes; and what shows in seconds that everything runs. The
 # smaller stores fit into memory, where this reader keeps decoded chunks, so that their numbers mean nothing.
 SIZES = {
-    "whole": Size(278, 20, 640, 1280, 2, 3.0, 64), "small": Size(60, 4, 160, 320, 2, 1.0, 8), "tiny": Size(24, 2, 32, 64, 2, 0.1, 4),
+    "whole": Size(278, 20, 640, 1280, 2, 3.0, 64),
+    "small": Size(60, 4, 160, 320, 2, 1.0, 8),
+    "tiny": Size(40, 2, 32, 64, 2, 0.1, 4),
 }
 
 
@@ -114,7 +116,7 @@ def save(args: argparse.Namespace, name: str, rows: Sequence[Mapping[str, Any]],
 
 
 def run(words: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> tuple[list[dict[str, Any]], str]:
-    """The results that a process tells, and why there are no more: its last line of errors. It and all that it started end within
+    """The results that a process tells, and why there are no more: its last error. It and all that it started end within
     these seconds."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         environment = os.environ | dict(env or {})
@@ -132,6 +134,7 @@ def run(words: Sequence[str], seconds: float, env: Mapping[str, str] | None = No
         errors.seek(0)
         found = [json.loads(line.removeprefix(_RESULT)) for line in out if line.startswith(_RESULT)]
         lines = [line.strip() for line in errors if line.strip()]
+        lines = [line for line in lines if "Error: " in line] or lines
     return found, late or (lines[-1][:300] if lines else "no result")
 
 

@@ -32,7 +32,8 @@ def written(data: Path, chunk: int, total: int) -> Path:
         unfinished = path.with_suffix(".unfinished")
         rows, columns = total // chunk, chunk // 4
         zarr.create_array(
-            str(unfinished), shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)], overwrite=True,
+            str(unfinished), shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)],
+            overwrite=True,
         )
         values = np.stack([Waves(1024, 1024, channel).at(0) for channel in range(16)]).reshape(-1)
         codec = numcodecs.Zstd(level=3)
@@ -106,7 +107,8 @@ def main() -> None:
         return {"chunk": chunk, "gb_per_second": found / 1e9}
 
     args.data.mkdir(parents=True, exist_ok=True)
-    compare(args, __file__, {way: [str(chunk) for chunk in CHUNKS] for way in WAYS}, measure, {"nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}})
+    ways = {way: [str(chunk) for chunk in CHUNKS] for way in WAYS}
+    compare(args, __file__, ways, measure, {"nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}})
 
 
 if __name__ == "__main__":

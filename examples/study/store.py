@@ -47,7 +47,8 @@ class Waves:
         # Radians in an hour: 15 degrees a day to the east, and the westward drift of long waves.
         self.omega = kx * np.deg2rad(15) / 24 - 0.3 * kx / (k2 + 4)
 
-    @functools.lru_cache(maxsize=3)
+        self.pattern = functools.lru_cache(maxsize=3)(self._pattern)
+
     def _pattern(self, number: int) -> np.ndarray:
         rng = np.random.default_rng([7, self.channel, number])
         half = (2, self.shape[0], self.shape[1] // 2 + 1)
@@ -59,7 +60,7 @@ class Waves:
         """(latitude, longitude), in 16 bits of float32."""
         number, within = divmod(hour, RENEWAL)
         turn = np.pi / 2 * within / RENEWAL
-        waves = np.cos(turn) * self._pattern(number) + np.sin(turn) * self._pattern(number + 1)
+        waves = np.cos(turn) * self.pattern(number) + np.sin(turn) * self.pattern(number + 1)
         values = np.fft.irfft2(waves * np.exp(-1j * self.omega * hour).astype(np.complex64), s=self.shape)
         return np.rint((MEAN + STDDEV * values) * 512).astype(np.float32) / np.float32(512)
 
