@@ -82,7 +82,7 @@ def profiled(steps: Iterator[None], seconds: float) -> dict[str, Any]:
         torch.cuda.synchronize()
     cuda = torch.autograd.DeviceType.CUDA
     # Marks of the optimizer aren't work of the GPU.
-    events = [event for event in profile.events() if event.device_type == cuda and "#" not in event.name]
+    events = [event for event in profile.events() if event.device_type == cuda and not event.name.startswith("Optimizer.")]
     return spans_of([(event.name, event.time_range.start, event.time_range.end) for event in events])
 
 

@@ -11,6 +11,7 @@ from common import arguments, compare, gpu_wait, rate
 from readers import READERS
 from store import prepare
 
+WAYS = ("zarr-python", "kvikio", "external_source", "dali_zarr")
 STORES = ("ten-hours", "one-hour", "uncompressed", "sharded")
 
 
@@ -23,7 +24,7 @@ def main() -> None:
         samples = found["batches_per_second"] * size.batch
         return {**found, "samples_per_second": samples, "gb_per_second": samples * size.sample_bytes / 1e9}
 
-    compare(args, __file__, {reader: STORES for reader in READERS}, measure)
+    compare(args, __file__, {reader: STORES for reader in WAYS}, measure)
 
 
 if __name__ == "__main__":

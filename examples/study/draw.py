@@ -55,7 +55,7 @@ def grouped(rows: Sequence[tuple[str, str, float]], path: Path, y: str, title: s
         there = [(n, found[group]) for n, group in enumerate(groups) if group in found]
         at = np.array([n for n, _ in there]) + (i - (len(names) - 1) / 2) * width
         drawn = axes.bar(at, [value for _, value in there], width * 0.92, label=name, color=COLOURS.get(name))
-        axes.bar_label(drawn, [f"{value:.3g}" for _, value in there], fontsize=7, padding=1)
+        axes.bar_label(drawn, [f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for _, value in there], fontsize=7, padding=1)
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
     if log:
         axes.set_yscale("log")

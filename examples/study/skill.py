@@ -63,8 +63,7 @@ class Training:
         self.seconds, _, width = HOW[args.size_name]
         self.split = int(args.size.hours * (1 - TEST_SHARE))
         self.device = torch.device("cuda" if has_gpu() else "cpu")
-        form = torch.channels_last if has_gpu() else torch.contiguous_format
-        self.model = UNet(args.size.channels, width).to(self.device, memory_format=form)
+        self.model = UNet(args.size.channels, width).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE, weight_decay=1e-4)
         self.loader, self.progress = feed(args, 0, self.split, shuffle=True), Progress()
 
