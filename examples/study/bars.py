@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import Size, arguments, compare, gpu_wait, has_gpu, rate
+from common import Size, arguments, attempt, compare, gpu_wait, has_gpu, rate
 from readers import READERS
 from store import prepare
 
@@ -108,7 +108,11 @@ class Bars:
         loading = self._rate(batches, 4)
         steps = trained(batches, self.step)
         real = self._rate(steps, 8)
-        profile = profiled(steps, min(2.0, self.size.seconds)) if has_gpu() and self.ranks == 1 else {}
+        profile: dict[str, Any] = {}
+        if has_gpu() and self.ranks == 1:
+            profile = attempt(lambda: profiled(steps, 2.0))
+            # The bars are there all the same.
+            profile = {"no_timeline": profile["error"]} if "error" in profile else profile
         # Its processes and threads must not run on beside the next bar.
         steps.close()
         batches.close()
