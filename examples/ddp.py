@@ -6,7 +6,6 @@ It writes a checkpoint every few batches. Started again, with any number of proc
 import argparse
 import os
 
-import dali_zarr  # noqa: F401  (before anything initialises CUDA)
 import torch
 import torch.distributed as dist
 from dali_zarr.torch import Loader
@@ -27,7 +26,7 @@ dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
 # It asks torch.distributed for the rank and the number of ranks. On GPUs it delivers to the current one.
 loader = Loader(
     args.store, arrays=["t2m"], stack_arrays=True, offsets={"input": 0, "target": 1}, mean=280, stddev=10, batch_size=2,
-    device=args.device, random_shuffle=True, drop_last=True,
+    device=args.device, random_shuffle=True, drop_last=True, return_index=True,
 )
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Conv2d(1, 1, 3, padding=1).to(args.device))
@@ -44,7 +43,7 @@ for epoch in range(loader.epoch, args.epochs):
         loss = torch.nn.functional.mse_loss(model(batch["input"]), batch["target"])
         loss.backward()  # averages the gradients of all ranks
         optimizer.step()
-        hours = batch.index.flatten().tolist()
+        hours = batch["index"].flatten().tolist()
         print(f"epoch {epoch} rank {dist.get_rank()} loss {loss.item():.6f} hours {hours}\n", end="", flush=True)
         if number % args.every == 0:
             if dist.get_rank() == 0:
