@@ -56,7 +56,8 @@ def cells(path: Path, rows: int = 2000, genes: int = 500) -> None:
     write(matrix, "indices", counts.nonzero()[1].astype("int32"), (4096,))
     write(matrix, "indptr", indptr, (rows + 1,))
     write(group, "obs/age", rng.integers(20, 80, rows).astype("float32"), (rows,))
-    kinds = group.create_group("obs/cell_type", attributes={"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+    attributes = {"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False}
+    kinds = group.create_group("obs/cell_type", attributes=attributes)
     names = kinds.create_array("categories", shape=(3,), chunks=(3,), dtype=str, attributes={"encoding-type": "string-array"})
     names[:] = np.array(["B", "NK", "T"], dtype=object)
     write(kinds, "codes", rng.choice([-1, 0, 1, 2], rows, p=[0.05, 0.25, 0.1, 0.6]).astype("int8"), (rows,))  # -1: not known
