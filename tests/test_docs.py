@@ -27,9 +27,6 @@ from support import remote
 from support.documents import ROOT, SITE, Block, Page, anchors, links, missing_names, pages
 from support.pipelines import why_no_gpu
 
-sys.path.insert(0, str(ROOT / "examples"))
-import small_stores
-
 PAGES = pages()
 SCHEMA = backend.GetSchema("readers__Zarr")
 PARAMETERS = inspect.signature(dali_zarr.zarr_reader).parameters
@@ -40,17 +37,10 @@ COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LINES = {"README.md": 200}
 
 
-@pytest.fixture(scope="session")
-def stores(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stores")
-    small_stores.main(folder)
-    return folder
-
-
 @pytest.fixture
-def place(stores, tmp_path, monkeypatch) -> Path:
+def place(small_stores, tmp_path, monkeypatch) -> Path:
     """A folder of the page's own with the small stores, which is the current one."""
-    for store in stores.iterdir():
+    for store in small_stores.iterdir():
         (tmp_path / store.name).symlink_to(store)
     monkeypatch.chdir(tmp_path)
     # Nothing is read from the environment of who runs the tests.
@@ -60,9 +50,9 @@ def place(stores, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def uploaded(stores, s3) -> str:
+def uploaded(small_stores, s3) -> str:
     for name in ("hours.zarr", "image.zarr"):
-        remote.upload(s3, stores / name, name)
+        remote.upload(s3, small_stores / name, name)
     return s3
 
 

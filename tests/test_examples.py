@@ -24,16 +24,12 @@ from support.pipelines import run_script, why_no_gpu
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
-import small_stores  # noqa: E402
-
 PACKAGE = dali_zarr.plugin_path().parents[1]
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stores")
-    small_stores.main(folder)
-    return folder
+@pytest.fixture
+def stores(small_stores) -> Path:
+    return small_stores
 
 
 def run(name: str, monkeypatch, capsys, *words: object) -> list[str]:
