@@ -5,9 +5,10 @@ import sys
 from dali_zarr.torch import Loader
 
 url, endpoint = sys.argv[1:]
+# The endpoint is for servers other than AWS.
 options = {"aws_endpoint": endpoint, "aws_region": "us-east-1", "aws_allow_http": True}
 try:
-    loader = Loader(url, storage_options=options, arrays=["t2m"], batch_size=4, device="cpu", host_memory_limit="64MB")
+    loader = Loader(url, storage_options=options, arrays=["t2m"], batch_size=4, device="cpu")
     for batch in loader:
         print(*batch["t2m"].mean(dim=(1, 2)).tolist())
 except (ValueError, RuntimeError) as error:

@@ -3,28 +3,22 @@
 import sys
 
 import dali_zarr
-import numpy as np
+import torch
 import xarray as xr
-import xbatcher
 from dali_zarr.torch import Loader
+from torch.utils.data import DataLoader
+from xbatcher import BatchGenerator
+from xbatcher.loaders.torch import MapDataset
 
-fields = xr.open_zarr(sys.argv[1], chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
+ds = xr.open_zarr(sys.argv[1], chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
+window, overlap = {"time": 4, "latitude": 6, "longitude": 10}, {"time": 2}
 
 # Before: all patches in order, eight to a batch.
-patches = xbatcher.BatchGenerator(
-    fields, input_dims={"time": 4, "latitude": 6, "longitude": 10}, input_overlap={"time": 2}, preload_batch=True,
-)
+before = DataLoader(MapDataset(BatchGenerator(ds, input_dims=window, input_overlap=overlap)), batch_size=8)
 
-# Now: the same dataset, decoded ahead of time.
-loader = Loader(
-    **dali_zarr.from_xarray(fields), window={"time": 4, "latitude": 6, "longitude": 10}, overlap={"time": 2},
-    batch_size=8, device="cpu", host_memory_limit="64MB",
-)
+# Now: from_xarray takes the store's path and the selection from the dataset, of which nothing may be computed yet.
+now = Loader(**dali_zarr.from_xarray(ds), window=window, overlap=overlap, batch_size=8, device="cpu")
 
-old = iter(patches)
-for batch in loader:
-    for field, times in zip(batch["t2m"].numpy(), batch.coords["time"], strict=True):
-        patch = next(old)
-        same = np.array_equal(field, patch["t2m"]) and np.array_equal(times, patch["time"])
-        print(times[0].astype("datetime64[h]"), "same" if same else "another")
-print(len(list(old)), "left")
+for expected, batch in zip(before, now, strict=True):
+    same = torch.equal(batch["t2m"], expected)
+    print(batch.coords["time"][0, 0].astype("datetime64[h]"), len(expected), "same" if same else "different")
