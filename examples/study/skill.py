@@ -185,13 +185,12 @@ def main() -> None:
         return
     prepare(args.data, args.size)
     rows, began = [], time.monotonic()
-    words = [__file__, "--data", str(args.data), "--out", str(args.out), "--size", args.size_name]
+    words = [__file__, "--data", str(args.data), "--out", str(args.out), "--size", args.size_name, "--one"]
     for name in PARTS:
         # Threads of the model don't spin on cores that decode.
-        found, why = run([*words, "--one", name], args.budget - (time.monotonic() - began), {"OMP_WAIT_POLICY": "PASSIVE"})
+        found, why = run([*words, name], args.budget - (time.monotonic() - began), {"OMP_WAIT_POLICY": "PASSIVE"})
         rows.append({"store": "one-hour", "way": name, **(found[0] if found else {"error": why})})
-        shown = {key: value for key, value in rows[-1].items() if not isinstance(value, list)}
-        print(f"{time.monotonic() - began:6.1f} s", shown, flush=True)
+        print(f"{time.monotonic() - began:6.1f} s", {key: rows[-1][key] for key in list(rows[-1])[:8]}, flush=True)
         # The least error that a forecast can have of waves that others replace.
         save(args, "skill", rows, lead=LEAD, goal=GOAL, least=math.sin(math.pi / 2 * LEAD / RENEWAL))
 
