@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -215,16 +216,61 @@ def test_timelines_are_drawn(study, tmp_path, monkeypatch):
     assert (tmp_path / "timelines.png").stat().st_size > 3000
 
 
+def results_for(study, folder: Path) -> None:
+    """A number for each way and store of the page's experiments, all of them different."""
+    number = itertools.count(1)
+    for name in ("bars", "timelines", "reading", "decompression", "chunking", "skill"):
+        module = study[name]
+        if name == "skill":
+            pairs = [("one-hour", part) for part in module.PARTS]
+        elif name == "decompression":
+            pairs = [(str(chunk), way) for way in module.WAYS for chunk in module.CHUNKS]
+        elif isinstance(module.WAYS, dict) and name != "reading":
+            pairs = [(store, way) for way, stores in module.WAYS.items() for store in stores]
+        else:
+            pairs = [(store, way) for way in module.WAYS for store in module.STORES]
+        keys = RUNS.get(name, RUNS["reading"])[2] | {"better", "rmse", "persistence"}
+        rows = [{"store": store, "way": way, **{key: next(number) / 64 for key in keys}} for store, way in pairs]
+        rows = [{**row, "busy": {"training": 0.5}} for row in rows]
+        machine = {"gpus": ["H200"], "cores": 16, "versions": {"zarr": "3.1.6"}}
+        (folder / f"{name}.json").write_text(json.dumps({"size_name": "whole", "machine": machine, "rows": rows}))
+
+
+def test_the_page_takes_its_numbers_from_the_results(study, tmp_path):
+    page = study["page"]
+    results_for(study, tmp_path)
+    template = page.TEMPLATE.read_text()
+    text = page.filled(template, tmp_path)
+    assert "{{" not in text and "Measured on 1 x H200, 16 cores; zarr 3.1.6." in text
+    real = next(row for row in json.loads((tmp_path / "bars.json").read_text())["rows"] if row["way"] == "external_source")
+    assert f"| external_source | one-hour | {real['real']:.1f} | {real['loading']:.1f} |" in text
+    pictures = set(re.findall(r"\(\.\./assets/study/(\w+)\.png\)", template))
+    assert pictures == {"chain", "bars", "timelines", "reading", "decompression", "chunking", "skill"}
+
+
 def test_numbers_of_a_page(study, tmp_path):
     filled = study["page"].filled
     rows = [{"store": "one-hour", "way": "dali_zarr, gds", "seconds": 0.5, "again": {"seconds": 0.25}},
             {"store": "one-hour", "way": "kvikio", "error": "none"}]
-    (tmp_path / "reading.json").write_text(json.dumps({"rows": rows}))
+    (tmp_path / "reading.json").write_text(json.dumps({"size_name": "whole", "rows": rows}))
     place = "reading/one-hour/dali_zarr, gds/"
-    page = f'<span data-study="{place}seconds .2f">?</span> <span data-study="{place}seconds : {place}again.seconds .0%">?</span>'
-    assert [part.split("<")[0] for part in filled(page, tmp_path).split(">")[1::2]] == ["0.50", "200%"]
+    assert filled(f"{{{{{place}seconds .2f}}}} {{{{{place}seconds : {place}again.seconds .0%}}}}", tmp_path) == "0.50 200%"
     with pytest.raises(LookupError, match="none"):
-        filled('<span data-study="reading/one-hour/kvikio/seconds .2f">?</span>', tmp_path)
+        filled("{{reading/one-hour/kvikio/seconds .2f}}", tmp_path)
+    (tmp_path / "reading.json").write_text(json.dumps({"size_name": "small", "rows": rows}))
+    with pytest.raises(LookupError, match="small"):
+        filled(f"{{{{{place}seconds .2f}}}}", tmp_path)
+
+
+def test_the_page_is_of_the_committed_results(study):
+    """Where there is a page: it was made from them, and its pictures are small."""
+    page = study["page"]
+    results = page.PAGE.parents[1] / "assets/study"
+    if not page.PAGE.exists():
+        assert not results.exists(), "results without a page: examples/study/page.py writes it"
+        return
+    assert page.filled(page.TEMPLATE.read_text(), results) == page.PAGE.read_text()
+    assert all(file.stat().st_size < 300_000 for file in results.iterdir())
 
 
 def test_scripts_are_short():

@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent))
 LEAD, GOAL = 6, 0.35
 PARTS = ("first half", "second half")
 # Seconds of training at most, seconds between validations, batch size, width of the U-Net.
-HOW = {"whole": (60.0, 4.0, 1, 32), "small": (40.0, 8.0, 2, 16), "tiny": (1.0, 0.4, 2, 8)}
+HOW = {"whole": (60.0, 4.0, 1, 32), "small": (90.0, 8.0, 2, 16), "tiny": (1.0, 0.4, 2, 8)}
 # Of the hours, in order. Batches of validation are kept.
 TRAIN, VALIDATE, VALIDATION_BATCHES = 0.6, 0.2, 4
 LEARNING_RATE = 2e-3
