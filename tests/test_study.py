@@ -3,11 +3,14 @@ are drawn."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import json
-import subprocess
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,23 +21,27 @@ STUDY = Path(__file__).parents[1] / "examples/study"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+NAMES = ("bars", "chunking", "common", "decompression", "draw", "gpus", "model", "page", "reading", "readers", "skill", "store",
+         "timelines")
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """The experiments' modules, by name, and a tiny store in all forms."""
+    threads = torch.get_num_threads()
     sys.path.insert(0, str(STUDY))
     try:
-        import bars
-        import common
-        import model
-        import page
-        import readers
-        import store
-
-        size = common.Size(23, 2, 32, 64, 2, 0.1, 4)
+        modules = {name: importlib.import_module(name) for name in NAMES}
+        # Threads that wait for one another cost more than they bring here.
+        torch.set_num_threads(1)
+        size = modules["common"].Size(23, 2, 32, 64, 2, 0.1, 4)
         folder = tmp_path_factory.mktemp("study")
-        yield {"bars": bars, "model": model, "page": page, "readers": readers, "size": size, "paths": store.prepare(folder, size)}
+        yield {**modules, "size": size, "paths": modules["store"].prepare(folder, size)}
     finally:
+        torch.set_num_threads(threads)
         sys.path.remove(str(STUDY))
+        for name in NAMES:
+            sys.modules.pop(name, None)
 
 
 def test_forms_hold_the_same_values(study):
@@ -75,10 +82,10 @@ def test_the_model_learns(study):
     size = study["size"]
     batch = next(iter(study["readers"].zarr_python(study["paths"]["one-hour"], size)))
     torch.manual_seed(0)
-    model = study["model"].ResUNet(size.channels, 4, (1, 1, 1, 1)).to(batch.device)
+    model = study["model"].ResUNet(size.channels, 16, (1, 1, 1, 1)).to(batch.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     pairs, losses = (batch - 280) / 15, []
-    for _ in range(12):
+    for _ in range(24):
         loss = torch.nn.functional.mse_loss(model(pairs[:, 0]), pairs[:, 1])
         optimizer.zero_grad()
         loss.backward()
@@ -88,21 +95,21 @@ def test_the_model_learns(study):
 
 
 def test_kernels_are_told_apart(study):
+    """The model's are those that run on synthetic data too, also if they copy."""
+    of_model = {"void cutlass::Kernel2<cutlass_80_wgmma>", "Memset (Device)"}
     kinds = {
-        "void cutlass::Kernel2<cutlass_80_wgmma>": "training", "Memcpy HtoD (Pinned -> Device)": "copies",
-        "zstd_sequences": "decoding", "void assemble<4>": "decoding", "nvcomp::lz4DecompressBatchKernel": "decoding",
+        "void cutlass::Kernel2<cutlass_80_wgmma>": "training", "Memset (Device)": "training",
+        "Memcpy HtoD (Pinned -> Device)": "copies", "zstd_sequences": "decoding",
     }
-    assert {name: study["bars"].kind_of(name) for name in kinds} == kinds
+    assert {name: study["timelines"].kind_of(name, of_model) for name in kinds} == kinds
 
 
-def test_spans_of_kernels(study):
-    """Spans that touch are one; kernels of a kind that run side by side count once."""
-    spans_of = study["bars"].spans_of
-    events = [("conv", 1000.0, 1400.0), ("conv", 1300.0, 1500.0), ("conv", 1900.0, 2000.0), ("zstd_fse", 1500.0, 1750.0)]
-    found = spans_of(events)
-    assert found["timeline"] == {"training": [[0, 500], [900, 1000]], "decoding": [[500, 750]], "copies": []}
-    assert found["busy"] == pytest.approx({"training": 0.6, "decoding": 0.25, "copies": 0.0})
-    assert spans_of([])["timeline"] == {"training": [], "decoding": [], "copies": []}
+def test_shares_of_a_timeline(study):
+    """Kernels of a kind that run side by side count once, and one that runs over a point's end counts in both."""
+    events = [("conv", 1000.0, 1400.0), ("conv", 1300.0, 1500.0), ("zstd_fse", 1500.0, 2250.0), ("conv", 2900.0, 4500.0)]
+    found = study["timelines"].shares(events, {"conv"}, 0.003, 0.001)
+    assert found == {"training": [50, 10, 100], "decoding": [50, 25, 0], "copies": [0, 0, 0]}
+    assert study["timelines"].shares([], set(), 0.002, 0.001)["training"] == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -110,73 +117,160 @@ def data(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
+def in_process(study, monkeypatch, script: str, *words: str) -> None:
+    """Runs a script. What would be processes of its own are calls here, for imports take most of their time."""
+    file = str(STUDY / f"{script}.py")
+
+    def run(words, seconds, env=None):
+        told = []
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "argv", list(words))
+            for module in (study["common"], study[script]):
+                patched.setattr(module, "tell", told.append, raising=False)
+            patched.setattr(study["common"].os, "_exit", sys.exit)
+            with contextlib.suppress(SystemExit):
+                study[script].main()
+        return told, "no result"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "argv", [file, *words])
+        for module in (study["common"], study[script]):
+            patched.setattr(module, "run", run, raising=False)
+        study[script].main()
+
+
 # What runs without a GPU and other readers, and what is measured for each of its stores.
 RUNS = {
-    "chunking": (["zarr-python", "dali_zarr", "kvikio"], 4, {"batches", "seconds", "samples_per_second", "gb_per_second"}),
     "reading": (["dali_zarr", "zarr-python"], 2, {"hours", "bytes", "seconds", "gb_per_second"}),
     "decompression": (["numcodecs", "dali_zarr, CPU", "nvCOMP"], 4, {"chunk", "gb_per_second"}),
     "bars": (["dali_zarr"], 4, {"real", "loading", "synthetic", "share"}),
-    "gpus": ([], 3, {"real", "loading", "synthetic", "share"}),
-    "skill": ([], 1, {"samples", "seconds", "epochs"}),
+    "timelines": (["dali_zarr"], 1, {"busy", "timeline"}),
+    "skill": (["first half", "second half"], 1, {"samples", "seconds", "epochs"}),
 }
 
 
 @pytest.mark.timeout_s(300)
 @pytest.mark.parametrize("script", RUNS)
-def test_experiments_run(script, data, tmp_path):
-    """In processes of their own, on the smallest store; what can't run says why and leaves the rest alone."""
+def test_experiments_run(script, study, data, tmp_path, monkeypatch):
+    """On the smallest store; what can't run says why and leaves the rest alone."""
     ways, stores, measured = RUNS[script]
-    words = [sys.executable, str(STUDY / f"{script}.py"), "--data", str(data), "--out", str(tmp_path), "--size", "tiny"]
-    subprocess.run([*words, *(["--ways", *ways] if ways else [])], check=True)
-    found = json.loads((tmp_path / f"{script}.json").read_text())
-    assert found["size_name"] == "tiny" and found["machine"]["cores"] > 0 and "dali-zarr" in found["machine"]["versions"]
-    rows = found["rows"]
-    assert len(rows) == stores * len(ways or ["1", "2"])
-    absent = {"kvikio", "nvCOMP"} if not torch.cuda.is_available() else set()
-    for row in rows:
-        if row["way"] in absent:
-            assert row["error"], row
-        elif "error" in row:
-            # A machine with a GPU may still lack what a reader needs.
-            assert torch.cuda.is_available() and row["way"] in ("kvikio", "nvCOMP"), row
-        else:
-            assert measured <= set(row) and all(row[key] > 0 for key in measured - {"epochs"}), row
+    words = ["--data", str(data), "--out", str(tmp_path), "--size", "tiny"]
+    in_process(study, monkeypatch, script, *words, *(["--ways", *ways] if script != "skill" else []))
+    rows = checked(tmp_path, script, ways, stores, measured, {"nvCOMP"} | ({"dali_zarr"} if script == "timelines" else set()))
     if script == "reading":
         assert {row["bytes"] for row in rows} == {40 * 2 * 32 * 64 * 4}
     if script == "skill":
         first, last = rows
-        assert first["samples"] < last["samples"] and 0 < first["within_epoch"] < 26
+        assert first["samples"] < last["samples"] and 0 < first["within_epoch"] < 18
         assert 0 < last["persistence"] and last["better"] == pytest.approx(1 - last["rmse"] / last["persistence"])
-    subprocess.run([sys.executable, str(STUDY / "draw.py"), "--out", str(tmp_path)], check=True)
-    assert (tmp_path / f"{script}.png").stat().st_size > 5000
+    in_process(study, monkeypatch, "draw", "--out", str(tmp_path))
+    if any("error" not in row for row in rows):
+        assert (tmp_path / f"{script}.png").stat().st_size > 3000
 
 
-def test_an_experiment_ends_with_its_budget(data, tmp_path):
-    words = [sys.executable, str(STUDY / "chunking.py"), "--data", str(data), "--out", str(tmp_path), "--size", "tiny"]
-    subprocess.run([*words, "--ways", "dali_zarr", "--budget", "0"], check=True, timeout=60)
+def checked(out: Path, script: str, ways: list[str], stores: int, measured: set[str], of_gpu: set[str]) -> list[dict[str, Any]]:
+    """The rows of a script's results."""
+    found = json.loads((out / f"{script}.json").read_text())
+    assert found["size_name"] == "tiny" and found["machine"]["cores"] > 0 and "dali-zarr" in found["machine"]["versions"]
+    rows = found["rows"]
+    assert [row["way"] for row in rows] == [way for way in ways for _ in range(stores)]
+    for row in rows:
+        if "error" in row or row["way"] in of_gpu and not torch.cuda.is_available():
+            # A machine with a GPU may still lack what a reader needs.
+            assert row["way"] in of_gpu and row["error"], row
+        else:
+            assert measured <= set(row) and all(row[key] for key in measured - {"epochs"}), row
+    return rows
+
+
+@pytest.mark.timeout_s(300)
+def test_ways_have_processes(study, data, tmp_path, monkeypatch):
+    """One for each, which has no longer than the experiment."""
+    words = ["chunking.py", "--data", str(data), "--out", str(tmp_path), "--size", "tiny", "--ways"]
+    monkeypatch.setattr(sys, "argv", [*words, "dali_zarr", "kvikio"])
+    study["chunking"].main()
+    measured = {"batches", "seconds", "samples_per_second", "gb_per_second"}
+    checked(tmp_path, "chunking", ["kvikio", "dali_zarr"], 4, measured, {"kvikio"})
+    monkeypatch.setattr(sys, "argv", [*words, "dali_zarr", "--budget", "0"])
+    study["chunking"].main()
     rows = json.loads((tmp_path / "chunking.json").read_text())["rows"]
     assert [row["error"] for row in rows] == ["not measured: the experiment's time is used up"] * 4
 
 
-def test_timelines_are_drawn(tmp_path):
-    spans = {kind: [[0, 900], [1500, 4000]] for kind in ("training", "decoding", "copies")}
-    found = {"size_name": "whole", "machine": {"cores": 2, "gpus": ["H200"]}}
-    rows = [{"way": "dali_zarr", "store": store, "timeline": spans} for store in ("one-hour", "ten-hours")]
+@pytest.mark.timeout_s(300)
+def test_two_processes_train_together(study, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpus.py", "--data", str(data), "--out", str(tmp_path), "--size", "tiny", "--ways", "2"])
+    study["gpus"].main()
+    checked(tmp_path, "gpus", ["2"], 3, {"real", "loading", "synthetic", "share"}, set())
+    in_process(study, monkeypatch, "draw", "--out", str(tmp_path))
+    assert (tmp_path / "gpus.png").stat().st_size > 3000
+
+
+def test_timelines_are_drawn(study, tmp_path, monkeypatch):
+    values = {kind: [0, 90, 100, 40] for kind in ("training", "decoding", "copies")}
+    found = {"size_name": "whole", "machine": {"cores": 2, "gpus": ["H200"]}, "point": 0.005}
+    busy = dict.fromkeys(values, 0.5)
+    rows = [{"way": "dali_zarr", "store": store, "timeline": values, "busy": busy} for store in ("one-hour", "ten-hours")]
     (tmp_path / "timelines.json").write_text(json.dumps({**found, "rows": rows}))
-    subprocess.run([sys.executable, str(STUDY / "draw.py"), "--out", str(tmp_path)], check=True)
-    assert (tmp_path / "timelines.png").stat().st_size > 5000
+    in_process(study, monkeypatch, "draw", "--out", str(tmp_path))
+    assert (tmp_path / "timelines.png").stat().st_size > 3000
+
+
+def results_for(study, folder: Path) -> None:
+    """A number for each way and store of the page's experiments, all of them different."""
+    number = itertools.count(1)
+    for name in ("bars", "timelines", "reading", "decompression", "chunking", "skill"):
+        module = study[name]
+        if name == "skill":
+            pairs = [("one-hour", part) for part in module.PARTS]
+        elif name == "decompression":
+            pairs = [(str(chunk), way) for way in module.WAYS for chunk in module.CHUNKS]
+        elif isinstance(module.WAYS, dict) and name != "reading":
+            pairs = [(store, way) for way, stores in module.WAYS.items() for store in stores]
+        else:
+            pairs = [(store, way) for way in module.WAYS for store in module.STORES]
+        keys = RUNS.get(name, RUNS["reading"])[2] | {"better", "rmse", "persistence"}
+        rows = [{"store": store, "way": way, **{key: next(number) / 64 for key in keys}} for store, way in pairs]
+        rows = [{**row, "busy": {"training": 0.5}} for row in rows]
+        machine = {"gpus": ["H200"], "cores": 16, "versions": {"zarr": "3.1.6"}}
+        (folder / f"{name}.json").write_text(json.dumps({"size_name": "whole", "machine": machine, "rows": rows}))
+
+
+def test_the_page_takes_its_numbers_from_the_results(study, tmp_path):
+    page = study["page"]
+    results_for(study, tmp_path)
+    template = page.TEMPLATE.read_text()
+    text = page.filled(template, tmp_path)
+    assert "{{" not in text and "Measured on 1 x H200, 16 cores; zarr 3.1.6." in text
+    real = next(row for row in json.loads((tmp_path / "bars.json").read_text())["rows"] if row["way"] == "external_source")
+    assert f"| external_source | one-hour | {real['real']:.1f} | {real['loading']:.1f} |" in text
+    pictures = set(re.findall(r"\(\.\./assets/study/(\w+)\.png\)", template))
+    assert pictures == {"chain", "bars", "timelines", "reading", "decompression", "chunking", "skill"}
 
 
 def test_numbers_of_a_page(study, tmp_path):
     filled = study["page"].filled
     rows = [{"store": "one-hour", "way": "dali_zarr, gds", "seconds": 0.5, "again": {"seconds": 0.25}},
             {"store": "one-hour", "way": "kvikio", "error": "none"}]
-    (tmp_path / "reading.json").write_text(json.dumps({"rows": rows}))
+    (tmp_path / "reading.json").write_text(json.dumps({"size_name": "whole", "rows": rows}))
     place = "reading/one-hour/dali_zarr, gds/"
-    page = f'<span data-study="{place}seconds .2f">?</span> <span data-study="{place}seconds : {place}again.seconds .0%">?</span>'
-    assert [part.split("<")[0] for part in filled(page, tmp_path).split(">")[1::2]] == ["0.50", "200%"]
+    assert filled(f"{{{{{place}seconds .2f}}}} {{{{{place}seconds : {place}again.seconds .0%}}}}", tmp_path) == "0.50 200%"
     with pytest.raises(LookupError, match="none"):
-        filled('<span data-study="reading/one-hour/kvikio/seconds .2f">?</span>', tmp_path)
+        filled("{{reading/one-hour/kvikio/seconds .2f}}", tmp_path)
+    (tmp_path / "reading.json").write_text(json.dumps({"size_name": "small", "rows": rows}))
+    with pytest.raises(LookupError, match="small"):
+        filled(f"{{{{{place}seconds .2f}}}}", tmp_path)
+
+
+def test_the_page_is_of_the_committed_results(study):
+    """Where there is a page: it was made from them, and its pictures are small."""
+    page = study["page"]
+    results = page.PAGE.parents[1] / "assets/study"
+    if not page.PAGE.exists():
+        assert not results.exists(), "results without a page: examples/study/page.py writes it"
+        return
+    assert page.filled(page.TEMPLATE.read_text(), results) == page.PAGE.read_text()
+    assert all(file.stat().st_size < 300_000 for file in results.iterdir())
 
 
 def test_scripts_are_short():

@@ -1,20 +1,22 @@
-"""Three bars for each way to load: real data, loading only, synthetic data; and what the GPU does over two seconds of training.
+"""Three bars for each way to load: real data, loading only, synthetic data.
 
     python examples/study/bars.py --size small
 
 The study began with 52 of 558 samples a second, PyTorch's DataLoader over xarray beside the same model on synthetic data.
+timelines.py shows what the GPU does meanwhile: not here, for a profiler makes all that comes after it slower.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
-import json
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import Size, arguments, attempt, compare, gpu_wait, has_gpu, rate
+from common import Size, arguments, compare, gpu_wait, rate
 from readers import READERS
 from store import prepare
 
@@ -22,11 +24,6 @@ WAYS = {
     "DataLoader": ("ten-hours", "one-hour"), "external_source": ("one-hour",),
     "dali_zarr": ("ten-hours", "one-hour", "blosc-lz4", "uncompressed"),
 }
-# Names of kernels, in lower case, that aren't the model's.
-DECODING = ("zstd", "lz4", "inflate", "nvcomp", "unshuffle", "assemble", "gather", "decode", "huffman", "fse")
-COPIES = ("memcpy", "memset")
-# Spans that are nearer than this are drawn as one, in microseconds.
-TOUCH = 100
 
 
 def synthetic(size: Size, device: Any) -> Iterator[Any]:
@@ -43,47 +40,15 @@ def trained(batches: Iterator[Any], step: Callable[[Any], None]) -> Iterator[Non
         yield
 
 
-def kind_of(kernel: str) -> str:
-    """Whose work a kernel is."""
-    name = kernel.lower()
-    if any(word in name for word in COPIES):
-        return "copies"
-    return "decoding" if any(word in name for word in DECODING) else "training"
-
-
-def spans_of(events: list[tuple[str, float, float]]) -> dict[str, Any]:
-    """From (kernel, start, end) in microseconds: for each kind the spans in which it ran, and the share of the time that is in
-    its kernels."""
-    spans: dict[str, list[list[int]]] = {"training": [], "decoding": [], "copies": []}
-    busy, until = dict.fromkeys(spans, 0.0), dict.fromkeys(spans, 0.0)
-    events = sorted(events, key=lambda event: event[1])
-    first, last = (events[0][1], max(event[2] for event in events)) if events else (0.0, 1.0)
-    for name, start, end in events:
-        kind = kind_of(name)
-        # Kernels of a kind may run side by side.
-        busy[kind] += max(0.0, end - max(start, until[kind]))
-        until[kind] = max(until[kind], end)
-        of_kind, begins, ends = spans[kind], round(start - first), round(end - first)
-        if of_kind and begins - of_kind[-1][1] < TOUCH:
-            of_kind[-1][1] = max(of_kind[-1][1], ends)
-        else:
-            of_kind.append([begins, ends])
-    return {"busy": {kind: found / (last - first) for kind, found in busy.items()}, "timeline": spans}
-
-
-def profiled(steps: Iterator[None], seconds: float) -> dict[str, Any]:
-    """What ran on the GPU during training."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        began = time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            next(steps)
-        torch.cuda.synchronize()
-    cuda = torch.autograd.DeviceType.CUDA
-    # Marks of the optimizer aren't work of the GPU.
-    events = [event for event in profile.events() if event.device_type == cuda and not event.name.startswith("Optimizer.")]
-    return spans_of([(event.name, event.time_range.start, event.time_range.end) for event in events])
+def end_workers() -> None:
+    """A loader's processes must not run on beside what is measured next."""
+    gc.collect()
+    until = time.monotonic() + 3
+    for process in multiprocessing.active_children():
+        process.join(max(0.0, until - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 class Bars:
@@ -103,23 +68,18 @@ class Bars:
         return rate(batches, self.size.seconds, self.wait, warm, self.most)["batches_per_second"] * self.size.batch
 
     def measure(self, loader: str, path: Path) -> dict[str, Any]:
-        """Samples a second on a store. Synthetic data come before and after the real ones."""
+        """Samples a second on a store. Synthetic data come before and after the real ones: the faster of the two tells what
+        the model can do."""
         batches = READERS[loader](path, self.size, self.rank, self.ranks)
         loading = self._rate(batches, 4)
         steps = trained(batches, self.step)
         real = self._rate(steps, 8)
-        profile: dict[str, Any] = {}
-        if has_gpu() and self.ranks == 1:
-            profile = attempt(lambda: profiled(steps, 2.0))
-            # The bars are there all the same.
-            profile = {"no_timeline": profile["error"]} if "error" in profile else profile
-        # Its processes and threads must not run on beside the next bar.
         steps.close()
         batches.close()
-        before, self.synthetic = self.synthetic, self._rate(trained(synthetic(self.size, self.device), self.step), 4)
-        mean = (before + self.synthetic) / 2
-        return {"synthetic": mean, "synthetic_runs": [before, self.synthetic], "loading": loading, "real": real,
-                "share": real / mean, **profile}
+        end_workers()
+        runs = [self.synthetic, self._rate(trained(synthetic(self.size, self.device), self.step), 8)]
+        self.synthetic = runs[1]
+        return {"synthetic": max(runs), "synthetic_runs": runs, "loading": loading, "real": real, "share": real / max(runs)}
 
 
 def main() -> None:
@@ -132,13 +92,6 @@ def main() -> None:
         return bars[0].measure(loader, paths[store])
 
     compare(args, __file__, WAYS, measure, study={"real": 52, "synthetic": 558})
-    # A file of its own for what is long.
-    file = args.out / "bars.json"
-    found = json.loads(file.read_text())
-    profiles = [row for row in found["rows"] if "timeline" in row]
-    lines = [{"way": row["way"], "store": row["store"], "timeline": row.pop("timeline")} for row in profiles]
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    (args.out / "timelines.json").write_text(json.dumps({**found, "experiment": "timelines", "rows": lines}) + "\n")
 
 
 if __name__ == "__main__":

@@ -174,7 +174,8 @@ def compare(
         rows += [{"store": store, "way": way, **one} for store, one in zip(stores, found, strict=True)]
         for row in rows[-len(stores) :]:
             print(f"{time.monotonic() - began:6.1f} s", {key: row[key] for key in row if key != "timeline"}, flush=True)
-        save(args, name, rows, **more)
+        # In the order in which they are compared, whatever is measured first.
+        save(args, name, sorted(rows, key=lambda row: list(ways).index(row["way"])), **more)
 
 
 def rate(

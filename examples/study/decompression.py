@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ WAYS = ("numcodecs", "dali_zarr, CPU", "dali_zarr, GPU", "nvCOMP")
 TOTALS = {"whole": 1 << 30, "small": 256 << 20, "tiny": 64 << 20}
 
 
+@functools.cache
+def _values() -> np.ndarray:
+    """16 MiB of fields."""
+    return np.stack([Waves(1024, 1024, channel).at(0) for channel in range(4)]).reshape(-1)
+
+
 def written(data: Path, chunk: int, total: int) -> Path:
     """An array of chunks of so many bytes. Its files are written here, for many small ones take zarr-python long."""
     import numcodecs
@@ -35,8 +42,7 @@ def written(data: Path, chunk: int, total: int) -> Path:
             str(unfinished), shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)],
             overwrite=True,
         )
-        values = np.stack([Waves(1024, 1024, channel).at(0) for channel in range(16)]).reshape(-1)
-        codec = numcodecs.Zstd(level=3)
+        values, codec = _values(), numcodecs.Zstd(level=3)
 
         def write(row: int) -> None:
             start = row * columns % len(values)

@@ -6,64 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import numpy as np
+from common import arguments
+from plots import COLOURS, Found, finished, grouped, plain, plt, where
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-from common import arguments  # noqa: E402
-
-COLOURS = {
-    "dali_zarr": "#1b7837", "external_source": "#5e81b5", "DataLoader": "#b2182b", "zarr-python": "#8c8c8c",
-    "zarr-python GPU": "#c2a5cf", "kvikio": "#e08214", "numcodecs": "#8c8c8c", "nvCOMP": "#e08214",
-    "dali_zarr, CPU": "#7fbf7b", "dali_zarr, GPU": "#1b7837", "dali_zarr, use_o_direct": "#7fbf7b", "dali_zarr, gds": "#a6dba0",
-    "real data": "#1b7837", "loading only": "#a6dba0", "synthetic data": "#8c8c8c",
-}
 KINDS = {"training": "#5e81b5", "decoding": "#1b7837", "copies": "#e08214"}
-Found = Mapping[str, Any]
-
-
-def where(found: Found) -> str:
-    """The machine, for a title."""
-    machine = found["machine"]
-    gpus = f"{len(machine['gpus'])} x {machine['gpus'][0]}, " if machine["gpus"] else "no GPU, "
-    return f"{gpus}{machine['cores']} cores" + ("" if found["size_name"] == "whole" else f", {found['size_name']} store")
-
-
-def _finished(figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def grouped(rows: Sequence[tuple[str, str, float]], path: Path, y: str, title: str, log: bool = False) -> None:
-    """Bars side by side with their values above them, from (group, bar, value)."""
-    if not rows:
-        return
-    groups, names = list(dict.fromkeys(row[0] for row in rows)), list(dict.fromkeys(row[1] for row in rows))
-    figure, axes = plt.subplots(figsize=(10, 4.4), layout="constrained")
-    width = 0.84 / len(names)
-    for i, name in enumerate(names):
-        found = {group: value for group, bar, value in rows if bar == name}
-        there = [(n, found[group]) for n, group in enumerate(groups) if group in found]
-        at = np.array([n for n, _ in there]) + (i - (len(names) - 1) / 2) * width
-        drawn = axes.bar(at, [value for _, value in there], width * 0.92, label=name, color=COLOURS.get(name))
-        axes.bar_label(drawn, [f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for _, value in there], fontsize=7, padding=1)
-    axes.set_xticks(range(len(groups)), groups, fontsize=8)
-    if log:
-        axes.set_yscale("log")
-    axes.margins(y=0.12)
-    _plain(axes)
-    axes.set(ylabel=y, title=title)
-    figure.legend(frameon=False, fontsize=8, ncols=min(len(names), 6), loc="outside lower center")
-    _finished(figure, path)
 
 
 def done(found: Found) -> list[Any]:
@@ -86,9 +37,9 @@ def reading(found: Found, out: Path) -> None:
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.2)
-    _plain(axes)
+    plain(axes)
     axes.set(xlabel="seconds", title=f"Reading once ({where(found)})")
-    _finished(figure, out / "reading.png")
+    finished(figure, out / "reading.png")
 
 
 def decompression(found: Found, out: Path) -> None:
@@ -101,10 +52,10 @@ def decompression(found: Found, out: Path) -> None:
     ticks = sorted({row["chunk"] // 1024 for row in done(found)})
     axes.set_xticks(ticks, [f"{tick} KiB" if tick < 1024 else f"{tick // 1024} MiB" for tick in ticks])
     axes.set_ylim(bottom=0)
-    _plain(axes)
+    plain(axes)
     axes.legend(frameon=False)
     axes.set(xlabel="decoded size of a chunk", ylabel="decoded, GB/s", title=f"zstd ({where(found)})")
-    _finished(figure, out / "decompression.png")
+    finished(figure, out / "decompression.png")
 
 
 def _bars(rows: Iterable[Found], group: Any) -> list[tuple[str, str, float]]:
@@ -130,29 +81,37 @@ def chain(found: Found, out: Path) -> None:
     axes.set_xticks(range(len(steps)), [name for name, *_ in steps], fontsize=8)
     axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
     axes.margins(y=0.12)
-    _plain(axes)
+    plain(axes)
     axes.set(ylabel="real / synthetic, %", title=f"Training on real data, as a share of synthetic data ({where(found)})")
-    _finished(figure, out / "chain.png")
+    finished(figure, out / "chain.png")
 
 
 def timelines(found: Found, out: Path) -> None:
-    rows = found["rows"]
+    rows = done(found)
     if not rows:
         return
+    kinds = list(KINDS)
     figsize = (10, 1.35 * len(rows) + 0.9)
     figure, all_axes = plt.subplots(len(rows), 1, figsize=figsize, sharex=True, layout="constrained", squeeze=False)
     for row, axes in zip(rows, all_axes[:, 0], strict=True):
-        for i, (kind, spans) in enumerate(row["timeline"].items()):
-            drawn = [(start / 1000, max((end - start) / 1000, 0.2)) for start, end in spans]
-            axes.broken_barh(drawn, (i - 0.4, 0.8), facecolors=KINDS[kind])
-        axes.set_yticks(range(len(KINDS)), list(KINDS), fontsize=8)
-        axes.set_ylim(len(KINDS) - 0.5, -0.5)
-        axes.set_xlim(0, 2000)
+        for i, kind in enumerate(kinds):
+            values = np.array(row["timeline"][kind])
+            at = np.arange(len(values) + 1) * found["point"] * 1000
+            # Full height is 100 %.
+            axes.stairs(len(kinds) - 1 - i + 0.9 * values / 100, at, baseline=len(kinds) - 1 - i, fill=True, color=KINDS[kind])
+            axes.axhline(len(kinds) - 1 - i, color="#bbbbbb", linewidth=0.5)
+        axes.set_yticks([len(kinds) - 0.55 - i for i in range(len(kinds))], [_told(kind, row) for kind in kinds], fontsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.set(ylim=(0, len(kinds)), xlim=(0, at[-1]))
         axes.set_title(f"{row['way']}, {row['store']}", fontsize=9, loc="left")
-        _plain(axes)
+        plain(axes)
     all_axes[-1, 0].set_xlabel("milliseconds")
     figure.suptitle(f"What the GPU does over two seconds of training ({where(found)})", fontsize=11)
-    _finished(figure, out / "timelines.png")
+    finished(figure, out / "timelines.png")
+
+
+def _told(kind: str, row: Found) -> str:
+    return f"{kind}, {100 * row['busy'][kind]:.0f} % of the time"
 
 
 def gpus(found: Found, out: Path) -> None:
@@ -167,9 +126,12 @@ def skill(found: Found, out: Path) -> None:
     if len(rows) < 2:
         return
     last, lead = rows[-1], found["lead"]
-    figure, axes = plt.subplots(2, 2, figsize=(11, 6.2), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained")
     fields = np.load(out / "skill.npz")["example"]
-    shown = {"extent": (0, 360, -90, 90), "cmap": "turbo", "vmin": fields[1].min(), "vmax": fields[1].max(), "aspect": "auto"}
+    # Few colours and points: pages carry the picture.
+    fields = fields[:, ::2, ::2]
+    shown = {"extent": (0, 360, -90, 90), "cmap": plt.get_cmap("turbo", 24), "interpolation": "nearest", "aspect": "auto"}
+    shown |= {"vmin": fields[1].min(), "vmax": fields[1].max()}
     titles = ("now", f"{lead} hours later", f"forecast for {lead} hours later")
     for panel, values, title in zip(axes.flat, fields, titles, strict=False):
         image = panel.imshow(values, **shown)
@@ -179,19 +141,24 @@ def skill(found: Found, out: Path) -> None:
     curve = axes[1, 1]
     curve.plot(*zip(*last["losses"], strict=True), color="#5e81b5", linewidth=1, label="training")
     curve.axvline(rows[0]["seconds"], color="black", linewidth=0.8, linestyle=":", label="checkpoint, new process")
-    curve.axhline(last["persistence"], color="#8c8c8c", linestyle="--", label=f"persistence, {last['persistence']:.3f}")
-    curve.axhline(last["rmse"], color="#e08214", label=f"U-Net, test, {last['rmse']:.3f}")
-    curve.set(xlabel="seconds of training", ylabel="RMSE, standard deviations", yscale="log", title="error")
-    curve.legend(fontsize=8, frameon=False)
-    _plain(curve)
+    for error, colour, name in ((last["persistence"], "#8c8c8c", "persistence"), (last["rmse"], "#e08214", "U-Net, test")):
+        curve.axhline(error, color=colour, linestyle="--", label=f"{name}, {error:.3f}")
+    curve.set(xlabel="seconds of training", ylabel="RMSE, standard deviations", title="error")
+    curve.set_ylim(0, 1.45 * last["persistence"])
+    curve.legend(fontsize=8, ncols=2, loc="upper center", framealpha=1, edgecolor="white")
+    plain(curve)
     figure.suptitle(f"Made-up weather, {lead} hours ahead: {100 * last['better']:.0f} % better than persistence ({where(found)})")
-    _finished(figure, out / "skill.png")
+    finished(figure, out / "skill.png")
 
 
-if __name__ == "__main__":
+def main() -> None:
     args = arguments(__doc__)
     for draw in (chunking, reading, decompression, bars, timelines, gpus, skill):
         file = args.out / f"{draw.__name__}.json"
         if file.exists():
             draw(json.loads(file.read_text()), args.out)
             print(f"drew {draw.__name__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -48,7 +48,9 @@ def main() -> None:
     import torch
 
     rows, began = [], time.monotonic()
-    for count in (n for n in (1, 2) if n <= (torch.cuda.device_count() or 2)):
+    for count in (int(way) for way in args.ways or (1, 2)):
+        if count > (torch.cuda.device_count() or count):
+            break
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), __file__, "--data", str(args.data)]
         words += ["--size", args.size_name, "--seconds", str(args.size.seconds), "--one", *STORES]
         found, why = run(words, args.budget - (time.monotonic() - began), {"OMP_NUM_THREADS": "1"})

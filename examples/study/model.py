@@ -1,4 +1,4 @@
-"""A U-Net over a residual encoder, as the study trained, and its training step: the next hour from this one."""
+"""The U-Net over a ResNet of 34 layers that the study trained, and its training step: the next hour from this one."""
 
 from __future__ import annotations
 
@@ -12,46 +12,62 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class Block(nn.Module):
+class Conv(nn.Sequential):
+    """A convolution, then a batch norm, and ReLU unless told otherwise."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: bool = True):
+        super().__init__(
+            nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True) if relu else nn.Identity(),
+        )
+
+
+class Residual(nn.Module):
     """Two convolutions beside a shortcut."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int = 1):
+    def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
-        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
+        self.body = nn.Sequential(Conv(inputs, outputs, stride=stride), Conv(outputs, outputs, relu=False))
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        self.shortcut = nn.Identity() if same else Conv(inputs, outputs, 1, stride, relu=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.norms[0](self.first(x)), inplace=True)
-        return F.relu(self.norms[1](self.second(y)) + self.shortcut(x), inplace=True)
+        return F.relu(self.body(x) + self.shortcut(x), inplace=True)
 
 
 class ResUNet(nn.Module):
-    """The 3, 4, 6 and 3 blocks of a ResNet of 34 layers at four scales, and a decoder that takes up each of them."""
+    """The encoder halves the grid five times: a convolution of 7 x 7, max pooling before the first of four stages (3, 4, 6 and 3
+    blocks in a ResNet of 34 layers), and the other stages. The decoder doubles it five times, up to the full grid, and takes up the
+    encoder's features at each scale but the last."""
 
-    def __init__(self, channels: int, width: int, depths: tuple[int, ...] = (3, 4, 6, 3)):
+    def __init__(self, channels: int, width: int = 64, depths: tuple[int, ...] = (3, 4, 6, 3)):
         super().__init__()
-        self.stem = nn.Conv2d(channels, width, 7, 2, 3)
+        self.stem = Conv(channels, width, 7, 2)
         widths = [width << i for i in range(len(depths))]
-        self.down = nn.ModuleList()
+        self.stages = nn.ModuleList()
         for i, depth in enumerate(depths):
             inputs = widths[max(i - 1, 0)]
-            blocks = [Block(inputs if n == 0 else widths[i], widths[i], 2 if n == 0 and i else 1) for n in range(depth)]
-            self.down.append(nn.Sequential(*blocks))
-        self.up = nn.ModuleList(Block(widths[i] + widths[i - 1], widths[i - 1]) for i in range(len(depths) - 1, 0, -1))
-        self.head = nn.Conv2d(width, 4 * channels, 1)
+            blocks = [Residual(widths[i] if n else inputs, widths[i], 1 if n or i == 0 else 2) for n in range(depth)]
+            self.stages.append(nn.Sequential(*blocks))
+        # 256, 128, 64, 32 and 16 channels for a width of 64.
+        outputs, beside = [4 * width, 2 * width, width, width // 2, width // 4], [*widths[-2::-1], width, 0]
+        inputs = [widths[-1], *outputs]
+        self.up = nn.ModuleList(
+            nn.Sequential(Conv(a + b, out), Conv(out, out)) for a, b, out in zip(inputs, beside, outputs, strict=False)
+        )
+        self.head = nn.Conv2d(outputs[-1], channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(sample, channel, latitude, longitude), lengths multiples of 16; the same shape comes back."""
-        y, kept = self.stem(x), []
-        for stage in self.down:
+        """(sample, channel, latitude, longitude), lengths multiples of 32; the same shape comes back."""
+        kept = [self.stem(x)]
+        y = F.max_pool2d(kept[0], 3, 2, 1)
+        for stage in self.stages:
             y = stage(y)
             kept.append(y)
-        for stage, beside in zip(self.up, reversed(kept[:-1]), strict=True):
-            y = stage(torch.cat([F.interpolate(y, scale_factor=2), beside], 1))
-        return x + F.pixel_shuffle(self.head(y), 2)
+        for i, stage in enumerate(self.up):
+            y = F.interpolate(y, scale_factor=2)
+            y = stage(torch.cat([y, kept[-2 - i]], 1) if i < len(kept) - 1 else y)
+        return self.head(y)
 
 
 def trainer(size: Size, device: torch.device, ranks: int = 1) -> Callable[[Any], None]:
@@ -66,7 +82,7 @@ def trainer(size: Size, device: torch.device, ranks: int = 1) -> Callable[[Any],
     model: nn.Module = ResUNet(size.channels, size.width, depths).to(device, memory_format=form)
     if ranks > 1:
         model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=device.type == "cuda")
 
     def step(batch: torch.Tensor) -> None:
         pairs = (batch - 280) / 15

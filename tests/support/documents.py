@@ -57,8 +57,8 @@ class Page:
 
 def pages() -> list[Page]:
     """The README, what GitHub shows beside it, and all of docs/."""
-    beside = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
-    return [page(path) for path in [*beside, *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
+    beside = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "examples/study/README.md")
+    return [page(path) for path in [*(ROOT / name for name in beside), *sorted((ROOT / "docs").rglob("*.md"))] if path.exists()]
 
 
 def page(path: Path) -> Page:
