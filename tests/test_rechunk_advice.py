@@ -89,6 +89,18 @@ def test_large_fields_are_split_and_need_no_shards(tmp_path, run, monkeypatch):
     assert "on a GPU" in found.why[2]
 
 
+def test_dimensions_without_names_are_the_readers(tmp_path, run):
+    group = zarr.open_group(str(tmp_path / "s"), mode="w")
+    values = np.arange(64 * 40 * 40, dtype="i4").reshape(64, 40, 40)
+    group.create_array("a", data=values, chunks=(64, 40, 40))
+    status, out, err = run(tmp_path / "s", tmp_path / "t", "--for", "window={dim_0: 2}, random_shuffle=True", "--quiet")
+    assert status == 0, err
+    target = zarr.open_array(str(tmp_path / "t" / "a"), mode="r")
+    assert target.chunks != (64, 40, 40) and (target[:] == values).all()
+    status, out, err = run(tmp_path / "s", tmp_path / "u", "--chunks", "dim_0=8", "--quiet")
+    assert status == 0 and zarr.open_array(str(tmp_path / "u" / "a"), mode="r").chunks == (8, 40, 40), err
+
+
 @pytest.mark.parametrize("text, expected", {
     "window=2": {"window": 2}, "dims=time, window=[2]": {"dims": "time", "window": [2]},
     'window={"time": -1, lat: 4}, offsets=(0, 6)': {"window": {"time": -1, "lat": 4}, "offsets": [0, 6]},

@@ -109,7 +109,7 @@ def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
 
 
 def dims_of(array: Any) -> tuple[str, ...]:
-    """The names of dimensions; their places where they have none."""
+    """The names of dimensions; ``dim_0``, ``dim_1``... where they have none, as the reader calls them."""
     if array.metadata.zarr_format == 3:
         names = array.metadata.dimension_names
     else:
@@ -117,7 +117,7 @@ def dims_of(array: Any) -> tuple[str, ...]:
     listed = list(names) if names else [None] * array.ndim
     if len(listed) != array.ndim:
         listed = [None] * array.ndim
-    return tuple(str(i) if name is None else str(name) for i, name in enumerate(listed))
+    return tuple(f"dim_{i}" if name is None else str(name) for i, name in enumerate(listed))
 
 
 def is_coordinate(name: str, array: Any) -> bool:
