@@ -19,7 +19,7 @@ import importlib
 from types import ModuleType
 
 from . import _load
-from ._build import DALI_VERSION, VERSION
+from ._build import DALI_VERSIONS, VERSION
 from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
 from ._reader import describe, zarr_reader
@@ -28,7 +28,7 @@ from ._selection.splits import splits
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
+    "DALI_VERSIONS", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
     "stats", "zarr_reader",
 ]
 __version__ = VERSION

@@ -1,8 +1,11 @@
 // From DALI's OpSpec to the engine's arguments, and between the two sets of element types.
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
+#include <iomanip>
+#include <limits>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,20 +16,20 @@
 
 namespace dali_zarr {
 
-dali::DALIDataType ToDali(engine::DType type) {
+dali::DALIDataType ToDali(int32_t type) {
   switch (type) {
-    case engine::DType::Bool: return DALI_BOOL;
-    case engine::DType::I8: return DALI_INT8;
-    case engine::DType::I16: return DALI_INT16;
-    case engine::DType::I32: return DALI_INT32;
-    case engine::DType::I64: return DALI_INT64;
-    case engine::DType::U8: return DALI_UINT8;
-    case engine::DType::U16: return DALI_UINT16;
-    case engine::DType::U32: return DALI_UINT32;
-    case engine::DType::U64: return DALI_UINT64;
-    case engine::DType::F16: return DALI_FLOAT16;
-    case engine::DType::F32: return DALI_FLOAT;
-    case engine::DType::F64: return DALI_FLOAT64;
+    case DALI_ZARR_BOOL: return DALI_BOOL;
+    case DALI_ZARR_INT8: return DALI_INT8;
+    case DALI_ZARR_INT16: return DALI_INT16;
+    case DALI_ZARR_INT32: return DALI_INT32;
+    case DALI_ZARR_INT64: return DALI_INT64;
+    case DALI_ZARR_UINT8: return DALI_UINT8;
+    case DALI_ZARR_UINT16: return DALI_UINT16;
+    case DALI_ZARR_UINT32: return DALI_UINT32;
+    case DALI_ZARR_UINT64: return DALI_UINT64;
+    case DALI_ZARR_FLOAT16: return DALI_FLOAT16;
+    case DALI_ZARR_FLOAT32: return DALI_FLOAT;
+    case DALI_ZARR_FLOAT64: return DALI_FLOAT64;
   }
   throw dali::DaliRuntimeError("zarr_reader: the engine named an element type that the operator doesn't know");
 }
@@ -53,11 +56,12 @@ std::string ToJson(const std::string &text) { return ToJson(std::string_view(tex
 std::string ToJson(bool value) { return value ? "true" : "false"; }
 std::string ToJson(int64_t value) { return std::to_string(value); }
 
-// As text, because JSON has no numbers for nan and the infinities.
+// As text, because JSON has no numbers for nan and the infinities. Not by std::to_chars, which libstdc++ has for floats only since GCC 11.
 std::string ToJson(float value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, static_cast<double>(value)).ptr;
-  return ToJson(std::string_view(text, end - text));
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::setprecision(std::numeric_limits<double>::max_digits10) << static_cast<double>(value);
+  return ToJson(text.str());
 }
 
 std::string ToJson(dali::DALIDataType type) {
@@ -136,17 +140,15 @@ std::string AllArguments(const dali::OpSpec &spec) {
          ",\"device_id\":" + ToJson(int64_t{std::max(spec.GetArgument<int>("device_id"), 0)}) + '}';
 }
 
-void Check(const engine::Status &status) {
-  const std::string message(status.message);
-  switch (status.kind) {
-    case engine::Kind::Ok: return;
-    case engine::Kind::Value: throw dali::DaliValueError(message);
-    case engine::Kind::Type: throw dali::DaliTypeError(message);
-    case engine::Kind::Index: throw dali::DaliIndexError(message);
-    case engine::Kind::Runtime: break;
-    case engine::Kind::Memory: break;  // the Python package makes a MemoryError of it
+void Check(int32_t status) {
+  if (status == DALI_ZARR_OK) return;
+  const std::string message = dali_zarr_last_error();
+  switch (status) {
+    case DALI_ZARR_VALUE_ERROR: throw dali::DaliValueError(message);
+    case DALI_ZARR_TYPE_ERROR: throw dali::DaliTypeError(message);
+    case DALI_ZARR_INDEX_ERROR: throw dali::DaliIndexError(message);
+    default: throw dali::DaliRuntimeError(message);  // the Python package makes a MemoryError of DALI_ZARR_MEMORY_ERROR
   }
-  throw dali::DaliRuntimeError(message);
 }
 
 }  // namespace dali_zarr

@@ -373,7 +373,10 @@ By default it follows from the number of CPU cores, of which each process that t
                                nullptr);
 }
 
-int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(UserArguments(spec)); }
+int CountOutputs(const dali::OpSpec &spec) {
+  const auto arguments = UserArguments(spec);
+  return dali_zarr_operator_num_outputs(arguments.data(), arguments.size());
+}
 
 }  // namespace
 

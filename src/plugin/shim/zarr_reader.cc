@@ -37,12 +37,12 @@ std::string Place(const dali::OpSpec &spec) {
 
 }  // namespace
 
-dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths) const {
+dali::TensorListShape<> OutputInfo::ShapeOf(const dali_zarr_operator_batch_info &batch) const {
   if (!ragged) return shape;
-  dali::TensorListShape<> found(static_cast<int>(lengths.size()), sample.size());
+  dali::TensorListShape<> found(static_cast<int>(batch.num_lengths), sample.size());
   auto one = sample;
-  for (size_t i = 0; i < lengths.size(); i++) {
-    one[0] = lengths[i];
+  for (size_t i = 0; i < batch.num_lengths; i++) {
+    one[0] = batch.lengths[i];
     found.set_tensor_shape(static_cast<int>(i), one);
   }
   return found;
@@ -50,20 +50,25 @@ dali::TensorListShape<> OutputInfo::ShapeOf(rust::Slice<const int64_t> lengths) 
 
 template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
-    : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
+    : dali::Operator<Backend>(spec), reader_(dali_zarr_operator_new()) {
   // With checkpoints a state may follow, so the reader must not run ahead yet.
-  Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing"),
-                      spec.GetSchema().CalculateOutputs(spec), Place(spec)));
+  const auto arguments = AllArguments(spec);
+  const auto place = Place(spec);
+  Check(dali_zarr_operator_open(reader_.get(), arguments.data(), arguments.size(), /*wait=*/spec.GetArgument<bool>("checkpointing"),
+                                spec.GetSchema().CalculateOutputs(spec), place.data(), place.size()));
 }
 
 template <typename Backend>
 void ZarrReaderBase<Backend>::Describe() {
   if (!outputs_.empty()) return;
-  Check(reader_->opened());
-  for (const auto &output : reader_->outputs()) {
+  size_t count;
+  Check(dali_zarr_operator_outputs(reader_.get(), &count));
+  for (size_t i = 0; i < count; i++) {
+    dali_zarr_operator_output output;
+    Check(dali_zarr_operator_describe(reader_.get(), i, &output));
     OutputInfo info;
-    info.sample.resize(static_cast<int>(output.shape.size()));
-    for (size_t d = 0; d < output.shape.size(); d++) info.sample[d] = output.shape[d];
+    info.sample.resize(static_cast<int>(output.ndim));
+    for (size_t d = 0; d < output.ndim; d++) info.sample[d] = output.shape[d];
     info.ragged = output.ragged;
     info.shape = dali::uniform_list_shape(this->max_batch_size_, info.sample);
     info.type = ToDali(output.dtype);
@@ -75,8 +80,9 @@ void ZarrReaderBase<Backend>::Describe() {
 
 template <typename Backend>
 dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
-  const auto meta = reader_->meta();
-  dali::ReaderMeta result;
+  dali::ReaderMeta result;  // of -1, which DALI takes for "not a reader"
+  dali_zarr_meta meta;
+  if (dali_zarr_operator_meta(reader_.get(), &meta) != DALI_ZARR_OK) return result;
   result.epoch_size = meta.epoch_size;
   result.epoch_size_padded = meta.epoch_size_padded;
   result.number_of_shards = static_cast<int>(meta.number_of_shards);
@@ -87,14 +93,13 @@ dali::ReaderMeta ZarrReaderBase<Backend>::GetReaderMeta() const {
 }
 
 template <typename Backend>
-void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch) {
-  const auto text = batch.source_text();
-  const auto ends = batch.source_ends();
+void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const dali_zarr_operator_batch_info &batch) {
   std::string name;
   size_t begin = 0;
-  for (size_t sample = 0; sample < ends.size(); sample++) {
-    name.assign(text.data() + begin, ends[sample] - begin);
-    begin = ends[sample];
+  for (size_t sample = 0; sample < batch.num_names; sample++) {
+    const size_t end = batch.name_ends[sample];
+    name.assign(batch.names + begin, end - begin);
+    begin = end;
     for (size_t i = 0; i < outputs_.size(); i++) {
       ws.Output<Backend>(i).SetSourceInfo(static_cast<int>(sample), name);
     }
@@ -104,16 +109,16 @@ void ZarrReaderBase<Backend>::NameSamples(dali::Workspace &ws, const engine::Rea
 template <typename Backend>
 void ZarrReaderBase<Backend>::SaveState(dali::OpCheckpoint &checkpoint, dali::AccessOrder) {
   // Nothing of it lies on a device, so there is no order to keep.
-  checkpoint.MutableCheckpointState() = State{reader_->delivered(), std::nullopt};
+  checkpoint.MutableCheckpointState() = State{dali_zarr_operator_delivered(reader_.get()), std::nullopt};
 }
 
 template <typename Backend>
 std::string ZarrReaderBase<Backend>::SerializeCheckpoint(const dali::OpCheckpoint &checkpoint) const {
   const auto &state = checkpoint.CheckpointState<State>();
   if (state.text) return *state.text;
-  rust::String text;
-  Check(reader_->state_at(state.delivered, text));
-  return std::string(text);
+  const char *text;
+  Check(dali_zarr_operator_state(reader_.get(), state.delivered, &text));
+  return text;
 }
 
 template <typename Backend>
@@ -124,17 +129,19 @@ void ZarrReaderBase<Backend>::DeserializeCheckpoint(dali::OpCheckpoint &checkpoi
 template <typename Backend>
 void ZarrReaderBase<Backend>::RestoreState(const dali::OpCheckpoint &checkpoint) {
   const auto text = SerializeCheckpoint(checkpoint);
-  Check(reader_->restore(rust::Slice<const uint8_t>(reinterpret_cast<const uint8_t *>(text.data()), text.size())));
+  Check(dali_zarr_operator_restore(reader_.get(), text.data(), text.size()));
 }
 
 template <typename Backend>
-rust::Box<engine::ReadyBatch> ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
+Batch ZarrReaderBase<Backend>::NextBatch(const dali::Workspace &ws) {
   const int asked = ws.NumOutput() > 0 ? ws.GetRequestedBatchSize(0) : this->max_batch_size_;
   if (asked != this->max_batch_size_)
     throw dali::DaliRuntimeError(dali::make_string("zarr_reader: expected to be asked for whole batches of ",
                                                    this->max_batch_size_, " samples, but was asked for ", asked));
-  auto batch = reader_->next_batch();
-  Check(batch->status());
+  dali_zarr_operator_batch *handle;
+  Batch batch;
+  Check(dali_zarr_operator_next_batch(reader_.get(), &handle, &batch.info));
+  batch.handle.reset(handle);
   return batch;
 }
 
@@ -143,19 +150,21 @@ void ZarrReader<dali::CPUBackend>::RunImpl(dali::Workspace &ws) {
   auto batch = NextBatch(ws);
   for (size_t i = 0; i < outputs_.size(); i++) {
     const auto &info = outputs_[i];
-    auto memory = std::make_shared<rust::Box<engine::HostMemory>>(batch->take_host(i));
-    auto *data = reinterpret_cast<void *>((*memory)->data());
-    const auto shape = info.ShapeOf(batch->lengths());
+    dali_zarr_operator_memory memory;
+    Check(dali_zarr_operator_take(batch.handle.get(), i, &memory));
+    const std::shared_ptr<void> data(const_cast<void *>(memory.data),
+                                     [owner = memory.owner](void *) { dali_zarr_operator_memory_free(owner); });
+    const auto shape = info.ShapeOf(batch.info);
     const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
-    if (!data || (*memory)->size() < bytes)
+    if (memory.bytes < bytes)
       throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
-                                                     " bytes, but the engine gave ", (*memory)->size()));
+                                                     " bytes, but the engine gave ", memory.bytes));
     // The memory goes back to the engine's pool when the last of DALI and its consumers lets go of it.
-    ws.Output<dali::CPUBackend>(i).ShareData(std::shared_ptr<void>(std::move(memory), data), bytes,
+    ws.Output<dali::CPUBackend>(i).ShareData(data, bytes,
                                              /*pinned=*/false, shape, info.type, dali::CPU_ONLY_DEVICE_ID,
                                              dali::AccessOrder::host(), info.layout);
   }
-  NameSamples(ws, *batch);
+  NameSamples(ws, batch.info);
 }
 
 ZarrReader<dali::GPUBackend>::ZarrReader(const dali::OpSpec &spec)
@@ -181,10 +190,8 @@ void ZarrReader<dali::GPUBackend>::Lend(size_t id, const dali::Workspace &ws) {
     addresses.push_back(reinterpret_cast<uint64_t>(list.num_samples() ? list.raw_mutable_tensor(0) : nullptr));
   }
   // The memory may still be in use by work that stands before this point in the stream: the engine waits for it.
-  Check(engine::record_event(reinterpret_cast<uintptr_t>(set.ready.get()),
-                             reinterpret_cast<uintptr_t>(ws.stream())));
-  Check(reader_->lend(id, rust::Slice<const uint64_t>(addresses.data(), addresses.size()),
-                      reinterpret_cast<uint64_t>(set.ready.get())));
+  Check(dali_zarr_operator_record_event(reinterpret_cast<uintptr_t>(set.ready.get()), reinterpret_cast<uintptr_t>(ws.stream())));
+  Check(dali_zarr_operator_lend(reader_.get(), id, addresses.data(), addresses.size(), reinterpret_cast<uint64_t>(set.ready.get())));
 }
 
 void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
@@ -194,7 +201,9 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   failed_ = true;
   if (sets_.empty()) {
     // Here and not in the constructor, because DALI's stream is known only now.
-    sets_.resize(reader_->buffers_wanted());
+    size_t wanted;
+    Check(dali_zarr_operator_buffers_wanted(reader_.get(), &wanted));
+    sets_.resize(wanted);
     for (size_t id = 0; id < sets_.size(); id++) {
       sets_[id].outputs.resize(outputs_.size());
       sets_[id].ragged.resize(outputs_.size());
@@ -206,7 +215,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
   failed_ = false;
   auto batch = NextBatch(ws);
   failed_ = true;
-  const uint64_t id = batch->set();
+  const uint64_t id = batch.info.set;
   if (id >= sets_.size())
     throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: the engine filled set ", id,
                                                    ", but was lent ", sets_.size()));
@@ -215,7 +224,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     if (outputs_[i].ragged) {
       const auto &info = outputs_[i];
       auto &memory = sets_[id].ragged[i];
-      const auto shape = info.ShapeOf(batch->lengths());
+      const auto shape = info.ShapeOf(batch.info);
       const size_t bytes = shape.num_elements() * dali::TypeTable::GetTypeInfo(info.type).size();
       if (bytes > info.bytes)
         throw dali::DaliRuntimeError(dali::make_string("zarr_reader: internal error: output ", i, " takes ", bytes,
@@ -230,7 +239,7 @@ void ZarrReader<dali::GPUBackend>::RunImpl(dali::Workspace &ws) {
     list.set_order(ws.output_order());
     std::swap(ws.Output<dali::GPUBackend>(i), list);
   }
-  NameSamples(ws, *batch);
+  NameSamples(ws, batch.info);
   Lend(id, ws);
   failed_ = false;
 }

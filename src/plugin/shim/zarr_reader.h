@@ -11,7 +11,7 @@
 #include "dali/pipeline/operator/checkpointing/op_checkpoint.h"
 #include "dali/pipeline/operator/operator.h"
 
-#include "dali-zarr/src/bridge.rs.h"
+#include "engine.h"
 
 namespace dali_zarr {
 
@@ -27,8 +27,8 @@ std::string UserArguments(const dali::OpSpec &spec);
 /// The same with what the pipeline gives: the batch size and the device.
 std::string AllArguments(const dali::OpSpec &spec);
 
-/// Returns if `status` is good, else throws the exception that DALI turns into the Python exception of its kind.
-void Check(const engine::Status &status);
+/// Returns if `status`, a dali_zarr_status, is good, else throws the exception that DALI turns into the Python exception of its kind.
+void Check(int32_t status);
 
 /// One output of every batch, in DALI's terms.
 struct OutputInfo {
@@ -42,8 +42,8 @@ struct OutputInfo {
   /// Whether samples differ in the first dimension.
   bool ragged;
 
-  /// The shapes of a batch whose samples have these elements along the first dimension, where they differ.
-  dali::TensorListShape<> ShapeOf(rust::Slice<const int64_t> lengths) const;
+  /// The shapes of a batch.
+  dali::TensorListShape<> ShapeOf(const dali_zarr_operator_batch_info &batch) const;
 };
 
 /// What both backends share: the reader, opened when the pipeline is built, and what it delivers. The constructor doesn't wait for
@@ -71,16 +71,16 @@ class ZarrReaderBase : public dali::Operator<Backend> {
   void Describe();
 
   /// The next batch; throws what went wrong in it. Called without Python's lock, so it may wait.
-  rust::Box<engine::ReadyBatch> NextBatch(const dali::Workspace &ws);
+  Batch NextBatch(const dali::Workspace &ws);
 
   /// Gives each sample of each output the name that the engine gives it: DALI's `source_info`.
-  void NameSamples(dali::Workspace &ws, const engine::ReadyBatch &batch);
+  void NameSamples(dali::Workspace &ws, const dali_zarr_operator_batch_info &batch);
 
   /// Ends the reader's threads and all that they have under way. After this nothing writes to lent memory.
-  void CloseReader() { reader_ = engine::new_reader(); }
+  void CloseReader() { reader_.reset(); }
 
   std::vector<OutputInfo> outputs_;
-  rust::Box<engine::ZarrReader> reader_;
+  Reader reader_;
 };
 
 template <typename Backend>

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
 use dali_zarr_engine::explain::{arrays, explain};
 use dali_zarr_engine::labels;
-use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader};
+use dali_zarr_engine::reader::{Batch, DeviceBuffers, OutputInfo, Reader, ReaderMeta};
 use dali_zarr_engine::spec::{DimKey, Spec};
 use dali_zarr_engine::table::kept::{self, AnyTable};
 use dali_zarr_engine::table::{Element, Table};
@@ -67,6 +67,19 @@ pub struct CMeta {
     stick_to_shard: i32,
 }
 
+impl From<ReaderMeta> for CMeta {
+    fn from(meta: ReaderMeta) -> Self {
+        Self {
+            epoch_size: meta.epoch_size,
+            epoch_size_padded: meta.epoch_size_padded,
+            number_of_shards: meta.number_of_shards,
+            shard_id: meta.shard_id,
+            pad_last_batch: meta.pad_last_batch.into(),
+            stick_to_shard: meta.stick_to_shard.into(),
+        }
+    }
+}
+
 /// What `dali_zarr_last_error` and its like give.
 #[derive(Default)]
 struct LastError {
@@ -86,12 +99,12 @@ fn c_text(text: &str) -> CString {
 }
 
 /// Text that ends where its first NUL stands once it is C's, with its NULs written as `\0`.
-pub(crate) fn shown(text: &str) -> String {
+fn shown(text: &str) -> String {
     text.replace('\0', "\\0")
 }
 
 /// Runs `work` behind the fence, and keeps its error for `dali_zarr_last_error`.
-fn call(work: impl FnOnce() -> Result<()>) -> i32 {
+pub(crate) fn call(work: impl FnOnce() -> Result<()>) -> i32 {
     match guard(work) {
         Ok(()) => 0,
         Err(error) => {
@@ -102,7 +115,7 @@ fn call(work: impl FnOnce() -> Result<()>) -> i32 {
 }
 
 /// Keeps an error for `dali_zarr_last_error`. A thread that is ending has no place for it any more.
-pub(crate) fn remember(error: &Error) {
+fn remember(error: &Error) {
     keep_error(error, details(error));
 }
 
@@ -136,20 +149,20 @@ fn details(error: &Error) -> Value {
     })
 }
 
-fn null(what: &str) -> Error {
+pub(crate) fn null(what: &str) -> Error {
     Error::value(format!("{what}: expected a pointer, but found NULL"))
 }
 
 /// # Safety
 /// `pointer` is null or good to read for as long as the result is used.
-unsafe fn deref<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+pub(crate) unsafe fn deref<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// # Safety
 /// `pointer` is null or good to write.
-unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()> {
+pub(crate) unsafe fn put<T>(pointer: *mut T, value: T, what: &str) -> Result<()> {
     if pointer.is_null() {
         return Err(null(what));
     }
@@ -428,22 +441,14 @@ fn output(reader: &CReader, index: usize) -> Result<&OutputText> {
 pub unsafe extern "C" fn dali_zarr_describe_epoch(reader: *const CReader, meta: *mut CMeta) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let m = unsafe { deref(reader, "reader") }?.reader.meta();
-        let described = CMeta {
-            epoch_size: m.epoch_size,
-            epoch_size_padded: m.epoch_size_padded,
-            number_of_shards: m.number_of_shards,
-            shard_id: m.shard_id,
-            pad_last_batch: m.pad_last_batch.into(),
-            stick_to_shard: m.stick_to_shard.into(),
-        };
+        let found = unsafe { deref(reader, "reader") }?.reader.meta();
         // SAFETY: the caller's promise.
-        unsafe { put(meta, described, "meta") }
+        unsafe { put(meta, CMeta::from(found), "meta") }
     })
 }
 
 /// The text of a call on this thread, which lives until the next such call.
-fn keep_text(text: &str) -> *const c_char {
+pub(crate) fn keep_text(text: &str) -> *const c_char {
     let kept = TEXT.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         *kept = c_text(text);

@@ -1,0 +1,28 @@
+# DALI's operator: a library for each version of DALI, beside the engine that it calls.
+#
+# All symbols of DALI carry its version, so a library fits one version; DALI's builds for different versions of CUDA have the same
+# symbols and headers. Nothing of the CUDA runtime is linked.
+set(operator_sources "${source_root}/src/plugin/shim")
+
+foreach(dali version IN ZIP_LISTS DALI_ROOTS DALI_VERSIONS)
+  set(operator "operator-${version}")
+  add_library(${operator} MODULE
+    "${operator_sources}/arguments.cc" "${operator_sources}/compat.cc" "${operator_sources}/register.cc"
+    "${operator_sources}/schema.cc" "${operator_sources}/zarr_reader.cc")
+  add_dependencies(${operator} library)
+  target_compile_features(${operator} PRIVATE cxx_std_17)
+  target_include_directories(${operator} PRIVATE "${source_root}/include")
+  target_include_directories(${operator} SYSTEM PRIVATE "${dali}/include" "${PythonCUDA_INCLUDE_DIR}")
+  # DALI's wheel is built with the new ABI. Without NDEBUG asserts in its headers abort the process.
+  target_compile_definitions(${operator} PRIVATE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG)
+  # GCC 12 takes DALI's small vectors, inlined, for memory that was not allocated.
+  target_compile_options(${operator} PRIVATE -O2 -Wall -Wextra -Wno-free-nonheap-object -fno-strict-aliasing)
+  # DALI's libraries are found by their names, since `import nvidia.dali` has loaded them; the engine lies beside this library.
+  target_link_libraries(${operator} PRIVATE "${library}" "${dali}/libdali.so" "${dali}/libdali_core.so")
+  target_link_options(${operator} PRIVATE "LINKER:-z,defs" "LINKER:--version-script=${operator_sources}/exports.map")
+  set_target_properties(${operator} PROPERTIES
+    PREFIX "" OUTPUT_NAME "libdali_zarr_dali-${version}" CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden LINK_DEPENDS "${operator_sources}/exports.map"
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+  install(TARGETS ${operator} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endforeach()
