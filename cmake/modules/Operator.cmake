@@ -14,7 +14,9 @@ foreach(dali version IN ZIP_LISTS DALI_ROOTS DALI_VERSIONS)
   target_include_directories(${operator} PRIVATE "${source_root}/include")
   target_include_directories(${operator} SYSTEM PRIVATE "${dali}/include" "${PythonCUDA_INCLUDE_DIR}")
   # DALI's wheel is built with the new ABI. Without NDEBUG asserts in its headers abort the process.
-  target_compile_definitions(${operator} PRIVATE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG)
+  string(REGEX REPLACE "^([0-9]+)\\.([0-9]+).*" "\\1 * 100 + \\2" number "${version}")
+  math(EXPR number "${number}")
+  target_compile_definitions(${operator} PRIVATE _GLIBCXX_USE_CXX11_ABI=1 NDEBUG DALI_ZARR_DALI=${number})
   # GCC 12 takes DALI's small vectors, inlined, for memory that was not allocated.
   target_compile_options(${operator} PRIVATE -O2 -Wall -Wextra -Wno-free-nonheap-object -fno-strict-aliasing)
   # DALI's libraries are found by their names, since `import nvidia.dali` has loaded them; the engine lies beside this library.

@@ -30,9 +30,13 @@ fn main() {
         .cpp_link_stdlib(None)
         .compile("dali_zarr_kernels_host");
     println!("cargo::rustc-link-lib=m");
+    println!("cargo::rustc-check-cfg=cfg(dali_zarr_cuda_12)");
     let target = out.join("kernels.fatbin");
     let made = match env::var_os("DALI_ZARR_FATBIN") {
-        Some(named) => ready(Path::new(&named), &target),
+        Some(named) => {
+            println!("cargo::rustc-cfg=dali_zarr_cuda_12");
+            ready(Path::new(&named), &target)
+        }
         None => fat_binary(&target),
     };
     if let Err(message) = made {
@@ -41,7 +45,7 @@ fn main() {
     }
 }
 
-/// Takes a fat binary that was compiled already, as `make wheel` does by `cmake/kernels.py`.
+/// Takes a fat binary that CUDA 12 compiled already, as `make wheel` does by `cmake/kernels.py`.
 fn ready(named: &Path, target: &Path) -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", named.display());
     let taken = fs::copy(named, target);

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "dali/pipeline/operator/error_reporting.h"
@@ -81,7 +82,12 @@ std::string One(const dali::OpSpec &spec, const std::string &name) {
 template <typename T>
 std::string List(const dali::OpSpec &spec, const std::string &name) {
   std::string json;
-  for (const T &value : spec.GetRepeatedArgument<T>(name)) json += (json.empty() ? "" : ",") + ToJson(value);
+  for (const T &value : spec.GetRepeatedArgument<T>(name)) {
+    if constexpr (std::is_integral_v<T>)
+      json += (json.empty() ? "" : ",") + ToJson(int64_t{value});
+    else
+      json += (json.empty() ? "" : ",") + ToJson(value);
+  }
   return '[' + json + ']';
 }
 
@@ -92,7 +98,7 @@ std::string Value(const dali::OpSpec &spec, const std::string &name, dali::DALID
     case DALI_FLOAT: return One<float>(spec, name);
     case DALI_STRING: return One<std::string>(spec, name);
     case DALI_DATA_TYPE: return One<dali::DALIDataType>(spec, name);
-    case DALI_INT64_VEC: return List<int64_t>(spec, name);
+    case kIntegers: return List<Integer>(spec, name);
     case DALI_FLOAT_VEC: return List<float>(spec, name);
     case DALI_STRING_VEC: return List<std::string>(spec, name);
     default:
