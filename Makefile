@@ -78,8 +78,8 @@ bench-train: build  ## Measure what reading costs the training of U-Nets
 
 # Where there is no GPU it is small. STUDY holds arguments: make study STUDY="--data /dev/shm/study".
 study: build  ## Repeat the study that began with training at 9 % of what the GPU could do
-	for one in store chunking reading decompression bars gpus draw; do \
-	    $(BIN)/python examples/study/$$one.py $(if $(shell command -v nvidia-smi),,--small) $(STUDY) || exit 1; done
+	for one in store chunking reading decompression bars gpus skill draw; do \
+	    $(BIN)/python examples/study/$$one.py --size $(if $(shell command -v nvidia-smi),whole,small) $(STUDY) || exit 1; done
 
 # libclang reads the headers; the compiler's own ones aren't part of it.
 BINDINGS ?= src/nvcomp-sys/src/sys.rs

@@ -99,6 +99,37 @@ def test_windows_are_those_of_the_rule(many, device, case, policy):
     check(pipe, expected, arrays["data/action"], -3.0 if policy == "pad" else None)
 
 
+@pytest.mark.parametrize("lengths", [[0, 4, 0, 0, 9, 2, 0], [3, 0], [0, 0, 5]], ids=str)
+def test_episodes_without_elements_have_no_windows(tmp_path, device, lengths):
+    """They count where episodes are numbered."""
+    values = write(tmp_path / "a.zarr", lengths)["data/action"]
+    args = {
+        "path": tmp_path / "a.zarr", "arrays": ["data/action"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3],
+        "pad_after": [3], "breaks": "meta/episode_ends", "out_of_bounds_policy": "edge", "return_mask": True, "return_index": True,
+    }
+    # The rule's first and last element are those of an episode that has some.
+    expected = [one for one in rule(lengths, 4, 3, 3) if lengths[one[0]]]
+    check(build(device, 4, **args), expected, values, None)
+    assert dali_zarr.explain(**args)["segments"]["count"] == len(lengths)
+    last = max(i for i, length in enumerate(lengths) if length)
+    check(build(device, 4, segments=[last], **args), [one for one in expected if one[0] == last], values, None)
+    if 0 in lengths:
+        with pytest.raises(ValueError, match="so the store holds no sample"):
+            build(device, 4, segments=[lengths.index(0)], **args)
+
+
+@pytest.mark.parametrize("crosses", [True, False])
+def test_episodes_without_elements_in_joined_stores(tmp_path, device, crosses):
+    parts = [[3, 6, 0], [0, 5, 0], [0, 2]]
+    values = np.concatenate([write(tmp_path / f"{i}.zarr", lengths, 3, i)["data/action"] for i, lengths in enumerate(parts)])
+    lengths = [n for part in parts for n in part]
+    expected = [one for one in rule(lengths, 4, 3, 3) if lengths[one[0]]]
+    args = {"arrays": ["data/action"], "dims": ["t"], "window": [4], "step": [1], "pad_before": [3], "pad_after": [3],
+            "out_of_bounds_policy": "edge", "return_mask": True, "return_index": True, "breaks": "meta/episode_ends"}
+    paths = [tmp_path / f"{i}.zarr" for i in range(3)]
+    check(build(device, 4, path=paths, cross_stores=crosses, **args), expected, values, None)
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shuffled_epochs_have_each_window_once(many, device, shards):
     path, lengths, arrays = many
@@ -239,10 +270,11 @@ def test_breaks_need_each_coordinate(tmp_path):
 @pytest.mark.parametrize(
     ("ends", "found"),
     [
-        ([3, 3, 9], "found 3 after 3 at element 1"), ([0, 9], "found 0 at element 0"), ([-4, 9], "found -4 at element 0"),
-        ([3, 10], "found 10 after 3 at element 1"), ([5, 4], "found 4 after 5 at element 1"),
+        ([-4, 9], "found -4 at element 0"), ([3, 10], "found 10 after 3 at element 1"), ([5, 4], "found 4 after 5 at element 1"),
+        ([3, 2**62 + 1], f"found {2**62 + 1} after 3 at element 1"),
         ([2.0, 9.0], "found values of the type float64"), ([[3, 9]], "found the shape [1, 2]"),
-        (np.array([3, 2**64 - 1], np.uint64), "after 3 at element 1"), ([True, False], "found values of the type bool"),
+        (np.array([3, 2**64 - 1], np.uint64), f"found {2**64 - 1} after 3 at element 1"),
+        ([True, False], "found values of the type bool"),
     ],
     ids=str,
 )
@@ -372,8 +404,9 @@ def test_ends_of_another_store(tmp_path, monkeypatch):
             dali_zarr.explain(path=["a.zarr"] * 2, arrays="x", concat=concat, breaks="./meta.zarr/episode_ends")
     with pytest.raises(ValueError, match=r"breaks: .*nowhere\.zarr"):
         dali_zarr.explain(path="a.zarr", arrays="x", breaks="./nowhere.zarr/ends")
-    with pytest.raises(ValueError, match="ascend from at least 1 to at most 20, but found 0 at element 0"):
-        dali_zarr.explain(path="a.zarr", arrays="x", breaks="./a.zarr/x")
+    write_array(tmp_path / "down.zarr", "ends", ends[::-1].copy())
+    with pytest.raises(ValueError, match="from 0 to 20 in ascending order, but found 9 after 20 at element 1"):
+        dali_zarr.explain(path="a.zarr", arrays="x", breaks="./down.zarr/ends")
 
 
 def test_a_table_contradicts_choices_of_segments(tmp_path):

@@ -151,6 +151,27 @@ def test_packed_data(store):
         assert found["arrays"]["packed"]["mask_and_scale"] is True
 
 
+@pytest.mark.parametrize("how", ["path", "named", "own"])
+@pytest.mark.parametrize("given", [{}, {"a": True, "b": False}, {"a": False}], ids=str)
+def test_which_arrays_are_decoded(tmp_path, how, given):
+    """``mask_and_scale`` by output says it for each array; arrays that it leaves out are decoded by default."""
+    values = np.arange(24, dtype="int16").reshape(4, 6)
+    for name in "ab":
+        write_array(tmp_path / "s", name, values, dims=("t", "x"), attributes={"scale_factor": 0.5})
+    told = {"mask_and_scale": given} if given else {}
+    if how == "path":
+        found = dali_zarr.statistics(tmp_path / "s", arrays=["a", "b"], **told)["arrays"]
+    elif how == "named":
+        outputs = {"mask_and_scale": {name * 2: value for name, value in given.items()}} if given else {}
+        found = dali_zarr.statistics(tmp_path / "s", arrays={"aa": "a", "bb": "b"}, **outputs)["arrays"]
+    else:
+        found = dali_zarr.statistics(arrays={name: str(tmp_path / "s" / name) for name in "ab"}, **told)["arrays"]
+    for name in "ab":
+        is_decoded = given.get(name, True)
+        assert found[name]["mask_and_scale"] is is_decoded, name
+        agrees(found[name], reference(values * (0.5 if is_decoded else 1.0)))
+
+
 def test_area_weights(store):
     path, values = store
     found = dali_zarr.statistics(path, arrays=["t2m", "z", "level"], weights="cos_latitude", sel={"latitude": slice(60, -30)})

@@ -1,37 +1,30 @@
 """Consecutive pairs of hours from chunks of ten hours, of one hour, uncompressed and sharded, by each reader.
 
-    python examples/study/chunking.py --small
+    python examples/study/chunking.py --size small
 """
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
-from common import arguments, gpu_wait, has_gpu, in_process, rate, save
-from readers import OF_GPU, READERS
+from common import arguments, compare, gpu_wait, rate
+from readers import READERS
 from store import prepare
 
+WAYS = ("zarr-python", "kvikio", "external_source", "dali_zarr")
 STORES = ("ten-hours", "one-hour", "uncompressed", "sharded")
 
 
 def main() -> None:
     args = arguments(__doc__)
-    paths = prepare(args.data, args.size)
-    if args.one:
-        reader, store = args.one
-        found = rate(READERS[reader](paths[store], args.size), args.size.seconds, gpu_wait())
-        found["gb_per_second"] = found["batches_per_second"] * args.size.batch * args.size.sample_bytes / 1e9
-        found["samples_per_second"] = found["batches_per_second"] * args.size.batch
-        print(json.dumps(found))
-        return
-    rows = []
-    for store in STORES:
-        for reader in READERS:
-            if reader in OF_GPU and not has_gpu():
-                continue
-            rows.append({"store": store, "reader": reader, **in_process(args, "chunking.py", reader, store)})
-            print(rows[-1], flush=True)
-    save(args, "chunking", rows)
+    paths, size = prepare(args.data, args.size), args.size
+
+    def measure(reader: str, store: str) -> dict[str, Any]:
+        found = rate(READERS[reader](paths[store], size), size.seconds, gpu_wait())
+        samples = found["batches_per_second"] * size.batch
+        return {**found, "samples_per_second": samples, "gb_per_second": samples * size.sample_bytes / 1e9}
+
+    compare(args, __file__, {reader: STORES for reader in WAYS}, measure)
 
 
 if __name__ == "__main__":

@@ -1,43 +1,54 @@
 """zstd over the size of chunks: by numcodecs on all cores, and by this reader on the CPU, with its own kernels and with nvCOMP.
 
-    python examples/study/decompression.py --small
+    python examples/study/decompression.py --size small
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import arguments, gpu_wait, has_gpu, in_process, rate, save
-from store import field
+from common import arguments, compare, gpu_wait, has_gpu, rate
+from store import Waves
 
-SIZES = (64 << 10, 512 << 10, 4 << 20)
-WAYS = {"numcodecs": {}, "dali_zarr, CPU": {}, "dali_zarr, GPU": {}, "nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}}
+CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
+WAYS = ("numcodecs", "dali_zarr, CPU", "dali_zarr, GPU", "nvCOMP")
+TOTALS = {"whole": 1 << 30, "small": 256 << 20, "tiny": 64 << 20}
 
 
 def written(data: Path, chunk: int, total: int) -> Path:
-    """An array of chunks of so many bytes."""
+    """An array of chunks of so many bytes. Its files are written here, for many small ones take zarr-python long."""
+    import numcodecs
     import zarr
     from zarr.codecs import ZstdCodec
 
     path = data / f"zstd-{chunk}-{total}.zarr"
     if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
         rows, columns = total // chunk, chunk // 4
-        values = np.stack([field(np.random.default_rng(i), 1024, 1024).reshape(-1) for i in range(4)]).reshape(-1)
-        array = zarr.create_array(
-            str(path) + ".unfinished", shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)],
+        zarr.create_array(
+            str(unfinished), shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)],
             overwrite=True,
         )
-        count = min(rows, len(values) // columns)
-        for start in range(0, rows, count):
-            stop = min(start + count, rows)
-            array[start:stop] = np.roll(values, start)[: (stop - start) * columns].reshape(stop - start, columns)
-        os.rename(str(path) + ".unfinished", path)
+        values = np.stack([Waves(1024, 1024, channel).at(0) for channel in range(16)]).reshape(-1)
+        codec = numcodecs.Zstd(level=3)
+
+        def write(row: int) -> None:
+            start = row * columns % len(values)
+            part = values[start : start + columns]
+            file = unfinished / f"c/{row}/0"
+            file.parent.mkdir(parents=True)
+            # Values come round again: from then on all are a little higher.
+            file.write_bytes(codec.encode(part + np.float32(row * columns // len(values))))
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(write, range(rows)))
+        unfinished.rename(path)
     return path
 
 
@@ -46,7 +57,7 @@ def by_numcodecs(path: Path, chunk: int, seconds: float) -> float:
     import numcodecs
 
     codec = numcodecs.Zstd()
-    encoded = [file.read_bytes() for file in sorted(path.rglob("c/*/*"))[:256] if file.is_file()]
+    encoded = [(path / f"c/{row}/0").read_bytes() for row in range(min(256, len(os.listdir(path / "c"))))]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         began, count = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
@@ -60,50 +71,44 @@ def by_reader(path: Path, chunk: int, total: int, seconds: float, device: str) -
     one epoch from serving the next."""
     from dali_zarr.torch import Loader
 
-    rows = max(1, total // 32 // chunk)
-    limit = {"device_memory_limit" if device == "gpu" else "host_memory_limit": total // 2}
-    loader = Loader(
-        str(path), batch_size=rows, device="cuda" if device == "gpu" else "cpu", decode_device=device, drop_last=True, **limit,
-    )
+    def decoded() -> int:
+        counters = loader.counters()
+        return counters["chunks_decoded_gpu"] + counters["chunks_decoded_cpu"]
 
-    def batches():
+    def batches() -> Iterator[Any]:
         while True:
             yield from loader
 
+    limit: Any = {"device_memory_limit" if device == "gpu" else "host_memory_limit": total // 2}
+    rows = max(1, total // 32 // chunk)
+    loader = Loader(
+        str(path), batch_size=rows, device="cuda" if device == "gpu" else "cpu", decode_device=device, drop_last=True, **limit,
+    )
     stream = batches()
     next(stream)
-    before = _decoded(loader)
+    before = decoded()
     found = rate(stream, seconds, gpu_wait(), warm=0)
-    return (_decoded(loader) - before) * chunk / found["seconds"]
-
-
-def _decoded(loader: Any) -> int:
-    counters = loader.counters()
-    return counters["chunks_decoded_gpu"] + counters["chunks_decoded_cpu"]
+    return (decoded() - before) * chunk / found["seconds"]
 
 
 def main() -> None:
     args = arguments(__doc__)
-    total = (256 << 20) if args.small else (4 << 30)
-    if args.one:
-        way, chunk = args.one[0], int(args.one[1])
+    total = TOTALS[args.size_name]
+
+    def measure(way: str, store: str) -> dict[str, Any]:
+        chunk = int(store)
+        if way in ("dali_zarr, GPU", "nvCOMP") and not has_gpu():
+            raise RuntimeError("no GPU")
         path = written(args.data, chunk, total)
         if way == "numcodecs":
             found = by_numcodecs(path, chunk, args.size.seconds)
         else:
             found = by_reader(path, chunk, total, args.size.seconds, "cpu" if way.endswith("CPU") else "gpu")
-        print(json.dumps({"gb_per_second": found / 1e9}))
-        return
+        return {"chunk": chunk, "gb_per_second": found / 1e9}
+
     args.data.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for chunk in SIZES:
-        written(args.data, chunk, total)
-        for way, env in WAYS.items():
-            if way in ("dali_zarr, GPU", "nvCOMP") and not has_gpu():
-                continue
-            rows.append({"way": way, "chunk": chunk, **in_process(args, "decompression.py", way, chunk, env=env)})
-            print(rows[-1], flush=True)
-    save(args, "decompression", rows)
+    ways = {way: [str(chunk) for chunk in CHUNKS] for way in WAYS}
+    compare(args, __file__, ways, measure, {"nvCOMP": {"DALI_ZARR_ZSTD": "nvcomp"}})
 
 
 if __name__ == "__main__":

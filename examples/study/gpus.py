@@ -1,22 +1,22 @@
 """Real and synthetic training with torchrun on one and two GPUs; without GPUs on as many processes of the CPU.
 
-    python examples/study/gpus.py --small
+    python examples/study/gpus.py --size small
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+import time
 
-from bars import measure
-from common import arguments, save
+from bars import Bars
+from common import arguments, run, save, tell
 from store import prepare
 
+STORES = ("uncompressed", "blosc-lz4", "one-hour")
+BATCHES = {"whole": 150, "small": 20, "tiny": 4}
 
-def rank_of(args, store: str) -> None:
+
+def rank_of(args) -> None:
     """The work of a process that torchrun started."""
     import torch
     import torch.distributed as dist
@@ -26,12 +26,15 @@ def rank_of(args, store: str) -> None:
     if gpu:
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if gpu else "gloo")
-    found = measure(args.size, prepare(args.data, args.size)[store], "dali_zarr", rank, ranks, most=20 if args.small else 200)
-    rates = torch.tensor([found["real"], found["loading"], found["synthetic"]], device="cuda" if gpu else "cpu")
-    dist.all_reduce(rates)
-    if rank == 0:
-        real, loading, synthetic = rates.tolist()
-        print(json.dumps({"real": real, "loading": loading, "synthetic": synthetic, "share": real / synthetic}), flush=True)
+    paths = prepare(args.data, args.size)
+    bars = Bars(args.size, rank, ranks, BATCHES[args.size_name])
+    for store in args.one:
+        found = bars.measure("dali_zarr", paths[store])
+        rates = torch.tensor([found["real"], found["loading"], found["synthetic"]], device="cuda" if gpu else "cpu")
+        dist.all_reduce(rates)
+        if rank == 0:
+            real, loading, synthetic = rates.tolist()
+            tell({"real": real, "loading": loading, "synthetic": synthetic, "share": real / synthetic})
     dist.barrier()
     os._exit(0)
 
@@ -39,26 +42,21 @@ def rank_of(args, store: str) -> None:
 def main() -> None:
     args = arguments(__doc__)
     if args.one:
-        rank_of(args, args.one[0])
+        rank_of(args)
         return
     prepare(args.data, args.size)
     import torch
 
-    counts = [n for n in (1, 2) if n <= (torch.cuda.device_count() or 2)]
-    rows = []
-    for store in ("uncompressed", "one-hour") if args.small else ("uncompressed", "blosc-lz4", "one-hour"):
-        for count in counts:
-            words = [
-                sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(Path(__file__)),
-                "--data", str(args.data), "--one", store, *(["--small"] if args.small else []),
-            ]
-            env = os.environ | {"OMP_NUM_THREADS": "1"}
-            process = subprocess.run(words, capture_output=True, text=True, env=env, timeout=1800)
-            lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
-            failed = {"error": process.stderr.strip().splitlines()[-1] if process.stderr.strip() else "no output"}
-            rows.append({"store": store, "processes": count, **(json.loads(lines[-1]) if lines else failed)})
-            print(rows[-1], flush=True)
-    save(args, "gpus", rows)
+    rows, began = [], time.monotonic()
+    for count in (n for n in (1, 2) if n <= (torch.cuda.device_count() or 2)):
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), __file__, "--data", str(args.data)]
+        words += ["--size", args.size_name, "--seconds", str(args.size.seconds), "--one", *STORES]
+        found, why = run(words, args.budget - (time.monotonic() - began), {"OMP_NUM_THREADS": "1"})
+        found += [{"error": why}] * (len(STORES) - len(found))
+        rows += [{"store": store, "way": str(count), **one} for store, one in zip(STORES, found, strict=True)]
+        for row in rows[-len(STORES) :]:
+            print(f"{time.monotonic() - began:6.1f} s", row, flush=True)
+        save(args, "gpus", rows)
 
 
 if __name__ == "__main__":

@@ -34,44 +34,52 @@ def dali_zarr(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Iterat
             yield batch["fields"]
 
 
-def _to_device(array: np.ndarray) -> Any:
+def to_device(array: Any) -> Any:
+    """A tensor on the GPU, where there is one."""
     import torch
 
+    if not isinstance(array, np.ndarray):
+        return torch.as_tensor(array, device="cuda")
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().cuda(non_blocking=True) if has_gpu() else tensor
 
 
-def zarr_python(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Iterator[Any]:
-    """zarr-python on the CPU, then a copy."""
+def opened(path: Path, gpu: bool = False, gds: bool = False) -> Any:
+    """The array by zarr-python: with its buffers on the GPU, and through kvikio's store."""
     import zarr
 
-    array = zarr.open_array(str(path), path="fields", mode="r")
+    store: Any = str(path)
+    if gds:
+        from kvikio.zarr import GDSStore
+
+        store = GDSStore(store)
+    if gpu:
+        zarr.config.enable_gpu()
+    return zarr.open_array(store, path="fields", mode="r")
+
+
+def zarr_python(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Iterator[Any]:
+    """zarr-python on the CPU, then a copy."""
+    array = opened(path)
     for starts in _starts(size, shard, shards):
-        yield _to_device(np.stack([array[t : t + 2] for t in starts]))
+        yield to_device(np.stack([array[t : t + 2] for t in starts]))
 
 
 def zarr_gpu(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Iterator[Any]:
     """zarr-python's buffers on the GPU."""
-    import zarr
-
-    zarr.config.enable_gpu()
-    yield from _cupy(zarr.open_array(str(path), path="fields", mode="r"), size, shard, shards)
+    yield from _cupy(opened(path, gpu=True), size, shard, shards)
 
 
 def kvikio(path: Path, size: Size, shard: int = 0, shards: int = 1) -> Iterator[Any]:
     """kvikio's store under zarr-python: files go to the GPU by cuFile."""
-    import zarr
-    from kvikio.zarr import GDSStore
-
-    zarr.config.enable_gpu()
-    yield from _cupy(zarr.open_array(GDSStore(str(path)), path="fields", mode="r"), size, shard, shards)
+    yield from _cupy(opened(path, gpu=True, gds=True), size, shard, shards)
 
 
 def _cupy(array: Any, size: Size, shard: int, shards: int) -> Iterator[Any]:
     import torch
 
     for starts in _starts(size, shard, shards):
-        yield torch.stack([torch.as_tensor(array[t : t + 2], device="cuda") for t in starts])
+        yield torch.stack([to_device(array[t : t + 2]) for t in starts])
 
 
 class _Source:
@@ -151,4 +159,3 @@ READERS = {
     "zarr-python": zarr_python, "zarr-python GPU": zarr_gpu, "kvikio": kvikio, "DataLoader": dataloader,
     "external_source": external_source, "dali_zarr": dali_zarr,
 }
-OF_GPU = ("zarr-python GPU", "kvikio")

@@ -5,9 +5,11 @@
 The store has a million rows of about 2,000 stored values (``--small``: 100,000 rows), float32 with int32 indices, in shards of
 Blosc-LZ4 chunks of 32,768 values, which are annbatch's own. All readers give batches of 4,096 rows as CSR matrices, each row
 drawn among 16,384: annbatch and zarr-python take 32 runs of 512 consecutive rows at random places, mix their rows and cut them
-into batches; dali_zarr draws (``initial_fill``) from as many rows of some thousand chunks at random places. Readers take turns;
-what counts is the median of the rounds, after one that fills the page cache. annbatch needs Python 3.12: ``--annbatch`` names
-an interpreter that has it, which runs this file beside the others; without it annbatch is left out.
+into batches; dali_zarr draws (``initial_fill``) from as many rows of 128 blocks at random places, each of the 128 rows or so
+that begin in eight chunks. Each reader has a process of its own and reads epoch after epoch, of which the first fills the page
+cache and touches memory; what counts is the median of the others. Beside the rate stands the processor time of a row, which
+other processes disturb less. annbatch needs Python 3.12: ``--annbatch`` names an interpreter that has it, which runs this file;
+without it annbatch is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +58,9 @@ def write(path: Path, rows: int, mean: int) -> None:
     x.create_array("indptr", data=offsets, chunks=(1 << 20,))
     group.create_array("number", data=np.arange(rows), chunks=(1 << 16,))
     # Whole shards at a time: each is written once. Indices ascend within a row.
-    for start in range(0, total, shards[0]):
+    def write_shard(start: int) -> None:
         end = min(start + shards[0], total)
+        rng = np.random.default_rng([0, start])
         gaps = rng.integers(1, max(2 * GENES // (mean + mean // 2), 2), end - start)
         of = np.cumsum(gaps)
         first, last = np.searchsorted(offsets, (start, end))
@@ -66,6 +71,9 @@ def write(path: Path, rows: int, mean: int) -> None:
         np.maximum.accumulate(lows, out=lows)
         indices[start:end] = ((of - lows) % GENES).astype("int32")
         data[start:end] = rng.poisson(1.5, end - start).astype("float32") + 1
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write_shard, range(0, total, shards[0])))
 
 
 def ours(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
@@ -134,9 +142,9 @@ def annbatch(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
 READERS = {"dali_zarr": ours, "zarr-python + scipy": with_scipy, "annbatch": annbatch}
 
 
-def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[int, float]:
-    """Rows and seconds of an epoch."""
-    began, rows = time.perf_counter(), 0
+def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[float, float]:
+    """Rows a second of an epoch, and microseconds of processors for a row."""
+    began, busy, rows = time.perf_counter(), time.process_time(), 0
     for batch in epoch():
         matrix = batch["X"] if hasattr(batch, "keys") and "X" in batch.keys() else batch  # noqa: SIM118
         rows += matrix.shape[0]
@@ -144,19 +152,14 @@ def measured(epoch: Callable[[], Iterator[Any]], device: str) -> tuple[int, floa
         import torch
 
         torch.cuda.synchronize()
-    return rows, time.perf_counter() - began
+    return rows / (time.perf_counter() - began), (time.process_time() - busy) / rows * 1e6
 
 
-def in_turns(path: Path, device: str, rows: int, rounds: int, names: list[str]) -> dict[str, list[float]]:
-    """Rows a second of each reader, in each round."""
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds + 1):
-        for name in names:
-            # Anew each time: a reader that is alive prepares batches while the others are measured.
-            count, seconds = measured(READERS[name](path, device, rows), device)
-            if number:
-                found[name].append(count / seconds)
-    return found
+def in_rounds(name: str, path: Path, device: str, rows: int, rounds: int) -> list[tuple[float, float]]:
+    """What each epoch but the first measures of a reader. Epochs follow each other, as in training: what is prepared of the next
+    one counts for this one."""
+    epoch = READERS[name](path, device, rows)
+    return [measured(epoch, device) for _ in range(rounds + 1)][1:]
 
 
 def main() -> None:
@@ -175,27 +178,32 @@ def main() -> None:
     if asked.cores:
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: asked.cores]))
     if asked.only:
-        print(json.dumps(in_turns(asked.store, asked.device, rows, asked.rounds, [asked.only])))
+        print(json.dumps(in_rounds(asked.only, asked.store, asked.device, rows, asked.rounds)))
         return
     folder = Path(tempfile.mkdtemp(prefix="dali-zarr-ragged-")) if asked.store is None else None
     path = asked.store or folder / "cells.zarr"
+    pythons = {name: sys.executable for name in READERS if name != "annbatch"}
+    if asked.annbatch:
+        pythons["annbatch"] = asked.annbatch
+    found: dict[str, list[tuple[float, float]]] = {}
     try:
         if not path.exists():
             write(path, rows, asked.values)
-        found = in_turns(path, asked.device, rows, asked.rounds, ["dali_zarr", "zarr-python + scipy"])
-        if asked.annbatch:
-            command = [asked.annbatch, __file__, "--only", "annbatch", "--store", str(path), "--rows", str(rows)]
+        for name, python in pythons.items():
+            command = [python, __file__, "--only", name, "--store", str(path), "--rows", str(rows)]
             command += ["--device", asked.device, "--cores", str(asked.cores), "--rounds", str(asked.rounds)]
             told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            found |= json.loads(told.splitlines()[-1])
+            found[name] = json.loads(told.splitlines()[-1])
     finally:
         if folder is not None:
             shutil.rmtree(folder)
-    medians = {name: statistics.median(rates) for name, rates in found.items()}
+    rates = {name: [rate for rate, _ in rounds] for name, rounds in found.items()}
+    medians = {name: statistics.median(own) for name, own in rates.items()}
     print(f"{rows} rows of about {asked.values} values, to the {asked.device.upper()}, {asked.cores or os.cpu_count()} cores")
     for name, rate in sorted(medians.items(), key=lambda item: -item[1]):
-        spread = f"{min(found[name]):,.0f} to {max(found[name]):,.0f}"
-        print(f"{name:20} {rate:12,.0f} rows/s {rate * asked.values * 8 / 1e9:8.2f} GB/s   ({spread})")
+        spread = f"{min(rates[name]):,.0f} to {max(rates[name]):,.0f}"
+        busy = statistics.median(busy for _, busy in found[name])
+        print(f"{name:20} {rate:12,.0f} rows/s {rate * asked.values * 8 / 1e9:8.2f} GB/s {busy:8.1f} us/row   ({spread})")
     others = [rate for name, rate in medians.items() if name != "dali_zarr"]
     print(f"dali_zarr is {medians['dali_zarr'] / max(others):.2f} times as fast as the fastest of the others")
 

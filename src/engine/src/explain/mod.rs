@@ -117,7 +117,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
     let division = opened.divide(spec, there)?;
     let memory = Memory::new(spec, &opened.needs, &opened.order, there, division);
     let planner = &opened.chunk_index.planner;
-    let blocks = planner.blocks(memory_left(spec, planner))?;
+    let blocks = planner.blocks(spec.order.initial_fill, memory_left(spec, planner))?;
     let prepared = |is_random: bool| -> Result<_> {
         let is_drawn = is_random && spec.order.weights.is_some();
         let spec = spec.clone().with(|s| {

@@ -1,5 +1,6 @@
 //! The dimensions that samples are cut along: window, step, stride, offsets, region of interest.
 
+use super::breaks::breaks;
 use super::cuts::{Cut, Row, by_array, common};
 use super::starts::above;
 use super::{ArrayShape, Starts, View};
@@ -271,41 +272,6 @@ pub(super) fn build(
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
-}
-
-/// The breaks along the first of `dims`, sorted: those that were asked for, and the borders between stores unless samples
-/// may cross them.
-fn breaks(spec: &Spec, name: &str, len: i64, views: &[View]) -> Result<Vec<i64>> {
-    let mut breaks = Vec::with_capacity(spec.samples.breaks.at.len());
-    for &b in &spec.samples.breaks.at {
-        let at = if b < 0 { b + len } else { b };
-        if at <= 0 || at >= len {
-            return Err(Error::value(format!(
-                "breaks: expected elements of dimension \"{name}\" that have one before them, 1 to {} (or negative, from the \
-                 end), found {b}",
-                len - 1
-            )));
-        }
-        breaks.push(at);
-    }
-    breaks.extend(spec.samples.breaks.found.iter().flatten());
-    if !spec.samples.cross_stores {
-        for view in views {
-            let Some((d, starts)) = &view.joined else { continue };
-            match view.dims[*d].picked(0) {
-                None => breaks.extend(starts[1..starts.len() - 1].iter().map(|&s| s as i64)),
-                // Picked elements may lie in the stores in any order.
-                Some(pick) => {
-                    let store = |&at: &u64| starts.partition_point(|&s| s <= at);
-                    let borders = pick.windows(2).enumerate().filter(|(_, p)| store(&p[0]) != store(&p[1]));
-                    breaks.extend(borders.map(|(i, _)| i as i64 + 1));
-                }
-            }
-        }
-    }
-    breaks.sort_unstable();
-    breaks.dedup();
-    Ok(breaks)
 }
 
 fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {

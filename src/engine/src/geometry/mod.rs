@@ -2,6 +2,7 @@
 //! elements of each array go where in which output. Pure: no I/O, no device, no clock.
 
 mod axes;
+mod breaks;
 mod cuts;
 mod layout;
 mod outputs;
@@ -12,6 +13,7 @@ mod table_starts;
 
 pub use axes::{Axis, Start};
 pub(crate) use axes::{resolve, sample_dims};
+pub(crate) use breaks::united;
 pub use cuts::Cut;
 pub use outputs::{Channels, Mask, Placement};
 pub use picked::Picked;

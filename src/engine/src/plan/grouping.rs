@@ -122,29 +122,32 @@ impl Planner {
     /// with at least a sixteenth of the bytes that a single sample would read. Arrays of one dimension don't count
     /// beside fields: coordinates often lie in a single chunk, which costs nothing to keep. Rows are cut by ragged arrays.
     ///
+    /// Of ragged rows, neighbouring chunks make one block where a shuffling window of `initial_fill` samples has many blocks.
+    ///
     /// Samples of a table are grouped by the chunks that they start in, in `limit` bytes of memory, if there is a limit.
     ///
     /// # Errors
     /// If the groups of a table don't fit in memory.
-    pub fn blocks(&self, limit: Option<u64>) -> Result<Blocks> {
+    pub fn blocks(&self, initial_fill: u64, limit: Option<u64>) -> Result<Blocks> {
         if let Some(table) = &self.geometry().table {
-            return self.table_blocks(table, limit);
+            return self.table_blocks(table, initial_fill, limit);
         }
         match self.sources.as_slice() {
-            [source] => Ok(self.blocks_of(source)),
+            [source] => Ok(self.blocks_of(source, initial_fill)),
             sources => {
                 // A store that is smaller than a window has no samples.
                 let sampled = sources.iter().filter(|source| source.geometry.samples > 0);
-                Ok(Blocks::concatenated(&sampled.map(|source| self.blocks_of(source)).collect::<Vec<_>>()))
+                let blocks = sampled.map(|source| self.blocks_of(source, initial_fill));
+                Ok(Blocks::concatenated(&blocks.collect::<Vec<_>>()))
             }
         }
     }
 
-    fn blocks_of(&self, source: &Source) -> Blocks {
+    fn blocks_of(&self, source: &Source, initial_fill: u64) -> Blocks {
         let geometry = &source.geometry;
         let bytes = self.bytes_alone(source);
         if geometry.rows.is_some() {
-            return self.blocks_of_rows(source);
+            return self.blocks_of_rows(source, initial_fill);
         }
         let parts = |a: usize| &self.arrays[a].parts[source.parts.clone()];
         let along = geometry.axes.iter().zip(self.deciding(source));
@@ -217,10 +220,10 @@ impl Planner {
             .or_else(|| all().max_by_key(longest))
     }
 
-    /// The blocks of ragged rows: cut where their starts pass from one chunk to the next.
-    fn blocks_of_rows(&self, source: &Source) -> Blocks {
+    /// The blocks of ragged rows: cut where their starts pass from one chunk, or some joined ones, to the next.
+    fn blocks_of_rows(&self, source: &Source, initial_fill: u64) -> Blocks {
         let geometry = &source.geometry;
-        let chunks = self.chunks(source).into_iter().next().flatten();
+        let chunks = self.chunks(source, initial_fill).into_iter().next().flatten();
         let Some(chunks) = chunks else { return Blocks::single(geometry.samples) };
         let starts = &geometry.axes[0].starts;
         // The samples of a row follow each other.

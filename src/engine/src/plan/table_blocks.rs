@@ -19,9 +19,24 @@ pub(super) struct Chunks<'a> {
     rows: Option<&'a Rows>,
     /// The chunks in each store.
     grids: Vec<&'a DimGrid>,
+    /// How many neighbouring chunks count as one.
+    joined: u64,
     /// The first element of each store and the end of the last; and how many chunks come before each store.
     borders: Vec<u64>,
     before: Vec<u64>,
+}
+
+/// Neighbouring chunks of ragged rows that count as one, at most.
+const MAX_JOINED: u64 = 8;
+/// A shuffling window has at least so many blocks of joined chunks.
+const MIN_BLOCKS: u64 = 64;
+
+/// How many neighbouring chunks count as one where so many of them hold so many ragged rows. A row that reaches over the end of a
+/// block needs the first chunk of the next one, which mostly belongs to another shuffling window: with a chunk in each block
+/// nearly all chunks would be read twice, with eight one in eight. Small windows keep small blocks, or they would mix little.
+fn joined(chunks: u64, rows: u64, initial_fill: u64) -> u64 {
+    let of_window = u128::from(initial_fill) * u128::from(chunks) / u128::from(rows.max(1));
+    (of_window / u128::from(MIN_BLOCKS)).clamp(1, MAX_JOINED.into()) as u64
 }
 
 impl Chunks<'_> {
@@ -39,7 +54,7 @@ impl Chunks<'_> {
         let store = self.borders.partition_point(|&border| border <= at).clamp(1, self.borders.len() - 1) - 1;
         let grid = self.grids[store];
         // There is no chunk if all rows are empty.
-        self.before[store] + if grid.is_empty() { 0 } else { grid.chunk_at(at - self.borders[store]) }
+        self.before[store] + if grid.is_empty() { 0 } else { grid.chunk_at(at - self.borders[store]) / self.joined }
     }
 
     fn count(&self) -> u64 {
@@ -97,8 +112,8 @@ impl Planner {
     ///
     /// # Errors
     /// If they don't fit in memory.
-    pub(super) fn table_blocks(&self, table: &TableStarts, limit: Option<u64>) -> Result<Blocks> {
-        let keys = self.keys();
+    pub(super) fn table_blocks(&self, table: &TableStarts, initial_fill: u64, limit: Option<u64>) -> Result<Blocks> {
+        let keys = self.keys(initial_fill);
         let row_bits = bits(table.count());
         if bits(keys.count) + row_bits <= 64 {
             sorted::<u64>(table, &keys, row_bits, limit)
@@ -109,14 +124,15 @@ impl Planner {
 
     /// Bytes that grouping takes for a while, beside the table and the blocks that come of it.
     pub(crate) fn grouping_bytes(&self, table: &TableStarts) -> u64 {
-        let is_short = bits(self.keys().count) + bits(table.count()) <= 64;
+        // With the smallest window no chunks are joined: there are most keys.
+        let is_short = bits(self.keys(1).count) + bits(table.count()) <= 64;
         table.count() * if is_short { 8 } else { 16 }
     }
 
-    fn keys(&self) -> Keys<'_> {
+    fn keys(&self, initial_fill: u64) -> Keys<'_> {
         let (mut sources, mut count) = (Vec::with_capacity(self.sources.len()), 0);
         for source in &self.sources {
-            let chunks = self.chunks(source);
+            let chunks = self.chunks(source, initial_fill);
             let own: u64 = chunks.iter().flatten().map(Chunks::count).product();
             sources.push((count, chunks));
             count += own;
@@ -124,9 +140,9 @@ impl Planner {
         Keys { sources, count }
     }
 
-    /// The chunks along each axis. Those of all sources together have fewer than 2^63 combinations; those of further axes don't
-    /// count.
-    pub(super) fn chunks<'a>(&'a self, source: &'a Source) -> Vec<Option<Chunks<'a>>> {
+    /// The chunks along each axis, those of ragged rows joined as a shuffling window of `initial_fill` samples allows. Those of all
+    /// sources together have fewer than 2^63 combinations; those of further axes don't count.
+    pub(super) fn chunks<'a>(&'a self, source: &'a Source, initial_fill: u64) -> Vec<Option<Chunks<'a>>> {
         let most = (1 << 62) / self.sources.len() as u64;
         let mut combinations = 1u64;
         let along = |decides: Option<(usize, usize)>| {
@@ -138,13 +154,15 @@ impl Planner {
             };
             let parts = &self.arrays[array].parts[source.parts.clone()];
             let grids: Vec<&DimGrid> = parts[..borders.len() - 1].iter().map(|part| &part.dims[dim]).collect();
+            let rows = source.geometry.rows.as_ref().filter(|_| view.dims[dim].role == Role::Ragged);
+            let all = grids.iter().fold(0u64, |sum, grid| sum.saturating_add(grid.count()));
+            let joined = rows.map_or(1, |rows| joined(all, rows.count(), initial_fill));
             let mut before = vec![0u64];
             before.extend(grids.iter().scan(0u64, |sum, grid| {
-                *sum = sum.saturating_add(grid.count());
+                *sum = sum.saturating_add(grid.count().div_ceil(joined));
                 Some(*sum)
             }));
-            let rows = source.geometry.rows.as_ref().filter(|_| view.dims[dim].role == Role::Ragged);
-            let chunks = Chunks { dim: &view.dims[dim], rows, grids, borders, before };
+            let chunks = Chunks { dim: &view.dims[dim], rows, grids, joined, borders, before };
             combinations = combinations.checked_mul(chunks.count()).filter(|&n| n < most)?;
             Some(chunks)
         };
@@ -170,4 +188,16 @@ fn sorted<P: Packed>(table: &TableStarts, keys: &Keys<'_>, row_bits: u32, limit:
     let rows = Numbers::collect(packed.len(), count, packed.iter().map(|p| p.unpack(row_bits).1));
     drop(packed);
     Ok(Blocks::listed_rows(ends, Arc::new(rows)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn chunks_are_joined_where_a_window_has_many() {
+        // About 16 rows in each chunk.
+        assert_eq!([1, 1024, 3000, 8192, 16_384].map(|fill| joined(6104, 100_000, fill)), [1, 1, 2, 7, 8]);
+        assert_eq!((joined(0, 0, 1024), joined(u64::MAX, 1, u64::MAX)), (1, 8));
+    }
 }

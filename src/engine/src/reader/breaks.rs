@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::coordinates::{self, MAX_COORDINATES};
 use super::opening::shape;
+use super::rows::integers;
 use crate::dataset::{ArrayInfo, Dataset, Lone, each_store, lone_array};
 use crate::dtype::DType;
 use crate::error::{Error, Result, Site};
-use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, of_store};
+use crate::geometry::{ArrayShape, FirstDim, Rows, is_by_store, of_store, united};
 use crate::spec::{Spec, is_location};
 use crate::store::Store;
 
@@ -49,28 +50,38 @@ fn of_stores(spec: &Spec, shapes: &[ArrayShape], dataset: &Dataset, stores: Rang
     let mut breaks = Vec::new();
     for name in &spec.samples.breaks.ends {
         if is_location(name) {
-            breaks.extend(between(&own_ends(spec, name, &first)?, &first));
+            breaks = united(&breaks, &between(own_ends(spec, name, &first)?, &first));
             continue;
         }
-        let read = |i: usize, store: &Arc<dyn Store>| ends(store, name, first.len(i));
+        let read = |i: usize, store: &Arc<dyn Store>| -> Result<Vec<i64>> {
+            let len = first.len(i);
+            let mut ends = ends(store, name, len)?;
+            // What follows the last end is a segment too, and so is one without elements at the start of the next store.
+            if !spec.samples.cross_stores && ends.last() != Some(&(len as i64)) {
+                ends.push(len as i64);
+            }
+            Ok(ends)
+        };
         let all: Vec<Vec<i64>> =
             each_store(&dataset.stores[stores.clone()], read).into_iter().collect::<Result<_>>()?;
         let joined =
             all.iter().zip(&first.stores).flat_map(|(ends, &start)| ends.iter().map(move |end| start as i64 + end));
-        breaks.extend(between(&joined.collect::<Vec<_>>(), &first));
+        breaks = united(&breaks, &between(joined.collect(), &first));
     }
     if spec.samples.breaks.auto {
-        breaks.extend(uneven(spec, dataset, stores, &first)?);
+        breaks = united(&breaks, &uneven(spec, dataset, stores, &first)?);
     }
     Ok(breaks)
 }
 
-/// Where elements of two segments follow each other, of which `ends` says the ends.
-fn between(ends: &[i64], first: &FirstDim) -> Vec<i64> {
+/// Where elements of two segments follow each other, of which `ends` says the ends; several times where segments without elements
+/// lie between them. Such segments don't count where `pick` says which elements there are.
+fn between(mut ends: Vec<i64>, first: &FirstDim) -> Vec<i64> {
     match &first.pick {
         None => {
-            let len = first.stores[first.stores.len() - 1] as i64;
-            ends.iter().copied().filter(|&end| end < len).collect()
+            // The end of the last segment is no break.
+            ends.pop_if(|end| *end == first.stores[first.stores.len() - 1] as i64);
+            ends
         }
         Some(pick) => {
             let segment = |&at: &u64| ends.partition_point(|&end| end <= at as i64);
@@ -80,27 +91,26 @@ fn between(ends: &[i64], first: &FirstDim) -> Vec<i64> {
     }
 }
 
-/// Checks an array of one dimension, and reads it.
-fn values(store: &Arc<dyn Store>, array: ArrayInfo) -> Result<Vec<f64>> {
-    let shape = &array.parts[0].shape;
-    let at = |e: Error| e.at(Site::store(store.location()).array(&*array.name));
-    if shape.len() != 1 || shape[0] > MAX_COORDINATES {
-        return Err(at(Error::value(format!(
+/// How many elements an array of one dimension has.
+fn length(store: &Arc<dyn Store>, array: &ArrayInfo) -> Result<u64> {
+    match array.parts[0].shape[..] {
+        [len] if len <= MAX_COORDINATES => Ok(len),
+        ref shape => Err(Error::value(format!(
             "breaks: expected one dimension of at most {MAX_COORDINATES} elements, but found the shape {shape:?}"
-        ))));
+        ))
+        .at(Site::store(store.location()).array(&*array.name))),
     }
-    coordinates::read(store, array)
 }
 
 /// The ends of the segments in an array that has a store of its own.
 fn own_ends(spec: &Spec, location: &str, first: &FirstDim) -> Result<Vec<i64>> {
-    let Lone { store, array, .. } = Lone::open(spec, location, true).map_err(|e| e.within("breaks"))?;
+    let Lone { store, array, .. } = Lone::open(spec, location, false).map_err(|e| e.within("breaks"))?;
     ends_in(&store, array, first.len(0))
 }
 
 /// The ends of the segments of one store, in which the dimension has length `len`.
 fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
-    let Some(array) = lone_array(&**store, name, true)? else {
+    let Some(array) = lone_array(&**store, name, false)? else {
         return Err(Error::value(format!(
             "breaks: expected \"auto\", or an array with the ends of segments, but found no array '{name}'"
         ))
@@ -109,29 +119,35 @@ fn ends(store: &Arc<dyn Store>, name: &str, len: u64) -> Result<Vec<i64>> {
     ends_in(store, array, len)
 }
 
-/// The ends of segments that an array holds, of elements of which there are `len`.
+/// The ends of segments that an array holds, of elements of which there are `len`. An end that comes again is that of a segment
+/// without elements.
 fn ends_in(store: &Arc<dyn Store>, array: ArrayInfo, len: u64) -> Result<Vec<i64>> {
     let site = Site::store(store.location()).array(&*array.name);
     let wrong = |found: String| {
         let e = Error::value(format!(
-            "breaks: expected ends of segments, whole numbers that ascend from at least 1 to at most {len}, but found {found}"
+            "breaks: expected ends of segments, whole numbers from 0 to {len} in ascending order, but found {found}"
         ));
         e.at(site.clone())
     };
     if array.dtype.is_float() || array.dtype == DType::Bool {
         return Err(wrong(format!("values of the type {}", array.dtype)));
     }
+    let (count, is_unsigned) = (length(store, &array)?, array.dtype == DType::U64);
+    let mut bits = Vec::new();
+    if count > 0 {
+        integers(store, array, count, &mut bits)?;
+    }
     let mut before = 0;
-    let one = |(i, end): (usize, f64)| {
-        // Longer dimensions than a float counts exactly aren't stored.
-        if end.fract() != 0.0 || end <= before as f64 || end > len as f64 {
+    let one = |(i, bits): (usize, u64)| {
+        let end = if is_unsigned { i128::from(bits) } else { i128::from(bits.cast_signed()) };
+        if end < i128::from(before) || end > i128::from(len) {
             let after = if i == 0 { String::new() } else { format!(" after {before}") };
             return Err(wrong(format!("{end}{after} at element {i}")));
         }
         before = end as i64;
         Ok(before)
     };
-    values(store, array)?.into_iter().enumerate().map(one).collect()
+    bits.into_iter().enumerate().map(one).collect()
 }
 
 /// The elements whose coordinate isn't as far from the one before as most are.
@@ -169,8 +185,11 @@ fn uneven(spec: &Spec, dataset: &Dataset, stores: Range<usize>, first: &FirstDim
             ))
             .at(Site::store(store.location()).array(&*array.name)));
         }
+        length(&store, &array)?;
         let (decoded, name) = (array.cf.decoded, array.name.clone());
-        let found = values(&store, array)?;
+        let found = coordinates::read(&store, array)?;
+        // Unlike arrays in step, of which equal numbers are enough: a number that means "missing" is no distance from its
+        // neighbours, and taken for one it would make breaks, or hide them.
         if let Some(at) = found.iter().position(|value| value.is_nan()) {
             return Err(Error::value(format!(
                 "breaks: \"auto\" needs a coordinate for each element, but that of element {at} is missing (NaN, or the value that \

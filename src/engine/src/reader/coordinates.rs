@@ -189,7 +189,8 @@ impl Coordinates {
             _ if self.dtype == DType::F32 || other.dtype == DType::F32 => (a as f32) != (b as f32),
             _ => true,
         };
-        // Both missing, or equal. A missing one and a number may be stored as the same number.
+        // Both missing, or equal. A missing one and a number may be stored as the same number, as zeros are in Zarr v2: that is
+        // enough to be in step. `breaks="auto"`, which needs distances, refuses what is missing.
         let is_same = |i: usize| match (self.is_missing(i), other.is_missing(i)) {
             (true, true) => true,
             (false, false) => !differs(self.values[i], other.values[i]),

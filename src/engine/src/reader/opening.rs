@@ -184,7 +184,8 @@ fn ordered(
         }
         // Grouping the rows of a table takes memory. Where samples come in order, it is of no use.
         let is_grouped = geometry.table.is_none() || order.random_shuffle || order.shuffle_after_epoch;
-        let blocks = if is_grouped { planner.blocks(left)? } else { Blocks::single(planner.samples()) };
+        let blocks =
+            if is_grouped { planner.blocks(order.initial_fill, left)? } else { Blocks::single(planner.samples()) };
         let identity = Identity::new(spec, dataset, planner, &blocks, None);
         return Ok((Order::by_chunks(spec, blocks)?, identity));
     };

@@ -98,8 +98,11 @@ fn host_limit(spec: &Spec) -> u64 {
     spec.resources.host_memory_limit.unwrap_or(u64::MAX).min(half)
 }
 
-/// Appends the values of an array of one dimension of `len` integers; negative ones as they are in 64 bits.
-fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
+/// Appends the values of an array of one dimension of `len` integers, as they are stored; negative ones as they are in 64 bits.
+///
+/// # Errors
+/// If they can't be read.
+pub(super) fn integers(store: &Arc<dyn Store>, array: ArrayInfo, len: u64, to: &mut Vec<u64>) -> Result<()> {
     let window = len.min(INTEGERS);
     let spec = Spec::default().with(|s| {
         s.source.paths = vec![store.location().to_owned()];

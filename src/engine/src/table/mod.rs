@@ -118,7 +118,9 @@ pub(crate) fn room<T>(count: u64, limit: Option<u64>) -> Result<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>() as u64);
     if let Some(limit) = limit.filter(|&limit| bytes > limit) {
         return Err(Error::value(format!(
-            "host_memory_limit: a table of {count} numbers needs {bytes} bytes, but {limit} are left; use a larger limit"
+            "host_memory_limit: a table of {count} numbers needs {bytes} bytes, but {limit} are left; use a limit that is larger by at \
+             least {} bytes",
+            bytes - limit
         )));
     }
     let lacking =
