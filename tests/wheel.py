@@ -76,8 +76,7 @@ def first_batch(folder: Path) -> tuple[dict[str, object], Path]:
         "mean": statistics.mean, "stddev": statistics.stddev,
     }
     group = zarr.open_group(store, mode="r")
-    # float32 is what DALI makes of numbers among the arguments.
-    mean, stddev = (np.float32(v).astype("float64")[:, None, None, None] for v in (statistics.mean, statistics.stddev))
+    mean, stddev = (np.array(value)[:, None, None, None] for value in (statistics.mean, statistics.stddev))
     values = (np.stack([group[name][: BATCH + 1] for name in VARIABLES]) - mean) / stddev
     fields = values.astype("float32").swapaxes(0, 1)
     np.savez(folder / "expected.npz", now=fields[:-1], later=fields[1:])
