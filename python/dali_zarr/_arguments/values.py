@@ -73,9 +73,12 @@ def precise(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def wide(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The lists with integers of more than 32 bits, which DALI before 2.4 doesn't take."""
     named = names.of_type(*_INTEGERS) & arguments.keys()
-    given = {name: items(arguments[name]) for name in named if not isinstance(arguments[name], Mapping | None)}
-    lists = {name: [operator.index(value) for value in values] for name, values in given.items()}
-    return {name: values for name, values in lists.items() if any(not -(2**31) <= value < 2**31 for value in values)}
+    # Others than integers are told in the same way already.
+    lists = {name: items(arguments[name]) for name in named}
+    return {
+        name: values for name, values in lists.items()
+        if all(isinstance(value, int) for value in values) and any(not -(2**31) <= value < 2**31 for value in values)
+    }
 
 
 def text_of(name: str, value: Any) -> str:
