@@ -69,8 +69,9 @@ test: setup  ## Run every test; those that need a GPU are skipped without one
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign
 
+# BENCH holds arguments: make bench BENCH="--device cpu --fields 32". tests/bench/history.py keeps the results for the site.
 bench: build $(VENV)/.bench  ## Measure throughput beside other readers
-	$(BIN)/python tests/bench/bench.py
+	$(BIN)/python tests/bench/bench.py --json bench-data/results.json $(BENCH)
 
 # Where there is no GPU it is small. TRAIN holds arguments: make bench-train TRAIN="--stores zstd --profile".
 bench-train: build  ## Measure what reading costs the training of U-Nets

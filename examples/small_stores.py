@@ -46,7 +46,7 @@ def demonstrations(path: Path, episodes: int = 200) -> None:
 
 
 def cells(path: Path, rows: int = 2000, genes: int = 500) -> None:
-    """Counts as a sparse matrix, as AnnData writes it, with an age and 50 components for each cell."""
+    """Counts as a sparse matrix, as AnnData writes it, with an age, a type and 50 components for each cell."""
     rng, group = np.random.default_rng(2), zarr.open_group(path, mode="w")
     counts = rng.random((rows, genes)) < 0.1
     indptr = np.concatenate([[0], counts.sum(axis=1).cumsum()])
@@ -56,6 +56,11 @@ def cells(path: Path, rows: int = 2000, genes: int = 500) -> None:
     write(matrix, "indices", counts.nonzero()[1].astype("int32"), (4096,))
     write(matrix, "indptr", indptr, (rows + 1,))
     write(group, "obs/age", rng.integers(20, 80, rows).astype("float32"), (rows,))
+    attributes = {"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False}
+    kinds = group.create_group("obs/cell_type", attributes=attributes)
+    names = kinds.create_array("categories", shape=(3,), chunks=(3,), dtype=str, attributes={"encoding-type": "string-array"})
+    names[:] = np.array(["B", "NK", "T"], dtype=object)
+    write(kinds, "codes", rng.choice([-1, 0, 1, 2], rows, p=[0.05, 0.25, 0.1, 0.6]).astype("int8"), (rows,))  # -1: not known
     write(group, "obsm/X_pca", rng.standard_normal((rows, 50), "float32"), (500, 50))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import runpy
 import signal
 import sys
 import tempfile
@@ -63,6 +64,21 @@ def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX if quiet else fcntl.LOCK_SH)
         fcntl.flock(queue, fcntl.LOCK_UN)
         yield
+
+
+@pytest.fixture(scope="session")
+def small_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the stores of examples/small_stores.py, which is written once for all workers. Nobody writes to it."""
+    main = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "small_stores.py"))["main"]
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "small-stores"
+    with open(shared / "small-stores.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            main(shared / "small-stores.new")
+            (shared / "small-stores.new").rename(folder)
+    return folder
 
 
 @pytest.fixture

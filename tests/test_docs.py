@@ -24,11 +24,8 @@ from dali_zarr import __main__ as command_line
 from nvidia.dali import backend, fn
 from nvidia.dali.pipeline import Pipeline
 from support import remote
-from support.documents import ROOT, SITE, Block, Page, anchors, links, pages
+from support.documents import ROOT, SITE, Block, Page, anchors, links, missing_names, pages
 from support.pipelines import why_no_gpu
-
-sys.path.insert(0, str(ROOT / "examples"))
-import small_stores
 
 PAGES = pages()
 SCHEMA = backend.GetSchema("readers__Zarr")
@@ -40,17 +37,10 @@ COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LINES = {"README.md": 200}
 
 
-@pytest.fixture(scope="session")
-def stores(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stores")
-    small_stores.main(folder)
-    return folder
-
-
 @pytest.fixture
-def place(stores, tmp_path, monkeypatch) -> Path:
+def place(small_stores, tmp_path, monkeypatch) -> Path:
     """A folder of the page's own with the small stores, which is the current one."""
-    for store in stores.iterdir():
+    for store in small_stores.iterdir():
         (tmp_path / store.name).symlink_to(store)
     monkeypatch.chdir(tmp_path)
     # Nothing is read from the environment of who runs the tests.
@@ -60,9 +50,9 @@ def place(stores, tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def uploaded(stores, s3) -> str:
+def uploaded(small_stores, s3) -> str:
     for name in ("hours.zarr", "image.zarr"):
-        remote.upload(s3, stores / name, name)
+        remote.upload(s3, small_stores / name, name)
     return s3
 
 
@@ -129,7 +119,6 @@ def run_python(block: Block, names: dict[str, Any], monkeypatch) -> None:
     printed = io.StringIO()
     with monkeypatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(fn, "zarr_reader", collecting)
-        exec(block.setup, names)
         with pipe:
             exec(compiled, names)
     if outputs:
@@ -217,6 +206,22 @@ def commands(block: Block) -> Iterator[tuple[str, str]]:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         yield command, expected
+
+
+@pytest.mark.parametrize("page", programs())
+def test_blocks_can_be_copied_alone(page: Page):
+    """Each has its imports. It uses what blocks before it made only where the text says so. Where a page shows readers outside of
+    pipelines, it says where they belong."""
+    for block in page.blocks:
+        if block.language != "python" or INCLUDED.search(block.source):
+            continue
+        missing = missing_names(block.source)
+        said = re.search(r"after\s+the\s+blocks?\s+above", block.before, re.IGNORECASE)
+        assert bool(missing) == bool(said), f"{block.place}: {sorted(missing)}"
+        assert "fn.zarr_reader" not in block.source or "import dali_zarr\n" in block.source, block.place
+        statements = [node for node in ast.parse(block.source).body if isinstance(node, ast.Assign | ast.Expr)]
+        alone = any(isinstance(s.value, ast.Call) and ast.unparse(s.value.func).endswith(".zarr_reader") for s in statements)
+        assert not alone or "getting-started.md#the-code-of-these-pages" in page.text, block.place
 
 
 def test_what_pages_include_exists():

@@ -24,14 +24,11 @@ from support.pipelines import run_script, why_no_gpu
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
-import small_stores  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stores")
-    small_stores.main(folder)
-    return folder
+@pytest.fixture
+def stores(small_stores) -> Path:
+    return small_stores
 
 
 def run(name: str, monkeypatch, capsys, *words: object) -> list[str]:
@@ -89,6 +86,25 @@ def test_jax_devices(stores, monkeypatch, capsys):
     jax = pytest.importorskip("jax")
     lines = run("jax_devices", monkeypatch, capsys, stores / "hours.zarr")
     assert len(lines) == 4 and lines[0].startswith(f"(8, 12, 20) on {len(jax.devices())} devices, error ")
+
+
+def test_jax_train(stores, tmp_path, monkeypatch, capsys):
+    """It learns, and a run that was stopped after two epochs goes on as one that wasn't."""
+    jax = pytest.importorskip("jax")
+    if 8 % len(jax.devices()):
+        pytest.skip(f"its batches of 8 can't be divided among {len(jax.devices())} devices")
+
+    def train(checkpoint: str, epochs: int) -> list[str]:
+        return run("jax_train", monkeypatch, capsys, stores / "days.zarr", tmp_path / checkpoint, epochs)
+
+    def losses(lines: list[str]) -> np.ndarray:
+        return np.array([[line.split()[i] for i in (1, 3, 5)] for line in lines], "float64")
+
+    whole = losses(train("whole.npz", 4))
+    stopped, further = train("parts.npz", 2), train("parts.npz", 4)
+    assert whole[:, 0].tolist() == [0, 1, 2, 3] and len(stopped) == len(further) == 2
+    np.testing.assert_allclose(losses(stopped + further), whole, rtol=1e-4)
+    assert whole[-1, 1] < 0.95 * whole[0, 1] and whole[-1, 2] < 0.95 * whole[0, 2]
 
 
 def test_dynamic_mode(stores, monkeypatch, capsys):

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("bench-data"), help="folder for the stores")
     parser.add_argument("--timeout", type=int, default=600, help="seconds that one reader may take on one store")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write everything that was measured")
+    parser.add_argument("--commit", help="which sources these are, for --json; by default git tells")
     parser.add_argument("--one", nargs=2, metavar=("STORE", "READER"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.epoch = args.epoch or (2048 if args.device == "gpu" else 512)
@@ -123,6 +125,24 @@ def in_process(store: Store, reader: str, args: argparse.Namespace) -> dict[str,
         tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return {"failed": f"exit status {done.returncode}: {tail}"[:200]}
     return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def commit() -> str:
+    """The version of the sources, or nothing where they are no git repository."""
+    try:
+        command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def version() -> dict[str, str]:
+    """Of the package that was measured, and of DALI."""
+    found: dict[str, str] = {}
+    for name, package in (("version", "dali_zarr"), ("dali_version", "nvidia.dali")):
+        command = [sys.executable, "-c", f"import {package}; print({package}.__version__)"]
+        found[name] = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return found
 
 
 def machine(device: str) -> str:
@@ -207,7 +227,9 @@ def main() -> int:
     if args.json:
         sizes = {s.name: {"decoded_bytes": s.fields * s.step_bytes, "encoded_bytes": s.encoded_bytes} for s in stores}
         how = {k: getattr(args, k) for k in ("device", "fields", "batch_size", "repeats", "threads")}
-        args.json.write_text(json.dumps({"machine": where} | how | {"stores": sizes, "results": results}, indent=1))
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        what = {"date": date, "commit": args.commit or commit(), "machine": where} | version()
+        args.json.write_text(json.dumps(what | how | {"stores": sizes, "results": results}, indent=1))
         print(f"wrote {args.json}")
     # Only the reader's own failures count; peers may lack a codec.
     return int(any("failed" in row.get("dali_zarr", {}) for row in results.values()))

@@ -6,14 +6,16 @@ A comment in the line before a block says how it is tested::
     <!-- test: gpu -->              where there is no GPU it is run on the CPU
     <!-- test: s3 -->               its buckets are those of a server that the tests start
     <!-- output -->                 not code: what the block before prints; ... stands for any text
-    <!-- setup ... -->              code that readers don't see, run before the next block
 
-The Python blocks of a page are one program, from top to bottom.
+The Python blocks of a page are one program, from top to bottom. But each one can be copied alone, unless the paragraph before it
+says "after the block above".
 """
 
 from __future__ import annotations
 
+import builtins
 import re
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 SITE = "https://github.com/dali-zarr/dali-zarr/blob/main/"
 FENCE = re.compile(r"^( *)(```+)(\w*)[^\n]*\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"<!-- (?:test: (?P<how>\w+)(?:, (?P<why>[^>]*))?|(?P<output>output)) -->\n\Z")
-SETUP = re.compile(r"^<!-- setup\n(.*?)^-->", re.DOTALL | re.MULTILINE)
 
 
 @dataclass
@@ -37,7 +38,8 @@ class Block:
     why: str = ""
     # What it prints, where the page says so.
     output: str | None = None
-    setup: str = ""
+    # The paragraph before it.
+    before: str = ""
 
     @property
     def place(self) -> str:
@@ -62,8 +64,6 @@ def pages() -> list[Page]:
 def page(path: Path) -> Page:
     text = path.read_text()
     found = Page(path, text)
-    setups = [(m.end(), m[1]) for m in SETUP.finditer(text)]
-    last = 0
     for match in FENCE.finditer(text):
         before = text[: match.start()]
         mark = MARK.search(before)
@@ -72,11 +72,23 @@ def page(path: Path) -> Page:
             assert found.blocks, f"{path}: an output without a block before it"
             found.blocks[-1].output = source
             continue
-        setup = "\n".join(code for at, code in setups if last <= at <= match.start())
         how, why = (mark["how"] or "", mark["why"] or "") if mark else ("", "")
-        found.blocks.append(Block(path, before.count("\n") + 2, match[3], source, how, why, setup=setup))
-        last = match.end()
+        paragraph = MARK.sub("", before).strip().rpartition("\n\n")[2]
+        found.blocks.append(Block(path, before.count("\n") + 2, match[3], source, how, why, before=paragraph))
     return found
+
+
+def missing_names(source: str) -> set[str]:
+    """Names that a program uses and doesn't make or import."""
+    module = symtable.symtable(source, "block", "exec")
+    made = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used: set[str] = set()
+    tables = [module]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (table is module or s.is_global())}
+    return used - made - set(dir(builtins))
 
 
 def slug(heading: str) -> str:
