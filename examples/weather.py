@@ -21,7 +21,7 @@ parts = dali_zarr.splits(  # only the training part is shuffled
     batch_size=2, device="cpu", random_shuffle=True, train=slice(None, "2020-01-02T11"), validation=slice("2020-01-02T12", None),
 )
 training, validation = Loader(**parts["train"]), Loader(**parts["validation"])
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Conv2d(3, 3, 3, padding=1))
+model = torch.nn.parallel.DistributedDataParallel(layer := torch.nn.Conv2d(3, 3, 3, padding=1))
 optimizer = torch.optim.Adam(model.parameters())
 kept = {"model": model, "optimizer": optimizer, "loader": training}
 if os.path.exists(checkpoint):
@@ -40,6 +40,6 @@ for epoch in range(training.epoch, epochs):
     loss = torch.zeros(1)
     for batch in validation:
         print(f"validation {epoch} {hours(batch)}\n", end="", flush=True)
-        loss += mse_loss(model.module(batch["input"]), batch["target"], reduction="sum").detach()
+        loss += mse_loss(layer(batch["input"]), batch["target"], reduction="sum").detach()
     dist.all_reduce(loss)
     print(f"loss {epoch} {loss.item():.0f}\n" * (dist.get_rank() == 0), end="", flush=True)

@@ -11,13 +11,16 @@ from xbatcher import BatchGenerator
 from xbatcher.loaders.torch import MapDataset
 
 ds = xr.open_zarr(sys.argv[1], chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
-window, overlap = {"time": 4, "latitude": 6, "longitude": 10}, {"time": 2}
 
 # Before: all patches in order, eight to a batch.
-before = DataLoader(MapDataset(BatchGenerator(ds, input_dims=window, input_overlap=overlap)), batch_size=8)
+patches = BatchGenerator(ds, input_dims={"time": 4, "latitude": 6, "longitude": 10}, input_overlap={"time": 2})
+before = DataLoader[torch.Tensor](MapDataset(patches), batch_size=8)
 
 # Now: from_xarray takes the store's path and the selection from the dataset, of which nothing may be computed yet.
-now = Loader(**dali_zarr.from_xarray(ds), window=window, overlap=overlap, batch_size=8, device="cpu")
+now = Loader(
+    **dali_zarr.from_xarray(ds), window={"time": 4, "latitude": 6, "longitude": 10}, overlap={"time": 2},
+    batch_size=8, device="cpu",
+)
 
 for expected, batch in zip(before, now, strict=True):
     same = torch.equal(batch["t2m"], expected)

@@ -312,6 +312,27 @@ def test_arrays_that_are_not_stacked_have_one_number(store, stats_file):
         np.testing.assert_allclose(sample, wanted, rtol=1e-9)
 
 
+def test_one_number_for_channels_that_differ_is_warned_of(tmp_path, caplog):
+    """Levels whose means are far apart; not those that vary more than that, nor where each has its own number."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((4, 2, 6, 7)).astype("f4")
+    apart = noise + np.float32([100, 500]).reshape(1, 2, 1, 1)
+    for name, values in (("alike", noise), ("apart", apart)):
+        write_array(tmp_path / "s", name, values, dims=DIMS)
+    file = tmp_path / "stats.json"
+    dali_zarr.statistics(tmp_path / "s", arrays=["alike", "apart"], channels=["level"], output=file)
+
+    def warned(**arguments):
+        caplog.clear()
+        build(path=tmp_path / "s", mean=file, stddev=file, **arguments)
+        return [record.getMessage() for record in caplog.records if "one mean and one stddev" in record.getMessage()]
+
+    (message,) = warned(arrays=["alike", "apart"])
+    assert message.startswith("array 'apart': its 2 channels") and "stack_arrays=True" in message
+    assert not warned(arrays=["alike", "apart"], stack_arrays=True)
+    assert not warned(arrays=["apart"], isel={"level": [1]})
+
+
 def test_missing_numbers(store, stats_file, tmp_path):
     path, _ = store
     (tmp_path / "other.json").write_text("[1, 2]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 
 from .._arguments.values import expanded
 from .._hints import did_you_mean
+from .._log import log
 from .._selection.axes import Array
 from .._selection.stores import needed
 from .moments import Doubles, Moments, pooled
@@ -205,7 +207,26 @@ class _Json(_File):
         count = int(np.prod([len(p) for p, axis in zip(places, axes, strict=True) if axis.dim in dims], dtype=np.int64))
         rows = index.transpose(order).reshape(count, -1)
         numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
+        if name == "mean":
+            for row in rows:
+                _warn_of_differences(array.name, numbers, row)
         return [_of_channels(name, row, numbers) for row in rows]
+
+
+def _warn_of_differences(array: str, numbers: Mapping[str, Doubles], row: Any) -> None:
+    """Warns where one number is asked of channels that it can't normalise: their means differ by more than each varies."""
+    means, deviations = numbers["mean"][row], numbers["stddev"][row]
+    if len(row) > 1 and np.ptp(means) > np.max(deviations):
+        _warn_once(
+            f"array '{array}': its {len(row)} channels get one mean and one stddev, but their means lie between {np.min(means):g} "
+            f"and {np.max(means):g} and none varies by more than {np.max(deviations):g}; stack_arrays=True gives each its own"
+        )
+
+
+@functools.lru_cache(64)
+def _warn_once(message: str) -> None:
+    """Arguments are looked at more than once while a reader is made."""
+    log.warning("%s", message)
 
 
 def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
