@@ -101,6 +101,24 @@ def test_dimensions_without_names_are_the_readers(tmp_path, run):
     assert status == 0 and zarr.open_array(str(tmp_path / "u" / "a"), mode="r").chunks == (8, 40, 40), err
 
 
+@pytest.mark.parametrize("text", [
+    'arrays=["data/img", "data/action"], window={dim_0: 16}, step={dim_0: 1}',
+    'arrays={image: "data/img", action: "data/action"}, window={image: {dim_0: 2}, action: {dim_0: 16}}, step={dim_0: 1}',
+])
+def test_episodes(tmp_path, run, text):
+    """Ends of episodes count, with arrays in a list or by output."""
+    group = zarr.open_group(str(tmp_path / "s"), mode="w")
+    values = {"data/img": np.arange(200 * 300, dtype="i4").reshape(200, 300), "data/action": np.arange(400.0).reshape(200, 2)}
+    for name, data in values.items():
+        group.create_array(name, data=data, chunks=(200, *data.shape[1:]))
+    group.create_array("meta/episode_ends", data=np.array([80, 150, 200]))
+    more = 'breaks="meta/episode_ends", pad_before=1, pad_after=7, out_of_bounds_policy="edge", random_shuffle=True'
+    status, out, err = run(tmp_path / "s", tmp_path / "t", "--for", f"{text}, {more}", "--quiet")
+    assert status == 0, err
+    for name, data in values.items():
+        assert (zarr.open_array(str(tmp_path / "t" / name), mode="r")[:] == data).all()
+
+
 @pytest.mark.parametrize("text, expected", {
     "window=2": {"window": 2}, "dims=time, window=[2]": {"dims": "time", "window": [2]},
     'window={"time": -1, lat: 4}, offsets=(0, 6)': {"window": {"time": -1, "lat": 4}, "offsets": [0, 6]},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ _LARGE, _SMALL, _MANY = 16 << 20, 4 << 20, 10_000
 _SHARD = 128 << 20
 # What a chunk costs beside its bytes, in bytes: a request, a decoder's start.
 _OVERHEAD = 64 << 10
+# Arguments that may name an array.
+_WITH_VALUES = ("breaks", "ragged", "ragged_ends", "segments", "starts", "weights")
 _REFUSED = ("path", "sel", "isel", "method", "tolerance", "storage_options")
 
 
@@ -93,7 +96,9 @@ def advise(source: Source, options: Options, text: str) -> Advice:
     given = arguments(text)
     arrays = wanted(source, replace(options, chunks=None, shards=None, codec=options.codec))
     read = _read(arrays, given, source)
-    given["arrays"] = [array.name for array in read] if read[0].name else None
+    if not isinstance(given.get("arrays"), Mapping):
+        given["arrays"] = [array.name for array in read] if read[0].name else None
+    given |= _of_source(given, source)
     zarr_format = options.zarr_format or source.zarr_format
     with tempfile.TemporaryDirectory() as folder:
         trying = _Trying(Path(folder), source, read, given, options, zarr_format)
@@ -123,7 +128,7 @@ def _read(arrays: list[Wanted], given: Mapping[str, Any], source: Source) -> lis
     """The arrays that the samples are of: those that are named, else the largest and those with the same dimensions."""
     names = given.get("arrays")
     if names is not None:
-        listed = [names] if isinstance(names, str) else list(names)
+        listed = [names] if isinstance(names, str) else list(names.values() if isinstance(names, Mapping) else names)
         missing = [name for name in listed if name not in source.arrays]
         if missing:
             raise ValueError(f"--for: arrays: the store {source.path} has no array {missing[0]!r}")
@@ -133,6 +138,17 @@ def _read(arrays: list[Wanted], given: Mapping[str, Any], source: Source) -> lis
         raise ValueError(f"--for: the store {source.path} has no array of numbers that samples could be of")
     largest = max(data, key=lambda array: (len(array.dims), array.bytes))
     return [array for array in data if array.dims == largest.dims]
+
+
+def _of_source(given: Mapping[str, Any], source: Source) -> dict[str, str]:
+    """The arguments that name an array whose values count, as arrays of the source: stores without values lack them."""
+    found: dict[str, str] = {}
+    for argument in _WITH_VALUES:
+        name = given.get(argument)
+        if isinstance(name, str) and name in source.arrays:
+            path = source.path if "://" in source.path else os.path.abspath(source.path)
+            found[argument] = f"{path}/{name}"
+    return found
 
 
 class _Trying:
