@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.processes import start_program
 
 torch = pytest.importorskip("torch")
 
@@ -19,13 +20,12 @@ sys.path.insert(0, str(BENCH))
 
 def run(folder: Path, *argv: str) -> tuple[int, dict, str]:
     """Runs the benchmark on tiny fields; its exit status, results and output."""
-    command = [sys.executable, str(BENCH / "train.py"), "--small", "--data", str(folder / "data"), "--output", str(folder / "out")]
-    done = subprocess.run(
-        [*command, "--seconds-per-bar", "0.1", "--queues", "1", *argv], capture_output=True, text=True, timeout=150, check=False
-    )
+    words = [BENCH / "train.py", "--small", "--data", folder / "data", "--output", folder / "out"]
+    process = start_program(*words, "--seconds-per-bar", "0.1", "--queues", "1", *argv, imports="torch")
+    out, err = process.communicate(150)
     results = folder / "out" / "results.json"
-    assert results.exists(), f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.returncode, json.loads(results.read_text()), done.stdout
+    assert results.exists(), f"exit status {process.returncode}\n{out}\n{err}"
+    return process.returncode, json.loads(results.read_text()), out
 
 
 def test_rows_hold_what_was_measured(tmp_path):
