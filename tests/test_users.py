@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 import zarr
 from support import remote
 from support.pipelines import why_no_gpu
-from support.processes import start_program
+from support.processes import ranked, start_program
 from support.stores import write_array, write_era5
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -52,21 +51,6 @@ def torchrun(processes: int, *words: object, kill_after: int | None = None) -> l
             return lines + [line.split() for line in running.stdout]
     assert running.wait(60) == 0
     return lines
-
-
-def ranked(processes: int, *words: object) -> list[str]:
-    """The lines that all ranks of a program printed, without torchrun: each has what that sets, and its imports behind it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    place["OMP_NUM_THREADS"] = "1"
-    ranks = [
-        start_program(*words, imports="torch", env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(processes)
-    ]
-    done = [rank.communicate(200) for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks), done
-    return [line for out, _ in done for line in out.splitlines()]
 
 
 def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
@@ -111,7 +95,7 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     assert [line[:2] for line in second if line[0] == "loss"] == [["loss", "0"], ["loss", "1"]]
 
 
-@pytest.mark.timeout_s(300)
+@pytest.mark.timeout_s(900)
 @pytest.mark.parametrize(
     ("device", "ranks"),
     [("cpu", 2), pytest.param("cuda", 1, marks=pytest.mark.skipif(bool(why_no_gpu()), reason=f"{why_no_gpu()}"))],

@@ -128,6 +128,21 @@ def start_program(*words: object, imports: str = "dali", env: dict[str, str] | N
     return start(script, *words, imports=imports, env=env)
 
 
+def ranked(processes: int, *words: object) -> list[str]:
+    """The lines that all ranks of a program printed, without torchrun: each has what that sets, and its imports behind it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    place["OMP_NUM_THREADS"] = "1"
+    ranks = [
+        start_program(*words, imports="torch", env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
+    done = [rank.communicate(400) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), done
+    return [line for out, _ in done for line in out.splitlines()]
+
+
 @functools.cache
 def _parent(imports: str) -> socket.socket:
     """The channel to a process that forks others. It ends with this one."""
