@@ -17,6 +17,7 @@ import pytest
 import zarr
 from support import remote
 from support.pipelines import why_no_gpu
+from support.processes import ranked, start_program
 from support.stores import write_array, write_era5
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -56,10 +57,11 @@ def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
     return sorted(hour for line in lines if line[:2] == [kind, str(epoch)] for hour in line[2:])
 
 
-def script(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints, and how it ends."""
-    known = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run([sys.executable, *map(str, words)], env=known, capture_output=True, text=True, timeout=200, check=False)
+def script(*words: object, imports: str = "torch", **environment: str) -> tuple[int, str, str]:
+    """How a program ends, and what it prints."""
+    process = start_program(*words, imports=imports, env={"OMP_NUM_THREADS": "1"} | environment)
+    out, err = process.communicate(200)
+    return process.returncode, out, err
 
 
 def test_scripts_are_short():
@@ -93,7 +95,7 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     assert [line[:2] for line in second if line[0] == "loss"] == [["loss", "0"], ["loss", "1"]]
 
 
-@pytest.mark.timeout_s(300)
+@pytest.mark.timeout_s(900)
 @pytest.mark.parametrize(
     ("device", "ranks"),
     [("cpu", 2), pytest.param("cuda", 1, marks=pytest.mark.skipif(bool(why_no_gpu()), reason=f"{why_no_gpu()}"))],
@@ -103,7 +105,7 @@ def test_distributed_data_parallel_goes_on(reanalysis, tmp_path, device, ranks):
     first run had after it. On CPUs its losses are the same to the last digit, so model, optimizer and loader were restored."""
     pytest.importorskip("torch")
     command = (ranks, EXAMPLES / "ddp.py", reanalysis, tmp_path / "checkpoint.pt", "--device", device)
-    first, second = (sorted(" ".join(words) for words in torchrun(*command)) for _ in range(2))
+    first, second = (sorted(ranked(*command)) for _ in range(2))
     epochs = [[json.loads(line.partition("hours ")[2]) for line in first if line.startswith(f"epoch {e} ")] for e in range(2)]
     for batches in epochs:
         # 47 pairs of hours. What isn't a full batch for all ranks is left out.
@@ -119,11 +121,11 @@ def test_distributed_data_parallel_goes_on(reanalysis, tmp_path, device, ranks):
 def test_the_switch_from_xbatcher(reanalysis):
     """Each patch is xbatcher's, with its times."""
     pytest.importorskip("xbatcher")
-    done = script(EXAMPLES / "xbatcher_switch.py", reanalysis)
-    assert done.returncode == 0, done.stderr
+    status, out, err = script(EXAMPLES / "xbatcher_switch.py", reanalysis)
+    assert status == 0, err
     # 24 hours in patches of 4 that overlap by 2, with 2 x 2 on the grid: a batch of 8 has two times.
     begins = [str(np.datetime64("2020-01-01T06", "h") + 4 * n) for n in range(6)]
-    assert [line.split() for line in done.stdout.splitlines()] == [[b, "4" if b == begins[-1] else "8", "same"] for b in begins]
+    assert [line.split() for line in out.splitlines()] == [[b, "4" if b == begins[-1] else "8", "same"] for b in begins]
 
 
 @pytest.mark.timeout_s(400)
@@ -132,9 +134,9 @@ def test_lightning_after_a_stop(reanalysis, tmp_path):
     pytest.importorskip("lightning")
     lines: list[list[str]] = []
     for steps in (3, 100):
-        done = script(EXAMPLES / "lightning_fit.py", reanalysis, tmp_path, steps)
-        assert done.returncode == 0, done.stderr
-        lines += [line.split() for line in done.stdout.splitlines()]
+        status, out, err = script(EXAMPLES / "lightning_fit.py", reanalysis, tmp_path, steps, imports="lightning")
+        assert status == 0, err
+        lines += [line.split() for line in out.splitlines()]
     train = [hour for line in lines if line[:1] == ["train"] for hour in line[1:]]
     every = [str(np.datetime64("2020-01-01T00", "h") + n) for n in range(24)]
     assert sorted(train[:24]) == every and sorted(train[24:]) == every and train[:24] != train[24:]
@@ -191,10 +193,10 @@ def guarded(reanalysis, tmp_path_factory):
 def test_a_bucket(reanalysis, guarded):
     """The right key reads; with a wrong one, no permission or another bucket the first line says why, within seconds."""
     url, keys = guarded
-    done = script(EXAMPLES / "bucket.py", "s3://era5/store", url, **keys["reader"])
-    assert done.returncode == 0, done.stderr
+    status, out, err = script(EXAMPLES / "bucket.py", "s3://era5/store", url, **keys["reader"])
+    assert status == 0, err
     means = zarr.open_array(reanalysis / "t2m", mode="r")[:].mean(axis=(1, 2))
-    np.testing.assert_allclose([float(word) for word in done.stdout.split()], means, rtol=1e-5)
+    np.testing.assert_allclose([float(word) for word in out.split()], means, rtol=1e-5)
     wrong = keys["reader"] | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     unknown = {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "wrong"}
     for place, key, messages in (
@@ -205,8 +207,8 @@ def test_a_bucket(reanalysis, guarded):
         ("s3://era5/store", keys["nobody"], ["AccessDenied", "credentials come from the environment"]),
     ):
         began = time.monotonic()
-        done = script(EXAMPLES / "bucket.py", place, url, **key)
-        assert done.returncode == 1 and time.monotonic() - began < 60
-        assert done.stderr.startswith("zarr_reader: store s3://"), done.stderr
-        assert all(message in done.stderr for message in messages), done.stderr
-        assert key["AWS_SECRET_ACCESS_KEY"] == "wrong" or key["AWS_SECRET_ACCESS_KEY"] not in done.stderr
+        status, _, err = script(EXAMPLES / "bucket.py", place, url, **key)
+        assert status == 1 and time.monotonic() - began < 60
+        assert err.startswith("zarr_reader: store s3://"), err
+        assert all(message in err for message in messages), err
+        assert key["AWS_SECRET_ACCESS_KEY"] == "wrong" or key["AWS_SECRET_ACCESS_KEY"] not in err
