@@ -17,6 +17,8 @@ from . import coordinates, stores
 PLACES = ("path", "arrays", "storage_options", "dims", "concat")
 # The engine's arguments of what a selection leaves, which users don't have.
 REGIONS, ORIGINS = "_regions", "_index_origins"
+# The engine's largest step.
+ONE_SAMPLE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Axes:
         """
         spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
         # Arrays without names have those of dims, which may be said by window.
-        if named := arguments.get("dims") or _dims_of(arguments.get("window")):
+        if named := arguments.get("dims") or named_by_window(arguments.get("window")):
             spec["dims"] = named
         path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
@@ -205,8 +207,8 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
     then."""
     paths = _listed(spec.get("path"))
-    # Values don't matter here, nor attributes that don't decode.
-    spec = {**spec, "mask_and_scale": False}
+    # Values don't matter here, nor attributes that don't decode, nor how many samples there are: one of each store is fewest.
+    spec = {**spec, "mask_and_scale": False, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
@@ -229,13 +231,13 @@ def _listed(value: Any) -> list[Any]:
     return [] if value is None else values.items(value)
 
 
-def _dims_of(window: Any) -> list[str]:
+def named_by_window(window: Any) -> list[str]:
     """The dimensions that ``window`` names."""
     if not isinstance(window, Mapping):
         return []
     found: list[str] = []
     for name, value in cast(Mapping[str, Any], window).items():
-        found += _dims_of(value) if isinstance(value, Mapping) else [] if isinstance(value, list | tuple) else [name]
+        found += named_by_window(value) if isinstance(value, Mapping) else [] if isinstance(value, list | tuple) else [name]
     return list(dict.fromkeys(found))
 
 
