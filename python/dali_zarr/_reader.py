@@ -62,8 +62,8 @@ def zarr_reader(
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
             with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
             where coordinates aren't evenly spaced.
-        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are numbered over
-            the whole dimension, whatever is selected of it. Default: all.
+        segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
+            numbered over the whole dimension, whatever is selected of it. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
         cross_stores: Whether samples may reach from one store into the next.

@@ -11,7 +11,7 @@ from .. import _native
 from .._selection import select
 from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
-from . import by_name, dtypes, names, options, pick, tables, values
+from . import by_name, dtypes, names, options, pick, segments, tables, values
 
 # The operator's hidden argument with what the types of DALI's arguments can't say.
 OTHERS = "_arguments"
@@ -88,6 +88,8 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
+    if isinstance(found.get("segments"), slice):
+        found["segments"] = segments.of_slice(found["segments"], found)
     for name in ("mean", "stddev"):
         if statistics_files.is_file(found.get(name)):
             found[name] = statistics_files.values(name, found[name], found)
