@@ -44,7 +44,7 @@ def shapes(batch: Any) -> dict[str, tuple[int, ...]]:
         ("pusht", "windows of 16 steps within the episodes that meta/episode_ends ends",
          {"data/action": (64, 16, 2), "data/img": (64, 16, 16, 16, 3)}),
         ("cells", "rows of the sparse matrix X", {"X": (64, 500)}),
-        ("image", "random crops of 0, the finest of 2 levels, with labels", {"image": (1, 2, 24, 64, 64), "label": (1, 24, 64, 64)}),
+        ("image", "random crops of 0, the finest of 2 levels, with labels", {"image": (8, 2, 12, 32, 32), "label": (8, 12, 32, 32)}),
     ],
 )
 def test_fields(small_stores, run, store, about, expected):
@@ -58,7 +58,7 @@ def test_images_over_time(tmp_path, run):
         values = np.zeros((3, 2, size, size), "uint16")
         write_array(tmp_path, f"A/1/{level}", values, layout=Layout((1, 1, 50, 50)), dims="tcyx")
     found, batch = called(run, tmp_path)
-    assert found["about"] == "random crops of A/1/0, the finest of 2 levels" and shapes(batch) == {"image": (8, 2, 64, 64)}
+    assert found["about"] == "random crops of A/1/0, the finest of 2 levels" and shapes(batch) == {"image": (8, 2, 50, 50)}
 
 
 def test_short_episodes(tmp_path, run):
@@ -102,7 +102,10 @@ def test_anndata(tmp_path, run):
     anndata, scipy = pytest.importorskip("anndata"), pytest.importorskip("scipy.sparse")
     matrix = scipy.random(40, 30, 0.2, format="csr", dtype="float32", random_state=0)
     for name, values, expected in (("sparse", matrix, {"X": (32, 30)}), ("dense", matrix.toarray(), {"X": (32, 30)})):
-        anndata.AnnData(values).write_zarr(tmp_path / name)
+        cells = anndata.AnnData(values)
+        # Text of pandas 3, which anndata writes on demand.
+        cells.obs_names, cells.var_names = cells.obs_names.astype(object), cells.var_names.astype(object)
+        cells.write_zarr(tmp_path / name)
         found, batch = called(run, tmp_path / name)
         assert shapes(batch) == expected, found["suggested"]
 
@@ -115,5 +118,5 @@ def test_ome_zarr_py(tmp_path, run):
     writer.write_image(np.random.default_rng(0).integers(0, 99, (2, 8, 80, 80), "uint16"), group, axes="czyx")
     writer.write_labels(np.zeros((8, 80, 80), "uint8"), group, name="cells", axes="zyx")
     found, batch = called(run, tmp_path / "i")
-    assert "with labels" in found["about"] and batch["image"].shape[1:] == (2, 8, 64, 64)
-    assert batch["label"].shape[1:] == (8, 64, 64)
+    assert "with labels" in found["about"] and batch["image"].shape[1:] == (2, 4, 40, 40)
+    assert batch["label"].shape[1:] == (4, 40, 40)

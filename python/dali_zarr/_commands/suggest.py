@@ -116,7 +116,7 @@ def _images(found: list[Found]) -> Iterator[Call]:
     about += f", the finest of {len(levels)} levels" if len(levels) > 1 else ""
     sizes = dict(zip(image.dims, image.shape, strict=True))
     dims = [dim for dim in image.dims if dim != "c"]
-    window = [0 if dim == "t" else min(_CROP, sizes[dim]) for dim in dims]
+    window = [0 if dim == "t" else min(_CROP, -(-sizes[dim] // 2)) for dim in dims]
     crop: dict[str, Any] = {
         "dims": dims, "window": window, "random_crop": [dim for dim in dims if dim != "t"],
         "samples_per_volume": max(1, math.prod(-(-sizes[dim] // n) for dim, n in zip(dims, window, strict=True) if n)),
