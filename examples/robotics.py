@@ -4,6 +4,9 @@ import sys
 
 from dali_zarr.torch import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 # Two images and 16 actions begin at each step. Windows may begin one step before an episode and end 7 steps after it.
 loader = Loader(
     sys.argv[1] if len(sys.argv) > 1 else "pusht.zarr",

@@ -93,4 +93,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.exit(print(__doc__))
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -82,6 +82,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         values.check_text(name, value)
     found = {name: by_name.checked(name, value) for name, value in found.items()}
+    by_name.check_stack(found)
     if isinstance(found.get("storage_options"), Mapping):
         found["storage_options"] = options.to_strings(found["storage_options"])
     if any(found.get(name) is not None for name in select.NAMES):
