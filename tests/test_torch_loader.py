@@ -364,13 +364,12 @@ def test_stores_with_other_coordinates_are_refused(years, args):
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("offsets", [{"input": 0, "target": 6}, {"input": -2, "target": [0, 6]}, [0, 6]], ids=str)
-def test_coords_of_each_entry(store, stacked, offsets):
+def test_coords_of_each_entry(path, stacked, offsets):
     """Shifted by the offset of the entry, also where that is a tensor: of a stack, or named by its offset."""
-    given = {"arrays": ["t2m"], "offsets": offsets, "stack_arrays": stacked, "batch_size": 4, "device": "cpu"}
-    batch = next(iter(Loader(store, **given)))
+    batch = next(iter(make(path, arrays=["n"], offsets=offsets, stack_arrays=stacked)))
     first = 2 if isinstance(offsets, dict) and offsets["input"] else 0
     assert (batch.coords["time"] == HOURS[first : first + 4]).all()
-    name = "stacked" if stacked else "t2m"
+    name = "stacked" if stacked else "n"
     if isinstance(offsets, list):
         expected = {name: 0, f"{name}+6": 6}
     elif isinstance(offsets["target"], list):

@@ -137,7 +137,9 @@ def zarr_reader(
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
     if path is not None:
         given["path"] = path
-    if isinstance(path, list | tuple):
+    arrays: Any = given.get("arrays")
+    named: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else _arguments.values.items(arrays or [])
+    if isinstance(path, list | tuple) or any(_arguments.names.is_location(str(name)) for name in named):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)
     return _dali.module("fn").zarr_reader(**given)

@@ -105,11 +105,30 @@ class Axes:
 
     def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
         """The coordinates in the group of an array, or around it."""
+        around, name = self._place(array, store)
+        return coordinates.read(around, name, dim, length)
+
+    def _place(self, array: Array, store: int) -> tuple[stores.Store, str]:
+        """The store with the coordinates of an array, and the array's name in it."""
         if not array.is_own:
-            return coordinates.read(self._store(store), array.name, dim, length)
+            return self._store(store), array.name
         around, _, name = array.name.rstrip("/").rpartition("/")
         is_remote = "://" in around and not around.startswith("file://")
-        return coordinates.read(stores.Store(around or "/", self._options if is_remote else {}), name, dim, length)
+        return stores.Store(around or "/", self._options if is_remote else {}), name
+
+    def text_of_arrays(self, dim: str) -> list[tuple[str, list[str]]]:
+        """Of arrays that have coordinates of text along one of ``dims``: their names and these.
+
+        Raises:
+            RuntimeError, ImportError: They can't be read.
+        """
+        found: list[tuple[str, list[str]]] = []
+        for array in self.arrays:
+            if dim in array.dims:
+                around, name = self._place(array, 0)
+                text = coordinates.text(around, name, dim, array.shapes[0][array.dims.index(dim)])
+                found += [] if text is None else [(array.name, text)]
+        return found
 
     def _store(self, store: int) -> stores.Store:
         if store not in self._stores:
