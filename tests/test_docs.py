@@ -25,7 +25,7 @@ from nvidia.dali import backend, fn
 from nvidia.dali.pipeline import Pipeline
 from support import remote
 from support.documents import ROOT, SITE, Block, Page, anchors, links, missing_names, pages
-from support.pipelines import why_no_gpu
+from support.pipelines import run_script, why_no_gpu
 
 PAGES = pages()
 SCHEMA = backend.GetSchema("readers__Zarr")
@@ -104,6 +104,11 @@ def run_python(block: Block, names: dict[str, Any], monkeypatch) -> None:
     compiled = compile(code, str(block.page), "exec")
     if block.how == "compile":
         assert block.why, f"{block.place}: expected a reason"
+        return
+    if block.how == "process":
+        printed_there = run_script(block.source, timeout=240)
+        if block.output is not None:
+            same_text(block, block.output, printed_there)
         return
     assert block.how in ("", "gpu", "s3"), f"{block.place}: {block.how!r}"
     outputs: list[Any] = []

@@ -62,8 +62,8 @@ def zarr_reader(
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
             with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
             where coordinates aren't evenly spaced.
-        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are numbered over
-            the whole dimension, whatever is selected of it. Default: all.
+        segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
+            numbered over the whole dimension, whatever is selected of it. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
         cross_stores: Whether samples may reach from one store into the next.
@@ -137,7 +137,9 @@ def zarr_reader(
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
     if path is not None:
         given["path"] = path
-    if isinstance(path, list | tuple):
+    arrays: Any = given.get("arrays")
+    named: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else _arguments.values.items(arrays or [])
+    if isinstance(path, list | tuple) or any(_arguments.names.is_location(str(name)) for name in named):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)
     return _dali.module("fn").zarr_reader(**given)

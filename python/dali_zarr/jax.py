@@ -60,6 +60,14 @@ class Batch(dict[str, Any]):
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.labels.of(self._origin.index(), self._origin.offset)
 
+    def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """The same of one entry, shifted by its offset; see :meth:`dali_zarr.torch.Batch.coords_of`."""
+        if isinstance(self.get(name), Batch):
+            return self[name].coords
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        offset = outputs.offset_of(self._origin.sources, name, self._origin.offset)
+        return self._origin.labels.of(self._origin.index(), offset)
 
     def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
         """Matplotlib's figure of samples; see :meth:`dali_zarr.torch.Batch.plot`."""

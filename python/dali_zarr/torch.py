@@ -51,6 +51,20 @@ class Batch(dict[str, Any]):
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.coords()
 
+    def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """The same of one entry, shifted by its offset: of an inner batch, or of a tensor such as ``"t2m+6"`` or a stack's
+        ``"target"``, which has no coords of its own.
+
+        Raises:
+            KeyError: It isn't an output of the reader.
+            AttributeError: The batch doesn't come from a loader.
+        """
+        if isinstance(self.get(name), Batch):
+            return self[name].coords
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        return self._origin.coords(outputs.offset_of(self._origin.sources, name, self._origin.offset))
+
     def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Batch:
         """The same batch on another device, or its floating-point tensors in another type; ``coords`` stay."""
         if isinstance(device, torch.dtype):
@@ -115,9 +129,9 @@ class _Origin:
     ):
         self.labels, self.index, self.offset, self.sources = labels, index, offset, sources
 
-    def coords(self) -> dict[str, npt.NDArray[Any]]:
+    def coords(self, offset: int | None = None) -> dict[str, npt.NDArray[Any]]:
         index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
-        return self.labels.of(index, self.offset)
+        return self.labels.of(index, self.offset if offset is None else offset)
 
 
 class Loader(BaseLoader[Batch]):

@@ -85,6 +85,18 @@ def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Seque
     return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
 
 
+def offset_of(sources: Mapping[Place, Source], name: str, of_group: int) -> int:
+    """The offset of an entry of a batch, or of an inner batch whose own is ``of_group``, in elements of the store.
+
+    Raises:
+        KeyError: It isn't an output of the reader that is shifted as a whole: the mask, the index, or what a transform made.
+    """
+    found = {source.offset for place, source in sources.items() if place[-1] == name}
+    if not found:
+        raise KeyError(f"dali_zarr: coords_of: expected an output of the reader, but found {name!r}")
+    return next(iter(found)) if len(found) == 1 else of_group
+
+
 def _with_offset(name: str, offset: int) -> str:
     return f"{name}{offset:+d}" if offset else name
 
