@@ -226,7 +226,8 @@ def test_blocks_can_be_copied_alone(page: Page):
 
 def test_what_pages_include_exists():
     """And it is run by a test."""
-    tested = (ROOT / "tests" / "test_examples.py").read_text() + (ROOT / "tests" / "test_users.py").read_text()
+    tests = [ROOT / "tests" / "test_examples.py", *(ROOT / "tests" / "users").glob("test_*.py")]
+    tested = "".join(file.read_text() for file in tests)
     for page in PAGES:
         for name in INCLUDED.findall(page.text):
             assert (ROOT / name).exists(), f"{page.path}: {name}"
