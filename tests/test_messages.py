@@ -98,7 +98,6 @@ def test_loaders_say_the_message_alone(path, tmp_path):
         ({"drop_last": True, "pad_last_batch": True}, ValueError, "expected drop_last or pad_last_batch, but found both"),
         ({"offsets": [0, 0]}, ValueError, "arrays, offsets: expected each output once, but found 'z' twice"),
     ],
-    ids=str,
 )
 def test_arguments_of_the_loader_itself(path, arguments, kind, message):
     loader = pytest.importorskip("dali_zarr.torch").Loader

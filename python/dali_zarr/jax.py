@@ -24,6 +24,7 @@ from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader, check_batch_size
 from ._loading.reading import Plan, Transform
+from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
 
@@ -280,6 +281,9 @@ class Loader:
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
         for i, loader in enumerate(self._loaders):
             loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
+
+
+describe(Loader.__init__, LoaderArguments)
 
 
 def _devices(sharding: Any, samples: int) -> list[Any]:

@@ -26,6 +26,7 @@ from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Transform
+from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
 
@@ -243,6 +244,9 @@ class Loader(BaseLoader[Batch]):
         # On the CPU there is no stream to wait for. A capsule takes PyTorch 1 us; it asks an object for a version of DLPack that
         # DALI lacks, and then once more, which takes 10.
         return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
+
+
+describe(Loader.__init__, LoaderArguments)
 
 
 def _device(device: str | torch.device | None) -> torch.device:
