@@ -17,8 +17,8 @@ def test_as_the_reader_counts(tmp_path, kind, fill):
     ends = np.cumsum(rng.integers(5, 60, 400))
     write_array(tmp_path, "data", np.arange(ends[-1], dtype="f4"), layout=Layout((97,)))
     write_array(tmp_path, "ends", ends)
-    how = {"ragged_ends": "ends"} if kind == "rows" else {"breaks": "ends", "window": [16], "step": [1], "out_of_bounds_policy": "edge",
-                                                           "pad_before": [1], "pad_after": [7]}
+    windows = {"window": [16], "step": [1], "out_of_bounds_policy": "edge", "pad_before": [1], "pad_after": [7]}
+    how = {"ragged_ends": "ends"} if kind == "rows" else {"breaks": "ends", **windows}
     given = {"path": tmp_path, "arrays": ["data"], "random_shuffle": True, "initial_fill": fill, "batch_size": 32, **how,
              "prefetch_queue_depth": 1}
     told = dali_zarr.explain(**given)

@@ -57,8 +57,8 @@ def check_stack(arguments: Mapping[str, Any]) -> None:
             each = ", ".join(f"{array!r}: {shown}" for array in known)
             otherwise = "" if len(numbers) > 1 else f", or {name}={{{each}}}"
             raise ValueError(
-                f"zarr_reader: {name}: expected names of the stack's arrays, {', '.join(map(repr, known))}, but found {wrong!r}; write "
-                f"{name}={shown} for all of them{otherwise}"
+                f"zarr_reader: {name}: expected names of the stack's arrays, {', '.join(map(repr, known))}, but found {wrong!r}; "
+                f"write {name}={shown} for all of them{otherwise}"
             )
 
 

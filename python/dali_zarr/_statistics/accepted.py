@@ -16,7 +16,7 @@ IGNORED = frozenset({
     "replacement", "initial_fill", "shuffle_after_epoch", "seed", "stick_to_shard", "shard_id", "num_shards", "pad_last_batch",
     "drop_last", "transform", "num_threads", "sharding", "collate", "columns", "name", "preserve", "bytes_per_sample_hint",
 })
-_RAGGED = "statistics of ragged rows would be those of all stored elements; name the array along whose elements they are, without it"
+_RAGGED = "statistics of ragged rows are those of all stored elements; leave it out, and name arrays that have as many elements"
 # What statistics can't leave out without meaning something else, and why.
 REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",

@@ -45,8 +45,8 @@ class Blocks:
     """See the module."""
 
     def __init__(self, selected: Selected, arguments: Mapping[str, Any], most: int | None, world: int):
-        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: elements along the first of dims that
-        are read at a time.
+        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: elements along the first of dims
+        that are read at a time.
 
         Raises:
             ValueError, TypeError, IndexError: As building a pipeline with the reader does.
@@ -168,7 +168,7 @@ class Blocks:
             rows.append(np.insert(grid, 0, store, axis=1) if self._axes.one_by_one else grid)
         found = np.concatenate(rows)
         if not len(found):
-            raise ValueError("dali_zarr: statistics: segments: expected at least one with elements, but all that are chosen are empty")
+            raise ValueError("dali_zarr: statistics: segments: expected one with elements, but all that are chosen are empty")
         return found
 
     def parts(self, index: Indices, offset: int, told: Collection[int]) -> Iterator[Part]:

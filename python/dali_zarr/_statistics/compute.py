@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _native, _progress
+from .. import _arguments, _progress
 from .._arguments.types import Arrays, Integers, Names, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
@@ -272,8 +272,8 @@ class _Weights:
         cut = selected.axes.dims.index(dim) if dim in selected.axes.dims else None
         if cut is not None and selected.axes.one_by_one:
             raise ValueError(
-                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each store "
-                f"along {dim!r}; leave weights out, or compute statistics of each store"
+                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each "
+                f"store along {dim!r}; leave weights out, or compute statistics of each store"
             )
         latitudes = selected.coordinates(dim)
         if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():
