@@ -86,7 +86,7 @@ class Labels:
                 at = next((i for i, (a, b) in enumerate(zip(text, other, strict=True)) if a != b), None)
                 if at is not None:
                     raise ValueError(
-                        f"dali_zarr: arrays: expected arrays that are cut along {dim!r} together to have the same coordinates there, "
+                        f"dali_zarr: arrays: expected arrays that are cut along {dim!r} to have the same coordinates there, "
                         f"but element {at} is {text[at]!r} beside {first} and {other[at]!r} beside {name}"
                     )
 
