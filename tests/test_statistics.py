@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import xarray as xr
 from dali_zarr.__main__ import main
 from support.pipelines import build, to_numpy
+from support.processes import start
 from support.stores import Layout, write_array
 
 LEVELS = [1000.0, 850.0, 500.0]
@@ -204,26 +203,23 @@ def test_nothing_but_nans(tmp_path):
         dali_zarr.explain(path=tmp_path, mean=file)
 
 
-def two_processes(script: str, *argv: str) -> None:
-    """Runs a script as torchrun would on two ranks."""
+def two_processes(script: str, *argv: str) -> str:
+    """Runs a script as torchrun would on two ranks; gives what both print."""
     import socket
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *argv],
-            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
+        start(script, *argv, imports="torch", env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
     ]
-    assert [rank.wait(240) for rank in ranks] == [0, 0]
+    done = [rank.communicate(240) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], done
+    return "".join(out for out, _ in done)
 
 
-def test_two_processes(store, tmp_path, capfd):
+def test_two_processes(store, tmp_path):
     """By torchrun's environment alone, twice in one process, and with torch.distributed; all ranks return the same. The command
     prints once."""
     path, values = store
@@ -240,11 +236,10 @@ dist.barrier()
 dist.destroy_process_group()
 json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
 """
-    two_processes(script, str(path), str(tmp_path))
+    out = two_processes(script, str(path), str(tmp_path))
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == second and first[0] == first[1] == first[2] == json.loads((tmp_path / "stats.json").read_text())
     assert json.loads((tmp_path / "by_command.json").read_text())["arrays"].keys() == {"t2m", "z"}
-    out = capfd.readouterr().out
     assert out.count("t2m") == 1 and out.count("level=850") == 1
     agrees(first[0]["arrays"]["t2m"], reference(values["t2m"]))
     differences = values["z"].astype("f8")[6:] - values["z"].astype("f8")[:-6]

@@ -6,8 +6,6 @@ import itertools
 import math
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import dali_zarr
@@ -16,6 +14,7 @@ import pytest
 import zarr
 from support.loaders import HOURS, STEPS, fields, flat, make, numbers, write
 from support.pipelines import run_script
+from support.processes import start
 from support.stores import write_array, write_era5
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
@@ -252,11 +251,7 @@ dist.destroy_process_group()
 
 
 def test_process_groups(path, tmp_path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", DISTRIBUTED, str(path), str(tmp_path / "rendezvous")]
-    processes = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(4)
-    ]
+    processes = [start(DISTRIBUTED, path, tmp_path / "rendezvous", rank, imports="torch") for rank in range(4)]
     try:
         lines = [[eval(line) for line in p.communicate(timeout=120)[0].splitlines() if line.startswith("[")] for p in processes]
     finally:
@@ -302,7 +297,10 @@ def test_a_forked_process_is_refused(path):
 
 
 def test_importing_it_is_left_to_its_users():
-    out = run_script("import dali_zarr, sys\nprint('torch' in sys.modules)\ndali_zarr.torch.Loader\nprint('torch' in sys.modules)")
+    out = run_script(
+        "import dali_zarr, sys\nprint('torch' in sys.modules)\ndali_zarr.torch.Loader\nprint('torch' in sys.modules)",
+        imports="nothing",
+    )
     assert out.split() == ["False", "True"]
 
 

@@ -31,17 +31,16 @@ def offsets_of(offsets: Any) -> list[int]:
     return [int(item) for item in found]
 
 
-def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
-    """The offset in elements of the store of all outputs of a group; 0 where it has several. ``told`` are those that the operator
-    is given for :func:`offsets_of`."""
-    if not isinstance(offsets, Mapping):
-        return 0
+def offsets_by_group(offsets: Any, told: Sequence[int]) -> dict[str, int]:
+    """The offset in elements of the store of all outputs of a group, for the groups that have one alone. ``told`` are those that
+    the operator is given for :func:`offsets_of`."""
+    found: dict[str, int] = {}
     at = 0
-    for name, value in cast(Mapping[str, Any], offsets).items():
-        if name == group:
-            return 0 if isinstance(value, Iterable) else told[at]
+    for name, value in cast(Mapping[str, Any], offsets).items() if isinstance(offsets, Mapping) else ():
+        if not isinstance(value, Iterable):
+            found[name] = told[at]
         at += len(_listed(value))
-    return 0
+    return found
 
 
 def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask: bool = False) -> list[Place]:
