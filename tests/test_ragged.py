@@ -632,3 +632,32 @@ def test_uneven_coordinates_of_rows(tmp_path, store):
     write_array(path, "obs/age", np.arange(100), dims=("day",))
     how = {"path": path, "arrays": ["X/data", "obs/age"], "ragged": "X/indptr", "dims": ["day"]}
     assert dali_zarr.explain(**how, breaks="auto", segments=[0])["samples"] == 40
+
+
+def test_splits_of_rows(tmp_path):
+    """By slices, lists and bools: each part has its rows, in the order of the store, and no other."""
+    offsets = np.array([0, 3, 3, 7, 8, 12, 20])
+    write_array(tmp_path, "data", np.arange(20), layout=Layout((6,)))
+    write_array(tmp_path, "indptr", offsets)
+    told = {"path": tmp_path, "arrays": ["data"], "ragged": "indptr", "random_shuffle": True, "device": "cpu"}
+    from dali_zarr.torch import Loader
+
+    for train, validation, expected in (
+        (slice(0, 4), slice(4, None), {"train": [0, 1, 2, 3], "validation": [4, 5]}),
+        ([0, 2, 5], [1, 4], {"train": [0, 2, 5], "validation": [1, 4]}),
+        (np.array([True, False] * 3), np.array([False, True] * 3), {"train": [0, 2, 4], "validation": [1, 3, 5]}),
+    ):
+        parts = dali_zarr.splits(**told, train=train, validation=validation)
+        for name, rows in expected.items():
+            loader = Loader(**parts[name], batch_size=2)
+            found = {int(i): row.tolist() for batch in loader for i, row in zip(batch.index[:, 0], batch["data"].unbind())}
+            assert found == {i: list(range(offsets[i], offsets[i + 1])) for i in rows}
+        assert not parts["validation"]["random_shuffle"]
+    with pytest.raises(ValueError, match="expected parts without common rows, but train and test share 2"):
+        dali_zarr.splits(**told, train=slice(0, 4), test=slice(2, None))
+    with pytest.raises(ValueError, match="splits: validation: expected at least one of the 6 rows"):
+        dali_zarr.splits(**told, train=slice(0, 4), validation=slice(6, None))
+    with pytest.raises(ValueError, match="splits: starts: expected the rows in train, validation and test"):
+        dali_zarr.splits(**told, starts=[1], train=slice(0, 4))
+    with pytest.raises(ValueError, match="splits: by: expected ragged or ragged_ends"):
+        dali_zarr.splits(path=tmp_path, arrays=["data"], by="rows", train=slice(0, 4))

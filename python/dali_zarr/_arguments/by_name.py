@@ -49,7 +49,9 @@ def check_stack(arguments: Mapping[str, Any]) -> None:
         return
     known = [arrays] if isinstance(arrays, str) else [str(name) for name in arrays]
     for name in sorted(PER_OUTPUT & arguments.keys()):
-        given = cast("Mapping[str, Any]", arguments[name]) if isinstance(arguments[name], Mapping) else {}
+        if not isinstance(arguments[name], Mapping):
+            continue
+        given = cast("Mapping[str, Any]", arguments[name])
         wrong = next((key for key in given if key not in known), None)
         if wrong is not None:
             numbers = [_plain_number(one) for one in values.items(given[wrong])]

@@ -69,7 +69,8 @@ class Labels:
     def _named(self) -> list[str]:
         """The arrays that are named."""
         given: Any = self._arguments.get("arrays") or []
-        return [str(one) for one in (given.values() if isinstance(given, Mapping) else items(given))]
+        listed: list[Any] = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else items(given)
+        return [str(one) for one in listed]
 
     def _check_text(self) -> None:
         """Raises ValueError where arrays of several stores, which are in step, have coordinates of text that differ. The engine

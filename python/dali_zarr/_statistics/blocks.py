@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -161,8 +161,9 @@ class Blocks:
                 if i:
                     columns.append(np.arange(start, end, step))
                     continue
-                aligned = [(start - (start - first) // spacing * spacing, last) for first, last in runs.tolist()]
-                parts = [np.arange(first, last, step) for first, last in aligned]
+                listed = cast("list[list[int]]", runs.tolist())
+                aligned = [(start - (start - first) // spacing * spacing, last) for first, last in listed]
+                parts = [np.arange(first, last, step, dtype=np.int64) for first, last in aligned]
                 columns.append(np.concatenate([np.empty(0, np.int64), *parts]))
             grid = np.stack(np.meshgrid(*columns, indexing="ij"), axis=-1).reshape(-1, self._count)
             rows.append(np.insert(grid, 0, store, axis=1) if self._axes.one_by_one else grid)
