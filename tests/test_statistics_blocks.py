@@ -201,6 +201,7 @@ def test_every_argument_has_its_place():
         ({"weights": np.ones(3)}, "weights: expected 'cos_latitude' or None, but found those of samples"),
         ({"windows": [3]}, "statistics: windows: there is no such argument; did you mean window"),
         ({"breaks": [2, 2], "segments": [5]}, "segments: "),
+        ({"channels": ["dim_0"]}, "channels: expected dimensions that dims don't name, but found 'dim_0'"),
         ({"device": "tpu"}, "device: expected 'cpu' or 'gpu', but found 'tpu'"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, but found 0"),
     ],

@@ -198,6 +198,11 @@ class _Sum:
                     raise ValueError(
                         f"dali_zarr: statistics: channels: expected dimensions of {', '.join(known)}, but found {dim!r}"
                     )
+                if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
+                    raise ValueError(
+                        f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along which "
+                        "samples are cut; leave it out of dims"
+                    )
             own = selected.sample_dims(array)
             chosen = [dim for dim in array.dims if dim in channels and (dim in own or dim in default)]
         cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
