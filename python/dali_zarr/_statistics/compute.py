@@ -200,8 +200,8 @@ class _Sum:
                     )
                 if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
                     raise ValueError(
-                        f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along which "
-                        "samples are cut; leave it out of dims"
+                        f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
+                        "which samples are cut; leave it out of dims"
                     )
             own = selected.sample_dims(array)
             chosen = [dim for dim in array.dims if dim in channels and (dim in own or dim in default)]
