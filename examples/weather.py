@@ -9,6 +9,9 @@ import torch.distributed as dist
 from dali_zarr.torch import Batch, Loader
 from torch.nn.functional import mse_loss
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 
 def hours(batch: Batch) -> str:
     return " ".join(map(str, batch.coords["time"].astype("datetime64[h]")))

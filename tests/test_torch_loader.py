@@ -358,3 +358,25 @@ def test_stores_with_other_coordinates_are_refused(years, args):
     with pytest.raises(ValueError, match=r"along 'level', but element 0 is 1000 in .*y0.zarr and 500 in .*y1.zarr; choose labels"):
         make(years, arrays=["z"], **args)
     assert len(make(years, arrays=["z"], isel={"level": slice(None)}, batch_size=6)) == 1, "as it was asked for"
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("offsets", [{"input": 0, "target": 6}, {"input": -2, "target": [0, 6]}, [0, 6]], ids=str)
+def test_coords_of_each_entry(path, stacked, offsets):
+    """Shifted by the offset of the entry, also where that is a tensor: of a stack, or named by its offset."""
+    batch = next(iter(make(path, arrays=["n"], offsets=offsets, stack_arrays=stacked)))
+    first = 2 if isinstance(offsets, dict) and offsets["input"] else 0
+    assert (batch.coords["time"] == HOURS[first : first + 4]).all()
+    name = "stacked" if stacked else "n"
+    if isinstance(offsets, list):
+        expected = {name: 0, f"{name}+6": 6}
+    elif isinstance(offsets["target"], list):
+        expected = {"input": -2, "target/" + name: 0, f"target/{name}+6": 6}
+    else:
+        expected = {"input": 0, "target": 6}
+    for place, offset in expected.items():
+        group, _, entry = place.rpartition("/")
+        found = (batch[group] if group else batch).coords_of(entry)["time"]
+        assert (found == HOURS[first + offset : first + offset + 4]).all(), place
+    with pytest.raises(KeyError, match="coords_of: expected an output of the reader, but found 'index'"):
+        batch.coords_of("index")
