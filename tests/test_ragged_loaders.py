@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dali_zarr
 import numpy as np
 import pytest
 import zarr
