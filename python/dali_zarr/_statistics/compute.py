@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _native, _progress
+from .. import _arguments, _progress
 from .._arguments.types import Arrays, Integers, Names, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
@@ -198,6 +198,11 @@ class _Sum:
                     raise ValueError(
                         f"dali_zarr: statistics: channels: expected dimensions of {', '.join(known)}, but found {dim!r}"
                     )
+                if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
+                    raise ValueError(
+                        f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
+                        "which samples are cut; leave it out of dims"
+                    )
             own = selected.sample_dims(array)
             chosen = [dim for dim in array.dims if dim in channels and (dim in own or dim in default)]
         cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
@@ -272,8 +277,8 @@ class _Weights:
         cut = selected.axes.dims.index(dim) if dim in selected.axes.dims else None
         if cut is not None and selected.axes.one_by_one:
             raise ValueError(
-                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each store "
-                f"along {dim!r}; leave weights out, or compute statistics of each store"
+                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each "
+                f"store along {dim!r}; leave weights out, or compute statistics of each store"
             )
         latitudes = selected.coordinates(dim)
         if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():
