@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 HERE := $(shell pwd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test foreign bench bench-train study bindings demo docs lint format clean
+.PHONY: help setup build test foreign bench bench-train study bindings demo docs wheel wheel-test lint format clean
 
 # The build scripts of cargo look where these point. They are the same for every target, so that nothing is built twice.
 export DALI_ZARR_PYTHON := $(HERE)/$(BIN)/python
@@ -105,6 +105,22 @@ $(DOCS)/.installed: pyproject.toml
 
 docs: $(DOCS)/.installed  ## Build the site of docs/ in build/docs/site; links that lead nowhere are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+
+# The wheel's tools are in an environment of their own too. One release for all: see cmake/wheel.py.
+WHEEL := build/wheel
+
+$(WHEEL)/.venv/.installed: pyproject.toml
+	@command -v cargo >/dev/null || { echo "cargo was not found: install Rust 1.91 or later"; exit 1; }
+	$(PYTHON) -m venv $(WHEEL)/.venv
+	$(WHEEL)/.venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(WHEEL)/.venv/bin/python -m pip install --quiet --group wheel
+	@touch $@
+
+wheel: $(WHEEL)/.venv/.installed  ## Build the wheel for all versions of DALI and CUDA, in dist, with an SBOM beside it
+	$(WHEEL)/.venv/bin/python cmake/wheel.py
+
+wheel-test: setup  ## Install the wheel of dist into fresh environments, one for each build of DALI, and read by it
+	$(BIN)/python tests/wheel.py
 
 lint: setup  ## Check format and style of Rust and Python
 	cargo fmt --all --check

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from dali_zarr import _arguments
 from support.pipelines import build, check
 from support.stores import Layout, metadata, write_array, write_era5
 
@@ -376,3 +377,11 @@ def test_surrogates_in_explain(era5, name):
 
     with pytest.raises(ValueError, match=f"zarr_reader: {name}: expected text that UTF-8 can encode"):
         dali_zarr.explain(path=era5, arrays=["t2m"], **{name: "\udc80"})
+
+
+def test_integers_of_more_than_32_bits_are_told_in_another_way(tmp_path):
+    """DALI before 2.4 has no lists of them."""
+    plain = _arguments.of_operator({"window": [2**31 - 1], "roi_start": (-(2**31),), "offsets": [0, 1]})
+    assert plain == {"window": [2**31 - 1], "roi_start": (-(2**31),), "offsets": [0, 1]}
+    wide = _arguments.of_operator({"window": [2**31, 3], "roi_start": 5})
+    assert wide == {"roi_start": 5, "_arguments": '{"window": [2147483648, 3]}'}

@@ -24,7 +24,6 @@ from support.pipelines import run_script, why_no_gpu
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
-PACKAGE = dali_zarr.plugin_path().parents[1]
 
 
 @pytest.fixture
@@ -165,12 +164,30 @@ def test_notebooks(name, monkeypatch, capsys):
         assert (shown[2]["count"], round(shown[2]["padded_samples"], 2)) == (3, 0.6)
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
-    """The library of the package holds DALI's operator too, so libdali.so must be found when a program starts."""
-    import nvidia.dali
+@pytest.fixture(scope="module", params=["package", "without DALI"])
+def prefix(request, tmp_path_factory) -> Path:
+    """A folder with include/ and lib/: that of the package, or one that was installed by CMake without DALI's operator."""
+    package = dali_zarr.plugin_path().parents[1]
+    if request.param == "package":
+        return package
+    folder = tmp_path_factory.mktemp("without")
+    options = {
+        "DALI_ZARR_WITH_DALI": "OFF", "DALI_ZARR_LIBRARY": f"{package}/lib/libdali_zarr.so",
+        "CMAKE_INSTALL_PREFIX": f"{folder}/prefix", "CMAKE_INSTALL_LIBDIR": "lib",
+    }
+    words = [f"-D{name}={value}" for name, value in options.items()]
+    cmake_("-S", EXAMPLES.parent / "cmake", "-B", folder / "build", *words)
+    cmake_("--build", folder / "build")
+    cmake_("--install", folder / "build")
+    installed = sorted(file.name for file in (folder / "prefix").rglob("*") if file.is_file())
+    assert installed == ["dali_zarr.h", "dali_zarrConfig.cmake", "dali_zarrConfigVersion.cmake", "libdali_zarr.so"]
+    return folder / "prefix"
 
-    return os.environ | {"LD_LIBRARY_PATH": nvidia.dali.__path__[0]}
+
+def cmake_(*words: object) -> None:
+    import cmake
+
+    run_program(Path(cmake.CMAKE_BIN_DIR) / "cmake", *words)
 
 
 def means(stores: Path, name: str, size: int) -> list[str]:
@@ -179,35 +196,34 @@ def means(stores: Path, name: str, size: int) -> list[str]:
     return [f"{values[at : at + size].astype('float64').mean():.3f}" for at in range(0, len(values), size)]
 
 
-def run_program(*command: object, environment: dict[str, str], status: int = 0) -> subprocess.CompletedProcess[str]:
+def run_program(*command: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Without LD_LIBRARY_PATH: nothing of DALI is found."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     return done
 
 
-def test_the_c_program(stores, tmp_path, environment):
+def test_the_c_program(stores, tmp_path, prefix):
     """Outside of the tree, with the installed header and library, by the command of docs/recipes/c.md."""
     program = tmp_path / "print_batches"
     source = shutil.copy(EXAMPLES / "c" / "print_batches.c", tmp_path)
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-    paths = [f"-I{PACKAGE}/include", f"-L{PACKAGE}/lib", "-ldali_zarr", f"-Wl,-rpath,{PACKAGE}/lib", "-Wl,--allow-shlib-undefined"]
-    run_program("cc", *strict, source, "-o", program, *paths, environment=environment)
-    done = run_program(program, stores / "hours.zarr", "t2m", 10, environment=environment)
+    paths = [f"-I{prefix}/include", f"-L{prefix}/lib", "-ldali_zarr", f"-Wl,-rpath,{prefix}/lib"]
+    run_program("cc", *strict, source, "-o", program, *paths)
+    done = run_program(program, stores / "hours.zarr", "t2m", 10)
     assert done.stdout.splitlines() == ["t2m: 40 samples of 960 bytes", *means(stores, "t2m", 10)]
-    done = run_program(program, stores / "none.zarr", "t2m", 10, environment=environment, status=1)
+    done = run_program(program, stores / "none.zarr", "t2m", 10, status=1)
     assert done.stderr.startswith("open: zarr_reader: ")
 
 
-def test_the_cmake_project(stores, tmp_path, environment):
+def test_the_cmake_project(stores, tmp_path, prefix):
     """Outside of the tree, by find_package(dali_zarr)."""
-    import cmake
-
-    tool, build = Path(cmake.CMAKE_BIN_DIR) / "cmake", tmp_path / "build"
-    source = shutil.copytree(EXAMPLES / "cmake", tmp_path / "source")
-    run_program(tool, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={PACKAGE}", environment=dict(os.environ))
-    run_program(tool, "--build", build, environment=dict(os.environ))
+    source, build = shutil.copytree(EXAMPLES / "cmake", tmp_path / "source"), tmp_path / "build"
+    cmake_("-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+    cmake_("--build", build)
     spec = {"path": str(stores / "hours.zarr"), "arrays": ["t2m", "time"], "batch_size": 8, "dtype": "float32"}
-    done = run_program(build / "channel_means", json.dumps(spec), environment=environment)
+    done = run_program(build / "channel_means", json.dumps(spec))
     assert done.stdout.splitlines() == [f"{name} {means(stores, name, 8)[0]}" for name in ("t2m", "time")]
-    done = run_program(build / "channel_means", "{}", environment=environment, status=1)
+    done = run_program(build / "channel_means", "{}", status=1)
     assert done.stderr.startswith("zarr_reader: ")

@@ -30,5 +30,9 @@ elseif(PythonCUDA_NVCC)
 endif()
 
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(PythonCUDA REQUIRED_VARS PythonCUDA_NVCC PythonCUDA_INCLUDE_DIR
+set(wanted PythonCUDA_INCLUDE_DIR)
+if(NOT DALI_ZARR_LIBRARY)
+  list(PREPEND wanted PythonCUDA_NVCC)
+endif()
+find_package_handle_standard_args(PythonCUDA REQUIRED_VARS ${wanted}
   REASON_FAILURE_MESSAGE "install CUDA 13, or nvidia-cuda-nvcc, nvidia-cuda-crt, nvidia-nvvm, nvidia-cuda-cccl and nvidia-cuda-runtime (==13.0.*) in the environment of ${Python_EXECUTABLE}")

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from . import _load
 from ._arguments.types import ReaderArguments
-from ._build import DALI_VERSION, VERSION
+from ._build import DALI_VERSIONS, VERSION
 from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
 from ._reader import describe, zarr_reader
@@ -30,7 +30,7 @@ from ._statistics.accepted import TakenArguments
 from ._statistics.compute import statistics
 
 __all__ = [
-    "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
+    "DALI_VERSIONS", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
     "stats", "zarr_reader",
 ]
 __version__ = VERSION

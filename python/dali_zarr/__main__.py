@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import DALI_VERSION, __version__, _native
+from . import DALI_VERSIONS, __version__, _native
 from ._commands import bench, check, info, owned, rechunk, words
 from ._inspect import explained
 from ._rechunk.codecs import NAMES as CODECS
@@ -68,7 +68,7 @@ def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool
 
 def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = argparse.ArgumentParser(prog=prog, description="NVIDIA DALI operator for Zarr arrays")
-    version = f"dali_zarr {__version__}, for NVIDIA DALI {DALI_VERSION}"
+    version = f"dali_zarr {__version__}, for NVIDIA DALI {', '.join(DALI_VERSIONS)}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command")
 

@@ -16,7 +16,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", file.path().display());
     }
     // Not PATH: it differs from shell to shell, and a new one would compile everything again.
-    for name in ["DALI_ZARR_NVCC", "CUDA_HOME", "CXX"] {
+    for name in ["DALI_ZARR_FATBIN", "DALI_ZARR_NVCC", "CUDA_HOME", "CXX"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     cc::Build::new()
@@ -30,10 +30,26 @@ fn main() {
         .cpp_link_stdlib(None)
         .compile("dali_zarr_kernels_host");
     println!("cargo::rustc-link-lib=m");
-    if let Err(message) = fat_binary(&out.join("kernels.fatbin")) {
+    println!("cargo::rustc-check-cfg=cfg(dali_zarr_cuda_12)");
+    let target = out.join("kernels.fatbin");
+    let made = match env::var_os("DALI_ZARR_FATBIN") {
+        Some(named) => {
+            println!("cargo::rustc-cfg=dali_zarr_cuda_12");
+            ready(Path::new(&named), &target)
+        }
+        None => fat_binary(&target),
+    };
+    if let Err(message) = made {
         println!("cargo::error={}", message.replace('\n', " "));
         std::process::exit(1);
     }
+}
+
+/// Takes a fat binary that CUDA 12 compiled already, as `make wheel` does by `cmake/kernels.py`.
+fn ready(named: &Path, target: &Path) -> Result<(), String> {
+    println!("cargo::rerun-if-changed={}", named.display());
+    let taken = fs::copy(named, target);
+    taken.map(|_| ()).map_err(|e| format!("DALI_ZARR_FATBIN names {}, which can't be read: {e}", named.display()))
 }
 
 /// Compiles `cuda/kernels.cu` to `target`.

@@ -27,7 +27,7 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = resolved(arguments)
     selected = {name: found[name] for name in (REGIONS, ORIGINS) if name in found}
-    others = by_name.beyond_dali(found) | values.precise(found) | selected
+    others = by_name.beyond_dali(found) | values.precise(found) | values.wide(found) | selected
     found = {name: value for name, value in found.items() if name not in others}
     if found.get("dtype") is not None:
         found["dtype"] = dtypes.to_dali(found["dtype"])

@@ -11,6 +11,8 @@ from .types import ReaderArguments
 
 # Numbers, or text such as "10GB".
 BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items() if "Bytes" in hint.__forward_arg__)
+# Lists of integers: DALI has those of 64 bits since 2.4.
+_INTEGERS = ("_INT64_VEC", "_INT32_VEC")
 _UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
 
 
@@ -24,7 +26,7 @@ def checked(name: str, value: Any) -> Any:
         return None
     if name in BYTES and isinstance(value, str):
         value = byte_count(f"zarr_reader: {name}", value)
-    if name in names.of_type("INT64", "_INT64_VEC"):
+    if name in names.of_type("INT64", *_INTEGERS):
         for item in items(value):
             check_integer(name, item)
     elif name in names.of_type("BOOL"):
@@ -66,6 +68,17 @@ def precise(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in arguments.items() if value is not None and not isinstance(value, Mapping)}
     one = {name: text_of(name, given[name]) for name in names.of_type("FLOAT") & given.keys()}
     return one | {name: [text_of(name, v) for v in items(given[name])] for name in names.of_type("_FLOAT_VEC") & given.keys()}
+
+
+def wide(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists with integers of more than 32 bits, which DALI before 2.4 doesn't take."""
+    named = names.of_type(*_INTEGERS) & arguments.keys()
+    # Others than integers are told in the same way already.
+    lists = {name: items(arguments[name]) for name in named}
+    return {
+        name: values for name, values in lists.items()
+        if all(isinstance(value, int) for value in values) and any(not -(2**31) <= value < 2**31 for value in values)
+    }
 
 
 def text_of(name: str, value: Any) -> str:

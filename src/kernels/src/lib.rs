@@ -11,6 +11,18 @@ pub mod zstd_plan;
 /// `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy` and those of [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
+/// A version of CUDA.
+pub struct Cuda {
+    /// Its first number.
+    pub major: i32,
+    /// The first of NVIDIA's drivers for it.
+    pub driver: u32,
+}
+
+/// The CUDA that compiled the kernels. Drivers of this one and of later ones load them.
+pub const CUDA: Cuda =
+    if cfg!(dali_zarr_cuda_12) { Cuda { major: 12, driver: 525 } } else { Cuda { major: 13, driver: 580 } };
+
 /// Elements of a [`Job`]'s box that one block of `dz_assemble` moves: a job has `ceil(elements / TILE)` tiles.
 pub const TILE: u32 = 8192;
 

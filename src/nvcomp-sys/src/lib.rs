@@ -1,4 +1,4 @@
-//! Bindings to nvCOMP 5.3's batched zstd decompression, loaded at run time.
+//! Bindings to nvCOMP's batched zstd decompression, loaded at run time. 5.2, which DALI 2.2 brings, declares it as 5.3 does.
 //!
 //! Layers: [`sys`] is what bindgen makes of the library's headers; [`result`] wraps each call and turns its status into a
 //! [`Status`] with a name; [`library`] finds and opens the library, once.

@@ -10,8 +10,7 @@ use std::{env, fmt};
 pub const SONAME: &str = "libnvcomp.so.5";
 
 /// What to install, as error messages say it.
-pub const ADVICE: &str =
-    "install it with: pip install nvidia-libnvcomp-cu13==5.3.0.16; or name the library's file in DALI_ZARR_NVCOMP";
+pub const ADVICE: &str = "install it with: pip install nvidia-libnvcomp-cu13==5.3.0.16 (nvidia-libnvcomp-cu12 for CUDA 12); or name the library's file in DALI_ZARR_NVCOMP";
 
 /// The opened library.
 pub struct Library {
@@ -30,7 +29,7 @@ pub struct LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nvCOMP 5.3 is needed for decoding on the GPU, and could not be loaded; {ADVICE}. Tried: ")?;
+        write!(f, "nvCOMP 5.2 to 5.9 is needed for decoding on the GPU, and could not be loaded; {ADVICE}. Tried: ")?;
         f.write_str(&self.tried.join("; "))
     }
 }
@@ -51,7 +50,7 @@ pub fn set_search_dirs(dirs: Vec<PathBuf>) {
 /// system's loader.
 ///
 /// # Errors
-/// If it is nowhere, is not of version 5.3 to 5.9 or lacks a function.
+/// If it is nowhere, is not of version 5.2 to 5.9 or lacks a function.
 pub fn load() -> Result<&'static Library, LoadError> {
     if let Some(library) = LIBRARY.get() {
         return Ok(library);
@@ -96,8 +95,8 @@ fn open(path: &Path) -> Result<Library, String> {
     let status = unsafe { functions.nvcompGetProperties(&mut properties) };
     let version = properties.version;
     let (major, minor, patch) = version_parts(version);
-    if status != nvcompStatus_t::nvcompSuccess || major != 5 || minor < 3 {
-        return Err(format!("expected nvCOMP 5.3, found {major}.{minor}.{patch} (status {})", status.0));
+    if status != nvcompStatus_t::nvcompSuccess || major != 5 || minor < 2 {
+        return Err(format!("expected nvCOMP 5.2 to 5.9, found {major}.{minor}.{patch} (status {})", status.0));
     }
     Ok(Library { functions, version, path: path.to_owned() })
 }

@@ -1,10 +1,14 @@
 // From DALI's OpSpec to the engine's arguments, and between the two sets of element types.
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
+#include <iomanip>
+#include <limits>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "dali/pipeline/operator/error_reporting.h"
@@ -53,11 +57,12 @@ std::string ToJson(const std::string &text) { return ToJson(std::string_view(tex
 std::string ToJson(bool value) { return value ? "true" : "false"; }
 std::string ToJson(int64_t value) { return std::to_string(value); }
 
-// As text, because JSON has no numbers for nan and the infinities.
+// As text, because JSON has no numbers for nan and the infinities. Not by std::to_chars, which libstdc++ has for floats only since GCC 11.
 std::string ToJson(float value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, static_cast<double>(value)).ptr;
-  return ToJson(std::string_view(text, end - text));
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::setprecision(std::numeric_limits<double>::max_digits10) << static_cast<double>(value);
+  return ToJson(text.str());
 }
 
 std::string ToJson(dali::DALIDataType type) {
@@ -77,7 +82,12 @@ std::string One(const dali::OpSpec &spec, const std::string &name) {
 template <typename T>
 std::string List(const dali::OpSpec &spec, const std::string &name) {
   std::string json;
-  for (const T &value : spec.GetRepeatedArgument<T>(name)) json += (json.empty() ? "" : ",") + ToJson(value);
+  for (const T &value : spec.GetRepeatedArgument<T>(name)) {
+    if constexpr (std::is_integral_v<T>)
+      json += (json.empty() ? "" : ",") + ToJson(int64_t{value});
+    else
+      json += (json.empty() ? "" : ",") + ToJson(value);
+  }
   return '[' + json + ']';
 }
 
@@ -88,7 +98,7 @@ std::string Value(const dali::OpSpec &spec, const std::string &name, dali::DALID
     case DALI_FLOAT: return One<float>(spec, name);
     case DALI_STRING: return One<std::string>(spec, name);
     case DALI_DATA_TYPE: return One<dali::DALIDataType>(spec, name);
-    case DALI_INT64_VEC: return List<int64_t>(spec, name);
+    case kIntegers: return List<Integer>(spec, name);
     case DALI_FLOAT_VEC: return List<float>(spec, name);
     case DALI_STRING_VEC: return List<std::string>(spec, name);
     default:

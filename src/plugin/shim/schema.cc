@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "translate.h"
 #include "zarr_reader.h"
 
 namespace dali_zarr {
 namespace {
 
 using Strings = std::vector<std::string>;
-using Integers = std::vector<int64_t>;
+using Integers = std::vector<Integer>;
 using Numbers = std::vector<float>;
 
 constexpr const char *kDoc = R"(Reads samples from Zarr arrays.
@@ -152,7 +153,7 @@ begins with ``./`` or ``../``, is an array with a store of its own. With `ragged
 along the dimension aren't evenly spaced: where one is not as far from the one before as most are (of distances that are as
 common, the least counts; differences by rounding don't). A list may have all of these.)",
                       Integers{})
-      .AddOptionalArg<std::vector<int64_t>>("segments", R"(Which of the segments between `breaks` samples are of, by their
+      .AddOptionalArg<Integers>("segments", R"(Which of the segments between `breaks` samples are of, by their
 numbers: a split by episodes. They are numbered over the whole dimension, whatever `roi_start` and `roi_end` leave of it.
 
 Negative numbers count from the end. Samples keep the order of the store. The function ``fn.zarr_reader`` also takes True or False for
@@ -373,12 +374,9 @@ By default it follows from the number of CPU cores, of which each process that t
                                nullptr);
 }
 
-int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(UserArguments(spec)); }
+int CountOutputs(const dali::OpSpec &spec) { return engine::num_outputs(Bytes(UserArguments(spec))); }
 
-}  // namespace
-
-void DefineSchemas() {
-  auto &schema = dali::SchemaRegistry::RegisterSchema("readers__Zarr").MakeDefined();
+void DefineSchema(dali::OpSchema &schema) {
   schema.DocStr(kDoc).NumInput(0).OutputFn(CountOutputs).MakeStateful().SupportCPU().SupportGPU();
   AddSampleArguments(schema);
   AddValueArguments(schema);
@@ -386,7 +384,18 @@ void DefineSchemas() {
   AddResourceArguments(schema);
   // The underscore keeps it out of the documentation.
   schema.AddOptionalArg(kOthers, "What the Python package adds to the others.", "");
-  dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined().AliasFor("readers__Zarr");
+}
+
+}  // namespace
+
+void DefineSchemas() {
+  DefineSchema(dali::SchemaRegistry::RegisterSchema("readers__Zarr").MakeDefined());
+  auto &alias = dali::SchemaRegistry::RegisterSchema("ZarrReader").MakeDefined();
+#if DALI_ZARR_DALI >= 204
+  alias.AliasFor("readers__Zarr");
+#else
+  DefineSchema(alias);
+#endif
 }
 
 }  // namespace dali_zarr

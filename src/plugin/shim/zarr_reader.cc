@@ -52,7 +52,7 @@ template <typename Backend>
 ZarrReaderBase<Backend>::ZarrReaderBase(const dali::OpSpec &spec)
     : dali::Operator<Backend>(spec), reader_(engine::new_reader()) {
   // With checkpoints a state may follow, so the reader must not run ahead yet.
-  Check(reader_->open(AllArguments(spec), /*wait=*/spec.GetArgument<bool>("checkpointing"),
+  Check(reader_->open(Bytes(AllArguments(spec)), /*wait=*/spec.GetArgument<bool>("checkpointing"),
                       spec.GetSchema().CalculateOutputs(spec), Place(spec)));
 }
 
@@ -124,7 +124,7 @@ void ZarrReaderBase<Backend>::DeserializeCheckpoint(dali::OpCheckpoint &checkpoi
 template <typename Backend>
 void ZarrReaderBase<Backend>::RestoreState(const dali::OpCheckpoint &checkpoint) {
   const auto text = SerializeCheckpoint(checkpoint);
-  Check(reader_->restore(rust::Slice<const uint8_t>(reinterpret_cast<const uint8_t *>(text.data()), text.size())));
+  Check(reader_->restore(Bytes(text)));
 }
 
 template <typename Backend>

@@ -27,6 +27,11 @@ std::string UserArguments(const dali::OpSpec &spec);
 /// The same with what the pipeline gives: the batch size and the device.
 std::string AllArguments(const dali::OpSpec &spec);
 
+/// Text as the engine takes it, which is good while `text` is.
+inline rust::Slice<const uint8_t> Bytes(const std::string &text) {
+  return {reinterpret_cast<const uint8_t *>(text.data()), text.size()};
+}
+
 /// Returns if `status` is good, else throws the exception that DALI turns into the Python exception of its kind.
 void Check(const engine::Status &status);
 

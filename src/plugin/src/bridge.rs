@@ -1,20 +1,22 @@
 //! The cxx bridge: what the C++ shim of the DALI operator may ask of the engine.
 //!
-//! No function here returns a `Result`, because C++ has to know the error's kind to throw the exception that fits:
-//! each gives a [`ffi::Status`]. No function panics: cxx would abort the process.
+//! The engine's library exports the Rust half of it. The C++ half, which the build script writes, is compiled into the operators by
+//! CMake, each with a copy of cxx's own C++. So operators may be compiled with another C++ library than whatever the engine links, as
+//! long as nothing crosses that one side's C++ makes and the other's takes apart:
+//!
+//! - no `CxxString`, `UniquePtr` or vector of C++. Text comes as bytes;
+//! - no `Result`, whose message one copy of cxx's C++ allocates and another frees. C++ has to know the error's kind anyway, to throw
+//!   the exception that fits: each function gives a [`ffi::Status`].
+//!
+//! No function panics: cxx would abort the process.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-use cxx::CxxString;
 use dali_zarr_engine::error::{Error, ErrorKind, Result};
-use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names, Reader};
+use dali_zarr_engine::reader::{Batch, DeviceBuffers, HostBuffer, Names};
 use dali_zarr_engine::spec::Spec;
 
-use crate::opening::{Opened, Opening};
-use crate::registry::Registered;
+use crate::c_abi;
+use crate::operator::Operator;
 use crate::unwind::{Fenced, guard};
-use crate::{c_abi, interrupts};
 
 #[cxx::bridge(namespace = "dali_zarr::engine")]
 mod ffi {
@@ -79,7 +81,7 @@ mod ffi {
         type HostMemory;
 
         /// How many outputs the arguments in a JSON object give; asked when the graph is drawn, before anything is opened.
-        fn num_outputs(arguments: &CxxString) -> i32;
+        fn num_outputs(arguments: &[u8]) -> i32;
 
         /// A reader that isn't open yet.
         fn new_reader() -> Box<ZarrReader>;
@@ -87,7 +89,7 @@ mod ffi {
         /// or, if it shall `wait`, from the first `next_batch` or a `restore` on. If the host has asked for it, this returns before
         /// the store is open; all functions below but `delivered` wait until it is. `num_outputs` are what the
         /// schema declares, and `place` says where in the host's program the operator was made.
-        fn open(self: &mut ZarrReader, arguments: &CxxString, wait: bool, num_outputs: usize, place: &str) -> Status;
+        fn open(self: &mut ZarrReader, arguments: &[u8], wait: bool, num_outputs: usize, place: &str) -> Status;
         /// Whether the reader is open, and the error if it can't be.
         fn opened(self: &ZarrReader) -> Status;
         fn outputs(self: &ZarrReader) -> Vec<Output>;
@@ -123,23 +125,9 @@ mod ffi {
     }
 }
 
-/// A reader that may not be open.
+/// What C++ calls a reader.
 #[derive(Default)]
-pub struct ZarrReader {
-    /// On its way, where the host waits for it.
-    opening: Option<Arc<Opening>>,
-    open: OnceLock<Result<Opened>>,
-    interrupted: Mutex<Interrupted>,
-}
-
-/// Batches that nobody took, since the waits for them were interrupted.
-#[derive(Default)]
-struct Interrupted {
-    /// How many there are. They are left out, so that readers of one pipeline stay in step.
-    batches: u32,
-    /// What was lent, by its number, to be lent again when a batch is left out.
-    lent: BTreeMap<u64, DeviceBuffers>,
-}
+pub struct ZarrReader(Operator);
 
 /// The outcome of waiting for a batch.
 pub struct ReadyBatch {
@@ -173,72 +161,30 @@ fn to_status(result: Result<()>) -> ffi::Status {
     }
 }
 
-fn not_open() -> Error {
-    Error::runtime("the reader isn't open")
-}
-
 fn new_reader() -> Box<ZarrReader> {
     Box::default()
 }
 
-fn open(spec: &Spec, wait: bool, num_outputs: usize) -> Result<Opened> {
-    let open = if wait { Reader::prepare } else { Reader::open };
-    let reader = Fenced::new(open(spec.clone())?);
-    let found = reader.outputs().len();
-    if found != num_outputs {
-        return Err(Error::runtime(format!(
-            "internal error: the schema declares {num_outputs} outputs, but the engine gives {found}"
-        )));
-    }
-    Ok((Registered::new(spec, &reader), reader))
-}
-
 impl ZarrReader {
-    fn both(&self) -> Result<&Opened> {
-        let open = match &self.opening {
-            Some(opening) => self.open.get_or_init(|| opening.take()),
-            None => self.open.get().ok_or_else(not_open)?,
-        };
-        open.as_ref().map_err(Clone::clone)
-    }
-
-    fn reader(&self) -> Result<&Reader> {
-        self.both().map(|(_, reader)| &**reader)
-    }
-
-    fn interrupted(&self) -> MutexGuard<'_, Interrupted> {
-        self.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open(&mut self, arguments: &CxxString, wait: bool, num_outputs: usize, place: &str) -> ffi::Status {
-        to_status(guard(|| {
-            let spec = Spec::from_json(arguments.as_bytes())?;
-            match Opening::start(move || open(&spec, wait, num_outputs), place.to_owned())? {
-                Ok(opening) => self.opening = Some(opening),
-                Err(work) => self.open = OnceLock::from(Ok(work()?)),
-            }
-            Ok(())
-        }))
+    fn open(&mut self, arguments: &[u8], wait: bool, num_outputs: usize, place: &str) -> ffi::Status {
+        to_status(guard(|| self.0.open(arguments, wait, num_outputs, place.to_owned())))
     }
 
     fn opened(&self) -> ffi::Status {
-        to_status(guard(|| self.reader().map(|_| ())))
+        to_status(guard(|| self.0.opened()))
     }
 
     fn outputs(&self) -> Vec<ffi::Output> {
         let ask = || {
-            let reader = self.reader()?;
-            Ok(reader
-                .outputs()
-                .iter()
-                .map(|o| ffi::Output {
-                    shape: o.shape.clone(),
-                    dtype: ffi::DType { repr: o.dtype.delivered() as u8 },
-                    layout: o.layout.clone(),
-                    ragged: o.ragged.is_some(),
-                    bytes: o.batch_bytes(reader.batch_size()),
-                })
-                .collect())
+            let (outputs, batch_size) = self.0.outputs()?;
+            let described = outputs.iter().map(|o| ffi::Output {
+                shape: o.shape.clone(),
+                dtype: ffi::DType { repr: o.dtype.delivered() as u8 },
+                layout: o.layout.clone(),
+                ragged: o.ragged.is_some(),
+                bytes: o.batch_bytes(batch_size),
+            });
+            Ok(described.collect())
         };
         guard(ask).unwrap_or_default()
     }
@@ -246,9 +192,7 @@ impl ZarrReader {
     fn meta(&self) -> ffi::Meta {
         // DALI takes -1 for "not a reader".
         guard(|| {
-            let (registered, reader) = self.both()?;
-            registered.described();
-            let m = reader.meta();
+            let m = self.0.meta()?;
             Ok(ffi::Meta {
                 epoch_size: m.epoch_size,
                 epoch_size_padded: m.epoch_size_padded,
@@ -269,41 +213,15 @@ impl ZarrReader {
     }
 
     fn buffers_wanted(&self) -> usize {
-        guard(|| Ok(self.reader()?.buffers_wanted())).unwrap_or(0)
+        guard(|| self.0.buffers_wanted()).unwrap_or(0)
     }
 
     fn lend(&self, id: u64, outputs: &[u64], ready: u64) -> ffi::Status {
-        let set = DeviceBuffers { id, outputs: outputs.to_vec(), ready };
-        to_status(guard(|| {
-            self.reader()?.lend(set.clone())?;
-            self.interrupted().lent.insert(id, set);
-            Ok(())
-        }))
-    }
-
-    fn taken(&self) -> Result<Batch> {
-        let reader = self.reader()?;
-        loop {
-            let mut ended = false;
-            let batch = reader.next_batch_while(&mut || interrupts::check().inspect_err(|_| ended = true));
-            let mut interrupted = self.interrupted();
-            if ended {
-                interrupted.batches += 1;
-                return batch;
-            }
-            if interrupted.batches == 0 {
-                return batch;
-            }
-            interrupted.batches -= 1;
-            let left_out = batch.ok().and_then(|batch| batch.buffers);
-            if let Some(set) = left_out.and_then(|id| interrupted.lent.get(&id)).cloned() {
-                reader.lend(set)?;
-            }
-        }
+        to_status(guard(|| self.0.lend(DeviceBuffers { id, outputs: outputs.to_vec(), ready })))
     }
 
     fn next_batch(&self) -> Box<ReadyBatch> {
-        let (status, batch) = match guard(|| self.taken()) {
+        let (status, batch) = match guard(|| self.0.next_batch()) {
             Ok(batch) => (to_status(Ok(())), batch),
             Err(error) => {
                 let none = Batch { host: Vec::new(), buffers: None, lengths: Vec::new(), names: Names::default() };
@@ -319,35 +237,20 @@ impl ZarrReader {
             names: batch.names,
         })
     }
-}
 
-impl ZarrReader {
     fn delivered(&self) -> u64 {
-        // DALI asks while it builds a pipeline too, when nobody may wait.
-        self.open.get().and_then(|open| open.as_ref().ok()).map_or(0, |(_, reader)| reader.delivered())
+        self.0.delivered()
     }
 
     fn state_at(&self, delivered: u64, state: &mut String) -> ffi::Status {
         to_status(guard(|| {
-            *state = self.reader()?.state_at(delivered);
+            *state = self.0.state_at(delivered)?;
             Ok(())
         }))
     }
 
     fn restore(&mut self, state: &[u8]) -> ffi::Status {
-        to_status(guard(|| {
-            self.reader()?;
-            let Some(Ok((_, reader))) = self.open.get_mut() else { return Err(not_open()) };
-            reader.restore(&String::from_utf8_lossy(state))
-        }))
-    }
-}
-
-impl Drop for ZarrReader {
-    fn drop(&mut self) {
-        if let Some(opening) = &self.opening {
-            opening.abandon();
-        }
+        to_status(guard(|| self.0.restore(&String::from_utf8_lossy(state))))
     }
 }
 
@@ -401,8 +304,8 @@ fn record_event(event: usize, stream: usize) -> ffi::Status {
     }))
 }
 
-fn num_outputs(arguments: &CxxString) -> i32 {
+fn num_outputs(arguments: &[u8]) -> i32 {
     // What is wrong is said when the reader is opened.
-    let count = guard(|| Spec::num_outputs(arguments.as_bytes()));
+    let count = guard(|| Spec::num_outputs(arguments));
     count.ok().and_then(|n| i32::try_from(n).ok()).unwrap_or(1)
 }

@@ -3,10 +3,8 @@
 use super::{check, driver_error};
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
+use dali_zarr_kernels::CUDA;
 use std::sync::{Arc, OnceLock};
-
-/// The oldest driver that runs what this crate embeds and nvCOMP for CUDA 13, as `cuDriverGetVersion` counts.
-const DRIVER_VERSION: i32 = 13_000;
 
 /// A CUDA device whose primary context is retained while this lives.
 #[derive(Debug)]
@@ -29,20 +27,23 @@ fn driver() -> Result<()> {
         .get_or_init(|| {
             // SAFETY: only tries to open the driver's library.
             if !unsafe { sys::is_culib_present() } {
-                return Err(Error::runtime(
-                    "no CUDA driver was found (libcuda.so); use device=\"cpu\", or install NVIDIA's driver 580 or newer",
-                ));
+                return Err(Error::runtime(format!(
+                    "no CUDA driver was found (libcuda.so); use device=\"cpu\", or install NVIDIA's driver {} or newer",
+                    CUDA.driver
+                )));
             }
             result::init().map_err(|e| driver_error("cuInit", e))?;
             let mut version = 0;
             // SAFETY: writes one int.
             check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
-            if version < DRIVER_VERSION {
+            if version < CUDA.major * 1000 {
                 return Err(Error::runtime(format!(
-                    "expected a driver for CUDA 13.0 or newer, found one for CUDA {}.{}; install NVIDIA's driver 580 or \
+                    "expected a driver for CUDA {}.0 or newer, found one for CUDA {}.{}; install NVIDIA's driver {} or \
                      newer, or use device=\"cpu\"",
+                    CUDA.major,
                     version / 1000,
-                    version % 1000 / 10
+                    version % 1000 / 10,
+                    CUDA.driver
                 )));
             }
             Ok(())

@@ -66,7 +66,7 @@ impl Module {
     /// Loads the embedded fat binary. On a GPU newer than those it was compiled for, the driver compiles its PTX here.
     ///
     /// # Errors
-    /// If the driver has no code for this GPU, or can't take CUDA 13.0's.
+    /// If the driver has no code for this GPU, or is too old for the CUDA that compiled the kernels.
     pub fn load(device: &Arc<Device>) -> Result<Self> {
         device.bind()?;
         let mut handle = std::ptr::null_mut();

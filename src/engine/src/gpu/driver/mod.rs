@@ -45,7 +45,7 @@ fn driver_error(call: &str, error: DriverError) -> Error {
             "; the process's CUDA context is lost: start the process again"
         }
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "; this GPU needs compute capability 7.5 or higher and a driver for CUDA 13.0 or newer"
+            "; the GPU needs compute capability 7.5 or higher; for a GPU that is newer than this library, update NVIDIA's driver"
         }
         _ => "",
     };

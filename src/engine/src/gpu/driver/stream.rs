@@ -54,7 +54,7 @@ impl Event {
         let mut milliseconds = 0f32;
         // SAFETY: both handles are alive; writes one number.
         check("cuEventElapsedTime", unsafe {
-            sys::cuEventElapsedTime_v2(&mut milliseconds, earlier.handle, self.handle)
+            sys::cuEventElapsedTime(&mut milliseconds, earlier.handle, self.handle)
         })?;
         Ok(f64::from(milliseconds) / 1e3)
     }

@@ -1,0 +1,45 @@
+//! Names the library, so that programs and operators find it by that name, and writes the C++ half of the bridge to the folder `bridge`
+//! beside it. CMake compiles that into the operators, one for each version of DALI: cargo needs no DALI.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+const BRIDGE: &str = "src/bridge.rs";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={BRIDGE}");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdali_zarr.so");
+    // It writes the sources. What compiles them is not used.
+    let _ = cxx_build::bridge(BRIDGE);
+    if let Err(error) = publish() {
+        println!("cargo::error=the C++ half of the bridge could not be written: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// Copies what cxx wrote, and cxx's own C++ of the same version.
+fn publish() -> io::Result<()> {
+    let variable =
+        |name: &str| env::var_os(name).map(PathBuf::from).ok_or_else(|| io::Error::other(format!("no {name}")));
+    let out = variable("OUT_DIR")?;
+    // In the folder of the profile: PROFILE/build/PACKAGE/out.
+    let profile = out.ancestors().nth(3).ok_or_else(|| io::Error::other(format!("{} is too short", out.display())))?;
+    let (target, written, header) = (profile.join("bridge"), out.join("cxxbridge"), variable("DEP_CXXBRIDGE1_HEADER")?);
+    copy(&header, &target.join("include/cxx.h"))?;
+    copy(&header.with_file_name("../src/cxx.cc"), &target.join("src/cxx.cc"))?;
+    copy(&written.join("include/dali-zarr/src/bridge.rs.h"), &target.join("include/dali-zarr/src/bridge.rs.h"))?;
+    copy(&written.join("sources/dali-zarr/src/bridge.rs.cc"), &target.join("src/bridge.cc"))
+}
+
+/// Only what has changed, so that CMake needn't compile it again.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let content = fs::read(from).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", from.display())))?;
+    if fs::read(to).is_ok_and(|there| there == content) {
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(to, content)
+}

@@ -1,0 +1,207 @@
+//! What holds for the whole process or thread: the version, nvCOMP's folders, tables that are kept, the log, and how operators of DALI
+//! are opened and interrupted.
+
+use std::ffi::{c_char, c_void};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dali_zarr_engine::error::{Error, Result};
+use dali_zarr_engine::table::kept::{self, AnyTable};
+use dali_zarr_engine::table::{Element, Table};
+
+use super::{call, details, keep_error, keep_text, null, put, text};
+use crate::unwind::guard;
+use crate::{interrupts, log, opening, registry};
+
+/// Of `enum dali_zarr_dtype`.
+const INT64: i32 = 4;
+const FLOAT64: i32 = 11;
+
+/// The library's version.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Where to look for nvCOMP first.
+///
+/// # Safety
+/// `dirs` points to `count` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_set_nvcomp_dirs(dirs: *const *const c_char, count: usize) -> i32 {
+    call(|| {
+        let mut paths = Vec::new();
+        for i in 0..count {
+            if dirs.is_null() {
+                return Err(null("dirs"));
+            }
+            // SAFETY: not null, and the caller promises `count` strings.
+            paths.push(PathBuf::from(unsafe { text(*dirs.add(i), "dirs") }?));
+        }
+        nvcomp_sys::set_search_dirs(paths);
+        Ok(())
+    })
+}
+
+/// Keeps a copy of a table.
+///
+/// # Safety
+/// `data` points to `rows * columns` elements of the type, aligned as they need; `name` is good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_table_keep(
+    data: *const c_void,
+    rows: usize,
+    columns: usize,
+    dtype: i32,
+    name: *mut *const c_char,
+) -> i32 {
+    call(|| {
+        let count =
+            rows.checked_mul(columns).filter(|n| n.checked_mul(8).is_some_and(|bytes| bytes < isize::MAX as usize));
+        let count = count.ok_or_else(|| Error::value("the table has more elements than can be addressed"))?;
+        if data.is_null() && count > 0 {
+            return Err(null("data"));
+        }
+        let table = match dtype {
+            // SAFETY: the caller's promise, for elements of this type.
+            INT64 => AnyTable::Int64(Arc::new(Table::new(unsafe { copied(data.cast(), count) }?, columns)?)),
+            // SAFETY: as above.
+            FLOAT64 => AnyTable::Float64(Arc::new(Table::new(unsafe { copied(data.cast(), count) }?, columns)?)),
+            other => {
+                return Err(Error::dtype(format!("expected DALI_ZARR_INT64 or DALI_ZARR_FLOAT64, but found {other}")));
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(name, keep_text(&kept::keep(table)), "name") }
+    })
+}
+
+/// A copy of `count` elements.
+///
+/// # Safety
+/// `data` points to as many, unless there are none.
+unsafe fn copied<T: Element>(data: *const T, count: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    if values.try_reserve_exact(count).is_err() {
+        return Err(Error::memory(format!("a table of {count} numbers needs more memory than the system gives")));
+    }
+    if count > 0 {
+        // SAFETY: not null, as was checked, and the caller's promise.
+        values.extend_from_slice(unsafe { std::slice::from_raw_parts(data, count) });
+    }
+    Ok(values)
+}
+
+/// Forgets a table.
+///
+/// # Safety
+/// `name` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_table_release(name: *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        kept::release(unsafe { text(name, "name") }?);
+        Ok(())
+    })
+}
+
+/// Sets how much the library logs.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_log_level(level: i32) -> i32 {
+    call(|| {
+        let known = u8::try_from(level).ok().filter(|&level| level <= log::MAX_LEVEL);
+        log::set_level(known.ok_or_else(|| {
+            Error::value(format!("level: expected a number from 0 to {}, but found {level}", log::MAX_LEVEL))
+        })?);
+        Ok(())
+    })
+}
+
+/// Whether records of the log are kept for the host.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_keep_log(kept: i32) -> i32 {
+    call(|| {
+        log::keep(kept != 0);
+        Ok(())
+    })
+}
+
+/// Waits for a record of the log.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_wait_log(timeout_ms: u32) -> i32 {
+    guard(|| Ok(i32::from(log::wait(Duration::from_millis(timeout_ms.into()))))).unwrap_or(0)
+}
+
+/// The records of the log.
+///
+/// # Safety
+/// `json` is null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_take_log(json: *mut *const c_char) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise. Nothing is taken that can't be handed over.
+        unsafe { put(json, std::ptr::null(), "json") }?;
+        let records = log::take().to_string();
+        // SAFETY: as above.
+        unsafe { put(json, keep_text(&records), "json") }
+    })
+}
+
+/// The reader that described its epoch to DALI on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_take_described() -> u64 {
+    registry::take_described()
+}
+
+/// Whether operators of DALI open their stores on threads of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_defer_opening(deferred: i32) -> i32 {
+    call(|| {
+        opening::defer(deferred != 0);
+        Ok(())
+    })
+}
+
+/// Waits for the stores of this thread's operators.
+///
+/// # Safety
+/// `opened` is null or good to write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dali_zarr_wait_opened(timeout_ms: u32, opened: *mut i32) -> i32 {
+    let mut operator = None;
+    let status = call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { put(opened, 0, "opened") }?;
+        let all = opening::wait(Duration::from_millis(timeout_ms.into())).map_err(|(error, place)| {
+            operator = Some((error.within("zarr_reader"), place));
+            error
+        })?;
+        // SAFETY: as above.
+        unsafe { put(opened, all.into(), "opened") }
+    });
+    if let Some((error, place)) = operator {
+        let mut details = details(&error);
+        details["operator"] = place.into();
+        keep_error(&error, details);
+    }
+    status
+}
+
+/// Whether SIGINT ends waits for batches.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_watch_interrupts(watched: i32) -> i32 {
+    call(|| {
+        interrupts::watch(watched != 0);
+        Ok(())
+    })
+}
+
+/// Ends waits for batches.
+#[unsafe(no_mangle)]
+pub extern "C" fn dali_zarr_interrupt() -> i32 {
+    call(|| {
+        interrupts::interrupt();
+        Ok(())
+    })
+}
