@@ -88,10 +88,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
-    for name in ("mean", "stddev"):
-        if statistics_files.is_file(found.get(name)):
-            found[name] = statistics_files.values(name, found[name], found)
-    return found
+    return statistics_files.read(found)
 
 
 def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:

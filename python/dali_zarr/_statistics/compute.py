@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native, _progress
-from .._arguments.types import Arrays, ElementArguments, Integers, Names, Path, Paths, ResourceArguments
+from .._arguments.types import Arrays, Channels, ElementArguments, Integers, Path, Paths, ResourceArguments
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
@@ -35,7 +35,7 @@ def statistics(
     *,
     arrays: Arrays | None = None,
     offsets: Integers | None = None,
-    channels: Names | None = None,
+    channels: Channels | None = None,
     weights: Weights | None = None,
     batch_size: int = 8,
     device: str = "cpu",
@@ -57,9 +57,9 @@ def statistics(
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one.
         offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
             and no break is between them. They count elements along the first of ``dims``.
-        channels: Names of dimensions whose elements have statistics of their own. Default: for each array those of which
-            ``stack_arrays`` makes channels (which not every array of two dimensions or more has), and all but the last two
-            dimensions of a sample.
+        channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``), by output
+            too. Readers of the file then take these by default. Left out: for each array those of which ``stack_arrays`` makes
+            channels (which not every array of two dimensions or more has), and all but the last two dimensions of a sample.
         weights: ``"cos_latitude"`` weights mean and standard deviation by the cosine of the latitude, normalised to a mean of 1
             over the selected latitudes. Arrays without a dimension ``latitude``, ``lat``, ``rlat`` or ``nav_lat`` have no weights.
             Minimum, maximum and share of NaN never have.
@@ -95,7 +95,11 @@ def statistics(
         given["out_of_bounds_policy"] = "pad"
     selected = Selected(given)
     names = tuple(map(files.key_of, selected.arrays))
-    wanted = None if channels is None else [channels] if isinstance(channels, str) else [str(dim) for dim in channels]
+    wanted = _arguments.by_name.checked("channels", channels)
+    try:
+        selected.check_channels(wanted)
+    except ValueError as error:
+        raise ValueError(f"dali_zarr: statistics: {error}") from error
     sums = [_Sum.of(selected, i, wanted, weights) for i in range(len(names))]
     rank, world = ranks.rank_and_world(process_group, None, None)
     plan = Plan(
@@ -108,7 +112,7 @@ def statistics(
     found = files.Statistics({
         "format": files.FORMAT, "version": files.VERSION,
         "path": selected.locations(),
-        "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
+        "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
         "arrays": {
             name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
                 one.channels,
@@ -213,20 +217,12 @@ class _Sum:
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
 
     @classmethod
-    def of(cls, selected: Selected, i: int, channels: Sequence[str] | None, weights: Weights | None) -> _Sum:
+    def of(cls, selected: Selected, i: int, channels: Any, weights: Weights | None) -> _Sum:
         array = selected.arrays[i]
         dims = selected.sample_dims(array)
         default = selected.default_channels(array)
-        if channels is None:
-            chosen = default
-        else:
-            known = selected.axes.names()
-            for dim in channels:
-                if dim not in known:
-                    raise ValueError(
-                        f"dali_zarr: statistics: channels: expected dimensions of {', '.join(known)}, but found {dim!r}"
-                    )
-            chosen = [dim for dim in array.dims if dim in channels and (dim in dims or dim in default)]
+        named = selected.named_channels(array, channels)
+        chosen = default if named is None else [dim for dim in named if dim in dims or dim in default]
         axes = [selected.axis(dim) for dim in chosen]
         first = [dims.index(dim) + 1 for dim in chosen if dim in dims]
         others = [n + 1 for n, dim in enumerate(dims) if dim not in chosen]

@@ -153,6 +153,11 @@ pub const fn mask_op(norms: usize, is_inside: bool) -> u32 {
     (norms * 2 + is_inside as usize) as u32
 }
 
+/// The index of the operation of a table of channels, where the geometry has so many norms; byte order is part of it.
+pub const fn table_op(norms: usize, table: usize, swap: bool) -> u32 {
+    (norms * 2 + 2 + table * 2 + swap as usize) as u32
+}
+
 impl Planner {
     /// A planner over these grids: for one geometry of all stores, or for one of each.
     ///
