@@ -131,8 +131,9 @@ def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for array, dims in zip(selected.arrays, numbers.dims, strict=True):
             if dims and told.setdefault(array.output, dims) != dims:
                 raise ValueError(
-                    f"zarr_reader: mean, stddev: array '{array.name}': expected files with statistics for each element along the same "
-                    f"dimensions, but found {', '.join(told[array.output])} and {', '.join(dims)}; name them, as in channels={dims!r}"
+                    f"zarr_reader: mean, stddev: array '{array.name}': expected files with statistics for each element along the "
+                    f"same dimensions, but found {', '.join(told[array.output])} and {', '.join(dims)}; name them, as in "
+                    f"channels={dims!r}"
                 )
     for name, numbers in given.items():
         if told:
@@ -277,7 +278,7 @@ def _warn_of_differences(array: Array, dims: list[str], numbers: Mapping[str, Do
         _warn_once(
             f"array '{array.name}': its {len(row)} channels get one mean and one stddev, but their means lie between "
             f"{np.min(means):g} and {np.max(means):g} and none varies by more than {np.max(deviations):g}; "
-            f"channels={{{array.output!r}: {dims[0] if len(dims) == 1 else dims!r}}} gives each its own"
+            f"channels={ {array.output: dims[0] if len(dims) == 1 else dims} } gives each its own"
         )
 
 
@@ -392,7 +393,7 @@ class _NetCdf(_File):
             if dim not in dims and len(places) > 1:
                 raise ValueError(
                     f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {dim!r}; "
-                    "select one of them, or make channels of them, with stack_arrays=True and an array that lacks the dimension"
+                    f"select one of them, or give each its own by channels={ {array.output: dim} }"
                 )
             numbers = numbers.take(places, axis=n)
         return [float(number) for number in numbers.transpose(order).reshape(-1)]

@@ -37,7 +37,8 @@ fn random_box(random: &mut Random) -> (Job, usize, usize, usize) {
     let mut job = Job::new(0, 0, (0..ndim).map(|_| (1, 0, 0)));
     let (mut src, mut dst, mut back) = (1i64, 1i64, 0i64);
     for d in (0..ndim).rev() {
-        let n = 1 + random.below(if d == dim { [3, 8, 40, 600][random.below(4) as usize] } else { 6 }) as i64;
+        let most = if d == dim { [3, 8, 40, 600][random.below(4) as usize] } else { 6 };
+        let n = 1 + random.below(most) as i64;
         // Source dimensions go backwards, stand still or have gaps.
         let step = [src, src, src, 2 * src, -src, 0][random.below(6) as usize];
         (job.extent[d], job.src_stride[d], job.dst_stride[d]) = (n as u32, step, dst);

@@ -136,7 +136,7 @@ fn channels_of_one_array() {
         (&images, r#"["c", -1]"#, &[("img", 3)], "\"c\" is named twice"),
         (&images, "[]", &[("img", 0)], "at least one value for 'img'"),
     ] {
-        let message = of(arrays, channels, mean).unwrap_err();
+        let message: String = of(arrays, channels, mean).unwrap_err();
         assert!(message.contains(words), "{message}");
     }
     let spec = |mean: usize, stddev: usize| {
