@@ -249,6 +249,8 @@ def test_remote_stores(tmp_path, values, run, s3, s3_options):
         (["--dims", "time", "lat", "--window", "a=2,4", "deep/b=3,4"],
          {"dims": ["time", "lat"], "window": {"a": [2, 4], "deep/b": [3, 4]}}),
         (["--mean", "a=3", "--stddev", "a=2.5"], {"mean": {"a": 3}, "stddev": {"a": 2.5}}),
+        (["--mean", "a=3,4", "--channels", "a=-1"], {"mean": {"a": [3, 4]}, "channels": {"a": "-1"}}),
+        (["--mean", "3", "4", "--channels", "lon"], {"mean": [3, 4], "channels": "lon"}),
         (["--dtype", "a=float16", "deep/b=types.FLOAT64"], {"dtype": {"a": "float16", "deep/b": "float64"}}),
         (["--mask_and_scale", "a=true"], {"mask_and_scale": {"a": True}}),
         (["--window", "lat=3", "--out_of_bounds_policy", "pad", "--fill_value", "a=nan"],

@@ -4,31 +4,28 @@ use std::ops::Range;
 
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
+use super::channels::{Place, by_channel};
 use super::chunk_runs::{ChunkRun, chunk_runs};
-use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, mask_op, op_index, table_op};
-use crate::geometry::{Channels, Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, advance, mask_op, op_index};
+use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
 
-/// Elements of one channel that lie together in the output, in one chunk, from which on the channel has a box of its own: a few
-/// rows of an image or a field. Shorter ones come with all channels in one box, whose operation has a table.
-const OWN_BOX: u64 = 1024;
-
 /// One dimension of a box: elements, and their distance in source and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dim {
-    n: u64,
-    src: i64,
-    dst: i64,
+pub(super) struct Dim {
+    pub n: u64,
+    pub src: i64,
+    pub dst: i64,
 }
 
 /// The channels of a box: along which of its dimensions they are, the first one, and the distance to the next.
 #[derive(Clone, Copy, Debug)]
-struct Along {
-    dim: usize,
-    first: i64,
-    step: i64,
+pub(super) struct Along {
+    pub dim: usize,
+    pub first: i64,
+    pub step: i64,
 }
 
 /// Collects jobs; [`Boxes::finish`] groups them by chunk.
@@ -43,14 +40,14 @@ pub(super) struct Boxes {
 
 /// What all boxes of one array of one sample have in common.
 #[derive(Clone, Copy)]
-struct Target {
+pub(super) struct Target {
     output: u32,
     src_size: u64,
     dst_size: u64,
 }
 
 impl Boxes {
-    fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+    pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
         if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
             part[long].n = MAX_EXTENT;
@@ -77,7 +74,7 @@ impl Boxes {
     }
 
     /// The box of several channels. Returns whether it fits one job, without which nothing is done.
-    fn push_channels(
+    pub fn push_channels(
         &mut self,
         chunk: ChunkId,
         target: Target,
@@ -126,18 +123,6 @@ impl Boxes {
         let jobs = jobs.into_iter().flatten().collect();
         BatchPlan { uses, jobs, pads: self.pads, index: self.index, ..BatchPlan::default() }
     }
-}
-
-/// Counts up like an odometer, last digit fastest; false when it wraps around.
-fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
-    for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
-        *i += 1;
-        if *i < n {
-            return true;
-        }
-        *i = 0;
-    }
-    false
 }
 
 /// A job of a chunk, with at most as many dimensions as it may have.
@@ -403,68 +388,6 @@ impl Planner {
     fn pad(&self, out: &mut Boxes, p: &Placement, target: Target, origin: i64, ranges: &[(i64, i64, i64)]) {
         let repeat: Vec<Dim> = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst }).collect();
         outside(out, target, op_index(p.norm, false), origin, &p.strides, ranges, &repeat);
-    }
-}
-
-/// What the boxes of the channels of one array in one chunk have in common.
-struct Place {
-    chunk: ChunkId,
-    target: Target,
-    /// How many norms the geometry has, and the one of the array's first channel.
-    norms: usize,
-    norm: usize,
-    swap: bool,
-}
-
-/// The boxes of channels that are normalised differently: one for each, or one for all along the dimension of channels that moves
-/// fastest. `dims` begin with those of the array. `index` tells the index of the first element of each, and the distance of the
-/// next, by which channels are numbered.
-fn by_channel(
-    out: &mut Boxes,
-    place: &Place,
-    channels: &Channels,
-    (src, dst): (i64, i64),
-    dims: &[Dim],
-    index: impl Fn(usize) -> (i64, i64),
-) {
-    let mut one = dims.to_vec();
-    channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
-    let mut counted = channels.dims.clone();
-    // The elements of a channel in this box that lie between it and the next one.
-    let together = |d: usize| one.iter().filter(|dim| dim.dst < dims[d].dst).map(|dim| dim.n).product::<u64>();
-    let table = channels.table.zip(channels.dims.last().copied());
-    let table = table.filter(|&(_, (d, _))| dims[d].n > 1 && together(d) < OWN_BOX);
-    if let Some((_, (d, _))) = table {
-        one[d].n = dims[d].n;
-        counted.pop();
-    }
-    let mut c = vec![0u64; counted.len()];
-    loop {
-        let number = |(d, weight): (usize, u64), i: u64| (index(d).0 + index(d).1 * i as i64) * weight as i64;
-        let offset =
-            |of: fn(&Dim) -> i64| counted.iter().zip(&c).map(|(&(d, _), &i)| of(&dims[d]) * i as i64).sum::<i64>();
-        let (src, dst) = (src + offset(|d| d.src), dst + offset(|d| d.dst));
-        let first: i64 = counted.iter().zip(&c).map(|(&dim, &i)| number(dim, i)).sum();
-        let own = |channel: i64| op_index(place.norm + channel as usize, place.swap);
-        match table {
-            None => out.push(Some(place.chunk), place.target, own(first), src, dst, &one),
-            Some((table, last @ (dim, weight))) => {
-                let along = Along { dim, first: first + number(last, 0), step: index(dim).1 * weight as i64 };
-                let op = table_op(place.norms, table, place.swap);
-                if !out.push_channels(place.chunk, place.target, op, (src, dst), &one, along) {
-                    let mut alone = one.clone();
-                    alone[dim].n = 1;
-                    for i in 0..dims[dim].n {
-                        let (src, dst) = (src + dims[dim].src * i as i64, dst + dims[dim].dst * i as i64);
-                        let op = own(along.first + along.step * i as i64);
-                        out.push(Some(place.chunk), place.target, op, src, dst, &alone);
-                    }
-                }
-            }
-        }
-        if !advance(&mut c, counted.iter().map(|&(d, _)| dims[d].n)) {
-            return;
-        }
     }
 }
 

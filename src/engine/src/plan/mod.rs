@@ -2,6 +2,7 @@
 //! Pure: no I/O, no device.
 
 mod boxes;
+mod channels;
 mod chunk_runs;
 mod grouping;
 mod table_blocks;
@@ -141,6 +142,18 @@ impl Source {
         let whole = geometry.views.iter().zip(arrays).map(of_array).collect();
         Self { geometry, first, parts, whole }
     }
+}
+
+/// Counts up like an odometer, last digit fastest; false when it wraps around.
+fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
+    for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
+        *i += 1;
+        if *i < n {
+            return true;
+        }
+        *i = 0;
+    }
+    false
 }
 
 /// The index of the operation for a norm; byte order is part of the operation.
