@@ -79,8 +79,10 @@ class Selected:
 
     def check_channels(self, given: Any) -> None:
         """Raises ValueError for what ``channels``, in the operator's form, names and no array has."""
-        by_output: Any = given if isinstance(given, Mapping) else {None: given or []}
-        for output, keys in cast(Mapping[str | None, Any], by_output).items():
+        by_output: dict[str | None, Any] = {None: given or []}
+        if isinstance(given, Mapping):
+            by_output = dict(cast(Mapping[str | None, Any], given))
+        for output, keys in by_output.items():
             arrays = [array for array in self.arrays if output in (None, array.output)]
             if not arrays:
                 known = ", ".join(repr(array.output) for array in self.arrays)
