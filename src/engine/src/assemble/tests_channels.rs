@@ -11,7 +11,7 @@ struct Random(u64);
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 7 ^ self.0 << 23
+        (self.0 >> 7) ^ (self.0 << 23)
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -76,7 +76,7 @@ fn a_table_gives_what_boxes_of_each_channel_give() {
                 (small & mask).to_le_bytes()[..src.size()].to_vec()
             })
             .collect();
-        let many = (0..40).map(|i| i * 37 & mask).collect();
+        let many = (0..40).map(|i| (i * 37) & mask).collect();
         let decoding = match random.below(4) {
             0 => Decoding::default(),
             1 => Decoding {
