@@ -4,6 +4,9 @@ import sys
 
 from dali_zarr.torch import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 url, endpoint = sys.argv[1:]
 # The endpoint is for servers other than AWS.
 options = {"aws_endpoint": endpoint, "aws_region": "us-east-1", "aws_allow_http": True}

@@ -7,6 +7,9 @@ import dali_zarr  # pyright: ignore[reportUnusedImport]  # noqa: F401  (adds rea
 import numpy as np
 import nvidia.dali.experimental.dynamic
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ndd: Any = nvidia.dali.experimental.dynamic
 reader = ndd.readers.Zarr(
     path=sys.argv[1] if len(sys.argv) > 1 else "hours.zarr", arrays=["t2m"], offsets=[0, 6], random_shuffle=True, seed=0,

@@ -7,6 +7,9 @@ import dali_zarr
 from nvidia.dali.pipeline import pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 
 @pipeline_def(batch_size=16, num_threads=2, device_id=0)
 def pairs(path: str, arrays: list[str]) -> Any:

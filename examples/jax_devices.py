@@ -10,6 +10,9 @@ import jax
 import numpy as np
 from dali_zarr.jax import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 untyped: Any = jax
 jnp, devices = untyped.numpy, untyped.devices()
 mesh = jax.sharding.Mesh(np.array(devices), ("data",))

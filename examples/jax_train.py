@@ -13,6 +13,9 @@ import jax
 import numpy as np
 from dali_zarr.jax import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 untyped: Any = jax
 jnp, lax, P = untyped.numpy, untyped.lax, jax.sharding.PartitionSpec
 store, checkpoint, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])

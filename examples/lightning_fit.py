@@ -8,6 +8,9 @@ import torch
 from dali_zarr.torch import Batch, Loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 store, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 parts = dali_zarr.splits(
     path=store, arrays=["t2m"], offsets={"input": 0, "target": 6}, stack_arrays=True, mean=280, stddev=10, batch_size=4,

@@ -1,4 +1,7 @@
-"""Crops of an OME-Zarr image and its labels, rotated and flipped together by DALI's operators. Run with the path of an image."""
+"""Crops of an OME-Zarr image and its labels, rotated and flipped together by DALI's operators: microscopy.py IMAGE [LABELS]
+
+The names of arrays are those of OME-Zarr: "0" is the finest level, and labels are in groups below "labels".
+"""
 
 import sys
 from collections.abc import Sequence
@@ -19,9 +22,10 @@ def volumes(path: str, labels: str, crop: list[int], device: Any) -> Any:
         device=device, path=path, arrays={"image": "0", "label": f"labels/{labels}/0"}, name="reader",
         dims=["z", "y", "x"], window=crop, random_crop=["z", "y", "x"], samples_per_volume=64, random_shuffle=True, seed=0,
     )
-    # The reader gives (channel, z, y, x) and (z, y, x). DALI's operators for images take channels last, so labels get a channel.
+    # The reader gives (channel, z, y, x), and labels as (z, y, x), or (1, z, y, x) if they have a channel axis. DALI's operators
+    # for images take channels last.
     image = fn.transpose(image, perm=[1, 2, 3, 0], output_layout="DHWC")
-    label = fn.reshape(label, rel_shape=[1, 1, 1, -1], src_dims=[0, 1, 2, -1], layout="DHWC")
+    label = fn.reshape(label, shape=[*crop, 1], layout="DHWC")
     # Rotations interpolate, in float32. Labels are numbers of cells: the nearest one, and 0 outside.
     image, label = fn.cast(image, dtype=types.FLOAT), fn.cast(label, dtype=types.FLOAT)
     # Any angle around z; both get the same numbers.
@@ -49,4 +53,6 @@ def main(path: str, labels: str = "cells", crop: Sequence[int] = (16, 32, 32), d
 
 
 if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.exit(print(__doc__))
     main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "cells")

@@ -4,6 +4,9 @@ import sys
 
 from dali_zarr.torch import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 # Two images and 16 actions begin at each step. Windows may begin one step before an episode and end 7 steps after it.
 loader = Loader(
     sys.argv[1] if len(sys.argv) > 1 else "pusht.zarr",
@@ -14,7 +17,7 @@ loader = Loader(
     out_of_bounds_policy="edge",
     pad_before={"dim_0": 1},
     pad_after={"dim_0": 7},
-    segments=list(range(180)),  # the first 180 episodes: the others are for validation
+    segments=slice(0, 180),  # the first 180 episodes: the others are for validation
     return_mask=True,
     batch_size=64,
     random_shuffle=True,

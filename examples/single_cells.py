@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from dali_zarr.torch import Loader
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 loader = Loader(
     sys.argv[1] if len(sys.argv) > 1 else "cells.zarr",
     arrays=["X/data", "X/indices", "obs/age", "obsm/X_pca"],

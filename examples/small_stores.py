@@ -68,6 +68,7 @@ def image(path: Path) -> None:
     """An OME-Zarr 0.5 image (channel, z, y, x) of two resolutions, and its labels ``cells`` (z, y, x)."""
     found = np.random.default_rng(3).integers(0, 9, (24, 64, 64), "uint16")
     write_image(path, np.stack([found, found + 100]), "czyx")
+    zarr.open_group(path / "labels", mode="w").attrs["ome"] = {"version": "0.5", "labels": ["cells"]}
     write_image(path / "labels" / "cells", found, "zyx")
 
 
@@ -92,4 +93,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.exit(print(__doc__))
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

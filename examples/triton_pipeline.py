@@ -8,6 +8,9 @@ import dali_zarr
 import nvidia.dali
 from nvidia.dali.pipeline import pipeline_def
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 fn: Any = nvidia.dali.fn
 types: Any = nvidia.dali.types
 store, folder = sys.argv[1], Path(sys.argv[2])

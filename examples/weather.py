@@ -7,7 +7,9 @@ import dali_zarr
 import torch
 import torch.distributed as dist
 from dali_zarr.torch import Batch, Loader
-from torch.nn.functional import mse_loss
+
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
 
 
 def hours(batch: Batch) -> str:
@@ -24,14 +26,13 @@ training, validation = Loader(**parts["train"]), Loader(**parts["validation"])
 model = torch.nn.parallel.DistributedDataParallel(layer := torch.nn.Conv2d(3, 3, 3, padding=1))
 optimizer = torch.optim.Adam(model.parameters())
 kept = {"model": model, "optimizer": optimizer, "loader": training}
-if os.path.exists(checkpoint):
-    for name, state in torch.load(checkpoint).items():
-        kept[name].load_state_dict(state)
+for name, state in (torch.load(checkpoint) if os.path.exists(checkpoint) else {}).items():
+    kept[name].load_state_dict(state)
 for epoch in range(training.epoch, epochs):
     for batch in training:
         print(f"train {epoch} {hours(batch)}\n", end="", flush=True)  # one write, so that lines of ranks don't mix
         optimizer.zero_grad()
-        mse_loss(model(batch["input"]), batch["target"]).backward()
+        torch.nn.functional.mse_loss(model(batch["input"]), batch["target"]).backward()
         optimizer.step()
         if dist.get_rank() == 0:
             torch.save({name: part.state_dict() for name, part in kept.items()}, checkpoint + ".new")
@@ -40,6 +41,6 @@ for epoch in range(training.epoch, epochs):
     loss = torch.zeros(1)
     for batch in validation:
         print(f"validation {epoch} {hours(batch)}\n", end="", flush=True)
-        loss += mse_loss(layer(batch["input"]), batch["target"], reduction="sum").detach()
+        loss += torch.nn.functional.mse_loss(layer(batch["input"]), batch["target"], reduction="sum").detach()
     dist.all_reduce(loss)
     print(f"loss {epoch} {loss.item():.0f}\n" * (dist.get_rank() == 0), end="", flush=True)

@@ -10,6 +10,9 @@ from torch.utils.data import DataLoader
 from xbatcher import BatchGenerator
 from xbatcher.loaders.torch import MapDataset
 
+if "--help" in sys.argv:
+    sys.exit(print(__doc__))
+
 ds = xr.open_zarr(sys.argv[1], chunks=None, consolidated=False)[["t2m"]].sel(time=slice("2020-01-01T06", "2020-01-02T05"))
 
 # Before: all patches in order, eight to a batch.

@@ -185,7 +185,7 @@ def test_what_the_machine_lacks_in_the_dynamic_mode(huge):
         "    assert 'host memory: expected at least ' in str(error), error\n"
         "else:\n"
         "    raise AssertionError('no error')\n",
-        str(huge),
+        str(huge), imports="torch",
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 from support.pipelines import batches, build, same
+from support.stores import write_array
 
 N = 23
 
@@ -177,3 +178,27 @@ def test_errors(store, arguments, error, message):
         with pytest.raises(error) as found:
             build_it(**{"path": store[0], "arrays": ARRAYS, **arguments})
         assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [
+        ({"fillna": {"stacked": 0}}, "fillna=0 for all of them, or fillna={'a': 0, 'b': 0}"),
+        ({"mean": {"stacked": 2.5}}, "mean=2.5 for all of them, or mean={'a': 2.5, 'b': 2.5}"),
+        ({"mean": {"now": [1, 2]}, "offsets": [0, 1]}, "mean=[1, 2] for all of them"),
+        ({"mask_and_scale": {"c": True}}, "mask_and_scale=True for all of them, or mask_and_scale={'a': True, 'b': True}"),
+    ],
+    ids=str,
+)
+def test_values_of_a_stack_are_told_by_its_arrays(tmp_path, given, write):
+    """The message says what to write, which then is taken."""
+    for name in "ab":
+        write_array(tmp_path, name, np.arange(12, dtype="f4").reshape(4, 3), dims=("t", "x"))
+    told = {"path": tmp_path, "arrays": ["a", "b"], "stack_arrays": True}
+    wrong = next(key for key in next(iter(given.values())))
+    with pytest.raises(ValueError, match="expected names of the stack's arrays, 'a', 'b', but found ") as found:
+        dali_zarr.explain(**told, **given)
+    assert str(found.value).endswith(f"but found {wrong!r}; write {write}")
+    others = {name: value for name, value in given.items() if name == "offsets"}
+    for one in write.split(", or "):
+        dali_zarr.explain(**told, **others, **eval(f"dict({one.removesuffix(' for all of them')})"))

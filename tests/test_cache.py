@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import zarr
 from support.pipelines import at_rest, build, same, settled, to_numpy
+from support.processes import start
 from support.server import Server
 from support.stores import Layout, chunk_files, write_array
 
@@ -284,13 +283,6 @@ print(json.dumps(dali_zarr.counters(pipe)["reader"]))
 """
 
 
-def start(*argv):
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
-    return subprocess.Popen(
-        [sys.executable, "-c", READER, *map(str, argv)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
-
-
 @pytest.fixture
 def large(tmp_path):
     values = np.random.default_rng(0).standard_normal((64, 64, 128)).astype("float32")
@@ -303,7 +295,7 @@ def test_processes_share_a_folder_and_its_limit(large):
     """Two at a time, on a folder that holds half of the store; the limit holds at every moment, but for a chunk each."""
     limit = MIB
     with Server(large / "s") as server:
-        both = [start(server.url, large / "cache", limit, 6, seed, large / "values.npy") for seed in (1, 2)]
+        both = [start(READER, server.url, large / "cache", limit, 6, seed, large / "values.npy") for seed in (1, 2)]
         most = 0
         while any(p.poll() is None for p in both):
             try:
@@ -325,12 +317,12 @@ def test_killed_while_writing(large):
     """Whatever a killed process left, the next ones get right values, and the folder keeps its limit."""
     with Server(large / "s") as server:
         for seed in range(4):
-            process = start(server.url, large / "cache", 1 << 30, 50, seed, large / "values.npy")
-            assert process.stdout.readline() == "ready\n"
+            process = start(READER, server.url, large / "cache", 1 << 30, 50, seed, large / "values.npy")
+            assert process.line() == "ready\n"
             time.sleep(0.02 + 0.05 * seed)
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        process = start(server.url, large / "cache", 1 << 30, 2, 9, large / "values.npy")
+        process = start(READER, server.url, large / "cache", 1 << 30, 2, 9, large / "values.npy")
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         counters = json.loads(out.splitlines()[-1])

@@ -25,7 +25,7 @@ from nvidia.dali import backend, fn
 from nvidia.dali.pipeline import Pipeline
 from support import remote
 from support.documents import ROOT, SITE, Block, Page, anchors, links, missing_names, pages
-from support.pipelines import why_no_gpu
+from support.pipelines import run_script, why_no_gpu
 
 PAGES = pages()
 SCHEMA = backend.GetSchema("readers__Zarr")
@@ -104,6 +104,11 @@ def run_python(block: Block, names: dict[str, Any], monkeypatch) -> None:
     compiled = compile(code, str(block.page), "exec")
     if block.how == "compile":
         assert block.why, f"{block.place}: expected a reason"
+        return
+    if block.how == "process":
+        printed_there = run_script(block.source, timeout=240)
+        if block.output is not None:
+            same_text(block, block.output, printed_there)
         return
     assert block.how in ("", "gpu", "s3"), f"{block.place}: {block.how!r}"
     outputs: list[Any] = []
@@ -226,7 +231,8 @@ def test_blocks_can_be_copied_alone(page: Page):
 
 def test_what_pages_include_exists():
     """And it is run by a test."""
-    tested = (ROOT / "tests" / "test_examples.py").read_text() + (ROOT / "tests" / "test_users.py").read_text()
+    tests = [ROOT / "tests" / "test_examples.py", *(ROOT / "tests" / "users").glob("test_*.py")]
+    tested = "".join(file.read_text() for file in tests)
     for page in PAGES:
         for name in INCLUDED.findall(page.text):
             assert (ROOT / name).exists(), f"{page.path}: {name}"
@@ -284,7 +290,7 @@ def test_every_argument_is_in_the_reference():
 @pytest.mark.parametrize("loader", ["torch", "jax"])
 def test_every_argument_of_the_loaders_is_in_the_reference(loader):
     pytest.importorskip(loader)
-    own = set(inspect.signature(getattr(dali_zarr, loader).Loader).parameters) - {"arguments"}
+    own = set(inspect.signature(getattr(dali_zarr, loader).Loader).parameters)
     listed = set(re.findall(r"^\| `(\w+)`", (REFERENCE / "loaders.md").read_text(), re.MULTILINE))
     assert own <= listed | set(described()), own - listed - set(described())
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.processes import start
 from support.stores import Layout, write_array
 
 SAMPLES = 101
@@ -49,12 +47,8 @@ dist.destroy_process_group()
 
 def run(path: Path, folder: Path, backend: str, world: int, state: str, batches: int) -> list[int]:
     """How often each sample was seen by all ranks together, as they agreed on by a collective."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, *map(str, (path, folder, SAMPLES, backend, rank, world, state, batches))],
-            env=environment, stderr=subprocess.PIPE, text=True,
-        )
+        start(RANK, path, folder, SAMPLES, backend, rank, world, state, batches, imports="torch", env={"OMP_NUM_THREADS": "1"})
         for rank in range(world)
     ]
     try:

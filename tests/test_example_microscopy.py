@@ -22,13 +22,16 @@ def example() -> ModuleType:
     return module
 
 
-@pytest.fixture
-def image(tmp_path):
-    """Two channels, of which labels are the first one: what is done to both must be the same."""
+@pytest.fixture(params=["zyx", "czyx"])
+def image(tmp_path, request):
+    """Two channels, of which labels are the first one, without a channel axis or with one of length 1: what is done to both must be
+    the same."""
+    of_labels = request.param
     cells = np.random.default_rng(0).integers(0, 9, (12, 20, 24)).astype("uint16")
     write_array(tmp_path, "0", np.stack([cells, cells + 100]))
-    write_array(tmp_path / "labels" / "cells", "0", cells.astype("uint8"))
-    for group, axes in ((tmp_path, "czyx"), (tmp_path / "labels" / "cells", "zyx")):
+    labels = cells.astype("uint8")
+    write_array(tmp_path / "labels" / "cells", "0", labels if of_labels == "zyx" else labels[None])
+    for group, axes in ((tmp_path, "czyx"), (tmp_path / "labels" / "cells", of_labels)):
         scale = [{"type": "scale", "scale": [1.0] * len(axes)}]
         level = {"axes": [{"name": name} for name in axes], "datasets": [{"path": "0", "coordinateTransformations": scale}]}
         zarr.open_group(str(group), mode="a").attrs["ome"] = {"version": "0.5", "multiscales": [level]}

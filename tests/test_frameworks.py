@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import dali_zarr  # noqa: F401
 import numpy as np
 import pytest
 from support.pipelines import build, run_script
+from support.processes import start
 from support.stores import Layout, write_array
 
 STEPS = 11
@@ -156,7 +153,7 @@ def test_jax_decorator(jax, path):
 
 
 def test_importing_needs_neither_framework():
-    out = run_script("import dali_zarr, sys\nprint('torch' in sys.modules, 'jax' in sys.modules)")
+    out = run_script("import dali_zarr, sys\nprint('torch' in sys.modules, 'jax' in sys.modules)", imports="nothing")
     assert out.split() == ["False", "False"]
 
 
@@ -166,7 +163,8 @@ def test_nothing_of_dalis_is_replaced(torch):
         "from nvidia.dali.plugin.pytorch import torch_utils\n"
         "before = dict(torch_utils.to_torch_type)\n"
         "import dali_zarr, sys\n"
-        "print(torch_utils.to_torch_type == before, any('dali_zarr' in type(f).__module__ for f in sys.meta_path))"
+        "print(torch_utils.to_torch_type == before, any('dali_zarr' in type(f).__module__ for f in sys.meta_path))",
+        imports="torch",
     )
     assert out.split() == ["True", "False"]
 
@@ -208,13 +206,9 @@ dist.destroy_process_group()
 
 def ranks(tmp_path, path, world: int, backend: str, args: dict) -> list[list]:
     """What each rank saw in each of three epochs, and what all agreed on: [rank][epoch] -> (numbers, counts)."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
     rendezvous = tmp_path / f"rendezvous-{world}-{len(list(tmp_path.iterdir()))}"
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(path), str(rendezvous), str(rank), str(world), backend, json.dumps(args)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
+        start(RANK, path, rendezvous, rank, world, backend, json.dumps(args), imports="torch")
         for rank in range(world)
     ]
     try:

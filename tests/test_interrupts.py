@@ -173,7 +173,9 @@ def works():
 
 def interrupt(script: str, *argv: object) -> dict[str, float]:
     """Seconds from signals to what came of them, and to the end of the process."""
-    out = run_script(SCRIPT + script + "\nprint(json.dumps(found | {'end': time.time()}))", *map(str, argv), timeout=100)
+    script = SCRIPT + script + "\nprint(json.dumps(found | {'end': time.time()}))"
+    imports = "torch" if "dynamic" in script or "torch" in script else "dali"
+    out = run_script(script, *map(str, argv), timeout=100, imports=imports)
     found = json.loads(out.splitlines()[-1])
     return found | {"end": time.time() - found["end"]}
 

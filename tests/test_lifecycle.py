@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from support.pipelines import batches, build, check, run_script, same, to_numpy
+from support.processes import start
 from support.stores import Layout, write_array
 
 
@@ -205,19 +202,12 @@ while True:
 """
 
 
-def _spawn(script: str, *argv: str) -> subprocess.Popen:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *argv], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.parametrize("times", range(3))
 def test_ctrl_c(store, device, times):
     """SIGINT ends a training loop with a KeyboardInterrupt, whatever the reader does when it comes."""
-    process = _spawn(_LOOP, device, str(store))
+    process = start(_LOOP, device, str(store))
     try:
-        assert process.stdout.readline().strip() == "running", process.stderr.read()
+        assert process.line() == "running\n", process.communicate(90)
         time.sleep(0.1 + 0.3 * times)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=90)
@@ -234,7 +224,7 @@ def test_exit_with_a_running_pipeline(store, device):
 
 def test_sys_exit_from_a_thread_of_work(store, device):
     """So does one that leaves by an exception in mid-epoch: with the exception's status, not a signal's."""
-    process = _spawn(_LOOP.replace("while True:\n    pipe.run()", "raise SystemExit(3)"), device, str(store))
+    process = start(_LOOP.replace("while True:\n    pipe.run()", "raise SystemExit(3)"), device, str(store))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 3, err
 
@@ -284,7 +274,7 @@ def test_spawned_workers(store, device):
         "got = [float(v) for _ in range(25) for v in next(stream)[0][:, 0, 0]]\n"
         "assert got == [100.0 * s + i for i in range(100)], got\n"
     )
-    workers = [_spawn(script, device, str(store), str(s)) for s in range(2)]
+    workers = [start(script, device, str(store), str(s)) for s in range(2)]
     for worker in workers:
         _, err = worker.communicate(timeout=90)
         assert worker.returncode == 0, err

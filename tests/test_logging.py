@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from support.processes import start
 from support.server import Server
 from support.stores import Layout, write_array
 
@@ -97,16 +95,19 @@ next(iter(Loader(sys.argv[1], arrays="a", device="cpu")))
 """
 
 
-def run(script, path, **environment):
-    command = [sys.executable, "-c", script, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, env=os.environ | environment)
+def run(script, path, imports, **environment):
+    """What a process prints, to both."""
+    process = start(script, path, imports=imports, env=environment)
+    done = process.communicate(timeout=100)
+    assert process.returncode == 0, done
+    return done
 
 
 def test_warnings_of_threads_are_not_lost(tmp_path):
     """Also those that come shortly before the interpreter ends, which waits for nothing else."""
     missing = str(tmp_path / "nothing.so")
-    done = run(WARNS, write(tmp_path / "s"), NVTX_INJECTION64_PATH=missing)
-    (line,) = done.stderr.splitlines()
+    _, err = run(WARNS, write(tmp_path / "s"), "torch", NVTX_INJECTION64_PATH=missing)
+    (line,) = err.splitlines()
     assert line.startswith(f"dali_zarr.engine.nvtx WARNING: NVTX_INJECTION64_PATH: can't load {missing}")
 
 
@@ -133,12 +134,11 @@ for _ in range(20):
 
 def test_forks_have_a_log_of_their_own(tmp_path):
     """And neither waits for what the other one holds."""
-    done = run(FORKS, write(tmp_path / "s"))
-    assert done.stdout.count("store ") == 41 and done.stderr == ""
+    out, err = run(FORKS, write(tmp_path / "s"), "dali")
+    assert out.count("store ") == 41 and err == ""
 
 
 def test_silent_by_default(tmp_path):
-    loader = f"Loader({str(write(tmp_path))!r}, arrays='a', isel={{'x': 1}}, device='cpu')"
-    script = f"from dali_zarr.torch import Loader; next(iter({loader}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    loader = "Loader(sys.argv[1], arrays='a', isel={'x': 1}, device='cpu')"
+    script = f"import sys; from dali_zarr.torch import Loader; next(iter({loader}))"
+    assert run(script, write(tmp_path), "torch") == ("", "")

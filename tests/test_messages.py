@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import dali_zarr
 import numpy as np
@@ -68,6 +69,47 @@ def test_explain_takes_what_loaders_take(path):
     given = {"path": path, "arrays": ["z"], "batch_size": 4}
     as_reader = dali_zarr.explain(**given, device="gpu", offsets=[0, 6])
     assert dali_zarr.explain(**given, device="cuda", offsets={"input": 0, "target": 6}) == as_reader
+
+
+def test_loaders_say_the_message_alone(path, tmp_path):
+    """Without DALI's account of a pipeline that the user didn't write: when it is built, and when a batch can't be read."""
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    message = r"^zarr_reader: store .*: expected an array 't3m', but found the arrays .*; did you mean t2m\?$"
+    with pytest.raises(ValueError, match=message):
+        loader(path, arrays=["t3m"], device="cpu")
+    damaged = shutil.copytree(path, tmp_path / "damaged")
+    chunk = damaged / "t2m/c/1/0/0"
+    chunk.write_bytes(chunk.read_bytes()[:20])
+    with pytest.raises(RuntimeError, match=r"^zarr_reader: store .*, chunk t2m/c/1/0/0: [^\n]+$"):
+        list(loader(damaged, arrays=["t2m"], device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"device": "gpu0"}, ValueError, "device: expected 'cuda', 'cuda:1' or 'cpu', but found 'gpu0'"),
+        ({"device": "meta"}, ValueError, "device: expected 'cuda', 'cuda:1' or 'cpu', but found 'meta'"),
+        ({"shard_id": 1}, ValueError, "expected both shard_id and num_shards, or neither"),
+        ({"shard_id": 3, "num_shards": 2}, ValueError, "shard_id: expected a number from 0 to num_shards - 1 = 1, found 3"),
+        ({"shard_id": -1, "num_shards": 2}, ValueError, "shard_id: expected a number from 0 to num_shards - 1 = 1, found -1"),
+        ({"shard_id": "1", "num_shards": 2}, TypeError, "shard_id: expected integers, found '1'"),
+        ({"transform": 3}, TypeError, "transform: expected a function of the outputs, but found 3"),
+        ({"transform": lambda outputs: outputs["z"]}, TypeError, "transform: expected a dictionary from names to outputs"),
+        ({"drop_last": True, "pad_last_batch": True}, ValueError, "expected drop_last or pad_last_batch, but found both"),
+        ({"offsets": [0, 0]}, ValueError, "arrays, offsets: expected each output once, but found 'z' twice"),
+    ],
+)
+def test_arguments_of_the_loader_itself(path, arguments, kind, message):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    with pytest.raises(kind, match=re.escape(message)):
+        loader(path, arrays=["z"], **{"device": "cpu", **arguments})
+
+
+def test_what_is_no_dataset(path):
+    with pytest.raises(TypeError, match="from_xarray: expected an xarray.Dataset, but found str; open it with xarray.open_zarr"):
+        dali_zarr.from_xarray(str(path))
+    with pytest.raises(TypeError, match=r"but found DataArray; write array.to_dataset\(\)"):
+        dali_zarr.from_xarray(pytest.importorskip("xarray").open_zarr(path, consolidated=False)["z"])
 
 
 def test_the_loader_for_jax_checks_its_batch_size(path):

@@ -83,6 +83,8 @@ def test_pictures(era5):
     assert len([ax for ax in figure.axes if ax.get_title()]) == 16
     with pytest.raises(IndexError, match="expected a sample below 4, but found 4"):
         batch.plot(4)
+    with pytest.raises(TypeError, match="plot: expected the number of a sample, or several, but found 'z'"):
+        batch.plot("z")
     with pytest.raises(ValueError, match="scalars have no picture"):
         next(iter(Loader(era5, arrays=["time"], **SMALL))).plot()
     with pytest.raises(AttributeError, match="doesn't come from a loader"):

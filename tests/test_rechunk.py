@@ -240,7 +240,7 @@ def test_some_arrays_and_their_coordinates(tmp_path, run):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_a_store_that_is_an_array(tmp_path, run, values, zarr_format):
     zarr.create_array(tmp_path / "s", data=values, chunks=(5, 3, 7), zarr_format=zarr_format, attributes={"k": [1]})
-    done(run, tmp_path / "s", tmp_path / "t", "--chunks", "0=1", "--verify")
+    done(run, tmp_path / "s", tmp_path / "t", "--chunks", "dim_0=1", "--verify")
     array = zarr.open_array(str(tmp_path / "t"))
     assert (array.chunks, dict(array.attrs), bits(array[...])) == ((1, 8, 16), {"k": [1]}, bits(values))
 
@@ -287,7 +287,7 @@ def test_object_stores(tmp_path, run, values, s3, s3_options):
 def test_zip_archives(tmp_path, run, values):
     with zarr.storage.ZipStore(tmp_path / "s.zip", mode="w") as store:
         zarr.create_array(store, name="a", data=values, chunks=(5, 3, 7))
-    done(run, tmp_path / "s.zip", tmp_path / "t", "--chunks", "0=1", "--verify")
+    done(run, tmp_path / "s.zip", tmp_path / "t", "--chunks", "dim_0=1", "--verify")
     assert bits(zarr.open_group(str(tmp_path / "t"))["a"][...]) == bits(values)
 
 

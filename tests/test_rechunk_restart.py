@@ -168,25 +168,25 @@ def test_a_process_that_is_killed(tmp_path, run):
 
 MIB = 1 << 20
 LIMITED = {
-    "split": ("tens", "--chunks time=1", 48),
-    "crossing": ("fields", "--chunks lat=20,lon=20", 48),
-    "crossing with more": ("fields", "--chunks lat=20,lon=20", 96),
-    "from shards": ("shards", "--chunks lat=20,lon=20", 48),
-    "to shards": ("tens", "--chunks time=1 --shards time=10", 48),
-    "type": ("tens", "--chunks time=1 --dtype float16", 48),
-    "list": ("tens", "--chunks time=1 --isel time=0,1,5,9,50,7,99,3,2,2 lat=1,3,5,0,150", 48),
+    "split": ("tens", "--chunks time=1", 24),
+    "crossing": ("fields", "--chunks lat=20,lon=20", 24),
+    "crossing with more": ("fields", "--chunks lat=20,lon=20", 48),
+    "from shards": ("shards", "--chunks lat=20,lon=20", 24),
+    "to shards": ("tens", "--chunks time=1 --shards time=10", 24),
+    "type": ("tens", "--chunks time=1 --dtype float16", 24),
+    "list": ("tens", "--chunks time=1 --isel time=0,1,5,9,50,7,99,3,2,2 lat=1,3,5,0,150", 24),
 }
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """Stores of 96 MB, beside one that is small."""
+    """Stores of 48 MB, beside one that is small."""
     folder = tmp_path_factory.mktemp("large")
-    values = np.random.default_rng(0).integers(0, 1000, (240, 200, 500)).astype("f4")
+    values = np.random.default_rng(0).integers(0, 1000, (240, 200, 250)).astype("f4")
     write_array(folder / "small", "a", values[:4, :20, :20], layout=Layout((1, 20, 20)), dims=DIMS)
-    write_array(folder / "fields", "a", values, layout=Layout((1, 200, 500)), dims=DIMS)
-    write_array(folder / "tens", "a", values, layout=Layout((10, 200, 500)), dims=DIMS)
-    write_array(folder / "shards", "a", values, layout=Layout((1, 200, 500), shards=(20, 200, 500)), dims=DIMS)
+    write_array(folder / "fields", "a", values, layout=Layout((1, 200, 250)), dims=DIMS)
+    write_array(folder / "tens", "a", values, layout=Layout((10, 200, 250)), dims=DIMS)
+    write_array(folder / "shards", "a", values, layout=Layout((1, 200, 250), shards=(20, 200, 250)), dims=DIMS)
     return folder
 
 

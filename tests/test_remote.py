@@ -248,6 +248,18 @@ def test_servers_that_refuse_what_is_not_there(tmp_path, values, consolidated):
             build("cpu", 1, path=f"{server.url}/none", arrays=["a"])
 
 
+@pytest.mark.parametrize("lacking", ["a/2.0.0", "a/.zattrs"])
+def test_what_is_refused_and_perhaps_not_there(tmp_path, values, lacking):
+    """A missing chunk can't be told from a forbidden one, nor missing attributes: an error names the permission that tells them."""
+    write_array(tmp_path / "s", "a", values, dims=DIMS, **STORES["v2"])
+    (tmp_path / "s" / lacking).unlink()
+    with (
+        Server(tmp_path, fault=lambda _n, _m, path: None if (tmp_path / path[1:]).exists() else 403) as server,
+        pytest.raises((RuntimeError, ValueError), match=f'key "{lacking}".* 403 Forbidden.* allow s3:ListBucket'),
+    ):
+        drain(f"{server.url}/s", 12, arrays=["a"])
+
+
 @pytest.mark.parametrize(
     ("path", "options", "words"),
     [

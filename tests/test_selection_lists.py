@@ -8,7 +8,7 @@ from typing import Any
 import dali_zarr
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.pipelines import build, to_numpy
 from support.stores import Layout, write_array
@@ -81,7 +81,6 @@ def test_several_dims(path, opened, device):
     assert (found == want.values.reshape(-1, 4)).all()
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_windows_start_there(path, opened, data):
     """Windows, strides and offsets go on from each element of a list, along a grid of a slice in the other dimension."""

@@ -8,12 +8,11 @@ import itertools
 import os
 import re
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import zarr
+from support import processes
 from support.pipelines import build, same, to_numpy
 from support.stores import Layout, write_array
 
@@ -533,8 +532,9 @@ def test_a_pipeline_in_another_process_says_that_its_table_is_gone(path, tmp_pat
         "import sys, dali_zarr\nfrom nvidia.dali.pipeline import Pipeline\n"
         "pipe = Pipeline.deserialize(open(sys.argv[1], 'rb').read())\npipe.build()\n"
     )
-    found = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pipe")], capture_output=True, text=True, check=False)
-    assert found.returncode and "save it as .npy and give its path" in found.stderr
+    process = processes.start(code, tmp_path / "pipe")
+    _, err = process.communicate(60)
+    assert process.returncode and "save it as .npy and give its path" in err
 
 
 def test_tables_count_against_the_limit(path):

@@ -171,7 +171,7 @@ def test_the_dynamic_mode(tmp_path, values):
         "one, (every,) = dali_zarr.counters(reader), dali_zarr.counters()\n"
         "assert one['reader'] == every['reader'] and one['batches'] >= 12, one\n"
     )
-    run_script(script, str(tmp_path / "s"))
+    run_script(script, str(tmp_path / "s"), imports="torch")
 
 
 # A profiler: counts ranges and names of threads, and writes them when the process ends.

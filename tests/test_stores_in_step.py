@@ -363,7 +363,21 @@ def test_text_coordinates(stores, tmp_path, device, dtype, caplog):
         one, other = _epoch(device, arrays=arrays)[3]
     same(one, image[3], "image")
     same(other, label[3], "label")
-    assert "they aren't compared" in caplog.text and "b.zarr" in caplog.text
+    assert "the reader doesn't compare them" in caplog.text and "b.zarr" in caplog.text
+    # Beside text of other arrays they are compared, by what Python asks before the reader is made.
+    import dali_zarr
+    from dali_zarr.torch import Loader
+
+    for name, expected in (("s5", None), ("s9", "element 5 is 's9' beside .*a.zarr/0 and 's5' beside .*b.zarr/deep/0")):
+        group = zarr.open_group(str(tmp_path / "a.zarr"), mode="a")
+        text = np.array([name if i == 5 else f"s{i}" for i in range(12)], "U3")
+        group.create_array("t", shape=(12,), chunks=(12,), dtype="<U3", overwrite=True)[...] = text
+        for make in (Loader, dali_zarr.explain):
+            if expected is None:
+                make(arrays=arrays, device="cpu")
+            else:
+                with pytest.raises(ValueError, match=expected):
+                    make(arrays=arrays, device="cpu")
 
 
 def test_breaks_where_coordinates_are_uneven(stores, tmp_path, device):

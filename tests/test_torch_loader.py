@@ -6,8 +6,6 @@ import itertools
 import math
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import dali_zarr
@@ -16,6 +14,7 @@ import pytest
 import zarr
 from support.loaders import HOURS, STEPS, fields, flat, make, numbers, write
 from support.pipelines import run_script
+from support.processes import start
 from support.stores import write_array, write_era5
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
@@ -252,11 +251,7 @@ dist.destroy_process_group()
 
 
 def test_process_groups(path, tmp_path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", DISTRIBUTED, str(path), str(tmp_path / "rendezvous")]
-    processes = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(4)
-    ]
+    processes = [start(DISTRIBUTED, path, tmp_path / "rendezvous", rank, imports="torch") for rank in range(4)]
     try:
         lines = [[eval(line) for line in p.communicate(timeout=120)[0].splitlines() if line.startswith("[")] for p in processes]
     finally:
@@ -302,7 +297,10 @@ def test_a_forked_process_is_refused(path):
 
 
 def test_importing_it_is_left_to_its_users():
-    out = run_script("import dali_zarr, sys\nprint('torch' in sys.modules)\ndali_zarr.torch.Loader\nprint('torch' in sys.modules)")
+    out = run_script(
+        "import dali_zarr, sys\nprint('torch' in sys.modules)\ndali_zarr.torch.Loader\nprint('torch' in sys.modules)",
+        imports="nothing",
+    )
     assert out.split() == ["False", "True"]
 
 
@@ -360,3 +358,25 @@ def test_stores_with_other_coordinates_are_refused(years, args):
     with pytest.raises(ValueError, match=r"along 'level', but element 0 is 1000 in .*y0.zarr and 500 in .*y1.zarr; choose labels"):
         make(years, arrays=["z"], **args)
     assert len(make(years, arrays=["z"], isel={"level": slice(None)}, batch_size=6)) == 1, "as it was asked for"
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("offsets", [{"input": 0, "target": 6}, {"input": -2, "target": [0, 6]}, [0, 6]], ids=str)
+def test_coords_of_each_entry(path, stacked, offsets):
+    """Shifted by the offset of the entry, also where that is a tensor: of a stack, or named by its offset."""
+    batch = next(iter(make(path, arrays=["n"], offsets=offsets, stack_arrays=stacked)))
+    first = 2 if isinstance(offsets, dict) and offsets["input"] else 0
+    assert (batch.coords["time"] == HOURS[first : first + 4]).all()
+    name = "stacked" if stacked else "n"
+    if isinstance(offsets, list):
+        expected = {name: 0, f"{name}+6": 6}
+    elif isinstance(offsets["target"], list):
+        expected = {"input": -2, "target/" + name: 0, f"target/{name}+6": 6}
+    else:
+        expected = {"input": 0, "target": 6}
+    for place, offset in expected.items():
+        group, _, entry = place.rpartition("/")
+        found = (batch[group] if group else batch).coords_of(entry)["time"]
+        assert (found == HOURS[first + offset : first + offset + 4]).all(), place
+    with pytest.raises(KeyError, match="coords_of: expected an output of the reader, but found 'index'"):
+        batch.coords_of("index")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import json
@@ -100,6 +101,22 @@ def test_what_is_not_given_is_not_passed(monkeypatch):
     monkeypatch.setattr(fn, "zarr_reader", lambda **arguments: seen.update(arguments))
     dali_zarr.zarr_reader(path="s", seed=-1, num_shards=2, pad_last_batch=False, offsets=[0])
     assert seen == {"path": "s", "num_shards": 2, "offsets": [0]}
+
+
+@pytest.mark.parametrize("where", ["explain", "statistics", "torch.Loader", "jax.Loader"])
+def test_notebooks_complete_arguments(where):
+    """The names that type checkers know are in the signature too, by which notebooks complete and ``help`` lists."""
+    module, _, name = where.rpartition(".")
+    if module:
+        pytest.importorskip(module)
+    function = getattr(importlib.import_module(f"dali_zarr.{module}") if module else dali_zarr, name)
+    parameters = inspect.signature(function).parameters
+    assert not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    assert {"path", "arrays", "sel", "mask_and_scale", "host_memory_limit"} < set(parameters)
+    assert next(iter(parameters)) == "path" and parameters["sel"].default is None
+    if name == "Loader":
+        assert set(parameters) >= set(PARAMETERS) - set(COMMON) - {"preserve", "bytes_per_sample_hint"}
+        assert parameters["initial_fill"].default == PARAMETERS["initial_fill"].default
 
 
 def test_the_package_is_typed():

@@ -19,13 +19,14 @@ import importlib
 from types import ModuleType
 
 from . import _load
+from ._arguments.types import ReaderArguments
 from ._build import DALI_VERSION, VERSION
 from ._inspect import Explanation, counters, explain, stats
 from ._load import plugin_path
 from ._reader import describe, zarr_reader
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
-from ._statistics.compute import statistics
+from ._statistics.compute import StatisticsArguments, statistics
 
 __all__ = [
     "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
@@ -34,7 +35,9 @@ __all__ = [
 __version__ = VERSION
 
 _load.load()
-describe()
+describe(zarr_reader, ReaderArguments, last=["device", "preserve", "bytes_per_sample_hint"])
+describe(explain, ReaderArguments)
+describe(statistics, StatisticsArguments)
 
 
 def __getattr__(name: str) -> ModuleType:

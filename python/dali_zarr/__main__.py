@@ -117,8 +117,8 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
         "statistics", "compute mean, stddev, min, max and share of NaN", "--output FILE [--quiet] ",
         "Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, and writes "
         "them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
-        "The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude --batch_size 8 "
-        "--device gpu --channels level --sel time=2015..2017; see help(dali_zarr.statistics).",
+        "The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude --device gpu "
+        "--channels level --sel time=2015..2017 --breaks meta/episode_ends --segments 0:180; see help(dali_zarr.statistics).",
     )
     computing.add_argument("--output", help="the file to write; default: only print")
     rechunking = command(

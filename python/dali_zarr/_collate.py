@@ -18,44 +18,51 @@ _UNTYPED: Any = torch
 
 
 class Collation:
-    """Turns a batch's outputs into tensors."""
+    """Turns a batch's outputs, some of which are ragged, into tensors."""
 
-    def __init__(self, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]):
+    def __init__(self, how: Collate | None, columns: int | None, ragged: Ragged, places: Sequence[Place]):
         """Checks what is asked for.
 
         Raises:
             ValueError: It doesn't fit the outputs.
         """
-        given = {"collate": how, "columns": columns}
-        for name, value in given.items():
-            if ragged is None and value is not None:
-                raise ValueError(f"dali_zarr: {name}: expected ragged or ragged_ends with it, but found neither; leave it out")
         if how is not None and how not in get_args(Collate):
             raise ValueError(f"dali_zarr: collate: expected 'nested', 'padded' or 'csr', but found {how!r}")
         self._how, self._ragged = how or "nested", ragged
-        wide = columns if columns is not None else ragged.columns if ragged else None
+        wide = columns if columns is not None else ragged.columns
         if columns is not None and how != "csr":
             raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
-        if ragged is not None and self._how == "padded" and (LENGTHS,) in places:
+        if self._how == "padded" and (LENGTHS,) in places:
             raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
-        self._matrices = _matrices(ragged, places, wide) if ragged is not None and self._how == "csr" else {}
+        self._matrices = _matrices(ragged, places, wide) if self._how == "csr" else {}
         # Where there are matrices, they have columns.
         self._columns = wide or 0
+
+    @classmethod
+    def of(cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]) -> Collation | None:
+        """None where no output is ragged.
+
+        Raises:
+            ValueError: What is asked for doesn't fit the outputs.
+        """
+        if ragged is not None:
+            return cls(how, columns, ragged, places)
+        for name, value in {"collate": how, "columns": columns}.items():
+            if value is not None:
+                raise ValueError(f"dali_zarr: {name}: expected ragged or ragged_ends with it, but found neither; leave it out")
+        return None
 
     def __call__(
         self, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], torch.Tensor],
         flat: Callable[[Any, tuple[int, ...]], torch.Tensor],
     ) -> tuple[list[Place], list[torch.Tensor]]:
         """The batch's places and tensors, of the first ``valid`` samples. ``dense`` and ``flat`` make tensors of DALI's outputs."""
-        ragged = self._ragged
-        if ragged is None:
-            return list(places), [dense(output) for output in found]
         values: dict[Place, torch.Tensor] = {}
         parts: dict[Place, tuple[torch.Tensor, Lengths]] = {}
         # Those of outputs with equal lengths are one tensor, by which PyTorch knows that their shapes agree.
         offsets: list[tuple[Lengths, torch.Tensor]] = []
         for place, output in zip(places, found, strict=True):
-            if not ragged.has(place, output):
+            if not self._ragged.has(place, output):
                 values[place] = dense(output)
                 continue
             lengths = Lengths(output, valid, place)

@@ -4,7 +4,7 @@ which DALI hasn't, for readers that need more memory than there is."""
 import atexit
 import contextlib
 import functools
-import inspect
+import importlib
 import re
 import signal
 from collections.abc import Callable, Generator
@@ -17,6 +17,9 @@ from . import _dali, _log, _native
 # What the engine says, between DALI's account of where the operator was made and its last words.
 _MESSAGE = re.compile(r"(?:^|\n)(zarr_reader(?: '[^'\n]*')?: .*?)(?=\n(?:Current pipeline object|Stacktrace)|\Z)", re.DOTALL)
 
+# The same, once it is the first.
+_SHORT = re.compile(r"(zarr_reader(?: '[^'\n]*')?: .*?)\n\n(?:Critical error|Error in) ", re.DOTALL)
+
 
 def first(text: str) -> str:
     """A text of DALI with the reader's own message, if there is one, before the rest."""
@@ -25,6 +28,14 @@ def first(text: str) -> str:
         return text
     rest = (text[: found.start(1)] + text[found.end(1) :]).replace("\nencountered:\n", "\n")
     return f"{_native.hinted(found[1].rstrip())}\n\n{rest.strip()}"
+
+
+def shorten(error: Exception) -> None:
+    """Leaves out what follows the reader's own message, for pipelines that users didn't write: where in them the operator was made
+    is no help. Errors of other operators stay as they are."""
+    found = _SHORT.match(str(error))
+    if found is not None:
+        error.args = (found[1],)
 
 
 def _translated(method: Callable[..., Any], *positional: Any, **arguments: Any) -> Any:
@@ -65,8 +76,8 @@ def _built(place: Callable[[str], str]) -> Generator[None, None, None]:
         yield
 
 
-# Without the wrapper, which takes longer than all else around a run: it makes members of an enumeration of handlers.
-_handler: Callable[[int], Any] = inspect.unwrap(signal.getsignal)
+# Not signal.getsignal, which looks for its answer in an enumeration: that takes longer than all else around a run.
+_handler: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 
 
 class _Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _arguments, _dali
@@ -62,8 +63,8 @@ def zarr_reader(
         breaks: Elements along the first of `dims` where something new begins: no sample reaches across. Or the name of an array
             with the end of each segment in its store (``"meta/episode_ends"``), which may have a store of its own; or ``"auto"``:
             where coordinates aren't evenly spaced.
-        segments: Which of the segments between breaks are read: their numbers, or True or False for each. They are numbered over
-            the whole dimension, whatever is selected of it. Default: all.
+        segments: Which of the segments between breaks are read: their numbers, a slice of them, or True or False for each. They are
+            numbered over the whole dimension, whatever is selected of it. Default: all.
         concat: How several stores are put together: ``"dims"`` to one axis, along the first of `dims`; ``"samples"`` one after the
             other, each with samples of its own, so that they may have any shapes; those in which no window fits have none.
         cross_stores: Whether samples may reach from one store into the next.
@@ -140,7 +141,9 @@ def zarr_reader(
     given = {name: value for name, value in (others | arguments).items() if not _is(value, defaults.get(name))}
     if path is not None:
         given["path"] = path
-    if isinstance(path, list | tuple):
+    arrays: Any = given.get("arrays")
+    named: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else _arguments.values.items(arrays or [])
+    if isinstance(path, list | tuple) or any(_arguments.names.is_location(str(name)) for name in named):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)
     return _dali.module("fn").zarr_reader(**given)
@@ -151,17 +154,20 @@ def _is(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and value == default)
 
 
-def describe() -> None:
-    """Gives the function the signature that ``help`` shows: names and types from :class:`ReaderArguments`, defaults from the
-    operator's schema, which DALI knows once the library is loaded."""
-    schema, own = _dali.schema(), inspect.Signature.from_callable(zarr_reader)
+def describe(function: Callable[..., Any], arguments: Any, last: Sequence[str] = ()) -> None:
+    """Gives a function the signature that ``help`` and notebooks show: instead of ``**arguments`` the names and types of their
+    TypedDict, with defaults from the operator's schema, which DALI knows once the library is loaded. Its own parameters come first,
+    but for the ``last`` ones."""
+    schema, own = _dali.schema(), inspect.Signature.from_callable(function)
     kind = inspect.Parameter.KEYWORD_ONLY
+    hints: dict[str, Any] = arguments.__annotations__
     listed = [
-        inspect.Parameter(name, kind, default=_default(schema, name), annotation=hint.__forward_arg__)
-        for name, hint in ReaderArguments.__annotations__.items()
+        inspect.Parameter(name, kind, default=_default(schema, name), annotation=getattr(hint, "__forward_arg__", hint))
+        for name, hint in hints.items() if name not in own.parameters
     ]
-    path, *others = [own.parameters[name] for name in ("path", "device", "preserve", "bytes_per_sample_hint")]
-    zarr_reader.__dict__["__signature__"] = own.replace(parameters=[path, *listed, *others])
+    named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    first = [one for one in named if one.name not in last]
+    function.__dict__["__signature__"] = own.replace(parameters=[*first, *listed, *(own.parameters[name] for name in last)])
 
 
 def _default(schema: Any, name: str) -> Any:

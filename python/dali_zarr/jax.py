@@ -24,6 +24,7 @@ from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader, check_batch_size
 from ._loading.reading import Plan, Transform
+from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
 
@@ -60,6 +61,14 @@ class Batch(dict[str, Any]):
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.labels.of(self._origin.index(), self._origin.offset)
 
+    def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """The same of one entry, shifted by its offset; see :meth:`dali_zarr.torch.Batch.coords_of`."""
+        if isinstance(self.get(name), Batch):
+            return self[name].coords
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        offset = outputs.offset_of(self._origin.sources, name, self._origin.offset)
+        return self._origin.labels.of(self._origin.index(), offset)
 
     def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
         """Matplotlib's figure of samples; see :meth:`dali_zarr.torch.Batch.plot`."""
@@ -195,7 +204,7 @@ class Loader:
             raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
-        self._sharding, self._world, self._offsets, self._told = sharding, world, offsets, told
+        self._sharding, self._world, self._offsets = sharding, world, outputs.offsets_by_group(offsets, told)
         self._return_index = return_index
         self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
@@ -243,8 +252,7 @@ class Loader:
         index = [(part, valid) for _, part, valid in parts]
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            offset = outputs.offset_of_group(self._offsets, self._told, group)
-            return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
+            return Batch(values, _origin=_Origin(self._labels, index, self._offsets.get(group, 0), self._sources))
 
         batch = cast(Batch, outputs.nested(self._loaders[0].places(), joined, made))
         if self._return_index:
@@ -281,6 +289,9 @@ class Loader:
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
         for i, loader in enumerate(self._loaders):
             loader.load_state_dict(found[i] if len(found) == len(self._loaders) else found[0])
+
+
+describe(Loader.__init__, LoaderArguments)
 
 
 def _devices(sharding: Any, samples: int) -> list[Any]:

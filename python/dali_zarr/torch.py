@@ -26,6 +26,7 @@ from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Transform
+from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
 
@@ -50,6 +51,20 @@ class Batch(dict[str, Any]):
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.coords()
+
+    def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """The same of one entry, shifted by its offset: of an inner batch, or of a tensor such as ``"t2m+6"`` or a stack's
+        ``"target"``, which has no coords of its own.
+
+        Raises:
+            KeyError: It isn't an output of the reader.
+            AttributeError: The batch doesn't come from a loader.
+        """
+        if isinstance(self.get(name), Batch):
+            return self[name].coords
+        if self._origin is None:
+            raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
+        return self._origin.coords(outputs.offset_of(self._origin.sources, name, self._origin.offset))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Batch:
         """The same batch on another device, or its floating-point tensors in another type; ``coords`` stay."""
@@ -115,9 +130,9 @@ class _Origin:
     ):
         self.labels, self.index, self.offset, self.sources = labels, index, offset, sources
 
-    def coords(self) -> dict[str, npt.NDArray[Any]]:
+    def coords(self, offset: int | None = None) -> dict[str, npt.NDArray[Any]]:
         index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
-        return self.labels.of(index, self.offset)
+        return self.labels.of(index, self.offset if offset is None else offset)
 
 
 class Loader(BaseLoader[Batch]):
@@ -194,55 +209,69 @@ class Loader(BaseLoader[Batch]):
             shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
         )
         super().__init__(plan, drop_last, pad_last_batch)
+        self._is_host = plan.device == "cpu"
         self._sources = plan.sources()
-        self._collation = Collation(collate, columns, self._reading.ragged(), self._reading.places)
+        self._offsets = outputs.offsets_by_group(offsets, told)
+        self._collation = Collation.of(collate, columns, self._reading.ragged(), self._reading.places)
 
     def _check_process(self) -> None:
         _check_worker()
         super()._check_process()
 
     def _taken(self, found: list[Any], valid: int) -> Batch:
-        index = self._tensor(found[-1], valid)
-        bits = {id(found[i]) for i in self._reading.bfloats()}
-
-        def typed(output: Any, tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.view(torch.bfloat16) if id(output) in bits else tensor
-
-        places, tensors = self._collation(
-            self._reading.places, found[:-1], valid, lambda output: typed(output, self._tensor(output, valid)),
-            lambda output, shape: typed(output, self._flat(output, shape)),
-        )
+        index = self._tensor(found.pop(), valid)
+        if self._collation is not None:
+            places, tensors = self._collated(self._collation, found, valid)
+        else:
+            places, tensors = self._reading.places, [self._shared(output.as_tensor()) for output in found]
+            if valid != self._plan.batch_size:
+                tensors = [tensor[:valid] for tensor in tensors]
+            for i in self._reading.bfloats():
+                tensors[i] = tensors[i].view(torch.bfloat16)
 
         def made(values: dict[str, Any], group: str) -> Batch:
-            offset = outputs.offset_of_group(self._plan.offsets, self._plan.told_offsets, group)
-            return Batch(values, _origin=_Origin(self._labels, index, offset, self._sources))
+            return Batch(values, _origin=_Origin(self._labels, index, self._offsets.get(group, 0), self._sources))
 
         batch = outputs.nested(places, tensors, made)
         if self._return_index:
             batch["index"] = index
         return batch
 
+    def _collated(self, collation: Collation, found: list[Any], valid: int) -> tuple[list[outputs.Place], list[torch.Tensor]]:
+        bits = {id(found[i]) for i in self._reading.bfloats()}
+
+        def typed(output: Any, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.view(torch.bfloat16) if id(output) in bits else tensor
+
+        return collation(
+            self._reading.places, found, valid, lambda output: typed(output, self._tensor(output, valid)),
+            lambda output, shape: typed(output, self._shared(output.as_reshaped_tensor(list(shape)))),
+        )
+
     def _tensor(self, output: Any, valid: int) -> torch.Tensor:
-        # As DALI's own iterator: the tensor keeps DALI's buffer, which isn't used again before the tensor is gone and what was
-        # queued for it has run, on the stream that is current for its device now.
         tensor = self._shared(output.as_tensor())
         return tensor if valid == self._plan.batch_size else tensor[:valid]
 
-    def _flat(self, output: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        return self._shared(output.as_reshaped_tensor(list(shape)))
-
     def _shared(self, shared: Any) -> torch.Tensor:
+        """A tensor that keeps DALI's buffer, as DALI's own iterator makes it: the buffer isn't used again before the tensor is gone
+        and what was queued for it has run, on the stream that is current for its device now."""
         # On the CPU there is no stream to wait for. A capsule takes PyTorch 1 us; it asks an object for a version of DLPack that
         # DALI lacks, and then once more, which takes 10.
-        return torch.from_dlpack(shared.__dlpack__() if self._plan.device == "cpu" else shared)
+        return torch.from_dlpack(shared.__dlpack__() if self._is_host else shared)
+
+
+describe(Loader.__init__, LoaderArguments)
 
 
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    on = torch.device("cuda" if device == "gpu" else device)
-    if on.type not in ("cpu", "cuda"):
-        raise ValueError(f"dali_zarr: device: expected 'cuda' or 'cpu', but found {str(device)!r}")
+    try:
+        on = torch.device("cuda" if device == "gpu" else device)
+    except RuntimeError:
+        on = None
+    if on is None or on.type not in ("cpu", "cuda"):
+        raise ValueError(f"dali_zarr: device: expected 'cuda', 'cuda:1' or 'cpu', but found {str(device)!r}")
     has_index = ":" in str(on)
     return torch.device("cuda", torch.cuda.current_device()) if on.type == "cuda" and not has_index else on
 

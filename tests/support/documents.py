@@ -5,6 +5,7 @@ A comment in the line before a block says how it is tested::
     <!-- test: compile, REASON -->  compiled only, and the arguments of its calls compared with the functions' own
     <!-- test: gpu -->              where there is no GPU it is run on the CPU
     <!-- test: s3 -->               its buckets are those of a server that the tests start
+    <!-- test: process -->          is run in a new process, which has the folder of the page's stores
     <!-- output -->                 not code: what the block before prints; ... stands for any text
 
 The Python blocks of a page are one program, from top to bottom. But each one can be copied alone, unless the paragraph before it

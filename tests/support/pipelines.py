@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from support.oracle import Oracle
+from support.processes import start
 from support.server import Server
 
 T = TypeVar("T")
@@ -181,11 +179,12 @@ def _works() -> bool:
     return any(server.in_flight for server in Server.running)
 
 
-def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90) -> str:
-    """Runs Python code in a fresh process with the tests' modules in reach; returns its output, fails on any failure."""
-    full = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *argv], env=full | (env or {}), capture_output=True, text=True, timeout=timeout, check=False,
-    )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def run_script(script: str, *argv: str, env: dict[str, str] | None = None, timeout: float = 90, imports: str = "dali") -> str:
+    """Runs Python code in a process of its own with the tests' modules in reach; returns its output, fails on any failure."""
+    process = start(script, *argv, imports=imports, env=env)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return out

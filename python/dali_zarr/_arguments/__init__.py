@@ -11,7 +11,7 @@ from .. import _native
 from .._selection import select
 from .._selection.axes import ORIGINS, REGIONS
 from .._statistics import files as statistics_files
-from . import by_name, dtypes, names, options, pick, tables, values
+from . import by_name, dtypes, names, options, pick, segments, tables, values
 
 # The operator's hidden argument with what the types of DALI's arguments can't say.
 OTHERS = "_arguments"
@@ -82,12 +82,15 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         values.check_text(name, value)
     found = {name: by_name.checked(name, value) for name, value in found.items()}
+    by_name.check_stack(found)
     if isinstance(found.get("storage_options"), Mapping):
         found["storage_options"] = options.to_strings(found["storage_options"])
     if any(found.get(name) is not None for name in select.NAMES):
         found = select.resolved(found)
     if isinstance(found.get("pick"), Mapping):
         found["pick"] = pick.to_strings(found)
+    if isinstance(found.get("segments"), slice):
+        found["segments"] = segments.of_slice(found["segments"], found)
     return statistics_files.read(found)
 
 

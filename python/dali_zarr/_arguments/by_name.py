@@ -60,6 +60,35 @@ def dims(value: Any) -> list[str]:
     return [str(item) for item in found]
 
 
+def check_stack(arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError where values of a stack are given by another name than those of its arrays: the stack's, or an offset's."""
+    arrays = arguments.get("arrays")
+    if arguments.get("stack_arrays") is not True or not arrays:
+        return
+    known = [arrays] if isinstance(arrays, str) else [str(name) for name in arrays]
+    for name in sorted(PER_OUTPUT & arguments.keys()):
+        given = cast("Mapping[str, Any]", arguments[name]) if isinstance(arguments[name], Mapping) else {}
+        wrong = next((key for key in given if key not in known), None)
+        if wrong is not None:
+            numbers = [_plain_number(one) for one in values.items(given[wrong])]
+            shown = repr(numbers if len(numbers) > 1 else numbers[0])
+            each = ", ".join(f"{array!r}: {shown}" for array in known)
+            otherwise = "" if len(numbers) > 1 else f", or {name}={{{each}}}"
+            raise ValueError(
+                f"zarr_reader: {name}: expected names of the stack's arrays, {', '.join(map(repr, known))}, but found {wrong!r}; write "
+                f"{name}={shown} for all of them{otherwise}"
+            )
+
+
+def _plain_number(value: Any) -> Any:
+    """A number that was made text, as people write it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return value
+    return value if isinstance(value, bool) else int(number) if number.is_integer() else number
+
+
 def beyond_dali(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments that are dictionaries, or lists of several types, for which DALI has no type."""
     given = PER_DIM | PER_OUTPUT | {"arrays"}

@@ -1,17 +1,57 @@
 """Segments of a data set: where they end, and which of them are read."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from .. import _native
 from . import values
+from .types import ElementArguments
+
+# On which segments depend: what selects elements, and not what becomes of their values.
+_OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__})
+_OF_VALUES = frozenset({"mask_and_scale", "fillna"})
 
 
-def checked(name: str, value: Any) -> list[Any]:
-    """``breaks`` or ``segments`` as the engine takes them: a list of whole numbers, of names, or of bools.
+def count(what: str, arguments: Mapping[str, Any]) -> int:
+    """How many segments there are, of arguments in the operator's form. ``what`` begins the message.
+
+    Raises:
+        ValueError: Each store has segments of its own; and as building a pipeline raises.
+    """
+    names = _OF_SEGMENTS - _OF_VALUES
+    given = {name: value for name, value in arguments.items() if name in names and value is not None}
+    bounds = _native.explain({**given, "mask_and_scale": False})["segments"]["bounds"]
+    if len(bounds) > 1:
+        raise ValueError(
+            f"{what}: expected stores that are joined to one axis, but concat='samples' numbers the segments of each "
+            "store; give one reader for each store, or a list of numbers that holds for all"
+        )
+    return len(bounds[0]) - 1
+
+
+def of_slice(given: slice, arguments: Mapping[str, Any]) -> list[int]:
+    """``segments`` as a slice of their numbers.
+
+    Raises:
+        ValueError: It has none of them.
+    """
+    found = list(range(count("zarr_reader: segments", arguments))[given])
+    if not found:
+        raise ValueError(f"zarr_reader: segments: expected at least one segment, but {given!r} has none")
+    return found
+
+
+def checked(name: str, value: Any) -> list[Any] | slice:
+    """``breaks`` or ``segments`` as the engine takes them: a list of whole numbers, of names, or of bools; slices stay.
 
     Raises:
         TypeError, ValueError: It has other items, or there is no segment.
     """
+    if isinstance(value, slice):
+        if name == "breaks":
+            raise TypeError(f"zarr_reader: breaks: expected integers or names, found {value!r}")
+        return value
     items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
         found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]

@@ -47,8 +47,8 @@ Concat: TypeAlias = Literal["dims", "samples"]
 OutOfBounds: TypeAlias = Literal["drop", "pad", "edge", "error"]
 # Elements, an array of ends (a name, or a location of its own), or "auto".
 Breaks: TypeAlias = Integers | Path | Sequence[int | Path]
-# Numbers of segments, or whether each is chosen.
-Segments: TypeAlias = Integers | Sequence[bool] | npt.NDArray[np.bool_]
+# Numbers of segments, a slice of them, or whether each is chosen.
+Segments: TypeAlias = Integers | slice | Sequence[bool] | npt.NDArray[np.bool_]
 DecodeDevice: TypeAlias = Literal["auto", "gpu", "cpu"]
 Io: TypeAlias = Literal["auto", "posix", "gds"]
 

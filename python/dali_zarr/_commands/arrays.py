@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +93,20 @@ def _of(array: Mapping[str, Any], is_only: bool) -> Found | Refused:
         return Refused(array["name"], array["refused"], array["is_sound"])
     return Found(
         array["name"], tuple(array["dims"]), tuple(array["shape"]), array["dtype"], array["stored"], tuple(array["chunks"]),
-        None if array["shards"] is None else tuple(array["shards"]), array["codecs"], array["chunk_bytes"], array["packing"],
+        None if array["shards"] is None else tuple(array["shards"]), array["codecs"], array["chunk_bytes"], _packing(array),
         array["decoded_on"], array["why"], is_only,
     )
+
+
+def _packing(array: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that say how values are packed; what xarray encodes in base64 (fill values of floats in Zarr v3) as a
+    number, or as text where JSON has no such number."""
+    found = dict(array["packing"])
+    fill = found.get("_FillValue")
+    if isinstance(fill, str) and np.dtype(array["dtype"]).kind == "f":
+        try:
+            (number,) = struct.unpack("<d", base64.b64decode(fill, validate=True))
+        except (ValueError, struct.error):
+            return found
+        found["_FillValue"] = number if math.isfinite(number) else str(number)
+    return found

@@ -9,17 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from .. import _arguments, _native
 from .._arguments import names
 from .._text import number_of, read_as, shape, size, wrapped
-from . import owned
+from . import owned, suggest
 from .arrays import Found, Refused, listed
 
 # Beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-# A suggested batch has about as many bytes, and no more samples and arrays.
-_BATCH_BYTES, _BATCH, _ARRAYS = 64 << 20, 64, 8
 
 
 def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,8 +30,9 @@ def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     listing = listed(path, asked, given.get("storage_options"))
     entries = [_entry(path, array) for array in listing.arrays]
     by_output = cast("dict[str, str]", asked) if isinstance(asked, dict) else {}
-    outputs = {array: output for output, array in by_output.items()}
-    return {"path": path, "arrays": entries, "is_cut": listing.is_cut, **_suggested(path, given, listing.arrays, outputs)}
+    outputs = None if asked is None else {array: output for output, array in by_output.items()}
+    taken = [array for array in listing.arrays if isinstance(array, Found)]
+    return {"path": path, "arrays": entries, "is_cut": listing.is_cut, **suggest.suggested(path, given, taken, outputs)}
 
 
 def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
@@ -83,51 +81,6 @@ def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _suggested(
-    path: str | None, options: Mapping[str, Any], arrays: list[Found | Refused], outputs: Mapping[str, str],
-) -> dict[str, Any]:
-    """A call of the loader that reads the largest arrays with common dimensions, and what explain says of it. ``outputs`` are the
-    names that were given for those of arrays."""
-    found = [array for array in arrays if isinstance(array, Found)]
-    if not found:
-        return {"suggested": None, "explained": None}
-    largest = max(found, key=lambda array: (len(array.dims), array.decoded_bytes))
-    # Arrays that all have stores of their own are named because they belong together, though names of dimensions may lack.
-    like = found if path is None else [
-        one for one in found if one.dims[:1] == largest.dims[:1] and len(one.dims) >= max(2, len(largest.dims) - 1)
-    ]
-    chosen = like[:_ARRAYS] if largest in like[:_ARRAYS] else [largest]
-    call, explained = _explained(path, options, chosen, outputs)
-    if explained is None and len(chosen) > 1:
-        call, explained = _explained(path, options, [largest], outputs)
-    if explained is None:
-        return {"suggested": None, "explained": None}
-    sample = sum(output["sample_bytes"] for output in explained["outputs"])
-    batch = min(_BATCH, explained["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
-    call |= {"batch_size": 1 << (batch.bit_length() - 1), "random_shuffle": True}
-    place = [repr(path)] if "path" in call else []
-    shown = [*place, *(f"{name}={value!r}" for name, value in call.items() if name != "path")]
-    return {"suggested": f"dali_zarr.torch.Loader({', '.join(shown)})", "explained": explained}
-
-
-def _explained(
-    path: str | None, options: Mapping[str, Any], arrays: list[Found], outputs: Mapping[str, str],
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The loader's arguments, and what explain says of them; None where one reader can't take these arrays."""
-    chosen = [array.name for array in arrays]
-    call: dict[str, Any] = {} if all(map(names.is_location, chosen)) else {"path": path}
-    if not arrays[0].is_only:
-        call["arrays"] = {outputs[name]: name for name in chosen} if outputs else chosen
-    call |= options
-    try:
-        found = _native.explain(_arguments.of_spec(call) | {"device": "gpu"})
-    except (ValueError, TypeError, IndexError):
-        if len(arrays) == 1 and options:
-            raise
-        return call, None
-    return call, {name: found[name] for name in ("samples", "outputs", "advice")}
-
-
 def text(found: Mapping[str, Any]) -> str:
     """For people."""
     taken = [array for array in found["arrays"] if "refused" not in array]
@@ -140,7 +93,9 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append("and perhaps more: the list has a limit; name others with --arrays")
     lines = [wrapped(line) for line in lines]
     if found["suggested"]:
-        lines += ["", "To read it:", "", f"    {found['suggested']}", ""]
+        about = f" ({found['about']})" if found["about"] else ""
+        lines += ["", f"To read it{about}:", "", "    import dali_zarr.torch", "", f"    loader = {found['suggested']}", ""]
+        lines.append("The loader delivers to the GPU if there is one. For a GPU:")
         shown = ", ".join(f"{one['name']} {shape(one['shape'])} {one['dtype']}" for one in found["explained"]["outputs"])
         lines.append(f"{number_of(found['explained']['samples'], 'sample')}: {shown}")
         lines += [wrapped(f"advice: {one}") for one in found["explained"]["advice"]]
@@ -163,7 +118,9 @@ def _described(array: Mapping[str, Any]) -> list[str]:
             sizes += f"; {array['files']} of {array['files_if_complete']} {kind} are stored, the others are the fill value"
     lines.append(sizes)
     if array["packing"]:
-        lines.append("  packed: " + ", ".join(f"{name} {value}" for name, value in array["packing"].items()))
+        # Missing values alone don't pack anything.
+        kind = "packed" if array["packing"].keys() - {"_FillValue", "missing_value"} else "missing values"
+        lines.append(f"  {kind}: " + ", ".join(f"{name} {value}" for name, value in array["packing"].items()))
     lines.append("  for a GPU: decoded there" if array["gpu"] else f"  for a GPU: decoded by the CPU, since {array['why']}")
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from .. import _dali
 from .._arguments import by_name, names, values
 from .._hints import did_you_mean
 
+# Lists of whole numbers that may be long, and therefore ranges as Python's slices: 0:24 or 0:240:24.
+_RANGES = ("segments", "breaks", "offsets")
+_RANGE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+)?)?")
 # Of rechunk.
 _TEXT = ("chunks", "shards", "codec", "memory", "scheduler", "for", "target_options")
 
@@ -52,6 +56,11 @@ def options(words: list[str], known: Mapping[str, bool]) -> dict[str, Any]:
     for name in ("sel", "isel"):
         if found.get(name):
             found[name] = [_selection(name, found[name])]
+    for name in _RANGES:
+        if found.get(name):
+            found[name] = _ranges(name, found[name])
+    if found.get("pick"):
+        found["pick"] = [_picked(word) for word in found["pick"]]
     if found.get("arrays"):
         found["arrays"] = _arrays(found["arrays"])
     for name in found.keys() & (by_name.PER_DIM | by_name.PER_OUTPUT):
@@ -130,6 +139,47 @@ def _named(name: str, text: str) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def _slice(text: Any) -> slice | None:
+    """``FIRST:END`` or ``FIRST:END:STEP``, each of which may be left out; None for anything else."""
+    match = _RANGE.fullmatch(text) if isinstance(text, str) else None
+    return None if match is None else slice(*(None if part is None else int(part) for part in match.groups()))
+
+
+def _ranges(name: str, words: list[Any]) -> list[Any]:
+    """Numbers, with ranges as slices; of segments one range alone may be open."""
+    found: list[Any] = []
+    for word in words:
+        given = _slice(word)
+        if given is None:
+            found.append(word)
+        elif name == "segments" and len(words) == 1:
+            found.append(given)
+        else:
+            found += _numbers(name, word, given)
+    return found
+
+
+def _numbers(name: str, word: str, given: slice) -> list[int]:
+    if given.start is None or given.stop is None or given.step == 0 or (given.start < 0) != (given.stop < 0):
+        raise ValueError(f"--{name}: expected FIRST:END or FIRST:END:STEP, with both on one side of 0, but found {word!r}")
+    found = list(range(given.start, given.stop, given.step or 1))
+    if not found:
+        raise ValueError(f"--{name}: expected a range with numbers in it, but {word!r} has none; its end isn't in it")
+    return found
+
+
+def _picked(word: str) -> str:
+    """``DIM=0:3,7`` with its ranges written out."""
+    dim, equals, text = word.rpartition("=")
+    lists = [[one for part in of.split(",") for one in _of_part(part)] for of in text.split("|")]
+    return dim + equals + "|".join(",".join(one) for one in lists)
+
+
+def _of_part(part: str) -> list[str]:
+    given = _slice(part)
+    return [part] if given is None else [str(number) for number in _numbers("pick", part, given)]
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -139,13 +189,16 @@ def _is_number(text: str) -> bool:
 
 
 def _selection(name: str, words: list[str]) -> dict[str, Any]:
-    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary."""
+    """``DIM=LABEL``, ``DIM=A,B`` or ``DIM=FIRST..LAST`` (``..STEP``) as a dictionary; of positions ``DIM=FIRST:END`` too."""
     found: dict[str, Any] = {}
     for word in words:
         dim, equals, text = word.partition("=")
         if not equals or not text:
             raise ValueError(f"--{name}: expected DIM=LABEL, DIM=LABEL,LABEL or DIM=FIRST..LAST, found {word!r}")
-        if ".." in text:
+        positions = _slice(text) if name == "isel" else None
+        if positions is not None:
+            found[dim] = positions
+        elif ".." in text:
             bounds = [_label(part) if part else None for part in text.split("..")]
             found[dim] = slice(*bounds)
         else:

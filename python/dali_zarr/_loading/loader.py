@@ -44,6 +44,9 @@ class BaseLoader(Generic[B]):
         check_batch_size(plan.batch_size)
         if drop_last and pad_last_batch:
             raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+        transform: Any = plan.transform
+        if transform is not None and not callable(transform):
+            raise TypeError(f"dali_zarr: transform: expected a function of the outputs, but found {transform!r}")
         self._plan = plan
         self._drop_last, self._pad_last_batch = drop_last, pad_last_batch
         self._pid = os.getpid()

@@ -31,17 +31,16 @@ def offsets_of(offsets: Any) -> list[int]:
     return [int(item) for item in found]
 
 
-def offset_of_group(offsets: Any, told: Sequence[int], group: str) -> int:
-    """The offset in elements of the store of all outputs of a group; 0 where it has several. ``told`` are those that the operator
-    is given for :func:`offsets_of`."""
-    if not isinstance(offsets, Mapping):
-        return 0
+def offsets_by_group(offsets: Any, told: Sequence[int]) -> dict[str, int]:
+    """The offset in elements of the store of all outputs of a group, for the groups that have one alone. ``told`` are those that
+    the operator is given for :func:`offsets_of`."""
+    found: dict[str, int] = {}
     at = 0
-    for name, value in cast(Mapping[str, Any], offsets).items():
-        if name == group:
-            return 0 if isinstance(value, Iterable) else told[at]
+    for name, value in cast(Mapping[str, Any], offsets).items() if isinstance(offsets, Mapping) else ():
+        if not isinstance(value, Iterable):
+            found[name] = told[at]
         at += len(_listed(value))
-    return 0
+    return found
 
 
 def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask: bool = False) -> list[Place]:
@@ -83,6 +82,18 @@ def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Seque
     names: list[str | None] = [None] if stack_arrays else list(arrays)
     found = [Source(name, offset) for offset in told or [0] for name in names]
     return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
+
+
+def offset_of(sources: Mapping[Place, Source], name: str, of_group: int) -> int:
+    """The offset of an entry of a batch, or of an inner batch whose own is ``of_group``, in elements of the store.
+
+    Raises:
+        KeyError: It isn't an output of the reader that is shifted as a whole: the mask, the index, or what a transform made.
+    """
+    found = {source.offset for place, source in sources.items() if place[-1] == name}
+    if not found:
+        raise KeyError(f"dali_zarr: coords_of: expected an output of the reader, but found {name!r}")
+    return next(iter(found)) if len(found) == 1 else of_group
 
 
 def _with_offset(name: str, offset: int) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,9 @@ def _has_coordinates(field: Any) -> bool:
 
 def _panels(outputs: Sequence[Output], samples: Sequence[int]) -> Iterator[tuple[str, Any]]:
     for sample in samples:
+        given: Any = sample
+        if not isinstance(given, SupportsIndex):
+            raise TypeError(f"dali_zarr: plot: expected the number of a sample, or several, but found {given!r}")
         for output in outputs:
             if not -len(output.values) <= sample < len(output.values):
                 raise IndexError(f"dali_zarr: plot: expected a sample below {len(output.values)}, but found {sample}")

@@ -4,19 +4,27 @@ import os
 import sys
 from typing import Any
 
+from .._arguments.values import check_integer
+
 
 def rank_and_world(process_group: Any, shard_id: int | None, num_shards: int | None) -> tuple[int, int]:
     """As given; else of the process group; else of ``torch.distributed``, if it is initialised; else of torchrun's environment;
     else 0 of 1.
 
     Raises:
-        ValueError: Only one of both is given, or a group beside them.
+        ValueError: Only one of both is given, or a group beside them, or there is no such rank.
+        TypeError: One isn't a whole number.
     """
     if (shard_id is None) != (num_shards is None):
         raise ValueError("dali_zarr: expected both shard_id and num_shards, or neither")
     if shard_id is not None and num_shards is not None:
         if process_group is not None:
             raise ValueError("dali_zarr: expected process_group, or shard_id and num_shards, but found both")
+        check_integer("shard_id", shard_id)
+        check_integer("num_shards", num_shards)
+        if not 0 <= shard_id < num_shards:
+            message = f"expected a number from 0 to num_shards - 1 = {num_shards - 1}, found {shard_id}"
+            raise ValueError(f"dali_zarr: shard_id: {message}")
         return shard_id, num_shards
     distributed = sys.modules.get("torch.distributed")
     if process_group is not None or (distributed is not None and distributed.is_available() and distributed.is_initialized()):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import _dali
+from .. import _dali, _errors
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
@@ -73,7 +73,11 @@ class Reading:
         with pipe:
             self.places, nodes = self._defined()
             pipe.set_outputs(*nodes)
-        pipe.build()
+        try:
+            pipe.build()
+        except Exception as error:
+            _errors.shorten(error)
+            raise
         self._pipe: Any = pipe
         self._scheduled = False
         self._bfloats: list[int] | None = None
@@ -161,12 +165,15 @@ class Reading:
             if not self._scheduled:
                 self._pipe.schedule_run()
                 self._scheduled = True
-            found = take(list(self._pipe.share_outputs()), valid)
-            self._pipe.release_outputs()
+            # The batch before need not be released: DALI's executor hands it over, and reuses its memory when nobody has it.
+            found = take(list(self._pipe.outputs()), valid)
             self._pipe.schedule_run()
         except KeyboardInterrupt:
             # The pipeline may have lost a batch.
             self.close()
+            raise
+        except Exception as error:
+            _errors.shorten(error)
             raise
         self._delivered += 1
         return found

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import _arguments
 from .._inspect import explained
@@ -126,9 +126,9 @@ def advise(source: Source, options: Options, text: str) -> Advice:
 
 def _read(arrays: list[Wanted], given: Mapping[str, Any], source: Source) -> list[Wanted]:
     """The arrays that the samples are of: those that are named, else the largest and those with the same dimensions."""
-    names = given.get("arrays")
+    names = cast("str | list[str] | dict[str, str] | None", given.get("arrays"))
     if names is not None:
-        listed = [names] if isinstance(names, str) else list(names.values() if isinstance(names, Mapping) else names)
+        listed = [names] if isinstance(names, str) else list(names.values() if isinstance(names, dict) else names)
         missing = [name for name in listed if name not in source.arrays]
         if missing:
             raise ValueError(f"--for: arrays: the store {source.path} has no array {missing[0]!r}")

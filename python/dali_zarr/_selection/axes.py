@@ -17,6 +17,8 @@ from . import coordinates, stores
 PLACES = ("path", "arrays", "storage_options", "dims", "concat")
 # The engine's arguments of what a selection leaves, which users don't have.
 REGIONS, ORIGINS = "_regions", "_index_origins"
+# The engine's largest step.
+ONE_SAMPLE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Axes:
         """
         spec = {name: arguments[name] for name in PLACES if arguments.get(name) is not None}
         # Arrays without names have those of dims, which may be said by window.
-        if named := arguments.get("dims") or _dims_of(arguments.get("window")):
+        if named := arguments.get("dims") or named_by_window(arguments.get("window")):
             spec["dims"] = named
         path: Any = arguments.get("path") or []
         arrays = _arrays(spec)
@@ -103,11 +105,30 @@ class Axes:
 
     def _beside(self, array: Array, dim: str, store: int, length: int) -> Any:
         """The coordinates in the group of an array, or around it."""
+        around, name = self._place(array, store)
+        return coordinates.read(around, name, dim, length)
+
+    def _place(self, array: Array, store: int) -> tuple[stores.Store, str]:
+        """The store with the coordinates of an array, and the array's name in it."""
         if not array.is_own:
-            return coordinates.read(self._store(store), array.name, dim, length)
+            return self._store(store), array.name
         around, _, name = array.name.rstrip("/").rpartition("/")
         is_remote = "://" in around and not around.startswith("file://")
-        return coordinates.read(stores.Store(around or "/", self._options if is_remote else {}), name, dim, length)
+        return stores.Store(around or "/", self._options if is_remote else {}), name
+
+    def text_of_arrays(self, dim: str) -> list[tuple[str, list[str]]]:
+        """Of arrays that have coordinates of text along one of ``dims``: their names and these.
+
+        Raises:
+            RuntimeError, ImportError: They can't be read.
+        """
+        found: list[tuple[str, list[str]]] = []
+        for array in self.arrays:
+            if dim in array.dims:
+                around, name = self._place(array, 0)
+                text = coordinates.text(around, name, dim, array.shapes[0][array.dims.index(dim)])
+                found += [] if text is None else [(array.name, text)]
+        return found
 
     def _store(self, store: int) -> stores.Store:
         if store not in self._stores:
@@ -205,8 +226,8 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     """The arrays of a reader. Stores that differ along a dimension may agree after the selection, so they are looked at one by one
     then."""
     paths = _listed(spec.get("path"))
-    # Values don't matter here, nor attributes that don't decode.
-    spec = {**spec, "mask_and_scale": False}
+    # Values don't matter here, nor attributes that don't decode, nor how many samples there are: one of each store is fewest.
+    spec = {**spec, "mask_and_scale": False, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
@@ -229,13 +250,13 @@ def _listed(value: Any) -> list[Any]:
     return [] if value is None else values.items(value)
 
 
-def _dims_of(window: Any) -> list[str]:
+def named_by_window(window: Any) -> list[str]:
     """The dimensions that ``window`` names."""
     if not isinstance(window, Mapping):
         return []
     found: list[str] = []
     for name, value in cast(Mapping[str, Any], window).items():
-        found += _dims_of(value) if isinstance(value, Mapping) else [] if isinstance(value, list | tuple) else [name]
+        found += named_by_window(value) if isinstance(value, Mapping) else [] if isinstance(value, list | tuple) else [name]
     return list(dict.fromkeys(found))
 
 

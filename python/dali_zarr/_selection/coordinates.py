@@ -19,15 +19,10 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
         ValueError: They aren't one value for each element.
         RuntimeError: They can't be read.
     """
-    folders = array.strip("/").split("/")[:-1]
-    while True:
-        found = store.array("/".join([*folders, dim]))
-        if found is not None:
-            break
-        if not folders:
-            store.check(array)
-            return None
-        folders.pop()
+    found = _nearest(store, array, dim)
+    if found is None:
+        store.check(array)
+        return None
     if found.shape != (length,):
         if found.ndim != 1:
             return None
@@ -36,6 +31,28 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
             f"{found.shape[0]}"
         )
     return decoded(dim, np.asarray(found[:]), _attributes(found))
+
+
+def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
+    """The coordinates along ``dim`` of an array of the store where they are text, else None; others aren't read.
+
+    Raises:
+        RuntimeError: They can't be read.
+    """
+    found = _nearest(store, array, dim)
+    if found is None or found.shape != (length,) or np.dtype(found.dtype).kind not in "OTUS":
+        return None
+    return [one.decode() if isinstance(one, bytes) else str(one) for one in np.asarray(found[:]).tolist()]
+
+
+def _nearest(store: Store, array: str, dim: str) -> Any:
+    """zarr-python's array of the dimension's name in an array's group, or in the nearest group around it; None where there is none."""
+    folders = array.strip("/").split("/")[:-1]
+    while True:
+        found = store.array("/".join([*folders, dim]))
+        if found is not None or not folders:
+            return found
+        folders.pop()
 
 
 def elements(store: Store, name: str, at: list[Any], encoding: Mapping[str, Any]) -> Any:

@@ -34,7 +34,11 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
 
     Raises:
         ValueError: The dataset can't be expressed; the message says why.
+        TypeError: It is no dataset.
     """
+    if not hasattr(dataset, "data_vars"):
+        instead = "write array.to_dataset()" if hasattr(dataset, "to_dataset") else "open it with xarray.open_zarr"
+        raise TypeError(f"dali_zarr: from_xarray: expected an xarray.Dataset, but found {type(dataset).__name__}; {instead}")
     source = path if path is not None else dataset.encoding.get("source")
     if source is None:
         raise ValueError("dali_zarr: from_xarray: the dataset doesn't tell its store; give path=")

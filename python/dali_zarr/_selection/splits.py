@@ -10,7 +10,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _native
+from .. import _arguments
+from .._arguments import segments as segments_of
 from .._arguments.types import ElementArguments, Paths
 from .._loading import outputs
 from . import select
@@ -82,14 +83,8 @@ def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str
         raise ValueError(
             "dali_zarr: splits: segments: expected them in train, validation and test, but found segments too; leave it out"
         )
-    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in _OF_SEGMENTS}))
-    bounds: list[list[int]] = told["segments"]["bounds"]
-    if len(bounds) > 1:
-        raise ValueError(
-            "dali_zarr: splits: by: expected stores that are joined to one axis, but concat='samples' numbers the segments of each "
-            "store; give splits for each store"
-        )
-    count = len(bounds[0]) - 1
+    told = {name: value for name, value in given.items() if name in _OF_SEGMENTS}
+    count = segments_of.count("dali_zarr: splits: by", _arguments.of_spec(told))
     chosen = {name: of_index("splits", name, count, part).indices for name, part in parts.items()}
     for name, segments in chosen.items():
         if not len(segments):

@@ -10,35 +10,33 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _native, _progress
-from .._arguments.types import Arrays, Channels, ElementArguments, Integers, Path, Paths, ResourceArguments
+from .. import _arguments, _progress
+from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
 from . import files, gather
+from .accepted import StatisticsArguments, accepted
+from .blocks import Blocks, Part
 from .moments import Doubles, Moments, Tree, combined
 from .selected import Axis, Selected
 
 Weights: TypeAlias = Literal["cos_latitude"]
 
 _LATITUDES = ("latitude", "lat", "rlat", "nav_lat")
-# The elements of a batch that are converted to float64 at a time.
-_BLOCK = 1 << 21
-
-
-class StatisticsArguments(ElementArguments, ResourceArguments, total=False):
-    """Those of the reader's arguments that say which elements there are, and how chunks are read."""
+# The elements that are converted to float64 at a time.
+_BLOCK = 1 << 20
 
 
 def statistics(
     path: Paths | None = None,
     *,
     arrays: Arrays | None = None,
-    offsets: Integers | None = None,
+    offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
     channels: Channels | None = None,
     weights: Weights | None = None,
-    batch_size: int = 8,
-    device: str = "cpu",
+    batch_size: int | None = None,
+    device: Any = "cpu",
     device_id: int | None = None,
     output: Path | None = None,
     progress: bool = False,
@@ -56,21 +54,25 @@ def statistics(
         path: One store or several, as of :func:`dali_zarr.zarr_reader`; none where all arrays have stores of their own.
         arrays: Names of arrays, or a dictionary from names of outputs to them. Default: the only one.
         offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
-            and no break is between them. They count elements along the first of ``dims``.
+            and no break is between them. They count elements along the first of ``dims``. A dictionary, as of the loaders, does
+            as well.
         channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``), by output
             too. Readers of the file then take these by default. Left out: for each array those of which ``stack_arrays`` makes
             channels (which not every array of two dimensions or more has), and all but the last two dimensions of a sample.
         weights: ``"cos_latitude"`` weights mean and standard deviation by the cosine of the latitude, normalised to a mean of 1
             over the selected latitudes. Arrays without a dimension ``latitude``, ``lat``, ``rlat`` or ``nav_lat`` have no weights.
             Minimum, maximum and share of NaN never have.
-        batch_size: Samples that are read at a time.
-        device: Where batches are delivered, ``"cpu"`` or ``"gpu"``. A GPU decodes; sums are the CPU's.
+        batch_size: Elements along the first of ``dims`` that are read at a time, at most. Default: about 64 MiB of them, and in any
+            case no more.
+        device: Where batches are delivered, ``"cpu"`` or ``"gpu"`` (or ``"cuda"``). A GPU decodes; sums are the CPU's.
         device_id: The GPU. Default: ``LOCAL_RANK`` of torchrun's environment, else 0.
         output: Where to write JSON (by the process of rank 0), which ``mean`` and ``stddev`` of readers take.
         progress: Whether to show progress on stderr, in the process of rank 0.
         process_group: Whose ranks share the samples. Default: all of ``torch.distributed``, else of torchrun's environment.
-        arguments: Those of :func:`dali_zarr.zarr_reader` that select elements and say how chunks are read. What changes neither
-            (order, windows, stacks, types) is refused.
+        arguments: Those of :func:`dali_zarr.zarr_reader` that select elements and say how chunks are read. The others of the reader
+            and of loaders (windows, order, stacks, types, `mean`, `transform`...) may be given and don't matter, so that
+            ``statistics(**parts["train"])`` takes what :func:`dali_zarr.splits` gives: all elements of the region count once, as
+            they are decoded. `starts`, a table of `weights` and ragged rows are refused.
 
     Returns:
         A dictionary (docs/guides/statistics.md has its keys), whose ``str()`` is a table.
@@ -80,19 +82,18 @@ def statistics(
         RuntimeError: Chunks can't be read.
         OSError: The file can't be written.
     """
-    _check(arguments, weights, device, batch_size)
+    chosen = accepted(arguments)
+    _check(weights, batch_size)
+    where, device_id = _device(device, device_id)
     if output is not None and not files.folder(output).is_dir():
         # Known now rather than after the pass.
         folder = files.folder(output)
         raise FileNotFoundError(f"dali_zarr: statistics: output: expected an existing folder, but found none at {folder}")
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
-    spec: dict[str, Any] = {"path": path, "arrays": arrays, **arguments, "offsets": list(dict.fromkeys(flat))}
+    spec: dict[str, Any] = {"path": path, "arrays": arrays, **chosen, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
     # A selection with gaps spreads them.
     told = tuple(int(offset) for offset in given.pop("offsets"))
-    if len(told) > 1:
-        # Each element counts, also where there is no other at an offset from it.
-        given["out_of_bounds_policy"] = "pad"
     selected = Selected(given)
     names = tuple(map(files.key_of, selected.arrays))
     wanted = _arguments.by_name.checked("channels", channels)
@@ -100,25 +101,25 @@ def statistics(
         selected.check_channels(wanted)
     except ValueError as error:
         raise ValueError(f"dali_zarr: statistics: {error}") from error
-    sums = [_Sum.of(selected, i, wanted, weights) for i in range(len(names))]
     rank, world = ranks.rank_and_world(process_group, None, None)
+    blocks = Blocks(selected, given, batch_size, world)
+    sums = [_Sum.of(selected, i, wanted, weights, blocks.windows) for i in range(len(names))]
     plan = Plan(
-        arguments=given, offsets=list(told), told_offsets=told, arrays=names, batch_size=batch_size,
-        device="gpu" if device == "cuda" else device, device_id=None if device == "cpu" else _device_id(device_id),
-        shard_id=rank, num_shards=world, num_threads=1, transform=None,
+        arguments=blocks.arguments, offsets=list(told), told_offsets=told, arrays=names, batch_size=blocks.batch_size,
+        device=where, device_id=device_id, shard_id=rank, num_shards=world, num_threads=1, transform=None,
     )
-    samples = _read(plan, sums, _Borders.of(selected, given), progress and rank == 0)
+    _read(plan, sums, blocks, progress and rank == 0)
     parts = gather.gathered([one.parts(len(told)) for one in sums], rank, world, process_group)
     found = files.Statistics({
         "format": files.FORMAT, "version": files.VERSION,
         "path": selected.locations(),
-        "samples": samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
+        "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
         "arrays": {
             name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
                 one.channels,
                 [combined(_moments(part[i][offset]) for part in parts) for offset in range(len(told))], list(dict.fromkeys(flat)),
             )
-            for i, (name, one, is_decoded) in enumerate(zip(names, sums, selected.decoded(), strict=True))
+            for i, (name, one, is_decoded) in enumerate(zip(names, sums, blocks.decoded, strict=True))
         },
     })
     if output is not None and rank == 0:
@@ -142,67 +143,34 @@ def _moments(fields: Sequence[Sequence[float]]) -> Moments:
     return Moments(*(np.array(one, np.float64) for one in fields))
 
 
-def _check(arguments: Mapping[str, Any], weights: Any, device: Any, batch_size: Any) -> None:
-    for name in arguments:
-        if name not in StatisticsArguments.__annotations__:
-            known = ", ".join(sorted(StatisticsArguments.__annotations__))
-            raise TypeError(
-                f"dali_zarr: statistics: {name}: expected an argument that selects elements or says how chunks are read; leave it "
-                f"out, statistics are of all elements of the region, as they are decoded. The arguments are {known}"
-            )
-    if weights not in (None, "cos_latitude"):
-        raise ValueError(f"dali_zarr: statistics: weights: expected 'cos_latitude' or None, but found {weights!r}")
-    if device not in ("cpu", "gpu", "cuda"):
-        raise ValueError(f"dali_zarr: statistics: device: expected 'cpu' or 'gpu', but found {device!r}")
+def _check(weights: Any, batch_size: Any) -> None:
+    if weights is not None and not (isinstance(weights, str) and weights == "cos_latitude"):
+        found = repr(weights) if isinstance(weights, str) else "those of samples, which statistics don't have; leave them out"
+        raise ValueError(f"dali_zarr: statistics: weights: expected 'cos_latitude' or None, but found {found}")
+    if batch_size is None:
+        return
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise ValueError(f"dali_zarr: statistics: batch_size: expected a whole number of at least 1, but found {batch_size!r}")
 
 
-def _device_id(given: int | None) -> int:
-    return int(os.environ.get("LOCAL_RANK", "0")) if given is None else given
+def _device(device: Any, device_id: int | None) -> tuple[str, int | None]:
+    """DALI's name of a device, and its number: also of ``"cuda:1"`` and PyTorch's devices."""
+    kind, _, number = "cpu" if device is None else str(device).partition(":")
+    if kind not in ("cpu", "gpu", "cuda") or (number and not number.isdigit()):
+        raise ValueError(f"dali_zarr: statistics: device: expected 'cpu' or 'gpu', but found {str(device)!r}")
+    if kind == "cpu":
+        return "cpu", None
+    if device_id is None:
+        device_id = int(number or os.environ.get("LOCAL_RANK", "0"))
+    return "gpu", device_id
 
 
-def _read(plan: Plan, sums: Sequence[_Sum], borders: _Borders, show: bool) -> int:
-    """Adds the samples of this process to the sums. Returns how many all processes have."""
-    reader = _Pass(plan, sums, borders)
+def _read(plan: Plan, sums: Sequence[_Sum], blocks: Blocks, show: bool) -> None:
+    """Adds the blocks of this process to the sums."""
+    reader = _Pass(plan, sums, blocks)
     batches: Iterator[None] = iter(reader)
     for _ in _progress.shown(batches, len(reader), "statistics") if show else batches:
         pass
-    return reader.samples
-
-
-@dataclass(frozen=True)
-class _Borders:
-    """Where an element along the first of ``dims`` and another at an offset from it don't belong together."""
-
-    start: int
-    end: int
-    breaks: npt.NDArray[np.int64]
-    # How many dims there are.
-    dims: int
-
-    @classmethod
-    def of(cls, selected: Selected, arguments: Mapping[str, Any]) -> _Borders:
-        axes = selected.axes
-        length = axes.axis_length(0)
-        start, end = axes.listed("roi_start", arguments, 0)[0], axes.listed("roi_end", arguments, length)[0]
-        listed = _arguments.values.items(arguments["breaks"]) if arguments.get("breaks") is not None else []
-        if any(isinstance(one, str) for one in listed):
-            # Of what the stores say, the engine knows.
-            listed = _native.explain(_arguments.of_spec(arguments))["segments"]["bounds"][0][1:-1]
-        breaks = [b + length if b < 0 else b for b in map(int, listed)]
-        if arguments.get("cross_stores") is False and axes.is_joined:
-            breaks += np.cumsum(axes.lengths(axes.dims[0])).tolist()
-        return cls(
-            start + length if start < 0 else start, end + length if end < 0 else end, np.array(sorted(breaks), np.int64),
-            len(axes.dims),
-        )
-
-    def joins(self, at: npt.NDArray[np.int64], offset: int) -> npt.NDArray[np.bool_]:
-        """Whether there is an element at an offset from each of those at ``at`` that belongs to it."""
-        other = at + offset
-        same = np.searchsorted(self.breaks, at, "right") == np.searchsorted(self.breaks, other, "right")
-        return (other >= self.start) & (other < self.end) & same
 
 
 @dataclass
@@ -211,34 +179,60 @@ class _Sum:
 
     channels: list[Axis]
     count: int
-    # The order of axes of a batch that puts channels first, and a weight for each of the other elements of a sample.
+    # Of the dimensions of dims, in their order: the axis that the array has in a batch, or None where it lacks it or has a single
+    # element of it.
+    axes: list[int | None]
+    # The order of axes of a batch that puts channels first.
     order: list[int]
-    weights: Doubles | None
+    weights: _Weights | None
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
 
     @classmethod
-    def of(cls, selected: Selected, i: int, channels: Any, weights: Weights | None) -> _Sum:
+    def of(cls, selected: Selected, i: int, channels: Any, weights: Weights | None, windows: Sequence[int]) -> _Sum:
         array = selected.arrays[i]
-        dims = selected.sample_dims(array)
         default = selected.default_channels(array)
-        named = selected.named_channels(array, channels)
-        chosen = default if named is None else [dim for dim in named if dim in dims or dim in default]
+        named, own = selected.named_channels(array, channels), selected.sample_dims(array)
+        chosen = default if named is None else [dim for dim in named if dim in own or dim in default]
+        cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
+        dims = [dim for dim in array.dims if cut.get(dim, 1)]
         axes = [selected.axis(dim) for dim in chosen]
         first = [dims.index(dim) + 1 for dim in chosen if dim in dims]
         others = [n + 1 for n, dim in enumerate(dims) if dim not in chosen]
         count = int(np.prod([len(axis.positions) for axis in axes], dtype=np.int64))
-        weighted = None if weights is None else _cosines(selected, i, [dims[n - 1] for n in others])
-        return cls(axes, count, [*first, 0, *others], weighted)
+        weighted = None if weights is None else _Weights.of(selected, i, [dims[n - 1] for n in others])
+        places = [dims.index(dim) + 1 if dim in dims else None for dim in selected.axes.dims]
+        return cls(axes, count, places, [*first, 0, *others], weighted)
 
-    def add(self, number: int, values: npt.NDArray[Any]) -> None:
-        """Adds samples (sample, ...) of the values (0) or of the differences to the offset of that number."""
-        if not len(values):
+    def add(self, number: int, values: npt.NDArray[Any], part: Part) -> None:
+        """Adds what is inside of samples (sample, ...) of the values (0) or of the differences to the offset of that number."""
+        if part.rows is not None:
+            values = values[part.rows]
+        inside = [slice(None)] * values.ndim
+        # The elements of a block along the other dimensions have the same values.
+        times = 1
+        for axis, window in zip(self.axes, part.counts, strict=True):
+            if axis is None:
+                times *= window
+            else:
+                inside[axis] = slice(window)
+        values = values[tuple(inside)]
+        if not part.chosen.all():
+            count = int(part.chosen.sum())
+            if self.axes[0] is None:
+                times = times // max(len(part.chosen), 1) * count
+            else:
+                values = np.compress(part.chosen, values, axis=self.axes[0])
+        if not values.size or not times:
             return
-        rows = max(1, _BLOCK // max(int(np.prod(values.shape[1:])), 1))
+        ordered = values.transpose(self.order)
+        weights = None if self.weights is None else self.weights.flat(ordered.shape[self.order.index(0) :], part)
+        flat = ordered.reshape(self.count, -1)
         tree = self.trees.setdefault(number, Tree())
-        for start in range(0, len(values), rows):
-            part = values[start : start + rows].transpose(self.order).reshape(self.count, -1)
-            tree.add(Moments.of(part, None if self.weights is None else np.tile(self.weights, part.shape[1] // len(self.weights))))
+        columns = max(1, _BLOCK // self.count)
+        for start in range(0, flat.shape[1], columns):
+            end = start + columns
+            found = Moments.of(flat[:, start:end], None if weights is None else weights[start:end])
+            tree.add(found.repeated(times))
 
     def parts(self, numbers: int) -> list[list[list[float]]]:
         """What other processes are told, for each number."""
@@ -246,50 +240,76 @@ class _Sum:
         return [[values.tolist() for values in total.fields()] for total in totals]
 
 
-def _cosines(selected: Selected, i: int, dims: Sequence[str]) -> Doubles | None:
-    """Weights of the elements along these dimensions of an array; None where it has no latitudes."""
-    array = selected.arrays[i]
-    dim = next((dim for dim in array.dims if dim in _LATITUDES), None)
-    if dim is None:
-        return None
-    if dim not in dims:
-        raise ValueError(
-            f"dali_zarr: statistics: weights: array '{array.name}': expected latitudes that samples have, but {dim!r} is among "
-            "dims or channels; leave it out there"
-        )
-    latitudes = selected.coordinates(dim)
-    if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():
-        raise ValueError(
-            f"dali_zarr: statistics: weights: array '{array.name}': expected coordinates of {dim!r} in degrees, from -90 to 90"
-        )
-    cosines = np.maximum(np.cos(np.radians(latitudes.astype(np.float64))), 0.0)
-    shape = [len(selected.positions(other)) for other in dims]
-    at = [len(cosines) if other == dim else 1 for other in dims]
-    return np.ascontiguousarray(np.broadcast_to((cosines / cosines.mean()).reshape(at), shape)).reshape(-1)
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of an array's elements by their latitude."""
+
+    cosines: Doubles
+    # Of the axes of a batch that follow the channels, the first being that of samples: which one is the latitude's.
+    axis: int
+    # Which of dims it is, if it is one.
+    cut: int | None
+
+    @classmethod
+    def of(cls, selected: Selected, i: int, dims: Sequence[str]) -> _Weights | None:
+        """Those of an array, of whose dimensions these aren't channels; None where it has no latitudes."""
+        array = selected.arrays[i]
+        dim = next((dim for dim in array.dims if dim in _LATITUDES), None)
+        if dim is None:
+            return None
+        if dim not in dims:
+            raise ValueError(
+                f"dali_zarr: statistics: weights: array '{array.name}': expected several latitudes that have statistics in common, "
+                f"but found {dim!r} among channels, or one element of it; leave weights out there"
+            )
+        cut = selected.axes.dims.index(dim) if dim in selected.axes.dims else None
+        if cut is not None and selected.axes.one_by_one:
+            raise ValueError(
+                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each store "
+                f"along {dim!r}; leave weights out, or compute statistics of each store"
+            )
+        latitudes = selected.coordinates(dim)
+        if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():
+            raise ValueError(
+                f"dali_zarr: statistics: weights: array '{array.name}': expected coordinates of {dim!r} in degrees, from -90 to 90"
+            )
+        cosines = np.maximum(np.cos(np.radians(latitudes.astype(np.float64))), 0.0)
+        return cls(cosines / cosines.mean(), dims.index(dim) + 1, cut)
+
+    def flat(self, shape: tuple[int, ...], part: Part) -> Doubles:
+        """A weight for each of the elements of this shape (sample, ...), one after the other."""
+        first = 0 if self.cut is None else part.first[self.cut]
+        along = [1] * len(shape)
+        along[self.axis] = -1
+        own = self.cosines[first : first + shape[self.axis]].reshape(along)
+        return np.ascontiguousarray(np.broadcast_to(own, shape)).reshape(-1)
 
 
 class _Pass(BaseLoader[None]):
     """An epoch of the reader, whose batches are added to sums."""
 
-    def __init__(self, plan: Plan, sums: Sequence[_Sum], borders: _Borders):
-        self._sums, self._borders = sums, borders
+    def __init__(self, plan: Plan, sums: Sequence[_Sum], blocks: Blocks):
+        self._sums, self._blocks = sums, blocks
+        self._told = sorted({one.weights.cut for one in sums if one.weights is not None and one.weights.cut is not None})
         super().__init__(plan, drop_last=False, pad_last_batch=False)
-        self.samples = self._reading.course.part().samples
 
     def _taken(self, found: list[Any], valid: int) -> None:
+        if not valid:
+            return
         *values, index = [_array(output)[:valid] for output in found]
         count = len(self._sums)
-        # Before the starts there may be the number of the segment.
-        at = index.reshape(valid, -1)[:, -self._borders.dims] if index.size else np.zeros(valid, np.int64)
-        for i, one in enumerate(self._sums):
-            one.add(0, values[i])
-            for number, offset in enumerate(self._plan.told_offsets[1:], 1):
-                joined = self._borders.joins(at, offset)
-                later, now = values[number * count + i], values[i]
-                if not joined.all():
-                    later, now = later[joined], now[joined]
-                with np.errstate(invalid="ignore"):
-                    one.add(number, np.subtract(later, now, dtype=np.float64))
+        starts = index.reshape(valid, -1)
+        for number, offset in enumerate(self._plan.told_offsets):
+            for part in self._blocks.parts(starts, offset, self._told):
+                for i, one in enumerate(self._sums):
+                    one.add(number, self._difference(values, i, number * count + i), part)
+
+    @staticmethod
+    def _difference(values: Sequence[npt.NDArray[Any]], i: int, later: int) -> npt.NDArray[Any]:
+        if later == i:
+            return values[i]
+        with np.errstate(invalid="ignore"):
+            return np.subtract(values[later], values[i], dtype=np.float64)
 
 
 def _array(output: Any) -> npt.NDArray[Any]:

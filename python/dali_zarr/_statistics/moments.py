@@ -6,7 +6,7 @@ Sums are those of NumPy along contiguous memory, which are pairwise; parts are c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,12 @@ class Moments:
     def taken(self, channels: Any) -> Moments:
         """Of some of the channels."""
         return Moments(*(field[channels] for field in self.fields()))
+
+    def repeated(self, times: int) -> Moments:
+        """Of elements that come so many times."""
+        if times == 1:
+            return self
+        return replace(self, count=self.count * times, nans=self.nans * times, weight=self.weight * times, m2=self.m2 * times)
 
     def merged(self, other: Moments) -> Moments:
         """Of the elements of both."""

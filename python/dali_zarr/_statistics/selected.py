@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import _native
 from .._arguments import values
-from .._selection.axes import PLACES, Array, Axes
+from .._selection.axes import Array, Axes
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,6 @@ class Selected:
     def arrays(self) -> list[Array]:
         """In the reader's order."""
         return self.axes.arrays
-
-    def decoded(self) -> list[bool]:
-        """Of each array, whether ``mask_and_scale`` decodes it, as it is given or by default. Reads metadata."""
-        given = (*PLACES, "mask_and_scale")
-        spec = {name: self._arguments[name] for name in given if self._arguments.get(name) is not None}
-        # One store speaks for all: others must be decoded the same.
-        one = {"path": self.axes.paths[0]} if "path" in spec else {}
-        return [array["mask_and_scale"] for array in _native.explain(spec | one)["arrays"]]
 
     def locations(self) -> list[str]:
         """Those of all stores: of ``path``, and of arrays that have their own."""

@@ -20,7 +20,6 @@ mod table;
 mod tests_disk;
 mod usage;
 
-use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -304,17 +303,9 @@ impl Cache {
             Some(known) => known,
             None => {
                 let _turn = permits.acquire().await;
-                let (mut head, mut waited) = (store.head(key), false);
-                // If the answer came at once, the store knew it without a request: an archive was checked when it was
-                // opened.
-                let answer = poll_fn(|context| {
-                    let answer = head.as_mut().poll(context);
-                    waited |= answer.is_pending();
-                    answer
-                });
+                add(&self.counters.disk_checks, u64::from(store.head_asks(key)));
                 // Some servers don't answer such requests. Then no version is known to be current.
-                let version = answer.await.ok().flatten().and_then(|found| found.version);
-                add(&self.counters.disk_checks, u64::from(waited));
+                let version = store.head(key).await.ok().flatten().and_then(|found| found.version);
                 version.as_ref().inspect(|v| disk.saw(name.object, v)) == Some(held)
             }
         };

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::*;
 use crate::store::object::fake::{Server, publish};
 use crate::store::{Phase, block_on};
@@ -69,6 +71,59 @@ fn the_next_process_asks_once_for_each_object() {
     let other = spec.with(|s| s.source.storage_options = vec![("user_agent".into(), "x".into())]);
     let (cache, stores) = open(&other);
     assert_eq!(get(&server, &cache, &stores, 3000).1, ["GET /store/k"]);
+}
+
+/// A server that answers before its client begins to wait.
+struct Prompt {
+    asks: bool,
+}
+
+#[async_trait]
+impl Store for Prompt {
+    fn location(&self) -> &'static str {
+        "https://prompt.example/store"
+    }
+    fn latency(&self) -> Latency {
+        Latency::Remote
+    }
+    fn head_asks(&self, _key: &str) -> bool {
+        self.asks
+    }
+    async fn read(
+        &self,
+        key: &str,
+        _: ByteRange,
+        _: Option<&Arc<str>>,
+        _: Phase,
+        to: &mut [u8],
+    ) -> Result<Option<Found>> {
+        to.fill(5);
+        self.head(key).await
+    }
+    async fn get(&self, _key: &str, _max: u64, _: Phase) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+    async fn head(&self, _key: &str) -> Result<Option<Found>> {
+        Ok(Some(Found { size: 100, version: Some("1".into()) }))
+    }
+    async fn children(&self, _prefix: &str) -> Result<Option<Vec<String>>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn requests_for_versions_are_counted_however_fast_the_answer() {
+    for asks in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = spec(dir.path(), "https://prompt.example/store");
+        for process in 0..2 {
+            let stores: Vec<Arc<dyn Store>> = vec![Arc::new(Prompt { asks })];
+            let cache = Cache::open(&spec, &stores).unwrap().unwrap();
+            let (bytes, _) = get(&Server::default(), &cache, &stores, 100);
+            let counted = cache.counters.disk_checks.load(Relaxed);
+            assert_eq!((bytes, counted), (vec![5; 100], u64::from(process == 1 && asks)), "{asks}, {process}");
+        }
+    }
 }
 
 #[test]

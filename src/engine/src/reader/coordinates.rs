@@ -97,7 +97,8 @@ pub(crate) fn check_in_step(spec: &Spec, opened: &Opened) -> Result<()> {
                 // Text, among others.
                 Err(e) if e.kind() == ErrorKind::Type => {
                     let text = format!(
-                        "{site}: the coordinates along \"{}\" aren't numbers, so that they aren't compared with those of other arrays",
+                        "{site}: the coordinates along \"{}\" aren't numbers, and the reader doesn't compare them with those of other \
+                         arrays; loaders, dali_zarr.zarr_reader and explain compare text",
                         axis.name
                     );
                     if is_new(&text) {

@@ -187,6 +187,12 @@ pub trait Store: Send + Sync {
     /// As [`Self::read`].
     async fn head(&self, key: &str) -> Result<Option<Found>>;
 
+    /// Whether [`Self::head`] asks a server for `key`. False if the version is known from what was read before, as that of an
+    /// archive's entries is.
+    fn head_asks(&self, _key: &str) -> bool {
+        true
+    }
+
     /// Whether `key` has a value, or had one a few seconds ago. In [`Phase::Running`].
     ///
     /// # Errors

@@ -268,6 +268,11 @@ impl Store for Repository {
         head.await.map_err(|e: Error| self.within(key, &e))
     }
 
+    /// False for objects of the repository, which never change, once the manifest is in memory.
+    fn head_asks(&self, key: &str) -> bool {
+        self.locate(key).is_none_or(|extent| !is_native(&extent))
+    }
+
     async fn exists(&self, key: &str) -> Result<bool> {
         Ok(self.snapshot.document(key).is_some())
     }

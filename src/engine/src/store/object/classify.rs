@@ -31,8 +31,8 @@ pub(super) fn classify(error: object_store::Error, answer: &Answer) -> Fault {
         Answer::Status(401 | 403, _) => Fault::Refused(
             failed(
                 error,
-                " (credentials come from the environment, a profile or a role; some stores say this also of keys that \
-                 are missing, if listing isn't allowed)",
+                " (credentials come from the environment, a profile or a role; where listing isn't allowed, stores say this \
+                 of missing keys too: allow s3:ListBucket, or storage.objects.list)",
             )
             .refusing(),
         ),

@@ -313,6 +313,10 @@ impl Store for Zip {
         Ok(self.find(key)?.map(|(_, entry)| Found { size: entry.size, version: self.version.clone() }))
     }
 
+    fn head_asks(&self, _key: &str) -> bool {
+        false
+    }
+
     async fn exists(&self, key: &str) -> Result<bool> {
         Ok(self.directory.find(&self.name(key)).is_some())
     }

@@ -1,0 +1,213 @@
+"""Processes that run Python code, and begin with their imports done.
+
+Importing DALI takes most of a second of a core, PyTorch four. So a process that has imported what is slow, and has done nothing
+else, waits for code to run, and forks for each: its children have loaded no plugin of ours and started no thread. On a machine with
+a GPU each process starts with an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+# What the parents of processes have imported. PyTorch comes with DALI's dynamic mode.
+IMPORTS = {
+    "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
+    "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "nvidia.dali.experimental.dynamic"],
+    "only torch": ["torch"],
+    "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],
+}
+
+
+def environment(more: dict[str, str] | None = None) -> dict[str, str]:
+    """That of this process, with the tests' modules in reach."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])} | (more or {})
+
+
+class Process:
+    """Runs a script from its start. ``imports`` names what it finds imported, which must be what it imports anyway."""
+
+    def __init__(self, script: str, *argv: object, imports: str = "dali", env: dict[str, str] | None = None) -> None:
+        out, err, control = os.pipe(), os.pipe(), os.pipe()
+        asked = {"script": script, "argv": ["-c", *map(str, argv)], "env": environment(env), "cwd": os.getcwd()}
+        socket.send_fds(_parent(imports), [json.dumps(asked).encode()], [out[1], err[1], control[1]])
+        for _, end in (out, err, control):
+            os.close(end)
+        self._out, self._err, self._control = out[0], err[0], control[0]
+        self.pid = int(_line(self._control))
+        self.returncode: int | None = None
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        return _line(self._out)
+
+    def communicate(self, timeout: float = 90) -> tuple[str, str]:
+        """What it prints from now on, until it has ended."""
+        came = {self._out: b"", self._err: b"", self._control: b""}
+        until = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            for end in came:
+                selector.register(end, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select(max(0, until - time.monotonic())):
+                    read = os.read(key.fd, 1 << 16)
+                    came[key.fd] += read
+                    if not read:
+                        selector.unregister(key.fd)
+                if time.monotonic() > until:
+                    self.kill()
+                    raise TimeoutError(f"a process took longer than {timeout} s; it printed {came}")
+        out, err, status = (text.decode() for text in came.values())
+        self.returncode = int(status) if status else self.returncode
+        return out, err
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        if self.returncode is None and select.select([self._control], [], [], 0)[0]:
+            self.returncode = int(os.read(self._control, 20))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __del__(self) -> None:
+        for end in (self._out, self._err, self._control):
+            os.close(end)
+
+
+def _line(end: int) -> str:
+    """Up to the end of a line and no byte further."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(end, 1)):
+        line += byte
+    return line.decode()
+
+
+class Fresh(subprocess.Popen):
+    """The same with an interpreter of its own."""
+
+    def __init__(self, script: str, *argv: object, env: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-c", script, *map(str, argv)]
+        super().__init__(command, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def line(self) -> str:
+        return self.stdout.readline()
+
+
+def start(script: str, *argv: object, imports: str = "dali", env: dict[str, str] | None = None) -> Process | Fresh:
+    """Starts a process that runs a script. One that finds nothing imported has an interpreter of its own."""
+    from .pipelines import why_no_gpu
+
+    if imports == "nothing" or not why_no_gpu():
+        return Fresh(script, *argv, env=env)
+    return Process(script, *argv, imports=imports, env=env)
+
+
+def start_program(*words: object, imports: str = "dali", env: dict[str, str] | None = None) -> Process | Fresh:
+    """Starts a file of Python with its arguments."""
+    script = "import runpy, sys; sys.argv[:1] = []; sys.path[:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
+    return start(script, *words, imports=imports, env=env)
+
+
+def ranked(processes: int, *words: object) -> list[str]:
+    """The lines that all ranks of a program printed, without torchrun: each has what that sets, and its imports behind it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    place["OMP_NUM_THREADS"] = "1"
+    ranks = [
+        start_program(*words, imports="torch", env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
+    done = [rank.communicate(400) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), done
+    return [line for out, _ in done for line in out.splitlines()]
+
+
+@functools.cache
+def _parent(imports: str) -> socket.socket:
+    """The channel to a process that forks others. It ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "support.processes", str(theirs.fileno()), imports]
+    parent = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        parent.wait(60)
+
+    atexit.register(end)
+    return ours
+
+
+def _reap(*_: object) -> None:
+    """Waits for children that have ended, so that their times count as this process's."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _serve(channel: socket.socket) -> dict:
+    """Forks for each script. Returns in the processes that run them, with what was asked for."""
+    signal.signal(signal.SIGCHLD, _reap)
+    while True:
+        message, ends, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            break
+        for end in ends:
+            os.close(end)
+    # This one waits for the process, which has it as its parent.
+    channel.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out, err, control = ends
+    child = os.fork()
+    if child:
+        os.close(out)
+        os.close(err)
+        os.write(control, f"{child}\n".encode())
+        os.write(control, str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+        os._exit(0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for end in ends:
+        os.close(end)
+    return json.loads(message)
+
+
+def _become(asked: dict) -> dict:
+    """Makes this process one that was started with a script; gives the names of its module."""
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
+    sys.argv = asked["argv"]
+    sys.path[:] = ["", *dict.fromkeys([*asked["env"]["PYTHONPATH"].split(os.pathsep), *sys.path[1:]])]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    return sys.modules["__main__"].__dict__
+
+
+if __name__ == "__main__":
+    for _name in IMPORTS[sys.argv[2]]:
+        importlib.import_module(_name)
+    _asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    exec(compile(_asked["script"], "<string>", "exec"), _become(_asked))

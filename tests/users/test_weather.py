@@ -1,0 +1,37 @@
+"""A forecaster: training by dates on several processes, which crashes and goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.programs import EXAMPLES, torchrun
+
+
+def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
+    return sorted(hour for line in lines if line[:2] == [kind, str(epoch)] for hour in line[2:])
+
+
+@pytest.mark.timeout_s(300)
+@pytest.mark.filterwarnings("ignore")
+def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
+    """Two ranks are killed in mid-epoch, three go on with the model of the checkpoint: each sample of each epoch was trained on,
+    and only the step that the crash cut off may have been twice."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("xarray")
+    checkpoint = tmp_path / "checkpoint.pt"
+    first = torchrun(2, EXAMPLES / "weather.py", reanalysis, checkpoint, 2, kill_after=7)
+    # So far away that the steps which are left don't bring it back.
+    kept = torch.load(checkpoint)
+    kept["model"]["module.bias"].fill_(1e6)
+    torch.save(kept, checkpoint)
+    second = torchrun(3, EXAMPLES / "weather.py", reanalysis, checkpoint, 2)
+    resumed = torch.load(checkpoint)
+    assert (resumed["model"]["module.bias"] > 9e5).all()
+    assert resumed["optimizer"]["state"][0]["step"] > kept["optimizer"]["state"][0]["step"] > 0
+    train = [str(np.datetime64("2020-01-01T00", "h") + n) for n in range(30)]
+    assert set(hours(first + second, "train", 0)) == set(train)
+    assert len(hours(first + second, "train", 0)) <= len(train) + 2 * 2
+    assert hours(second, "train", 1) == train
+    validation = [str(np.datetime64("2020-01-02T12", "h") + n) for n in range(6)]
+    assert hours(second, "validation", 0) == hours(second, "validation", 1) == validation
+    assert [line[:2] for line in second if line[0] == "loss"] == [["loss", "0"], ["loss", "1"]]
