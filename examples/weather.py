@@ -3,16 +3,15 @@
 import os
 import sys
 
-import dali_zarr
+import dali_zarr.torch
 import torch
 import torch.distributed as dist
-from dali_zarr.torch import Batch, Loader
 
 if "--help" in sys.argv:
     sys.exit(print(__doc__))
 
 
-def hours(batch: Batch) -> str:
+def hours(batch: dali_zarr.torch.Batch) -> str:
     return " ".join(map(str, batch.coords["time"].astype("datetime64[h]")))
 
 
@@ -22,12 +21,13 @@ parts = dali_zarr.splits(  # only the training part is shuffled
     path=store, arrays=["t2m", "z"], sel={"level": [850, 500]}, offsets={"input": 0, "target": 6}, stack_arrays=True,
     batch_size=2, device="cpu", random_shuffle=True, train=slice(None, "2020-01-02T11"), validation=slice("2020-01-02T12", None),
 )
-training, validation = Loader(**parts["train"]), Loader(**parts["validation"])
+training, validation = (dali_zarr.torch.Loader(**parts[name]) for name in ("train", "validation"))
 model = torch.nn.parallel.DistributedDataParallel(layer := torch.nn.Conv2d(3, 3, 3, padding=1))
 optimizer = torch.optim.Adam(model.parameters())
 kept = {"model": model, "optimizer": optimizer, "loader": training}
-for name, state in (torch.load(checkpoint) if os.path.exists(checkpoint) else {}).items():
-    kept[name].load_state_dict(state)
+if os.path.exists(checkpoint):
+    for name, state in torch.load(checkpoint).items():
+        kept[name].load_state_dict(state)
 for epoch in range(training.epoch, epochs):
     for batch in training:
         print(f"train {epoch} {hours(batch)}\n", end="", flush=True)  # one write, so that lines of ranks don't mix

@@ -57,25 +57,29 @@ impl RandomWorld<'_> {
         let members = group.chunks.iter().map(|&(handle, offset, _)| (chunk(handle), to.address + offset as u64));
         self.reads.insert(read.group, members.collect());
         self.memory.begin(to, Held::Reading(read.group))?;
-        for (&(handle, ..), &(_, bytes, address)) in group.chunks.iter().zip(&read.uploads) {
-            self.memory.begin(Span { address, len: bytes }, Held::Decoding(chunk(handle)))?;
+        for (id, slot) in uploaded(read, scheduler) {
+            self.memory.begin(slot, Held::Decoding(id))?;
         }
         Ok(())
     }
 
-    fn end_read(&mut self, read: Read, to: Span, copying: bool) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
+    fn end_read(
+        &mut self,
+        read: Read,
+        to: Span,
+        copying: bool,
+        scheduler: &Scheduler,
+    ) -> Result<(Vec<Event>, Option<SimulatedWork>)> {
         let members = self.reads.get(&read.group).cloned().unwrap_or_default();
         if copying {
-            for (&(id, _), &(_, bytes, address)) in members.iter().zip(&read.uploads) {
-                let slot = Span { address, len: bytes };
+            for (id, slot) in uploaded(&read, scheduler) {
                 self.memory.change(slot, Held::Decoding(id), Held::Decoded(id))?;
             }
             return Ok((vec![Event::Uploaded(read.group, Ok(Some(to.len)))], None));
         }
         let abandon = |world: &mut Self| -> Result<()> {
             world.memory.change(to, Held::Reading(read.group), Held::Nothing)?;
-            for (&(id, _), &(_, bytes, address)) in members.iter().zip(&read.uploads) {
-                let slot = Span { address, len: bytes };
+            for (id, slot) in uploaded(&read, scheduler) {
                 world.memory.change(slot, Held::Decoding(id), Held::Nothing)?;
             }
             Ok(())
@@ -316,6 +320,13 @@ impl RandomWorld<'_> {
     }
 }
 
+/// The chunks that a read copies to the device, and where. Others of a merged read may be decoded from host memory.
+fn uploaded<'a>(read: &'a Read, scheduler: &'a Scheduler) -> impl Iterator<Item = (ChunkId, Span)> + 'a {
+    let chunks = scheduler.reads.get(read.group).map_or(&[][..], |group| &group.chunks);
+    let handles = chunks.iter().map(|&(handle, ..)| handle).filter(|&handle| scheduler.is_uploaded(handle));
+    handles.zip(&read.uploads).map(|(handle, &(_, len, address))| (scheduler.chunks[handle].id, Span { address, len }))
+}
+
 fn fault(what: &str) -> Error {
     Error::runtime(format!("{what} fails in this world"))
 }
@@ -365,7 +376,7 @@ impl World for RandomWorld<'_> {
             return Ok((events, None));
         }
         Ok(match work {
-            SimulatedWork::Read { read, to, copying } => self.end_read(read, to, copying)?,
+            SimulatedWork::Read { read, to, copying } => self.end_read(read, to, copying, scheduler)?,
             SimulatedWork::Index(shard) => (vec![self.index(shard)], None),
             SimulatedWork::Task(task) => (self.end_task(task, scheduler)?, None),
             SimulatedWork::Wave { lane, wave, copied: false } => {
