@@ -308,7 +308,9 @@ def test_selected_elements_have_their_own_statistics(store, file, device, dims, 
     path, written = store
     by = json.loads(file.read_text())["arrays"]["level"]["by_channel"]
     whole = normalised(written["level"], 1, by["mean"], by["stddev"])
-    pipe = build(device, 7, path=path, arrays=["level"], dims=dims, mean=file, stddev=file, return_index=True, isel={"level": level})
+    pipe = build(
+        device, 7, path=path, arrays=["level"], dims=dims, isel={"level": level}, mean=file, stddev=file, return_index=True,
+    )
     for _, (found, index) in zip(range(8), batches(pipe), strict=False):
         for sample, (t, *start) in zip(found, index.tolist(), strict=True):
             expected = whole[t, start[0]] if start else whole[t, level]
