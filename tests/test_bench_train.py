@@ -70,7 +70,8 @@ def test_results_are_kept_at_the_time_limit_and_models_reused(tmp_path):
 
 def test_two_processes_share_the_samples(tmp_path):
     words = [BENCH / "train.py", "--data", tmp_path / "data", "--output", tmp_path / "out"]
-    words += ["--small", "--demands", "single", "--stores", "zstd", "--devices", "auto", "--seconds-per-bar", "0.1", "--time-limit", "1000"]
+    words += ["--small", "--demands", "single", "--stores", "zstd", "--devices", "auto", "--seconds-per-bar", "0.1"]
+    words += ["--time-limit", "1000"]
     ranked(2, *words)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (row,) = results["rows"]

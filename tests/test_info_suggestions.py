@@ -44,7 +44,8 @@ def shapes(batch: Any) -> dict[str, tuple[int, ...]]:
         ("pusht", "windows of 16 steps within the episodes that meta/episode_ends ends",
          {"data/action": (64, 16, 2), "data/img": (64, 16, 16, 16, 3)}),
         ("cells", "rows of the sparse matrix X", {"X": (64, 500)}),
-        ("image", "random crops of 0, the finest of 2 levels, with labels", {"image": (8, 2, 12, 32, 32), "label": (8, 12, 32, 32)}),
+        ("image", "random crops of 0, the finest of 2 levels, with labels",
+         {"image": (8, 2, 12, 32, 32), "label": (8, 12, 32, 32)}),
     ],
 )
 def test_fields(small_stores, run, store, about, expected):

@@ -98,7 +98,7 @@ next(iter(Loader(sys.argv[1], arrays="a", device="cpu")))
 def run(script, path, imports, **environment):
     """What a process prints, to both."""
     process = start(script, path, imports=imports, env=environment)
-    done = process.communicate(timeout=100)
+    done = process.communicate(timeout=170)
     assert process.returncode == 0, done
     return done
 

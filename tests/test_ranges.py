@@ -94,7 +94,7 @@ def test_what_slices_refuse(episodes, tmp_path):
     told = {"arrays": ["a"], "breaks": "ends", "segments": slice(1, None)}
     with pytest.raises(ValueError, match="segments: expected at least one segment, but slice\\(9, None, None\\) has none"):
         dali_zarr.explain(path=episodes, **{**told, "segments": slice(9, None)})
-    with pytest.raises(ValueError, match="segments: .*concat='samples' numbers the segments of each store; give one reader for each"):
+    with pytest.raises(ValueError, match="segments: .*concat='samples' numbers the segments of each store; give one"):
         dali_zarr.explain(path=[episodes, episodes], concat="samples", **told)
     with pytest.raises(TypeError, match="breaks: expected integers or names, found slice"):
         dali_zarr.explain(path=episodes, arrays=["a"], breaks=slice(3))

@@ -397,7 +397,7 @@ def test_what_splits_by_episodes_refuse(episodes, era5):
         (IndexError, "splits: 'train': boolean index did not match", {"train": [True, False]}),
         (TypeError, "splits: 'train': expected integers, a slice or bools, but found '2016'", {"train": "2016"}),
         (ValueError, "found segments too; leave it out", {"train": [1], "segments": [1]}),
-        (ValueError, "by: expected 'labels' or 'segments', but found 'episodes'", {"train": [1], "by": "episodes"}),
+        (ValueError, "by: expected 'labels', 'segments' or 'rows', but found 'episodes'", {"train": [1], "by": "episodes"}),
         (ValueError, "by: expected breaks, between which", {"train": [1], "by": "segments", "breaks": None}),
     ):
         with pytest.raises(kind, match=words):

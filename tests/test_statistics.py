@@ -260,7 +260,7 @@ def test_command_line(store, tmp_path, capsys, monkeypatch):
     assert json.loads(out) == json.loads(file.read_text()) == expected
     monkeypatch.setattr(sys, "argv", ["dali_zarr", *words, "--ragged", "t2m", "--quiet"])
     assert main() == 1
-    assert "statistics: ragged: statistics of ragged rows" in capsys.readouterr().err
+    assert "statistics: ragged: statistics of ragged rows are" in capsys.readouterr().err
 
 
 def normalised(path: Path, **arguments: Any) -> np.ndarray:

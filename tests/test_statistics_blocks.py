@@ -65,9 +65,8 @@ def test_volumes_of_different_shapes(volumes, monkeypatch):
 @pytest.mark.parametrize("offset", [2, -3])
 def test_differences_within_volumes(volumes, offset):
     paths, values = volumes
-    found = dali_zarr.statistics(
-        paths, arrays=["0"], concat="samples", dims=["z", "y", "x"], offsets=offset, isel={"y": slice(3, 15), "x": slice(1, None, 2)},
-    )
+    isel = {"y": slice(3, 15), "x": slice(1, None, 2)}
+    found = dali_zarr.statistics(paths, arrays=["0"], concat="samples", dims=["z", "y", "x"], offsets=offset, isel=isel)
     parts = [one[:, 3:15, 1::2].astype("f8") for one in values]
     agrees(found["arrays"]["0"], np.concatenate([one.reshape(-1) for one in parts]))
     shift = abs(offset)
@@ -157,7 +156,8 @@ def test_parts_of_episodes(tmp_path):
     parts = dali_zarr.splits(
         path=tmp_path, arrays={"action": "data/action"}, breaks="meta/episode_ends", window={"dim_0": 4}, step={"dim_0": 1},
         out_of_bounds_policy="edge", pad_before={"dim_0": 1}, pad_after={"dim_0": 2}, return_mask=True, batch_size=16,
-        random_shuffle=True, drop_last=True, mean="none.json", stddev="none.json", device="cpu", train=[1, 0, 3], validation=slice(4, None),
+        random_shuffle=True, drop_last=True, mean="none.json", stddev="none.json", device="cpu", train=[1, 0, 3],
+        validation=slice(4, None),
     )
     read = {"train": np.r_[actions[:7], actions[30:41]], "validation": actions[41:]}
     for name, values in read.items():
@@ -174,7 +174,9 @@ def test_parts_by_labels(small_stores):
         random_shuffle=True, mean="later.json", device="cpu", train=slice(None, "2016"), validation="2017",
     )
     found = dali_zarr.statistics(**parts["train"])
-    same = dali_zarr.statistics(small_stores / "era5.zarr", arrays=["t2m", "z"], offsets=[0, 1], sel={"time": slice(None, "2016")}, batch_size=64)
+    same = dali_zarr.statistics(
+        small_stores / "era5.zarr", arrays=["t2m", "z"], offsets=[0, 1], sel={"time": slice(None, "2016")}, batch_size=64,
+    )
     assert found == same and found["offsets"] == [1]
 
 
@@ -195,10 +197,11 @@ def test_every_argument_has_its_place():
     ("arguments", "message"),
     [
         ({"starts": np.zeros((1, 1), "i8")}, "statistics: starts: it chooses samples, which may overlap"),
-        ({"ragged": "X/indptr"}, "statistics: ragged: .*name the array along whose elements they are"),
+        ({"ragged": "X/indptr"}, "statistics: ragged: .*leave it out, and name arrays"),
         ({"weights": np.ones(3)}, "weights: expected 'cos_latitude' or None, but found those of samples"),
         ({"windows": [3]}, "statistics: windows: there is no such argument; did you mean window"),
         ({"breaks": [2, 2], "segments": [5]}, "segments: "),
+        ({"channels": ["dim_0"]}, "channels: expected dimensions that dims don't name, but found 'dim_0'"),
         ({"device": "tpu"}, "device: expected 'cpu' or 'gpu', but found 'tpu'"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, but found 0"),
     ],

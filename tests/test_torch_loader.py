@@ -120,14 +120,14 @@ def test_nothing_is_copied(path, device, monkeypatch):
     """Tensors lie where DALI's outputs do."""
     from nvidia.dali.pipeline import Pipeline
 
-    seen, share = [], Pipeline.share_outputs
+    seen, own = [], Pipeline.outputs
 
     def watched(pipe, *args, **kwargs):
-        outputs = share(pipe, *args, **kwargs)
+        outputs = own(pipe, *args, **kwargs)
         seen.append([output.as_tensor().data_ptr() for output in outputs])
         return outputs
 
-    monkeypatch.setattr(Pipeline, "share_outputs", watched)
+    monkeypatch.setattr(Pipeline, "outputs", watched)
     for batch in make(path, device, arrays=["field", "n"]):
         assert [t.data_ptr() for t in batch.values()] == seen[-1][:2]
 

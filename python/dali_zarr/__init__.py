@@ -26,7 +26,8 @@ from ._load import plugin_path
 from ._reader import describe, zarr_reader
 from ._selection.datasets import from_xarray
 from ._selection.splits import splits
-from ._statistics.compute import StatisticsArguments, statistics
+from ._statistics.accepted import TakenArguments
+from ._statistics.compute import statistics
 
 __all__ = [
     "DALI_VERSION", "Explanation", "__version__", "counters", "explain", "from_xarray", "plugin_path", "splits", "statistics",
@@ -37,7 +38,7 @@ __version__ = VERSION
 _load.load()
 describe(zarr_reader, ReaderArguments, last=["device", "preserve", "bytes_per_sample_hint"])
 describe(explain, ReaderArguments)
-describe(statistics, StatisticsArguments)
+describe(statistics, TakenArguments)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from . import _arguments, _dali
 from ._arguments.types import Device, Paths, ReaderArguments
@@ -142,7 +142,8 @@ def zarr_reader(
     if path is not None:
         given["path"] = path
     arrays: Any = given.get("arrays")
-    named: list[Any] = list(arrays.values()) if isinstance(arrays, dict) else _arguments.values.items(arrays or [])
+    by_output = cast("dict[str, Any]", arrays) if isinstance(arrays, dict) else None
+    named = _arguments.values.items(arrays or []) if by_output is None else list(by_output.values())
     if isinstance(path, list | tuple) or any(_arguments.names.is_location(str(name)) for name in named):
         asked, given = given, _arguments.resolved(given)
         labels.check_stores(given, asked)

@@ -271,7 +271,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     except RuntimeError:
         on = None
     if on is None or on.type not in ("cpu", "cuda"):
-        raise ValueError(f"dali_zarr: device: expected 'cuda', 'cuda:1' or 'cpu', but found {str(device)!r}")
+        raise ValueError(f"dali_zarr: device: expected 'cuda' or 'cpu', but found {str(device)!r}")
     has_index = ":" in str(on)
     return torch.device("cuda", torch.cuda.current_device()) if on.type == "cuda" and not has_index else on
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from support.pipelines import build, same
 from support.stores import Layout, write_array
 
 RAGGED = ("X/data", "X/indices", "X/xyz", "frames")
@@ -80,3 +81,17 @@ def samples(pipe: Any, count: int) -> Iterator[list[list[np.ndarray]]]:
     for _ in range(count):
         outputs = [out.as_cpu() if hasattr(out, "as_cpu") else out for out in pipe.run()]
         yield [[np.array(out.at(i)) for i in range(len(out))] for out in outputs]
+
+
+def check(store: Store, device: str, batch_size: int, count: int, arrays=ARRAYS, **args) -> list[int]:
+    """Compares so many batches with NumPy; returns the rows that came, in their order."""
+    by = {} if "ragged_ends" in args else {"ragged": "X/indptr"}
+    pipe = build(device, batch_size, path=store.path, arrays=[*arrays, "obs/label"], **by, **args)
+    seen: list[int] = []
+    for batch in samples(pipe, count):
+        rows = [int(row) for row in batch[-1]]
+        for name, outputs in zip(arrays, batch, strict=False):
+            for row, found in zip(rows, outputs, strict=True):
+                same(found, np.asarray(store.row(name, row, args.get("max_length"))), f"{name}, row {row}")
+        seen += rows
+    return seen

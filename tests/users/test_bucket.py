@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -48,30 +49,41 @@ def check_means(store, done):
     np.testing.assert_allclose([float(word) for word in done.stdout.split()], means, rtol=1e-5)
 
 
-@pytest.mark.timeout_s(300)
+@pytest.mark.timeout_s(600)
 def test_a_bucket(reanalysis, guarded):
     """The right key reads; with a wrong one, no permission or another bucket the first line says why, within seconds."""
     url, keys = guarded
-    for user in ("reader", "getter"):
-        check_means(reanalysis, script(EXAMPLES / "bucket.py", "s3://era5/store", url, **keys[user]))
     wrong = keys["reader"] | {"AWS_SECRET_ACCESS_KEY": "wrong"}
     unknown = {"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN", "AWS_SECRET_ACCESS_KEY": "wrong"}
-    for place, key, messages in (
+    cases = [
+        ("s3://era5/store", keys["reader"], []),
+        ("s3://era5/store", keys["getter"], []),
         ("s3://era6/store", keys["reader"], ["store s3://era6/store: ", "there is no bucket 'era6'", "check the path"]),
         ("s3://era5/stores", keys["reader"], ["store s3://era5/stores: expected a Zarr group or array", "check the path"]),
         ("s3://era5/store", wrong, ["SignatureDoesNotMatch", "credentials come from the environment"]),
         ("s3://era5/store", unknown, ["InvalidAccessKeyId", "credentials come from the environment"]),
         ("s3://era5/store", keys["nobody"], ["AccessDenied", "credentials come from the environment"]),
-    ):
+    ]
+
+    def look(case):
+        place, key, _ = case
+        # Most of the time goes to imports, where the machine is busy.
         began = time.monotonic()
-        done = script(EXAMPLES / "bucket.py", place, url, **key)
-        assert done.returncode == 1 and time.monotonic() - began < 60
+        return script(EXAMPLES / "bucket.py", place, url, **key), time.monotonic() - began
+
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(look, cases))
+    for (_, key, messages), (done, seconds) in zip(cases, results, strict=True):
+        if not messages:
+            check_means(reanalysis, done)
+            continue
+        assert done.returncode == 1 and seconds < 150
         assert done.stderr.startswith("zarr_reader: store s3://"), done.stderr
         assert all(message in done.stderr for message in messages), done.stderr
         assert key["AWS_SECRET_ACCESS_KEY"] == "wrong" or key["AWS_SECRET_ACCESS_KEY"] not in done.stderr
 
 
-@pytest.mark.timeout_s(300)
+@pytest.mark.timeout_s(600)
 def test_a_bucket_that_may_not_be_listed(reanalysis, tmp_path):
     """Amazon, unlike moto, says 403 there of keys that are missing. What is there is read. Of a missing chunk, and of a wrong path,
     the first line names the permission."""

@@ -11,7 +11,7 @@ def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
     return sorted(hour for line in lines if line[:2] == [kind, str(epoch)] for hour in line[2:])
 
 
-@pytest.mark.timeout_s(300)
+@pytest.mark.timeout_s(600)
 @pytest.mark.filterwarnings("ignore")
 def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     """Two ranks are killed in mid-epoch, three go on with the model of the checkpoint: each sample of each epoch was trained on,
@@ -19,7 +19,12 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     torch = pytest.importorskip("torch")
     pytest.importorskip("xarray")
     checkpoint = tmp_path / "checkpoint.pt"
-    first = torchrun(2, EXAMPLES / "weather.py", reanalysis, checkpoint, 2, kill_after=7)
+    for _ in range(5):
+        checkpoint.unlink(missing_ok=True)
+        first = torchrun(2, EXAMPLES / "weather.py", reanalysis, checkpoint, 2, kill_after=5)
+        # On a busy machine the processes may be killed too late, after the last of 8 steps.
+        if len([line for line in first if line[:2] == ["train", "0"]]) < 14:
+            break
     # So far away that the steps which are left don't bring it back.
     kept = torch.load(checkpoint)
     kept["model"]["module.bias"].fill_(1e6)

@@ -67,7 +67,9 @@ def check_stack(arguments: Mapping[str, Any]) -> None:
         return
     known = [arrays] if isinstance(arrays, str) else [str(name) for name in arrays]
     for name in sorted(PER_OUTPUT & arguments.keys()):
-        given = cast("Mapping[str, Any]", arguments[name]) if isinstance(arguments[name], Mapping) else {}
+        if not isinstance(arguments[name], Mapping):
+            continue
+        given = cast("Mapping[str, Any]", arguments[name])
         wrong = next((key for key in given if key not in known), None)
         if wrong is not None:
             numbers = [_plain_number(one) for one in values.items(given[wrong])]
@@ -75,8 +77,8 @@ def check_stack(arguments: Mapping[str, Any]) -> None:
             each = ", ".join(f"{array!r}: {shown}" for array in known)
             otherwise = "" if len(numbers) > 1 else f", or {name}={{{each}}}"
             raise ValueError(
-                f"zarr_reader: {name}: expected names of the stack's arrays, {', '.join(map(repr, known))}, but found {wrong!r}; write "
-                f"{name}={shown} for all of them{otherwise}"
+                f"zarr_reader: {name}: expected names of the stack's arrays, {', '.join(map(repr, known))}, but found {wrong!r}; "
+                f"write {name}={shown} for all of them{otherwise}"
             )
 
 

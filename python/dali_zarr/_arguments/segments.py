@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from .. import _native
 from . import values
@@ -51,7 +51,7 @@ def checked(name: str, value: Any) -> list[Any] | slice:
     if isinstance(value, slice):
         if name == "breaks":
             raise TypeError(f"zarr_reader: breaks: expected integers or names, found {value!r}")
-        return value
+        return cast("slice[Any, Any, Any]", value)
     items = values.items(list(value) if isinstance(value, range) else value)
     if name == "breaks":
         found = [values.expanded(item) if isinstance(item, str | os.PathLike) else item for item in items]

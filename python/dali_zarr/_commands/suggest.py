@@ -30,7 +30,9 @@ class Call:
     of_loader: Mapping[str, Any] | None = None
 
 
-def suggested(path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None) -> dict[str, Any]:
+def suggested(
+    path: str | None, options: Mapping[str, Any], found: list[Found], outputs: Mapping[str, str] | None,
+) -> dict[str, Any]:
     """The call that fits (``suggested``), in words (``about``), and what explain says of it on a GPU (``explained``); None where
     one reader can't take the arrays. ``outputs``: names that were given for those of arrays; None where no arrays were named."""
     if not found:
@@ -44,7 +46,8 @@ def suggested(path: str | None, options: Mapping[str, Any], found: list[Found], 
             continue
         sample = sum(output["sample_bytes"] for output in told["outputs"])
         batch = min(_BATCH, told["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
-        arguments = {**call.arguments, **(call.of_loader or {}), "batch_size": 1 << (batch.bit_length() - 1), "random_shuffle": True}
+        size = 1 << (batch.bit_length() - 1)
+        arguments = {**call.arguments, **(call.of_loader or {}), "batch_size": size, "random_shuffle": True}
         place = [repr(path)] if "path" in arguments else []
         shown = [*place, *(f"{name}={value!r}" for name, value in arguments.items() if name != "path")]
         return {

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _native
-from .._arguments import names, values
+from .._arguments import names
+from .._arguments.values import items
 from .._log import log
 from .._selection.axes import ORIGINS, Axes
 from .ragged import RAGGED
@@ -67,12 +68,13 @@ class Labels:
 
     def _named(self) -> list[str]:
         """The arrays that are named."""
-        given = self._arguments.get("arrays")
-        return [str(one) for one in (cast("Mapping[str, Any]", given).values() if isinstance(given, Mapping) else values.items(given or []))]
+        given: Any = self._arguments.get("arrays") or []
+        listed: list[Any] = list(cast("Mapping[str, Any]", given).values()) if isinstance(given, Mapping) else items(given)
+        return [str(one) for one in listed]
 
     def _check_text(self) -> None:
-        """Raises ValueError where arrays of several stores, which are in step, have coordinates of text that differ. The engine compares
-        numbers and times."""
+        """Raises ValueError where arrays of several stores, which are in step, have coordinates of text that differ. The engine
+        compares numbers and times."""
         axes = self.axes()
         for dim in axes.dims:
             try:
@@ -85,8 +87,8 @@ class Labels:
                 at = next((i for i, (a, b) in enumerate(zip(text, other, strict=True)) if a != b), None)
                 if at is not None:
                     raise ValueError(
-                        f"dali_zarr: arrays: expected arrays that are cut along {dim!r} together to have the same coordinates there, but "
-                        f"element {at} is {text[at]!r} beside {first} and {other[at]!r} beside {name}"
+                        f"dali_zarr: arrays: expected arrays that are cut along {dim!r} to have the same coordinates there, "
+                        f"but element {at} is {text[at]!r} beside {first} and {other[at]!r} beside {name}"
                     )
 
     def of(self, index: npt.NDArray[np.int64], offset: int) -> dict[str, npt.NDArray[Any]]:

@@ -46,7 +46,7 @@ def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
 
 
 def _nearest(store: Store, array: str, dim: str) -> Any:
-    """zarr-python's array of the dimension's name in an array's group, or in the nearest group around it; None where there is none."""
+    """zarr-python's array of the dimension's name in an array's group, or in the nearest one around it; None if there is none."""
     folders = array.strip("/").split("/")[:-1]
     while True:
         found = store.array("/".join([*folders, dim]))

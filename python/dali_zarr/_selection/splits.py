@@ -10,10 +10,11 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments
+from .. import _arguments, _native
 from .._arguments import segments as segments_of
 from .._arguments.types import ElementArguments, Paths
 from .._loading import outputs
+from .._loading.ragged import RAGGED
 from . import select
 from .axes import Axes
 from .lookup import of_index
@@ -23,11 +24,11 @@ _OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", *ElementArg
 
 
 def splits(
-    *, path: Paths | None = None, by: Literal["labels", "segments"] | None = None, train: Any = None, validation: Any = None,
-    test: Any = None, **arguments: Any,
+    *, path: Paths | None = None, by: Literal["labels", "segments", "rows"] | None = None, train: Any = None,
+    validation: Any = None, test: Any = None, **arguments: Any,
 ) -> dict[str, dict[str, Any]]:
-    """The arguments of readers whose samples are parts of one data set: by labels along the first of ``dims``, or by the numbers of
-    episodes.
+    """The arguments of readers whose samples are parts of one data set: by labels along the first of ``dims``, by the numbers of
+    episodes, or by the numbers of ragged rows.
 
     ::
 
@@ -43,10 +44,11 @@ def splits(
     Args:
         path: One store or several; none where all arrays have stores of their own.
         by: What the parts are told by. ``"segments"``: numbers of the segments between ``breaks`` (episodes), as ``segments`` takes
-            them, and slices of them; the last number of a slice isn't in it. ``"labels"``: labels along the first of ``dims``.
-            Default: segments where ``breaks`` is the name of an array of ends, else labels.
-        train, validation, test: Labels as ``sel`` takes them, or a slice of numbers of segments, a list of them, or True or False
-            for each segment. Parts that aren't given are left out.
+            them, and slices of them; the last number of a slice isn't in it. ``"rows"``: the same of the rows of ``ragged`` or
+            ``ragged_ends``. ``"labels"``: labels along the first of ``dims``. Default: segments where ``breaks`` is the name of an
+            array of ends, else rows where they are ragged, else labels.
+        train, validation, test: Labels as ``sel`` takes them, or a slice of numbers of segments or rows, a list of them, or True
+            or False for each. Parts that aren't given are left out.
         arguments: The others of :func:`dali_zarr.zarr_reader` or of a loader, the same for all parts.
 
     Raises:
@@ -56,11 +58,13 @@ def splits(
     parts = {name: part for name, part in (("train", train), ("validation", validation), ("test", test)) if part is not None}
     if not parts:
         raise ValueError("dali_zarr: splits: expected at least one of train, validation and test")
-    if by not in ("labels", "segments", None):
-        raise ValueError(f"dali_zarr: splits: by: expected 'labels' or 'segments', but found {by!r}")
+    if by not in ("labels", "segments", "rows", None):
+        raise ValueError(f"dali_zarr: splits: by: expected 'labels', 'segments' or 'rows', but found {by!r}")
     given: dict[str, Any] = {**({} if path is None else {"path": path}), **arguments}
     if by == "segments" or (by is None and _has_ends(given.get("breaks"))):
         found = _by_segments(given, parts)
+    elif by == "rows" or (by is None and any(given.get(name) for name in RAGGED)):
+        found = _by_rows(given, parts)
     else:
         found = _by_labels(given, parts)
     unshuffled = {"random_shuffle": False, "shuffle_after_epoch": False}
@@ -85,14 +89,35 @@ def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str
         )
     told = {name: value for name, value in given.items() if name in _OF_SEGMENTS}
     count = segments_of.count("dali_zarr: splits: by", _arguments.of_spec(told))
+    return {name: {"segments": segments.tolist()} for name, segments in _chosen(parts, count, "segments").items()}
+
+
+def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``roi_start`` and ``roi_end``, or ``starts``, of each part."""
+    both = next((name for name in ("starts", "roi_start", "roi_end") if given.get(name) is not None), None)
+    if both is not None:
+        raise ValueError(f"dali_zarr: splits: {both}: expected the rows in train, validation and test; leave it out")
+    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in _OF_SEGMENTS}))
+    if told["ragged"] is None:
+        raise ValueError("dali_zarr: splits: by: expected ragged or ragged_ends, whose rows are told, but found none of them")
+    found: dict[str, dict[str, Any]] = {}
+    for name, rows in _chosen(parts, told["ragged"]["rows"], "rows").items():
+        first, end = int(rows[0]), int(rows[-1]) + 1
+        is_region = end - first == len(rows) and bool((np.diff(rows) == 1).all())
+        found[name] = {"roi_start": [first], "roi_end": [end]} if is_region else {"starts": rows}
+    return found
+
+
+def _chosen(parts: Mapping[str, Any], count: int, what: str) -> dict[str, npt.NDArray[np.int64]]:
+    """The numbers of each part, of so many segments or rows."""
     chosen = {name: of_index("splits", name, count, part).indices for name, part in parts.items()}
-    for name, segments in chosen.items():
-        if not len(segments):
+    for name, numbers in chosen.items():
+        if not len(numbers):
             raise ValueError(
-                f"dali_zarr: splits: {name}: expected at least one of the {count} segments, but {parts[name]!r} has none of them"
+                f"dali_zarr: splits: {name}: expected at least one of the {count} {what}, but {parts[name]!r} has none of them"
             )
-    _check_common(chosen, "segments")
-    return {name: {"segments": segments.tolist()} for name, segments in chosen.items()}
+    _check_common(chosen, what)
+    return chosen
 
 
 def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

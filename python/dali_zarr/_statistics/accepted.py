@@ -3,52 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
-from .._arguments.types import ElementArguments, LoaderArguments, ResourceArguments, Segments
+from .._arguments.types import ElementArguments, ResourceArguments, Segments
 from .._hints import did_you_mean
 from .._selection.axes import named_by_window
 
-# Of readers and loaders: what samples are made of elements, in which order they come and what becomes of their values.
-IGNORED = frozenset({
-    "window", "step", "overlap", "random_crop", "samples_per_volume", "stride", "out_of_bounds_policy", "pad_before", "pad_after",
-    "fill_value", "stack_arrays", "return_mask", "return_index", "mean", "stddev", "dtype", "random_shuffle", "num_samples",
-    "replacement", "initial_fill", "shuffle_after_epoch", "seed", "stick_to_shard", "shard_id", "num_shards", "pad_last_batch",
-    "drop_last", "transform", "num_threads", "sharding", "collate", "columns", "name", "preserve", "bytes_per_sample_hint",
-})
-_RAGGED = "statistics of ragged rows would be those of all stored elements; name the array along whose elements they are, without it"
+
+class TakenArguments(ElementArguments, ResourceArguments, total=False):
+    """Those of the reader that matter: which elements there are, and how chunks are read."""
+
+    segments: Segments | None
+
+
+class IgnoredArguments(TypedDict, total=False):
+    """Those of readers and loaders that don't matter: what samples are made of elements, in which order they come and what becomes
+    of their values."""
+
+    window: Any
+    step: Any
+    overlap: Any
+    random_crop: Any
+    samples_per_volume: Any
+    stride: Any
+    out_of_bounds_policy: Any
+    pad_before: Any
+    pad_after: Any
+    fill_value: Any
+    stack_arrays: Any
+    return_mask: Any
+    return_index: Any
+    mean: Any
+    stddev: Any
+    dtype: Any
+    random_shuffle: Any
+    num_samples: Any
+    replacement: Any
+    initial_fill: Any
+    shuffle_after_epoch: Any
+    seed: Any
+    stick_to_shard: Any
+    shard_id: Any
+    num_shards: Any
+    pad_last_batch: Any
+    drop_last: Any
+    transform: Any
+    num_threads: Any
+    sharding: Any
+    collate: Any
+    columns: Any
+    name: Any
+    preserve: Any
+    bytes_per_sample_hint: Any
+
+
+class StatisticsArguments(TakenArguments, IgnoredArguments, total=False):
+    """Those that may be given."""
+
+
+TAKEN = frozenset(TakenArguments.__annotations__)
+IGNORED = frozenset(IgnoredArguments.__annotations__)
+_RAGGED = "statistics of ragged rows are those of all stored elements; leave it out, and name arrays that have as many elements"
 # What statistics can't leave out without meaning something else, and why.
 REFUSED = {
     "starts": "it chooses samples, which may overlap, but each element counts once; select elements with sel, isel or segments",
     "ragged": _RAGGED, "ragged_ends": _RAGGED, "max_length": _RAGGED,
 }
-
-
-class StatisticsArguments(LoaderArguments, total=False):
-    """Those of readers and loaders that may be given, though they may not matter."""
-
-    return_index: bool
-    shard_id: int | None
-    num_shards: int | None
-    pad_last_batch: bool
-    drop_last: bool
-    transform: Any
-    num_threads: int
-    sharding: Any
-    collate: Any
-    columns: int | None
-    name: str | None
-    preserve: bool
-    bytes_per_sample_hint: int | list[int]
-
-
-class _Taken(ElementArguments, ResourceArguments, total=False):
-    """Those that matter."""
-
-    segments: Segments | None
-
-
-TAKEN = frozenset(_Taken.__annotations__)
 
 
 def accepted(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,8 @@ class Blocks:
     """See the module."""
 
     def __init__(self, selected: Selected, arguments: Mapping[str, Any], most: int | None, world: int):
-        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: elements along the first of dims that
-        are read at a time.
+        """Reads metadata. ``arguments`` are in the operator's form, without offsets. ``most``: elements along the first of dims
+        that are read at a time.
 
         Raises:
             ValueError, TypeError, IndexError: As building a pipeline with the reader does.
@@ -161,14 +161,15 @@ class Blocks:
                 if i:
                     columns.append(np.arange(start, end, step))
                     continue
-                aligned = [(start - (start - first) // spacing * spacing, last) for first, last in runs.tolist()]
-                parts = [np.arange(first, last, step) for first, last in aligned]
+                listed = cast("list[list[int]]", runs.tolist())
+                aligned = [(start - (start - first) // spacing * spacing, last) for first, last in listed]
+                parts = [np.arange(first, last, step, dtype=np.int64) for first, last in aligned]
                 columns.append(np.concatenate([np.empty(0, np.int64), *parts]))
             grid = np.stack(np.meshgrid(*columns, indexing="ij"), axis=-1).reshape(-1, self._count)
             rows.append(np.insert(grid, 0, store, axis=1) if self._axes.one_by_one else grid)
         found = np.concatenate(rows)
         if not len(found):
-            raise ValueError("dali_zarr: statistics: segments: expected at least one with elements, but all that are chosen are empty")
+            raise ValueError("dali_zarr: statistics: segments: expected one with elements, but all that are chosen are empty")
         return found
 
     def parts(self, index: Indices, offset: int, told: Collection[int]) -> Iterator[Part]:

@@ -192,6 +192,12 @@ class _Sum:
         array = selected.arrays[i]
         default = selected.default_channels(array)
         named, own = selected.named_channels(array, channels), selected.sample_dims(array)
+        for dim in named or []:
+            if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
+                raise ValueError(
+                    f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
+                    "which samples are cut; leave it out of dims"
+                )
         chosen = default if named is None else [dim for dim in named if dim in own or dim in default]
         cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
         dims = [dim for dim in array.dims if cut.get(dim, 1)]
@@ -265,8 +271,8 @@ class _Weights:
         cut = selected.axes.dims.index(dim) if dim in selected.axes.dims else None
         if cut is not None and selected.axes.one_by_one:
             raise ValueError(
-                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each store "
-                f"along {dim!r}; leave weights out, or compute statistics of each store"
+                f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each "
+                f"store along {dim!r}; leave weights out, or compute statistics of each store"
             )
         latitudes = selected.coordinates(dim)
         if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():

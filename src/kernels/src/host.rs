@@ -1,5 +1,9 @@
 //! The kernels' element function and arithmetic on the CPU, from the same source: the reference for tests, and for
 //! anything that must give the device's values where there is none.
+//!
+//! `unsafe` is allowed here: functions of C++ are called.
+
+#![allow(unsafe_code)]
 
 use crate::zstd::{Block, BlockResult, Frame, Wave};
 use crate::{ChecksumKind, Job, Op, StreamKind};

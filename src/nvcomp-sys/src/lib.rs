@@ -6,6 +6,9 @@
 //! Nothing here needs CUDA or a driver to build or to load. The library is opened with `RTLD_LOCAL`, since it exports
 //! symbols of other projects (rmm, fmt) that must not meet other copies of them in the process.
 
+// Functions of a C library are loaded and called.
+#![allow(unsafe_code)]
+
 pub mod library;
 pub mod result;
 #[rustfmt::skip]

@@ -3,6 +3,10 @@
 //! Python's handler of SIGINT only sets a flag, which the main thread looks at when it runs Python code. While that thread waits
 //! in DALI for a batch, nobody looks. So while it is in there ([`watch`]) a handler of this library stands before Python's: it sets
 //! a flag too, and calls Python's. Waits that see the flag end with an error, by which the main thread comes back to Python.
+//!
+//! `unsafe` is allowed here: handlers of signals are installed and called.
+
+#![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};

@@ -3,7 +3,9 @@
 //! errors and panics into values, since neither may unwind into foreign code.
 
 #[cfg(feature = "dali")]
+#[allow(unsafe_code, reason = "what the bridge makes of C++ declarations is unsafe")]
 mod bridge;
+#[allow(unsafe_code, reason = "hosts give and take pointers")]
 pub mod c_abi;
 mod interrupts;
 mod log;

@@ -2,6 +2,10 @@
 //!
 //! There is no callback into the host: one that needs Python's lock would wait for a thread that holds the lock and waits
 //! for this library. So records wait in a queue, and the host takes them from a thread of its own.
+//!
+//! `unsafe` is allowed here: the process's own records are found after a fork.
+
+#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::fmt;

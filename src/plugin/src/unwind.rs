@@ -1,4 +1,8 @@
 //! The fence between Rust and foreign code: a panic behind it becomes an error value, never an abort.
+//!
+//! `unsafe` is allowed here: a value is dropped where a panic of its destructor is caught.
+
+#![allow(unsafe_code)]
 
 use std::any::Any;
 use std::mem::ManuallyDrop;

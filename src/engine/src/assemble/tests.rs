@@ -1,3 +1,9 @@
+//! What jobs make of elements, by their definition.
+//!
+//! `unsafe` is allowed here: jobs hold addresses of the tests' vectors.
+
+#![allow(unsafe_code)]
+
 use super::*;
 use crate::geometry::Norm;
 use dali_zarr_kernels::{Job, Source};

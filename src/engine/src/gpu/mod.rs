@@ -133,6 +133,7 @@ fn on_gpu(chunk_index: &ChunkIndex) -> bool {
 ///
 /// # Errors
 /// If memory can't be had, or the device fails.
+#[allow(unsafe_code, reason = "cuFile keeps the addresses of buffers")]
 pub(crate) fn open(
     device: &Arc<Device>,
     budget: &Budget,

@@ -1,4 +1,8 @@
 //! `dz_assemble` against its host twin, over random boxes and operations; and how fast a plain copy is.
+//!
+//! `unsafe` is allowed here: kernels are launched on buffers of the test.
+
+#![allow(unsafe_code)]
 
 use crate::assemble::Ops;
 use crate::dtype::DType;

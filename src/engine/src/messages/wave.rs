@@ -1,5 +1,9 @@
 //! Work for a lane of the GPU: chunks that are copied and decoded together, and their jobs. And what the scheduler
 //! knows of a GPU, as traits.
+//!
+//! `unsafe` is allowed here: the traits tell what the caller of a transfer must keep alive.
+
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+#[allow(unsafe_code, reason = "the kernels' host twin takes addresses")]
 #[path = "../../../../tests/fuzz/src/lib.rs"]
 mod fuzz;
 
