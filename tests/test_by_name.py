@@ -163,7 +163,7 @@ def test_names_in_explain_and_the_loader(store):
         ({"dims": ["t"], "window": 4, "overlap": 4}, ValueError, 'overlap: expected 0 to 3 along "t"'),
         ({"dims": ["t"], "window": {"image": {"t": 2.5}}}, TypeError, "window: expected integers, found 2.5"),
         ({"mean": {"nothing": 1}}, ValueError, "mean: there is no output 'nothing'"),
-        ({"mean": {"image": [1, 2]}}, ValueError, "mean: expected one value for 'image', found 2"),
+        ({"mean": {"image": [1, 2]}}, ValueError, 'mean: expected one value for \'image\', or as many as one of its dimensions'),
         ({"mean": {"image": "much"}}, TypeError, "mean: expected numbers, found 'much'"),
         ({"dtype": {"image": "complex"}}, TypeError, "dtype: expected one of"),
         ({"mask_and_scale": {"image": 1}}, TypeError, "mask_and_scale: expected True or False, found 1"),

@@ -43,6 +43,7 @@ ARGUMENTS = {
     "dtype": "DATA_TYPE",
     "mean": "_FLOAT_VEC",
     "stddev": "_FLOAT_VEC",
+    "channels": "_STRING_VEC",
     "random_shuffle": "BOOL",
     "initial_fill": "INT64",
     "shuffle_after_epoch": "BOOL",

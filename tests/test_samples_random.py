@@ -40,15 +40,16 @@ class Case:
 
 @dataclass
 class Values:
-    """By output: the type, and mean and standard deviation."""
+    """By output: the type, and mean and standard deviation, for each element along its last dimension or for all."""
 
     dtype: dict[str, str]
-    norm: dict[str, tuple[float, float]]
+    norm: dict[str, tuple[Any, float]]
 
     def arguments(self) -> dict[str, Any]:
         given: dict[str, Any] = {"dtype": self.dtype} if self.dtype else {}
         if self.norm:
             given |= {"mean": {o: n[0] for o, n in self.norm.items()}, "stddev": {o: n[1] for o, n in self.norm.items()}}
+            given["channels"] = {o: -1 for o, n in self.norm.items() if isinstance(n[0], list)}
         return given
 
     def of(self, output: str, stored: np.ndarray) -> np.ndarray:
@@ -56,18 +57,20 @@ class Values:
         dtype = self.dtype.get(output, "float32" if output in self.norm else stored.dtype)
         if output in self.norm:
             mean, stddev = self.norm[output]
-            stored = (stored.astype("float64") - mean) / stddev
+            stored = (stored.astype("float64") - np.array(mean)) / stddev
         return cast(stored, dtype)
 
 
-def random_values(rng: np.random.Generator, outputs: list[str]) -> Values:
+def random_values(rng: np.random.Generator, outputs: dict[str, int]) -> Values:
+    """For outputs, each with the length of its last dimension."""
     types = ["uint8", "int32", "int64", "float16", "float32", "float64"]
     values = Values({}, {})
-    for output in outputs:
+    for output, channels in outputs.items():
         if rng.random() < 0.3:
             values.dtype[output] = str(rng.choice(types))
         if rng.random() < 0.3:
-            values.norm[output] = (float(rng.choice([0.0, 1.5, 900.0])), float(rng.choice([1.0, 0.3, 123.0])))
+            mean = rng.choice([0.0, 1.5, 900.0], channels).tolist()
+            values.norm[output] = (mean if rng.random() < 0.5 else mean[0], float(rng.choice([1.0, 0.3, 123.0])))
     return values
 
 
@@ -151,7 +154,7 @@ def random_case(seed: int, base: Path) -> Case:
         args["starts"] = case.starts
     else:
         args["step"] = step
-    case.values = random_values(rng, list(DIMS))
+    case.values = random_values(rng, {"image": 2, "action": 3})
     args |= case.values.arguments()
     # A value of the output's type.
     types = {"image": "int16", "action": "float32"} | dict.fromkeys(case.values.norm, "float32") | case.values.dtype
@@ -348,7 +351,7 @@ def random_rows(seed: int, base: Path) -> Rows:
         found += [(frames[a:b], one) for (a, b), one in zip(itertools.pairwise(offsets), label, strict=True)]
     cut_y = bool(rng.random() < 0.5)
     window = int(rng.integers(0, 4)) if cut_y else None
-    values = random_values(rng, ["frames", "label"])
+    values = random_values(rng, {"frames": height, "label": 2})
     args: dict[str, Any] = {
         "path": [base / f"{i}.zarr" for i in range(stores)] if stores > 1 else base / "0.zarr",
         "arrays": {"frames": "frames", "label": "label"}, "dims": ["obs", "y"] if cut_y else ["obs"], "return_index": True,
@@ -372,11 +375,11 @@ def random_rows(seed: int, base: Path) -> Rows:
     samples = []
     for row, y in places:
         frames, label = found[row]
-        frames = frames[:longest]
+        frames = values.of("frames", frames[:longest])
         if window is not None:
             frames = frames[:, y] if window == 0 else frames[:, y : y + window]
         index = [row] if y is None else [row, y]
-        samples.append((index, values.of("frames", frames), values.of("label", label)))
+        samples.append((index, frames, values.of("label", label)))
     return Rows(args, samples)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from dali_zarr.__main__ import main
+from dali_zarr._statistics import files as statistics_files
 from support.pipelines import build, to_numpy
 from support.processes import start
 from support.stores import Layout, write_array
@@ -255,7 +256,7 @@ def test_command_line(store, tmp_path, capsys, monkeypatch):
     assert main() == 0
     out, err = capsys.readouterr()
     assert "1 of 1 batches" in err or "1/1" in err
-    expected = dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6])
+    expected = dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], channels=["level"])
     assert json.loads(out) == json.loads(file.read_text()) == expected
     monkeypatch.setattr(sys, "argv", ["dali_zarr", *words, "--ragged", "t2m", "--quiet"])
     assert main() == 1
@@ -315,7 +316,7 @@ def test_one_number_for_channels_that_differ_is_warned_of(tmp_path, caplog):
     for name, values in (("alike", noise), ("apart", apart)):
         write_array(tmp_path / "s", name, values, dims=DIMS)
     file = tmp_path / "stats.json"
-    dali_zarr.statistics(tmp_path / "s", arrays=["alike", "apart"], channels=["level"], output=file)
+    dali_zarr.statistics(tmp_path / "s", arrays=["alike", "apart"], output=file)
 
     def warned(**arguments):
         caplog.clear()
@@ -323,8 +324,11 @@ def test_one_number_for_channels_that_differ_is_warned_of(tmp_path, caplog):
         return [record.getMessage() for record in caplog.records if "one mean and one stddev" in record.getMessage()]
 
     (message,) = warned(arrays=["alike", "apart"])
-    assert message.startswith("array 'apart': its 2 channels") and "stack_arrays=True" in message
-    assert not warned(arrays=["alike", "apart"], stack_arrays=True)
+    assert message.startswith("array 'apart': its 2 channels")
+    assert message.endswith("channels={'apart': 'level'} gives each its own")
+    statistics_files._warn_once.cache_clear()
+    for given in ({"channels": {"apart": "level"}}, {"channels": "level", "stack_arrays": True}):
+        assert not warned(arrays=["alike", "apart"], **given)
     assert not warned(arrays=["apart"], isel={"level": [1]})
 
 
@@ -377,6 +381,9 @@ def test_makani(store, stats_file, tmp_path):
     assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=means.ravel(), stddev=stds.ravel()).tobytes()
     with pytest.raises(ValueError, match="expected 3 numbers, one for each of the channels of the stack, but found 4"):
         dali_zarr.explain(path=path, arrays=["t2m", "z"], pick={"level": [0, 1]}, stack_arrays=True, **files)
+    np.save(tmp_path / "global_means.npy", means[:, :3])
+    sample = to_numpy(build(path=path, arrays=["z"], mean=tmp_path / "global_means.npy").run()[0])[0]
+    assert sample.tobytes() == to_numpy(build(path=path, arrays=["z"], mean=means.ravel()[:3]).run()[0])[0].tobytes()
 
 
 def test_netcdf_by_level(store, tmp_path):
@@ -389,8 +396,10 @@ def test_netcdf_by_level(store, tmp_path):
     dataset.to_netcdf(file)
     found = normalised(path, arrays=["t2m", "z"], mean=file)
     assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=[280, 10, 8.5, 5]).tobytes()
+    alone = to_numpy(build(path=path, arrays=["z"], mean=file).run()[0])[0]
+    assert alone.tobytes() == found[1:].tobytes()
     with pytest.raises(ValueError, match="expected one number, but found one for each of 3 elements of 'level'"):
-        dali_zarr.explain(path=path, arrays=["z"], mean=file)
+        dali_zarr.explain(path=path, arrays=["z"], mean=file, channels=[])
 
 
 def test_progress(store, capsys):

@@ -182,7 +182,7 @@ def test_parts_by_labels(small_stores):
 
 def test_every_argument_has_its_place():
     """It matters, is left out on purpose, or is refused; the documentation lists the latter two."""
-    own = {"path", "arrays", "offsets", "weights", "batch_size", "device", "device_id", "process_group"}
+    own = {"path", "arrays", "offsets", "channels", "weights", "batch_size", "device", "device_id", "process_group"}
     names = set(_dali.schema().GetArgumentNames()) | {"sel", "isel", "method", "tolerance", "name"}
     loaders = {"drop_last", "transform", "num_threads", "sharding", "collate", "columns", "process_group"}
     kinds = [own, accepted.TAKEN, accepted.IGNORED, set(accepted.REFUSED)]

@@ -77,6 +77,11 @@ def packed_differently() -> None:
     load(path=["1.zarr", "2.zarr"], arrays=["t"])
 
 
+def several_dimensions() -> None:
+    zarr.create_array("square.zarr/a", shape=(4, 3, 3), dtype="float32")
+    load(path="square.zarr", arrays=["a"], mean=[1.0, 2.0, 3.0])
+
+
 def by_columns() -> None:
     shutil.copytree("cells.zarr", "genes.zarr")
     zarr.open_group("genes.zarr/X").attrs["encoding-type"] = "csc_matrix"
@@ -103,6 +108,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "ascending": lambda: load(sel={"latitude": slice(-30, 30)}),
     "types of a stack": lambda: load(arrays=["t2m", "time"], stack_arrays=True),
     "means": lambda: load(arrays=["t2m", "z"], stack_arrays=True, mean=[1.0, 2.0, 3.0]),
+    "several dimensions": several_dimensions,
     "decoded on the GPU": lambda: load(decode_device="gpu"),
     "a limit": lambda: load(host_memory_limit="10kB"),
     "packed differently": packed_differently,

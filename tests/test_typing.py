@@ -63,6 +63,7 @@ def test_the_types_are_the_schemas():
         "OutOfBounds": "STRING", "Concat": "STRING", "str": "STRING",
         "DecodeDevice": "STRING", "Io": "STRING", "DType": "DATA_TYPE", "PerDim": "_INT64_VEC", "PerDimOfOutput": "_INT64_VEC",
         "Arrays": "_STRING_VEC", "Table": "STRING", "Breaks": "_INT64_VEC", "Segments": "_INT64_VEC",
+        "Channels": "_STRING_VEC",
     }
     for name in set(hints) & ARGUMENTS:
         # What else there may be is a dictionary by name.

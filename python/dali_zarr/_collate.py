@@ -87,7 +87,7 @@ class Collation:
 
 
 # What changes the values of outputs.
-_OF_VALUES = ("dtype", "mean", "stddev", "mask_and_scale", "fillna")
+_OF_VALUES = ("dtype", "mean", "stddev", "channels", "mask_and_scale", "fillna")
 
 
 def of_values(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

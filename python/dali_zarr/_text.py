@@ -58,7 +58,8 @@ def _rows(r: dict[str, Any]) -> str:
 def _array(a: dict[str, Any]) -> list[str]:
     decoded = ", decoded by mask_and_scale" if a["mask_and_scale"] else ""
     filled = "" if a["fillna"] is None else f", NaN replaced by {a['fillna']}"
-    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {read_as(a)}{decoded}{filled}"]
+    by_channel = f", normalised by {', '.join(a['channels'])}" if a["channels"] else ""
+    lines = [f"array {a['name']} ({', '.join(a['dims'])}), {read_as(a)}{decoded}{filled}{by_channel}"]
     seen: list[tuple[str, str]] = []
     for part in a["stores"]:
         stored = f"chunks of {shape(part['chunks'])} ({size(part['chunk_bytes'])})"

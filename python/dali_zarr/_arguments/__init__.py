@@ -91,10 +91,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["pick"] = pick.to_strings(found)
     if isinstance(found.get("segments"), slice):
         found["segments"] = segments.of_slice(found["segments"], found)
-    for name in ("mean", "stddev"):
-        if statistics_files.is_file(found.get(name)):
-            found[name] = statistics_files.values(name, found[name], found)
-    return found
+    return statistics_files.read(found)
 
 
 def array_names(arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Values by name: dictionaries by dimension, by output, or by output and then by dimension."""
 
+import numbers
 import os
 from collections.abc import Mapping
 from typing import Any, cast
@@ -9,7 +10,7 @@ from . import dtypes, segments, values
 # For each of dims.
 PER_DIM = frozenset({"window", "step", "overlap", "stride", "roi_start", "roi_end", "pad_before", "pad_after"})
 # One for each output.
-PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "dtype", "fill_value", "fillna"})
+PER_OUTPUT = frozenset({"mask_and_scale", "mean", "stddev", "channels", "dtype", "fill_value", "fillna"})
 
 
 def checked(name: str, value: Any) -> Any:
@@ -20,6 +21,8 @@ def checked(name: str, value: Any) -> Any:
     """
     if name in ("breaks", "segments") and value is not None:
         return segments.checked(name, value)
+    if name == "channels" and value is not None and not isinstance(value, Mapping):
+        return dims(value)
     if not isinstance(value, Mapping) or name not in PER_DIM | PER_OUTPUT | {"arrays"}:
         return values.checked(name, value)
     given = {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
@@ -36,10 +39,25 @@ def _of_output(name: str, value: Any) -> Any:
             return values.expanded(value)
         case "dtype":
             return dtypes.name_of(value)
+        case "channels":
+            return dims(value)
         case "mask_and_scale":
             return values.checked(name, value)
         case _:
             return [values.text_of(name, item) for item in values.items(value)]
+
+
+def dims(value: Any) -> list[str]:
+    """Dimensions by name or position, as text.
+
+    Raises:
+        TypeError: It isn't one or several of them.
+    """
+    found = values.items(value)
+    for item in found:
+        if isinstance(item, bool) or not isinstance(item, str | numbers.Integral):
+            raise TypeError(f"zarr_reader: channels: expected names or positions of dimensions, found {item!r}")
+    return [str(item) for item in found]
 
 
 def check_stack(arguments: Mapping[str, Any]) -> None:

@@ -27,6 +27,10 @@ Arrays: TypeAlias = Names | Mapping[str, Path]
 Numbers: TypeAlias = float | Sequence[float] | npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]]
 # Numbers, by output too, or a file of statistics.
 Statistics: TypeAlias = Numbers | Path | Mapping[str, Numbers]
+# Dimensions by name or by position.
+Dims: TypeAlias = int | str | Sequence[int | str]
+# The same, by output too.
+Channels: TypeAlias = Dims | Mapping[str, Dims]
 # A number, or text such as "10GB" or "512MiB".
 Bytes: TypeAlias = int | str
 # Of packages that may be missing when this is evaluated.
@@ -91,6 +95,7 @@ class SampleArguments(ElementArguments, total=False):
     return_mask: bool
     mean: Statistics | None
     stddev: Statistics | None
+    channels: Channels | None
     dtype: DType | Mapping[str, DType] | None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _progress
-from .._arguments.types import Arrays, Integers, Names, Path, Paths
+from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
@@ -33,7 +33,7 @@ def statistics(
     *,
     arrays: Arrays | None = None,
     offsets: Integers | Mapping[str, int | Sequence[int]] | None = None,
-    channels: Names | None = None,
+    channels: Channels | None = None,
     weights: Weights | None = None,
     batch_size: int | None = None,
     device: Any = "cpu",
@@ -56,9 +56,9 @@ def statistics(
         offsets: For each of them but 0, statistics of the differences ``x(t + offset) - x(t)`` too, where both are in the region
             and no break is between them. They count elements along the first of ``dims``. A dictionary, as of the loaders, does
             as well.
-        channels: Names of dimensions whose elements have statistics of their own. Default: for each array those of which
-            ``stack_arrays`` makes channels (which not every array of two dimensions or more has), and all but the last two
-            dimensions of a sample.
+        channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``), by output
+            too. Readers of the file then take these by default. Left out: for each array those of which ``stack_arrays`` makes
+            channels (which not every array of two dimensions or more has), and all but the last two dimensions of a sample.
         weights: ``"cos_latitude"`` weights mean and standard deviation by the cosine of the latitude, normalised to a mean of 1
             over the selected latitudes. Arrays without a dimension ``latitude``, ``lat``, ``rlat`` or ``nav_lat`` have no weights.
             Minimum, maximum and share of NaN never have.
@@ -96,9 +96,13 @@ def statistics(
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
     names = tuple(map(files.key_of, selected.arrays))
+    wanted = _arguments.by_name.checked("channels", channels)
+    try:
+        selected.check_channels(wanted)
+    except ValueError as error:
+        raise ValueError(f"dali_zarr: statistics: {error}") from error
     rank, world = ranks.rank_and_world(process_group, None, None)
     blocks = Blocks(selected, given, batch_size, world)
-    wanted = None if channels is None else [channels] if isinstance(channels, str) else [str(dim) for dim in channels]
     sums = [_Sum.of(selected, i, wanted, weights, blocks.windows) for i in range(len(names))]
     plan = Plan(
         arguments=blocks.arguments, offsets=list(told), told_offsets=told, arrays=names, batch_size=blocks.batch_size,
@@ -109,7 +113,7 @@ def statistics(
     found = files.Statistics({
         "format": files.FORMAT, "version": files.VERSION,
         "path": selected.locations(),
-        "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
+        "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
         "arrays": {
             name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
                 one.channels,
@@ -184,27 +188,17 @@ class _Sum:
     trees: dict[int, Tree] = field(default_factory=dict[int, Tree])
 
     @classmethod
-    def of(
-        cls, selected: Selected, i: int, channels: Sequence[str] | None, weights: Weights | None, windows: Sequence[int],
-    ) -> _Sum:
+    def of(cls, selected: Selected, i: int, channels: Any, weights: Weights | None, windows: Sequence[int]) -> _Sum:
         array = selected.arrays[i]
         default = selected.default_channels(array)
-        if channels is None:
-            chosen = default
-        else:
-            known = selected.axes.names()
-            for dim in channels:
-                if dim not in known:
-                    raise ValueError(
-                        f"dali_zarr: statistics: channels: expected dimensions of {', '.join(known)}, but found {dim!r}"
-                    )
-                if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
-                    raise ValueError(
-                        f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
-                        "which samples are cut; leave it out of dims"
-                    )
-            own = selected.sample_dims(array)
-            chosen = [dim for dim in array.dims if dim in channels and (dim in own or dim in default)]
+        named, own = selected.named_channels(array, channels), selected.sample_dims(array)
+        for dim in named or []:
+            if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
+                raise ValueError(
+                    f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
+                    "which samples are cut; leave it out of dims"
+                )
+        chosen = default if named is None else [dim for dim in named if dim in own or dim in default]
         cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
         dims = [dim for dim in array.dims if cut.get(dim, 1)]
         axes = [selected.axis(dim) for dim in chosen]

@@ -7,12 +7,13 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from .._arguments.values import expanded
+from .._arguments.values import expanded, text_of
 from .._hints import did_you_mean
 from .._log import log
 from .._selection.axes import Array
@@ -107,14 +108,53 @@ def is_file(value: Any) -> bool:
     return False
 
 
-def values(name: str, value: Any, arguments: Mapping[str, Any]) -> list[float]:
-    """The numbers that ``mean`` or ``stddev`` (``name``) are for a reader with these arguments, in the operator's form: one
-    for each array, or for each channel of a stack.
+def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a reader, in the operator's form, with numbers instead of files for ``mean`` and ``stddev``: one for each
+    array or channel of a stack, or by output, with the dimensions of their channels.
 
     Raises:
-        ValueError: The file has none for an array or a channel, or can't be read.
+        ValueError: A file has none for an array or a channel, or can't be read.
         ImportError: A package that NetCDF needs isn't installed.
     """
+    names = [name for name in ("mean", "stddev") if is_file(arguments.get(name))]
+    if not names:
+        return dict(arguments)
+    selected = Selected(arguments)
+    try:
+        selected.check_channels(arguments.get("channels"))
+    except ValueError as error:
+        raise ValueError(f"zarr_reader: {error}") from error
+    given = {name: _numbers(name, arguments[name], arguments, selected) for name in names}
+    found = dict(arguments)
+    told: dict[str, list[str]] = {}
+    for numbers in given.values():
+        for array, dims in zip(selected.arrays, numbers.dims, strict=True):
+            if dims and told.setdefault(array.output, dims) != dims:
+                raise ValueError(
+                    f"zarr_reader: mean, stddev: array '{array.name}': expected files with statistics for each element along the "
+                    f"same dimensions, but found {', '.join(told[array.output])} and {', '.join(dims)}; name them, as in "
+                    f"channels={dims!r}"
+                )
+    for name, numbers in given.items():
+        if told:
+            outputs = (array.output for array in selected.arrays)
+            found[name] = {output: [text_of(name, v) for v in of] for output, of in zip(outputs, numbers.values, strict=True)}
+        else:
+            found[name] = [number for of in numbers.values for number in of]
+    if told and not isinstance(arguments.get("channels"), list):
+        found["channels"] = {**cast(dict[str, Any], arguments.get("channels") or {}), **told}
+    return found
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What a file has, for each array: its numbers, and the dimensions of its channels where there are several."""
+
+    values: list[list[float]]
+    dims: list[list[str]]
+
+
+def _numbers(name: str, value: Any, arguments: Mapping[str, Any], selected: Selected) -> _Numbers:
     path = expanded(value)
     try:
         file = _File.opened(path)
@@ -124,13 +164,11 @@ def values(name: str, value: Any, arguments: Mapping[str, Any]) -> list[float]:
         ) from error
     except ValueError as error:
         raise ValueError(f"zarr_reader: {name}: file {path}: {error}") from error
-    selected = Selected(arguments)
     stacked = bool(arguments.get("stack_arrays", False))
     try:
-        found = file.numbers(name, selected, stacked)
+        return file.numbers(name, selected, stacked)
     except ValueError as error:
         raise ValueError(f"zarr_reader: {name}: file {path}: {error}") from error
-    return found
 
 
 class _File:
@@ -160,15 +198,19 @@ class _File:
             raise ValueError(f"expected version {VERSION} of the format, but found {content.get('version')!r}")
         return _Json(content)
 
-    def numbers(self, name: str, selected: Selected, stacked: bool) -> list[float]:
-        """For each array, or for each channel of the stack.
+    def numbers(self, name: str, selected: Selected, stacked: bool) -> _Numbers:
+        """For each array: one, or one for each channel, of the array or of the stack.
 
         Raises:
             ValueError: Some are missing.
         """
-        found: list[float] = []
+        found, along = list[list[float]](), list[list[str]]()
         for array in selected.arrays:
-            dims = selected.stacked_dims(array) if stacked else []
+            named = selected.channel_dims(array)
+            own = self.named(selected, array) if named is None else named
+            if all(len(selected.positions(dim)) == 1 for dim in own):
+                own = []
+            dims = [dim for dim in array.dims if dim in own or (stacked and dim in selected.stacked_dims(array))]
             part = self.of_array(name, selected, array, dims)
             for i, number in enumerate(part):
                 where = f"array '{array.name}'" + (f", channel {i} of {len(part)}" if len(part) > 1 else "")
@@ -176,8 +218,17 @@ class _File:
                     raise ValueError(f"{where}: expected a finite number, but there is none (are all elements NaN?)")
                 if name == "stddev" and number == 0:
                     raise ValueError(f"{where}: expected a stddev other than 0, but all elements are equal; give numbers")
-            found += part
-        return found
+            # Along those that samples are cut along there is a number for each element, also for those that no sample reads.
+            whole = np.full([selected.length(dim) for dim in dims], 0.0 if name == "mean" else 1.0)
+            places = [selected.region(dim) for dim in dims]
+            whole[np.ix_(*places)] = np.reshape(part, [len(place) for place in places])
+            found.append(whole.reshape(-1).tolist())
+            along.append(own)
+        return _Numbers(found, along)
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        """The dimensions of an array's channels, where the file says so and the reader doesn't."""
+        raise NotImplementedError
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         """Of an array, for each element along ``dims``, which become channels.
@@ -191,6 +242,12 @@ class _File:
 class _Json(_File):
     def __init__(self, content: Mapping[str, Any]):
         self._arrays: Mapping[str, Any] = content["arrays"]
+        self._named: Any = content.get("channels")
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        """Those that statistics were asked for by name."""
+        dims = [axis["dim"] for axis in _entry(self._arrays, key_of(array))["channels"]]
+        return [dim for dim in selected.named_channels(array, self._named) or [] if dim in dims]
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         entry = _entry(self._arrays, key_of(array))
@@ -208,18 +265,20 @@ class _Json(_File):
         rows = index.transpose(order).reshape(count, -1)
         numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
         if name == "mean":
+            others = [axis.dim for axis in axes if axis.dim not in dims]
             for row in rows:
-                _warn_of_differences(array.name, numbers, row)
+                _warn_of_differences(array, others, numbers, row)
         return [_of_channels(name, row, numbers) for row in rows]
 
 
-def _warn_of_differences(array: str, numbers: Mapping[str, Doubles], row: Any) -> None:
+def _warn_of_differences(array: Array, dims: list[str], numbers: Mapping[str, Doubles], row: Any) -> None:
     """Warns where one number is asked of channels that it can't normalise: their means differ by more than each varies."""
     means, deviations = numbers["mean"][row], numbers["stddev"][row]
     if len(row) > 1 and np.ptp(means) > np.max(deviations):
         _warn_once(
-            f"array '{array}': its {len(row)} channels get one mean and one stddev, but their means lie between {np.min(means):g} "
-            f"and {np.max(means):g} and none varies by more than {np.max(deviations):g}; stack_arrays=True gives each its own"
+            f"array '{array.name}': its {len(row)} channels get one mean and one stddev, but their means lie between "
+            f"{np.min(means):g} and {np.max(means):g} and none varies by more than {np.max(deviations):g}; "
+            f"channels={ {array.output: dims[0] if len(dims) == 1 else dims} } gives each its own"
         )
 
 
@@ -284,16 +343,22 @@ class _Npy(_File):
         self._numbers: list[float] = [float(number) for number in content.reshape(-1)]
         self._at = 0
 
-    def numbers(self, name: str, selected: Selected, stacked: bool) -> list[float]:
+    def numbers(self, name: str, selected: Selected, stacked: bool) -> _Numbers:
         count = 0
         for array in selected.arrays:
-            dims = selected.stacked_dims(array) if stacked else []
+            dims = {*(selected.stacked_dims(array) if stacked else []), *(selected.channel_dims(array) or [])}
             count += int(np.prod([len(selected.positions(dim)) for dim in dims], dtype=np.int64))
+        if not stacked and len(selected.arrays) == 1 and selected.channel_dims(selected.arrays[0]) is None:
+            # A list as one that is written out: the engine looks which dimension it is for.
+            return _Numbers([self._numbers], [[]])
         if len(self._numbers) != count:
-            what = "channels of the stack" if stacked else "arrays; makani's files are for channels: give stack_arrays=True"
+            what = "channels of the stack" if stacked else "arrays and channels; name these by channels, or give stack_arrays=True"
             raise ValueError(f"expected {count} numbers, one for each of the {what}, but found {len(self._numbers)}")
         self._at = 0
         return super().numbers(name, selected, stacked)
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        return []
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         count = int(np.prod([len(selected.positions(dim)) for dim in dims], dtype=np.int64))
@@ -306,6 +371,11 @@ class _NetCdf(_File):
 
     def __init__(self, dataset: Any):
         self._dataset = dataset
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        """Those that the file has numbers for: there is none for all of them together."""
+        variable = _entry(self._dataset.data_vars, key_of(array))
+        return [dim for dim in array.dims if dim in variable.dims and len(selected.positions(dim)) > 1]
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         variable = _entry(self._dataset.data_vars, key_of(array))
@@ -323,7 +393,7 @@ class _NetCdf(_File):
             if dim not in dims and len(places) > 1:
                 raise ValueError(
                     f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {dim!r}; "
-                    "select one of them, or make channels of them, with stack_arrays=True and an array that lacks the dimension"
+                    f"select one of them, or give each its own by channels={ {array.output: dim} }"
                 )
             numbers = numbers.take(places, axis=n)
         return [float(number) for number in numbers.transpose(order).reshape(-1)]

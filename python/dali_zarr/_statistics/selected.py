@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from .._arguments import values
 from .._selection.axes import Array, Axes
 
 
@@ -58,6 +59,34 @@ class Selected:
         common: set[str] = set[str].intersection(*large) if large else set()
         return [dim for dim in self.sample_dims(array) if dim not in common]
 
+    def named_channels(self, array: Array, given: Any) -> list[str] | None:
+        """Those of an array that ``channels`` names, in the operator's form, in the array's order; None: nothing was said of it."""
+        if isinstance(given, Mapping):
+            given = cast(Mapping[str, Any], given).get(array.output)
+        if given is None:
+            return None
+        places = {_position(key, array) for key in values.items(given)}
+        return [dim for d, dim in enumerate(array.dims) if d in places]
+
+    def check_channels(self, given: Any) -> None:
+        """Raises ValueError for what ``channels``, in the operator's form, names and no array has."""
+        by_output: dict[str | None, Any] = {None: given or []}
+        if isinstance(given, Mapping):
+            by_output = dict(cast(Mapping[str | None, Any], given))
+        for output, keys in by_output.items():
+            arrays = [array for array in self.arrays if output in (None, array.output)]
+            if not arrays:
+                known = ", ".join(repr(array.output) for array in self.arrays)
+                raise ValueError(f"channels: there is no output {output!r}; the outputs are {known}")
+            for key in values.items(keys):
+                if all(_position(key, array) is None for array in arrays):
+                    known = ", ".join(dict.fromkeys(dim for array in arrays for dim in array.dims))
+                    raise ValueError(f"channels: expected dimensions of {known}, but found {key!r}")
+
+    def channel_dims(self, array: Array) -> list[str] | None:
+        """Those of an array that the reader's argument names."""
+        return self.named_channels(array, self._arguments.get("channels"))
+
     def default_channels(self, array: Array) -> list[str]:
         """Those that get statistics of their own: what a stack makes channels of, and all but the last two of a sample. Dimensions
         of which a single element is selected are among them, to be told apart by their labels."""
@@ -71,11 +100,22 @@ class Selected:
     def positions(self, dim: str) -> list[int]:
         """The selected elements; along the joined axis those of all stores."""
         found = self._picks.get(dim)
+        region = self.region(dim)
+        return list(region) if found is None else [found[i] for i in region]
+
+    def length(self, dim: str) -> int:
+        """Elements of the dimension after ``pick``, also those outside of the region."""
+        if dim in self.axes.dims:
+            return self.axes.axis_length(self.axes.dims.index(dim))
+        return len(self._picks[dim]) if dim in self._picks else self.axes.lengths(dim)[0]
+
+    def region(self, dim: str) -> range:
+        """Which of those are selected."""
+        every = range(self.length(dim))
         if dim not in self.axes.dims:
-            return list(range(self.axes.lengths(dim)[0])) if found is None else found
-        i = self.axes.dims.index(dim)
-        start, end, spacing = self.axes.regions(i, self._arguments)[0]
-        return (list(range(self.axes.axis_length(i))) if found is None else found)[slice(start, end, spacing)]
+            return every
+        start, end, spacing = self.axes.regions(self.axes.dims.index(dim), self._arguments)[0]
+        return every[start:end:spacing]
 
     def axis(self, dim: str) -> Axis:
         """A dimension with its selected elements."""
@@ -113,3 +153,11 @@ class Selected:
             length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
             found[dim] = [index + length if index < 0 else index for index in lists[0]]
         return found
+
+
+def _position(key: str, array: Array) -> int | None:
+    """Where a dimension is among those of an array, given by its name or its position."""
+    if key in array.dims:
+        return array.dims.index(key)
+    count = len(array.dims)
+    return int(key) % count if key.lstrip("-").isdigit() and -count <= int(key) < count else None

@@ -221,12 +221,32 @@ DZ_HD uint64_t bits_of(Value v, int32_t dtype) {
 // operations, so that it has nothing to ask and nothing to count.
 struct Keep {
   static constexpr bool kFills = false;
+  DZ_HD double mean(const Op& op) const { return op.mean; }
+  DZ_HD double stddev(const Op& op) const { return op.stddev; }
+  DZ_HD Keep apart() const { return {}; }
 };
 
 // They are replaced where the operation says so, and counted.
 struct Fill {
   static constexpr bool kFills = true;
   uint32_t replaced = 0;
+  DZ_HD double mean(const Op& op) const { return op.mean; }
+  DZ_HD double stddev(const Op& op) const { return op.stddev; }
+  DZ_HD Fill apart() const { return {}; }
+};
+
+// The same for elements that are normalised by the numbers of their channel.
+struct OfChannel {
+  static constexpr bool kFills = true;
+  uint32_t replaced = 0;
+  double of_channel[2] = {0, 1};
+  DZ_HD double mean(const Op&) const { return of_channel[0]; }
+  DZ_HD double stddev(const Op&) const { return of_channel[1]; }
+  DZ_HD OfChannel apart() const {
+    OfChannel own = *this;
+    own.replaced = 0;
+    return own;
+  }
 };
 
 template <class Nans>
@@ -264,7 +284,7 @@ DZ_HD bool is_listed(double x, uint64_t address, int32_t count) {
   return from < count && values[from] == x;
 }
 
-DZ_HD double normalised(double x, const Op& op) { return div_rn(add_rn(x, -op.mean), op.stddev); }
+DZ_HD double normalised(double x, double mean, double stddev) { return div_rn(add_rn(x, -mean), stddev); }
 
 // From the stored bits (in native order) to the output's bits. Without RARE: of an operation that isn't rare.
 template <bool RARE, class Nans>
@@ -292,7 +312,7 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
     } else {
       if (op.has_scale && !in_integers) x = rounded(mul_rn(x, op.scale), op.decoded);
       if (op.has_offset) x = rounded(add_rn(x, op.offset), op.decoded);
-      if (op.has_norm && !fills) x = normalised(x, op);
+      if (op.has_norm && !fills) x = normalised(x, nans.mean(op), nans.stddev(op));
       if (x != x) x = bit_cast<double>(0xfff8000000000000ull);
     }
     if constexpr (Nans::kFills) {
@@ -300,7 +320,7 @@ DZ_HD uint64_t convert(uint64_t bits, const Op& op, int32_t src_dtype, int32_t d
         x = op.fillna;
         ++nans.replaced;
       }
-      if (fills && op.has_norm) x = normalised(x, op);
+      if (fills && op.has_norm) x = normalised(x, nans.mean(op), nans.stddev(op));
     }
     v.form = Value::kReal;
     v.f = x;
@@ -317,11 +337,15 @@ DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, Fill& nans) {
   return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
 }
 
+DZ_HD_APART uint64_t convert_rare(uint64_t bits, const Op& op, OfChannel& nans) {
+  return convert<true>(bits, op, op.src_dtype, op.dst_dtype, nans);
+}
+
 template <class Nans>
 DZ_HD uint64_t convert_any(uint64_t bits, const Op& op, Nans& nans) {
   if (!is_rare(op)) return convert<false>(bits, op, op.src_dtype, op.dst_dtype, nans);
   // A count of its own goes through memory, and the one of all elements stays in a register.
-  Nans own;
+  Nans own = nans.apart();
   bits = convert_rare(bits, op, own);
   if constexpr (Nans::kFills) nans.replaced += own.replaced;
   return bits;

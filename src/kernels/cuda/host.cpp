@@ -1,5 +1,6 @@
 // The kernels' element function and arithmetic, compiled for the host: what tests compare the device with.
 #include "box.cuh"
+#include "channels.cuh"
 #include "checksum_math.cuh"
 #include "element.cuh"
 #include "host_warp.h"
@@ -129,16 +130,42 @@ uint32_t xxh(const uint8_t* data, uint64_t len) {
   return uint32_t(xxh_finish(lanes, data + len / 32 * 32, len));
 }
 
+// dz_assemble_channels for one job, by the device's own walk.
+void assemble_channels(const Job& job, const Op& op, uint64_t* counters) {
+  const int src_size = size_of(op.src_dtype);
+  ChannelBox box;
+  open_channels(job, op, box);
+  const bool shuffled = job.source == kChunk && job.layout.shuffle != kNone;
+  Shuffled s = {};
+  if (shuffled) s = open_shuffled(job, box.box, uint32_t(src_size), false);
+  OfChannel nans;
+  for (uint64_t i = 0; i < count(job); ++i) {
+    int64_t from, to;
+    take(locate_channel(box, i, from, to), nans);
+    uint64_t bits = op.fill;
+    if (job.source == kChunk) {
+      bits = shuffled ? any_of(s, from, uint32_t(src_size)) : load(job.src, from, src_size);
+      if (op.swap) bits = swap_bytes(bits, src_size);
+    }
+    store(job.dst, to, convert_any(bits, op, nans), size_of(op.dst_dtype));
+  }
+  if (nans.replaced) counters[op.counter] += nans.replaced;
+}
+
 }  // namespace
 
 extern "C" {
 
-// Element by element, without the merging and vectors of the device's walk: what that walk is tested against. `counters` may
-// be null if no operation replaces NaNs.
+// Element by element, without the merging and vectors of the device's walk: what that walk is tested against. Only jobs with channels
+// are walked as the device does it. `counters` may be null if no operation replaces NaNs.
 void dz_host_assemble(const Job* jobs, uint32_t n_jobs, const Op* ops, uint64_t* counters) {
   for (uint32_t j = 0; j < n_jobs; ++j) {
     const Job& job = jobs[j];
     const Op& op = ops[job.op];
+    if (op.has_norm == kNormTable) {
+      assemble_channels(job, op, counters);
+      continue;
+    }
     const int src_size = size_of(op.src_dtype), dst_size = size_of(op.dst_dtype);
     const uint64_t n = count(job);
     const bool shuffled = job.source == kChunk && job.layout.shuffle != kNone;

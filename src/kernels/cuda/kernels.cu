@@ -1,5 +1,6 @@
 // The one translation unit: all kernels go into one fat binary.
 #include "assemble.cuh"
+#include "assemble_channels.cuh"
 #include "checksum.cuh"
 #include "gather.cuh"
 #include "inflate.cuh"

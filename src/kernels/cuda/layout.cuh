@@ -27,6 +27,8 @@ enum DType : int32_t {
 
 enum Source : uint32_t { kChunk, kFill, kPad };
 
+constexpr int32_t kNormTable = 2;  // of Op::has_norm
+
 // Field by field described in src/lib.rs.
 struct Op {
   int32_t src_dtype;

@@ -37,21 +37,23 @@ unsafe extern "C" {
     );
 }
 
-/// What `dz_assemble` and `dz_assemble_fill` do, one element after the other, on host memory. The NaNs that are replaced are
-/// added to `counters`.
+/// What `dz_assemble`, `dz_assemble_fill` and `dz_assemble_channels` do, one element after the other, on host memory. The NaNs
+/// that are replaced are added to `counters`.
 ///
 /// # Panics
 /// If a job names an operation that is not in `ops`, or has no dimension or more than [`crate::MAX_DIMS`]; if its operation
-/// replaces NaNs and its counter is not in `counters`.
+/// replaces NaNs and its counter is not in `counters`; if it has a table, and the job no dimension of channels.
 ///
 /// # Safety
 /// Every element that a job's box covers lies in memory that may be read (source) and written (output), and so do the
-/// missing values of which an operation has the address.
+/// missing values and the tables of which an operation has the address. Tables have all channels that jobs name.
 pub unsafe fn assemble(jobs: &[Job], ops: &[Op], counters: &mut [u64]) {
     for job in jobs {
         assert!((job.op as usize) < ops.len() && (1..=crate::MAX_DIMS).contains(&(job.ndim as usize)));
         let op = &ops[job.op as usize];
         assert!(op.has_fillna == 0 || (op.counter as usize) < counters.len());
+        let has_channels = (job.ndim as usize) < crate::MAX_DIMS && job.channels().0 < job.ndim as usize;
+        assert!(op.has_norm != crate::NORM_TABLE || has_channels);
     }
     let n = u32::try_from(jobs.len()).expect("fewer than 2^32 jobs");
     // SAFETY: the lengths are those of the slices, indexes into `ops` and `counters` were checked, and the caller vouches for
@@ -104,9 +106,9 @@ pub unsafe fn copy_shuffled(job: &Job, size: i32) -> Reach {
 /// One element: from the stored bits (native order, zero-extended) to the output's bits (likewise), by the code of `dz_assemble`.
 ///
 /// # Panics
-/// If the operation has more missing values than it holds itself, or replaces NaNs.
+/// If the operation has more missing values than it holds itself, replaces NaNs, or has a table.
 pub fn convert(bits: u64, op: &Op) -> u64 {
-    assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_fillna == 0);
+    assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_fillna == 0 && op.has_norm != crate::NORM_TABLE);
     // SAFETY: a pure function of its arguments, since the only address among them is that of a number to be written.
     unsafe { dz_host_convert(bits, op, 0, &mut 0) }
 }
@@ -114,9 +116,9 @@ pub fn convert(bits: u64, op: &Op) -> u64 {
 /// The same by the code of `dz_assemble_fill`, and whether a NaN was replaced.
 ///
 /// # Panics
-/// If the operation has more missing values than it holds itself.
+/// If the operation has more missing values than it holds itself, or has a table.
 pub fn convert_filling(bits: u64, op: &Op) -> (u64, bool) {
-    assert!(op.num_missing as usize <= crate::MAX_INLINE);
+    assert!(op.num_missing as usize <= crate::MAX_INLINE && op.has_norm != crate::NORM_TABLE);
     let mut replaced = 0;
     // SAFETY: as for `convert`.
     let bits = unsafe { dz_host_convert(bits, op, 1, &mut replaced) };

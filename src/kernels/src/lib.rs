@@ -8,7 +8,8 @@ pub mod zstd;
 pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy` and those of [`INFLATE`] and [`zstd::EXECUTE`].
+/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy` and those of
+/// [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// A version of CUDA.
@@ -62,6 +63,11 @@ pub enum Source {
 /// Missing values that an [`Op`] has room for.
 pub const MAX_INLINE: usize = 2;
 
+/// [`Op::has_norm`] of an operation whose elements have the mean and stddev of their channel, from a table. Its jobs say by
+/// [`Job::set_channels`] which channel an element is of, and have at most [`MAX_DIMS`]` - 1` dimensions. `dz_assemble_channels`
+/// takes these operations, and the other kernels all others.
+pub const NORM_TABLE: i32 = 2;
+
 /// What happens to each element between chunk and output. Types are `DType` discriminants of the engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +85,7 @@ pub struct Op {
     pub has_scale: i32,
     /// Nonzero: add `offset`, in float64, after `scale`, without contraction to one rounding.
     pub has_offset: i32,
-    /// Nonzero: subtract `mean` and divide by `stddev`, in float64.
+    /// Nonzero: subtract `mean` and divide by `stddev`, in float64. See also [`NORM_TABLE`].
     pub has_norm: i32,
     /// The type that decoding by CF conventions yields: after `scale` and after `offset` the value is rounded to it, if it
     /// is float32 or float16.
@@ -93,7 +99,7 @@ pub struct Op {
     pub scale: f64,
     /// See `has_offset`.
     pub offset: f64,
-    /// See `has_norm`.
+    /// See `has_norm`. With a table, its address as bits: for each channel the mean and the stddev, float64.
     pub mean: f64,
     /// See `has_norm`.
     pub stddev: f64,
@@ -224,6 +230,26 @@ impl Job {
             job.ndim += 1;
         }
         job
+    }
+
+    /// Says which channel each element is of, for operations with [`NORM_TABLE`]: along dimension `dim` the first elements are of
+    /// channel `first`, and each next ones of the channel `step` further. The entries of the arrays that no dimension uses keep it.
+    ///
+    /// # Panics
+    /// If all dimensions are in use, or there is no such dimension.
+    pub fn set_channels(&mut self, dim: usize, first: i64, step: i64) {
+        assert!(
+            dim < self.ndim as usize && self.ndim < MAX_DIMS as u32,
+            "a job with a dimension of channels, and a free entry"
+        );
+        let last = MAX_DIMS - 1;
+        (self.extent[last], self.src_stride[last], self.dst_stride[last]) = (dim as u32, first, step);
+    }
+
+    /// What [`Self::set_channels`] said: the dimension, its first channel, and the distance to the next one.
+    pub const fn channels(&self) -> (usize, i64, i64) {
+        let last = MAX_DIMS - 1;
+        (self.extent[last] as usize, self.src_stride[last], self.dst_stride[last])
     }
 
     /// Says in what order the bytes of the chunk lie, whose first byte is at `base`, with `src` in it.

@@ -246,11 +246,22 @@ it marks what was padded. Arrays without floating-point values have no NaN. How 
 By default it is the stored type, the type that `mask_and_scale` gives, or float32 with `mean` or `stddev`.
 Conversion to integers rounds to the nearest, ties to even, and saturates; NaN becomes 0.)")
       .AddOptionalArg("mean", R"(Is subtracted from the values: one number, one for each of `arrays`, or one for each
-channel with `stack_arrays`.)",
+channel with `stack_arrays`.
+
+A single array may have one for each element along one of its dimensions, such as the colours of an image; see `channels`. The function
+``fn.zarr_reader`` also takes a dictionary by output: ``{"action": [...], "image": 127.5}``.)",
                       Numbers{})
       .AddOptionalArg("stddev", R"(The values are divided by it, after `mean` was subtracted: one number, one for each of
-`arrays`, or one for each channel with `stack_arrays`.)",
-                      Numbers{});
+`arrays`, or one for each channel, as of `mean`.)",
+                      Numbers{})
+      .AddOptionalArg("channels", R"(Names of the dimensions whose elements have a `mean` and a `stddev` of their own, or their
+positions among those of the array, ``"-1"`` being the last.
+
+Several numbers of an array are for the elements along these dimensions, in the order of the array: those that `pick` leaves, and along
+one of `dims` all that there are. Arrays that lack such a dimension have one number. By default it is the only dimension that samples
+have whole with as many elements as there are numbers. With `stack_arrays` they come beside what the stack makes channels of. The
+function ``fn.zarr_reader`` also takes a dictionary by output.)",
+                      Strings{});
 }
 
 void AddOrderArguments(dali::OpSchema &schema) {

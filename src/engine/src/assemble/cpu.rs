@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use dali_zarr_kernels::{Job, Layout, MAX_INLINE, Op, Source};
+use dali_zarr_kernels::{Job, Layout, MAX_INLINE, NORM_TABLE, Op, Source};
 
 use super::cast::{Bool, Element, convert};
 use super::is_copy;
@@ -19,6 +19,10 @@ use half::{bf16, f16};
 /// source. The operation is one of [`super::Ops`] that is alive.
 pub unsafe fn run(job: &Job, op: &Op) -> u64 {
     debug_assert!(job.layout == Layout::NONE, "decoders of the CPU undo shuffles themselves");
+    if op.has_norm == NORM_TABLE {
+        // SAFETY: the caller's promise.
+        return unsafe { super::channels::run_by_channel(job, op) };
+    }
     if is_copy(op) && job.source == Source::Chunk as u32 {
         match (DType::ALL[op.src_dtype as usize].size(), op.swap != 0) {
             (1, _) => rows::<1>(job, copy::<1>),

@@ -3,6 +3,7 @@
 //! give the same bits.
 
 mod cast;
+mod channels;
 mod cpu;
 
 pub use cpu::run;
@@ -10,7 +11,7 @@ pub use cpu::run;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dali_zarr_kernels::{MAX_INLINE, Op};
+use dali_zarr_kernels::{Job, MAX_INLINE, NORM_TABLE, Op};
 
 use crate::dtype::DType;
 use crate::geometry::Norm;
@@ -34,34 +35,47 @@ pub struct Decoding {
 #[derive(Clone, Debug)]
 pub struct Ops {
     all: Vec<Op>,
-    /// The missing values of operations that have more than fit them, to which these have addresses.
-    missing: Arc<[f64]>,
+    /// What doesn't fit in operations, to which these have addresses: their missing values if they have many, and their tables.
+    numbers: Arc<[f64]>,
 }
 
 impl Ops {
     /// The operations, each with its missing values in ascending order if it has more than fit it.
     pub fn new(list: impl IntoIterator<Item = (Op, Vec<f64>)>) -> Self {
-        let (mut all, mut missing) = (Vec::new(), Vec::new());
-        for (mut op, values) in list {
-            if values.len() > MAX_INLINE {
-                op.missing = [missing.len() as u64 * 8, 0];
-                missing.extend(values);
+        Self::with_tables(list, [])
+    }
+
+    /// The same, and behind them operations whose elements have the mean and stddev of their channel from a table.
+    pub fn with_tables(
+        list: impl IntoIterator<Item = (Op, Vec<f64>)>,
+        tables: impl IntoIterator<Item = (Op, Vec<f64>, Vec<(f64, f64)>)>,
+    ) -> Self {
+        let (mut all, mut numbers) = (Vec::new(), Vec::new());
+        let plain = list.into_iter().map(|(op, missing)| (op, missing, None));
+        for (mut op, missing, table) in plain.chain(tables.into_iter().map(|(op, missing, t)| (op, missing, Some(t)))) {
+            if missing.len() > MAX_INLINE {
+                op.missing = [numbers.len() as u64 * 8, 0];
+                numbers.extend(missing);
+            }
+            if let Some(table) = table {
+                (op.has_norm, op.mean) = (NORM_TABLE, f64::from_bits(numbers.len() as u64 * 8));
+                numbers.extend(table.into_iter().flat_map(|(mean, stddev)| [mean, stddev]));
             }
             all.push(op);
         }
-        let all = Self { all, missing: missing.into() };
-        let ops = all.moved(0, all.missing.as_ptr() as u64);
+        let all = Self { all, numbers: numbers.into() };
+        let ops = all.moved(0, all.numbers.as_ptr() as u64);
         Self { all: ops, ..all }
     }
 
-    /// The missing values of operations that have more than fit them.
-    pub fn missing(&self) -> &[f64] {
-        &self.missing
+    /// What doesn't fit in the operations.
+    pub fn numbers(&self) -> &[f64] {
+        &self.numbers
     }
 
-    /// The same operations for missing values that lie at the address `to` instead of here.
+    /// The same operations for numbers that lie at the address `to` instead of here.
     pub fn at(&self, to: u64) -> Vec<Op> {
-        self.moved(self.missing.as_ptr() as u64, to)
+        self.moved(self.numbers.as_ptr() as u64, to)
     }
 
     /// Whether any of them replaces NaNs.
@@ -69,10 +83,21 @@ impl Ops {
         self.all.iter().any(|op| op.has_fillna != 0)
     }
 
+    /// Whether the elements of a job have the mean and stddev of their channel.
+    pub fn is_by_channel(&self, job: &Job) -> bool {
+        self.all[job.op as usize].has_norm == NORM_TABLE
+    }
+
     fn moved(&self, from: u64, to: u64) -> Vec<Op> {
-        let moved = |op: &Op| match op.num_missing as usize {
-            ..=MAX_INLINE => *op,
-            _ => Op { missing: [op.missing[0] - from + to, 0], ..*op },
+        let moved = |op: &Op| {
+            let mut op = *op;
+            if op.num_missing as usize > MAX_INLINE {
+                op.missing = [op.missing[0] - from + to, 0];
+            }
+            if op.has_norm == NORM_TABLE {
+                op.mean = f64::from_bits(op.mean.to_bits() - from + to);
+            }
+            op
         };
         self.all.iter().map(moved).collect()
     }
@@ -138,3 +163,5 @@ pub fn op(src: DType, fill: u64, decoding: &Decoding, norm: &Norm, swap: bool) -
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_channels;

@@ -46,6 +46,8 @@ pub(crate) struct ArrayFacts {
     pub decoded: bool,
     /// What NaNs become, if they are replaced.
     pub fillna: Option<f64>,
+    /// The dimensions whose elements have a mean and a stddev of their own.
+    pub channels: Vec<String>,
     pub parts: Vec<PartFacts>,
     /// The array whose chunks these are: itself, or the first of the same name.
     pub chunks_of: usize,
@@ -127,6 +129,7 @@ pub(super) fn facts(spec: &Spec, opened: &Opened) -> Vec<ArrayFacts> {
                 stored: array.stored.clone(),
                 decoded: array.decoded,
                 fillna: geometry.norms.iter().find(|norm| norm.array == a).and_then(|norm| norm.fillna),
+                channels: geometry.own_channels(a).into_iter().flatten().map(|d| array.dims.names[d].clone()).collect(),
                 parts: array.parts.iter().enumerate().map(part).collect(),
                 chunks_of,
                 bytes_per_sample: elements(geometry, &geometry.views[a])

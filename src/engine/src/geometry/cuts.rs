@@ -81,7 +81,7 @@ pub(super) fn common(what: &str, given: &PerDim, names: &[String], arrays: &[Arr
 ///
 /// # Errors
 /// If there is no such output, or it is named twice.
-fn check_outputs<'a>(what: &str, given: impl Iterator<Item = &'a str>, arrays: &[ArrayShape]) -> Result<()> {
+pub(super) fn check_outputs<'a>(what: &str, given: impl Iterator<Item = &'a str>, arrays: &[ArrayShape]) -> Result<()> {
     for name in given {
         if arrays.iter().all(|array| array.output != name) {
             let known: Vec<String> = arrays.iter().map(|array| array.output.clone()).collect();

@@ -5,6 +5,7 @@ mod axes;
 mod breaks;
 mod cuts;
 mod layout;
+mod normalised;
 mod outputs;
 mod picked;
 mod ragged;
@@ -15,12 +16,14 @@ pub use axes::{Axis, Start};
 pub(crate) use axes::{resolve, sample_dims};
 pub(crate) use breaks::united;
 pub use cuts::Cut;
-pub use outputs::{Channels, Mask, Placement};
+pub use normalised::Channels;
+pub use outputs::{Mask, Placement};
 pub use picked::Picked;
 pub use ragged::Rows;
 pub use starts::Starts;
 pub use table_starts::TableStarts;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::OutputInfo;
@@ -140,6 +143,8 @@ pub struct Geometry {
     pub placements: Vec<Placement>,
     /// What [`Placement::norm`] points into.
     pub norms: Vec<Norm>,
+    /// What [`Channels::table`] points into: the entries of `norms` of an array's channels, which differ in mean and stddev only.
+    pub tables: Vec<Range<usize>>,
     /// The outputs, those of the mask and the index included.
     pub outputs: Vec<OutputInfo>,
     /// The output that tells which elements weren't padded, if there is one.
@@ -242,7 +247,7 @@ impl Geometry {
             false => axes.iter().try_fold(each, |n, a| n.checked_mul(a.count() as u64)).filter(|&n| n < 1 << 62),
         };
         let samples = samples.ok_or_else(axes::too_many)?;
-        let outputs::Built { outputs, placements, norms, mask } = outputs::build(spec, arrays, &views, &axes)?;
+        let outputs::Built { outputs, placements, norms, tables, mask } = outputs::build(spec, arrays, &views, &axes)?;
         Ok(Self {
             axes,
             table: None,
@@ -250,6 +255,7 @@ impl Geometry {
             views,
             placements,
             norms,
+            tables,
             outputs,
             mask,
             repeats_edges: spec.samples.out_of_bounds_policy == OutOfBounds::Edge,
@@ -260,6 +266,12 @@ impl Geometry {
             per_start: spec.samples.samples_per_volume as u64,
             seed: spec.order.effective_seed(),
         })
+    }
+
+    /// The dimensions whose elements have a mean and a stddev of their own, if an array has some, beside those of a stack.
+    pub fn own_channels(&self, array: usize) -> Option<impl Iterator<Item = usize>> {
+        let channels = self.placements.iter().find(|p| p.array == array)?.channels.as_ref()?;
+        channels.is_own.then(|| channels.dims.iter().map(|&(d, _)| d))
     }
 
     /// The start of a sample along each axis.
@@ -308,7 +320,7 @@ impl Geometry {
 
     /// How many of the dimension's elements that a window reads, from `first` on, lie before its segment, and how many before
     /// its end: the numbers of the first and one past the last that need no padding.
-    pub fn inside(&self, axis: usize, cut: Cut, start: Start, offset: i64) -> std::ops::Range<i64> {
+    pub fn inside(&self, axis: usize, cut: Cut, start: Start, offset: i64) -> Range<i64> {
         let (from, to) = self.axes[axis].segment(start.segment);
         let first = start.at + if axis == 0 { offset } else { 0 };
         let below = from - first;

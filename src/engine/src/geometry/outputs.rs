@@ -1,6 +1,9 @@
 //! The outputs, and where the elements of each array go in them.
 
-use super::cuts::{check, per_channel};
+use std::ops::Range;
+
+use super::cuts::check;
+use super::normalised::{Channels, Normalised};
 use super::{ArrayShape, Axis, Cut, Norm, Role, View, layout};
 use crate::batch::OutputInfo;
 use crate::dtype::DType;
@@ -28,13 +31,6 @@ pub struct Placement {
     pub channels: Option<Channels>,
 }
 
-/// Numbers the channels of one array: the sum of index times weight over these dimensions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Channels {
-    /// Dimension of the array, and its weight in the number.
-    pub dims: Vec<(usize, u64)>,
-}
-
 /// The output that tells which elements weren't padded: true for those inside, along each axis whose dimension samples have,
 /// for each offset.
 #[derive(Clone, Debug)]
@@ -52,6 +48,7 @@ pub(super) struct Built {
     pub outputs: Vec<OutputInfo>,
     pub placements: Vec<Placement>,
     pub norms: Vec<Norm>,
+    pub tables: Vec<Range<usize>>,
     pub mask: Option<Mask>,
 }
 
@@ -139,7 +136,7 @@ fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result
             continue;
         }
         let is_imaginary = |k: u64| dim.pick.as_ref().map_or(k, |pick| pick.of(0)[k as usize]) == 1;
-        let old = placement.channels.clone().unwrap_or(Channels { dims: Vec::new() });
+        let old = placement.channels.clone().unwrap_or(Channels { dims: Vec::new(), table: None, is_own: false });
         let lens = old.dims.iter().map(|&(d, _)| views[placement.array].dims[d].len);
         let of_old = norms[placement.norm..placement.norm + lens.product::<u64>() as usize].to_vec();
         let norm = norms.len();
@@ -153,7 +150,7 @@ fn two_fills(built: &mut Built, arrays: &[ArrayShape], views: &[View]) -> Result
                 let both = |one: Norm| (0..dim.len).map(move |k| Norm { imaginary: is_imaginary(k), ..one });
                 norms.extend(of_old.into_iter().flat_map(both));
                 let wider = old.dims.iter().map(|&(d, weight)| (d, weight * dim.len));
-                Channels { dims: wider.chain([(last, 1)]).collect() }
+                Channels { dims: wider.chain([(last, 1)]).collect(), ..old }
             }
         };
         replaced.push((placement.norm, norm, channels.clone()));
@@ -180,53 +177,22 @@ fn row_major(shape: &[u64]) -> Vec<i64> {
     strides
 }
 
-/// The normalisation of one array: one for all of it, or one for each of its channels.
-struct Normalised {
-    norms: Vec<Norm>,
-}
-
-impl Normalised {
-    fn dtype(&self) -> DType {
-        self.norms[0].dtype
-    }
-
-    /// For each array, of which there are so many channels each.
-    fn all(spec: &Spec, arrays: &[ArrayShape], channels: &[u64]) -> Result<Vec<Self>> {
-        let values = &spec.values;
-        let means = per_channel("mean", &values.mean, arrays, channels)?;
-        let stddevs = per_channel("stddev", &values.stddev, arrays, channels)?;
-        for (what, of_arrays) in [("mean", &means), ("stddev", &stddevs)] {
-            let all = of_arrays.iter().flatten().flatten();
-            if let Some(v) = all.copied().find(|v| !v.is_finite() || (what == "stddev" && *v == 0.0)) {
-                return Err(Error::value(format!(
-                    "{what}: expected finite numbers other than a stddev of 0, found {v}"
-                )));
-            }
-        }
-        if values.fillna.values().any(f64::is_nan) {
-            return Err(Error::value("fillna: expected a number that takes the place of NaN, found NaN"));
-        }
-        let one = |(a, array): (usize, &ArrayShape)| {
-            let of =
-                |values: &Option<Vec<f64>>, c: usize| values.as_ref().map(|v| if v.len() == 1 { v[0] } else { v[c] });
-            let asked = means[a].is_some() || stddevs[a].is_some();
-            let dtype = values.dtype.of(&array.output, a).unwrap_or(if asked { DType::F32 } else { array.values });
-            let fill = spec.samples.fill_value.of(&array.output, a).unwrap_or(0.0);
-            let fillna = values.fillna.of(&array.output, a).and_then(|value| array.values.nearest(value));
-            let count = [&means[a], &stddevs[a]].into_iter().flatten().map(Vec::len).max().unwrap_or(1).max(1);
-            let norm = |c: usize| {
-                let pair = (of(&means[a], c).unwrap_or(0.0), of(&stddevs[a], c).unwrap_or(1.0));
-                Norm { array: a, fillna, mean_stddev: asked.then_some(pair), fill, dtype, imaginary: false }
-            };
-            Ok(Self { norms: (0..count).map(norm).collect() })
-        };
-        arrays.iter().enumerate().map(one).collect()
-    }
-}
-
 fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64]) -> Result<Built> {
-    let normalised = Normalised::all(spec, arrays, &vec![1; arrays.len()])?;
-    let norms: Vec<Norm> = normalised.iter().map(|of| of.norms[0]).collect();
+    let normalised = Normalised::separate(spec, arrays, views)?;
+    let (mut norms, mut tables, mut of_arrays) = (Vec::new(), Vec::new(), Vec::new());
+    for ((array, view), of) in arrays.iter().zip(views).zip(&normalised) {
+        let first = norms.len();
+        norms.extend(&of.norms);
+        let channels = (norms.len() > first + 1).then(|| {
+            // The parts of complex numbers are told apart by their operations.
+            let table = (!array.two_fills).then(|| {
+                tables.push(first..norms.len());
+                tables.len() - 1
+            });
+            Channels::along(&of.dims, view, table, true)
+        });
+        of_arrays.push((first, channels));
+    }
     let (mut outputs, mut placements) = (Vec::new(), Vec::new());
     for &offset in offsets {
         for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
@@ -244,19 +210,19 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
                 base: 0,
                 strides,
                 broadcast: Vec::new(),
-                norm: a,
-                channels: None,
+                norm: of_arrays[a].0,
+                channels: of_arrays[a].1.clone(),
             });
             outputs.push(OutputInfo {
                 shape: shape.iter().map(|&s| s as i64).collect(),
-                dtype: norms[a].dtype,
+                dtype: normalised[a].dtype(),
                 layout: layout::of(&names),
                 name: array.output.clone(),
                 ragged: None,
             });
         }
     }
-    Ok(Built { outputs, placements, norms, mask: None })
+    Ok(Built { outputs, placements, norms, tables, mask: None })
 }
 
 /// The dimensions of a stack after its channels: those of `dims` that are kept, and the others that every array of two
@@ -303,8 +269,8 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
 
     let of_arrays = channels_of(arrays, views, &grid)?;
     let channels: u64 = of_arrays.iter().map(|(_, count)| count).sum();
-    let counts: Vec<u64> = of_arrays.iter().map(|(_, count)| *count).collect();
-    let normalised = Normalised::all(spec, arrays, &counts)?;
+    let own: Vec<Vec<usize>> = of_arrays.iter().map(|(dims, _)| dims.clone()).collect();
+    let normalised = Normalised::stacked(spec, arrays, views, &own)?;
     let dtype = normalised[0].dtype();
     if let Some((other, of)) = arrays.iter().zip(&normalised).find(|(_, of)| of.dtype() != dtype) {
         return Err(Error::dtype(format!(
@@ -315,7 +281,7 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         )));
     }
 
-    let (mut norms, mut parts) = (Vec::new(), Vec::new());
+    let (mut norms, mut tables, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     let mut first_channel = 0u64;
     for (a, (array, view)) in arrays.iter().zip(views).enumerate() {
         let (dims, count) = &of_arrays[a];
@@ -333,10 +299,17 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
             }
         }
         let norm = norms.len();
-        let split = normalised[a].norms.len() > 1;
         norms.extend(&normalised[a].norms);
-        let channels =
-            split.then(|| Channels { dims: dims.iter().zip(&weights).map(|(&d, &w)| (d, w as u64)).collect() });
+        let channels = (norms.len() > norm + 1).then(|| {
+            let of = &normalised[a].dims;
+            // A channel of the stack has boxes of its own.
+            let is_own = of != dims;
+            let table = (is_own && !array.two_fills).then(|| {
+                tables.push(norm..norms.len());
+                tables.len() - 1
+            });
+            Channels::along(of, view, table, is_own)
+        });
         parts.push(Placement {
             array: a,
             output: 0,
@@ -359,5 +332,5 @@ fn stacked(spec: &Spec, arrays: &[ArrayShape], views: &[View], axes: &[Axis], of
         .enumerate()
         .flat_map(|(o, &offset)| parts.iter().map(move |p| Placement { output: o, offset, ..p.clone() }))
         .collect();
-    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, mask: None })
+    Ok(Built { outputs: vec![info; offsets.len()], placements, norms, tables, mask: None })
 }

@@ -286,6 +286,9 @@ pub(super) fn apply(spec: &Spec, geometry: &mut Geometry, stored: &[ArrayShape],
         if !ragged[placement.array] {
             continue;
         }
+        if placement.channels.iter().any(|channels| channels.dims.iter().any(|&(d, _)| d == 0)) {
+            return refuse("channels", "expected other dimensions than the rows");
+        }
         let (array, view) = (&stored[placement.array], &geometry.views[placement.array]);
         let output = &mut geometry.outputs[placement.output];
         placement.strides[0] = output.shape.iter().product();

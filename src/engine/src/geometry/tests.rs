@@ -89,12 +89,83 @@ fn normalised_per_channel_or_array() {
     });
     let g = Geometry::new(&spec, &era5()).unwrap();
     assert_eq!(g.norms.iter().map(|n| n.mean_stddev.unwrap().0).collect::<Vec<_>>(), [1., 2., 3., 4., 5.]);
-    assert_eq!(g.placements[1].channels, Some(Channels { dims: vec![(1, 1)] }));
+    assert_eq!(g.placements[1].channels, Some(Channels { dims: vec![(1, 1)], table: None, is_own: false }));
     assert_eq!(g.placements[2].norm, 3);
     let spec = spec.with(|s| s.values.mean = vec![1., 2., 3., 4.].into());
     assert_eq!(Geometry::new(&spec, &era5()).unwrap().norms.len(), 4);
     let spec = spec.with(|s| s.values.mean = vec![1., 2., 3.].into());
     assert!(Geometry::new(&spec, &era5()).unwrap_err().message().contains("5 channels"));
+}
+
+#[test]
+fn channels_of_one_array() {
+    let images = [array("img", &[("t", 10), ("y", 6), ("x", 5), ("c", 3)]), array("act", &[("t", 10), ("k", 7)])];
+    let named = |channels: &str| serde_json::from_str(channels).unwrap();
+    let of = |arrays: &[ArrayShape], channels: &str, mean: &[(&str, usize)]| {
+        let spec = Spec::default().with(|s| {
+            s.samples.dims = vec![DimKey::Name("t".into())];
+            s.values.channels = named(channels);
+            let list = |&(name, n): &(&str, usize)| (name.to_owned(), (0..n).map(|i| i as f64).collect());
+            s.values.mean = crate::spec::PerOutput::ByOutput(mean.iter().map(list).collect());
+        });
+        let g = Geometry::new(&spec, arrays).map_err(|e| e.message().to_owned())?;
+        let own = |a: usize| {
+            g.own_channels(a).map(|dims| dims.map(|d| arrays[a].dims[d].clone()).collect::<Vec<_>>().join("+"))
+        };
+        Ok((0..arrays.len()).map(|a| own(a).unwrap_or_default()).collect::<Vec<_>>())
+    };
+    let both = [("img", 3), ("act", 7)];
+    assert_eq!(of(&images, "[]", &both), Ok(vec!["c".into(), "k".into()]), "the only dimensions with as many");
+    assert_eq!(of(&images, "-1", &both), Ok(vec!["c".into(), "k".into()]), "of each array");
+    assert_eq!(of(&images, r#"{"act": 1}"#, &both), Ok(vec!["c".into(), "k".into()]));
+    assert_eq!(of(&images, r#"["c", "y"]"#, &[("img", 18)]), Ok(vec!["y+c".into(), String::new()]));
+    assert_eq!(of(&images, "[]", &[("img", 1), ("act", 1)]), Ok(vec![String::new(), String::new()]));
+    // Samples are cut along it.
+    assert_eq!(of(&images, "\"t\"", &[("act", 10)]), Ok(vec![String::new(), "t".into()]));
+    let square = [array("img", &[("t", 10), ("y", 3), ("x", 3), ("c", 3)])];
+    for (arrays, channels, mean, words) in [
+        (&images[..], "[]", &[("img", 4)][..], "\"y\" 6, \"x\" 5, \"c\" 3), found 4"),
+        (&images, "[]", &[("act", 10)], "\"k\" 7), found 10"),
+        (&square, "[]", &[("img", 3)], "channels={\"img\": \"c\"}"),
+        (&images, "\"c\"", &[("img", 2)], "each of the 3 elements along channels (\"c\" 3), found 2"),
+        (&images, "\"c\"", &both, "'act', which has none of the dimensions of channels, found 7"),
+        (&images, "\"d\"", &both, "no array has a dimension \"d\""),
+        (&images, "9", &both, "no array has the position 9"),
+        (&images, r#"{"act": "c"}"#, &both, "expected dimensions of 'act' (t, k), but found \"c\""),
+        (&images, r#"{"a": "c"}"#, &both, "channels: there is no output 'a'"),
+        (&images, r#"["c", -1]"#, &[("img", 3)], "\"c\" is named twice"),
+        (&images, "[]", &[("img", 0)], "at least one value for 'img'"),
+    ] {
+        let message: String = of(arrays, channels, mean).unwrap_err();
+        assert!(message.contains(words), "{message}");
+    }
+    let spec = |mean: usize, stddev: usize| {
+        Spec::default().with(|s| {
+            s.values.mean = vec![1.0; mean].into();
+            s.values.stddev = vec![1.0; stddev].into();
+        })
+    };
+    assert_eq!(Geometry::new(&spec(3, 1), &images[..1]).unwrap().norms.len(), 3, "a list of the only array");
+    let message = |spec: &Spec, arrays: &[ArrayShape]| Geometry::new(spec, arrays).unwrap_err().message().to_owned();
+    assert!(message(&spec(3, 5), &images[..1]).contains("found 3 and 5"));
+    assert!(message(&spec(3, 1), &images).contains("mean={\"img\": [...]}"));
+    assert_eq!(Geometry::new(&spec(2, 1), &images).unwrap().norms.len(), 2, "one for each array");
+}
+
+#[test]
+fn channels_beside_those_of_a_stack() {
+    let spec = |n: usize, channels: &str| {
+        Spec::default().with(|s| {
+            s.samples.stack_arrays = true;
+            s.values.channels = serde_json::from_str(channels).unwrap();
+            s.values.mean = vec![1.0; n].into();
+        })
+    };
+    let levels = [array("u", &[("t", 4), ("l", 3), ("x", 5)]), array("z", &[("t", 4), ("l", 3), ("x", 5)])];
+    let g = Geometry::new(&spec(6, "\"l\""), &levels).unwrap();
+    assert_eq!((g.norms.len(), g.placements[1].norm, shapes(&g)), (6, 3, vec![vec![2, 3, 5]]));
+    assert_eq!(g.placements[1].channels.as_ref().unwrap().dims, [(1, 1)]);
+    assert!(Geometry::new(&spec(6, "[]"), &levels).is_err());
 }
 
 #[test]

@@ -300,29 +300,23 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts up to [`MAX_JOBS`] jobs.
+    /// Starts up to [`MAX_JOBS`] jobs: those of channels by a launch of their own.
     fn launch(&mut self, jobs: &[&Job]) -> Result<()> {
         let (table, starts) = (self.tables.jobs(), self.tables.tile_starts());
         let n = jobs.len();
         if n == 0 {
             return Ok(());
         }
-        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(jobs) {
+        let ops = &self.shared.ops;
+        let (by_channel, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| ops.is_by_channel(job));
+        for (to, job) in self.tables.values::<Job>(table, n).iter_mut().zip(others.iter().chain(&by_channel)) {
             *to = **job;
         }
-        let tiles = self.tables.values::<u32>(starts, n + 1);
-        tiles[0] = 0;
-        for (k, job) in jobs.iter().enumerate() {
-            let elements: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
-            let count = u32::try_from(elements.div_ceil(u64::from(TILE)))
-                .map_err(|_| Error::runtime("internal error: a box with more than 2^45 elements"))?;
-            tiles[k + 1] = tiles[k]
-                .checked_add(count)
-                .ok_or_else(|| Error::runtime("internal error: boxes with more than 2^45 elements in one launch"))?;
-        }
-        let total = tiles[n];
+        // Of each launch, one after the other.
+        let (first, second) = self.tables.values::<u32>(starts, n + 2).split_at_mut(others.len() + 1);
+        let totals = [prefix_sum(first, &others)?, prefix_sum(second, &by_channel)?];
         self.tables.send(&self.stream, table, n * size_of::<Job>())?;
-        self.tables.send(&self.stream, starts, (n + 1) * 4)?;
+        self.tables.send(&self.stream, starts, (n + 2) * 4)?;
         let arrays = AssembleArrays {
             jobs: self.tables.address(table),
             tile_start: self.tables.address(starts),
@@ -331,7 +325,14 @@ impl Lane {
         };
         // SAFETY: jobs and tiles were just sent on this stream; sources are slots with decoded chunks, destinations outputs
         // that are lent to this reader, in which no two jobs write the same element.
-        unsafe { self.module.launch_assemble(&self.stream, &arrays, n as u32, total) }
+        unsafe { self.module.launch_assemble(&self.stream, &arrays, others.len() as u32, totals[0])? };
+        let behind = AssembleArrays {
+            jobs: arrays.jobs + (others.len() * size_of::<Job>()) as u64,
+            tile_start: arrays.tile_start + (others.len() + 1) as u64 * 4,
+            ..arrays
+        };
+        // SAFETY: as above; the tables of operations lie beside them as long as the lane lives.
+        unsafe { self.module.launch_channels(&self.stream, &behind, by_channel.len() as u32, totals[1]) }
     }
 
     /// Decodes on the CPU what the GPU's decoders refused. Then all jobs run again, since those of refused bytes were counted too.
@@ -360,6 +361,20 @@ impl Lane {
         let again = WaveChunk { bytes: span, jobs: 0..0, version: None, ..*chunk };
         self.decode_on_cpu(&again)
     }
+}
+
+/// The tiles of the jobs before each, and of all, which it returns.
+fn prefix_sum(tiles: &mut [u32], jobs: &[&Job]) -> Result<u32> {
+    tiles[0] = 0;
+    for (k, job) in jobs.iter().enumerate() {
+        let elements: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
+        let count = u32::try_from(elements.div_ceil(u64::from(TILE)))
+            .map_err(|_| Error::runtime("internal error: a box with more than 2^45 elements"))?;
+        tiles[k + 1] = tiles[k]
+            .checked_add(count)
+            .ok_or_else(|| Error::runtime("internal error: boxes with more than 2^45 elements in one launch"))?;
+    }
+    Ok(tiles[jobs.len()])
 }
 
 /// Sets the order of a chunk's bytes in its jobs.

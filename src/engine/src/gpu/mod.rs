@@ -145,8 +145,8 @@ pub(crate) fn open(
     let staging = PinnedBuffer::alloc(device, budget.host.block)?;
     let slots = DeviceBuffer::alloc(device, b.slots)?;
     let module = Arc::new(Module::load(device)?);
-    let missing = lane::upload(device, shared.ops.missing())?;
-    let ops = lane::upload(device, &shared.ops.at(missing.ptr()))?;
+    let numbers = lane::upload(device, shared.ops.numbers())?;
+    let ops = lane::upload(device, &shared.ops.at(numbers.ptr()))?;
     let fallback = match on_gpu(&shared.chunk_index) {
         true => Some(Arc::new(Mutex::new(PinnedBuffer::alloc(device, needs.decoded.max(1))?))),
         false => None,
@@ -172,7 +172,7 @@ pub(crate) fn open(
     owned.push(Box::new(staging));
     owned.push(Box::new(slots));
     owned.push(Box::new(ops));
-    owned.push(Box::new(missing));
+    owned.push(Box::new(numbers));
     owned.push(Box::new(gds_buffer));
     Ok(Gpu { owned, ..gpu })
 }

@@ -105,7 +105,7 @@ impl Tables {
         self.per_stream(10)
     }
 
-    /// The jobs, then the starts of their tiles, then index outputs.
+    /// The jobs, then the starts of their tiles in two launches, then index outputs.
     pub fn jobs(&self) -> Array {
         let before = self.capacity.streams * TABLE_PER_STREAM + self.capacity.blocks * TABLE_PER_BLOCK;
         Array { offset: before, len: MAX_JOBS * size_of::<Job>() }
@@ -113,7 +113,7 @@ impl Tables {
 
     pub fn tile_starts(&self) -> Array {
         let jobs = self.jobs();
-        Array { offset: jobs.offset + jobs.len, len: (MAX_JOBS + 1) * 4 }
+        Array { offset: jobs.offset + jobs.len, len: (MAX_JOBS + 2) * 4 }
     }
 
     pub fn uploads(&self) -> Array {

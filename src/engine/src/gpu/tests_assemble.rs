@@ -8,7 +8,7 @@ use crate::assemble::Ops;
 use crate::dtype::DType;
 use crate::gpu::driver::test_gpu::{Gpu, Random, bytes_of, gpu};
 use crate::gpu::driver::{AssembleArrays, DeviceBuffer, copy_device_async, memset_async};
-use dali_zarr_kernels::{Job, Layout, Op, Shuffle, TILE, host};
+use dali_zarr_kernels::{Job, Layout, NORM_TABLE, Op, Shuffle, TILE, host};
 use std::time::Instant;
 
 /// Counters of replaced NaNs.
@@ -124,13 +124,14 @@ fn random_layout(random: &mut Random, len: usize, size: usize) -> Layout {
     }
 }
 
-/// Runs jobs, by the kernel that replaces NaNs if `fills` is set. Returns how many were.
+/// Runs jobs, by the kernel of channels if they have some, else by the one that replaces NaNs if `fills` is set. Returns how many were.
 fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
     let mut starts = vec![0u32];
     for job in jobs {
         let count: u64 = job.extent[..job.ndim as usize].iter().map(|&e| u64::from(e)).product();
         starts.push(starts.last().unwrap() + count.div_ceil(u64::from(TILE)) as u32);
     }
+    let by_channel = ops[jobs[0].op as usize].has_norm == NORM_TABLE;
     let (n, tiles) = (jobs.len() as u32, *starts.last().unwrap());
     let (jobs, starts, ops) = (gpu.upload(&bytes_of(jobs)), gpu.upload(&bytes_of(&starts)), gpu.upload(&bytes_of(ops)));
     let counters = gpu.upload(&[0; 8 * COUNTERS]);
@@ -141,7 +142,12 @@ fn run(gpu: &Gpu, jobs: &[Job], ops: &[Op], fills: bool) -> Vec<u64> {
         counters: fills.then_some(counters.ptr()),
     };
     // SAFETY: the arrays are as described, and awaited before they are freed; the boxes are the caller's.
-    unsafe { gpu.module.launch_assemble(&gpu.stream, &arrays, n, tiles).unwrap() };
+    unsafe {
+        match by_channel {
+            true => gpu.module.launch_channels(&gpu.stream, &arrays, n, tiles).unwrap(),
+            false => gpu.module.launch_assemble(&gpu.stream, &arrays, n, tiles).unwrap(),
+        }
+    };
     gpu.stream.synchronize().unwrap();
     let found = gpu.download(&counters);
     found.chunks_exact(8).map(|n| u64::from_ne_bytes(n.try_into().unwrap())).collect()
@@ -160,7 +166,7 @@ fn gpu_assemble_agrees_with_the_host() {
         }
         let fills = round % 2 == 1;
         let ops = Ops::new((0..40).map(|_| op(&mut random, fills)));
-        let missing = gpu.upload(&bytes_of(ops.missing()));
+        let numbers = gpu.upload(&bytes_of(ops.numbers()));
         let (mut jobs, mut at) = (Vec::new(), 0u64);
         for _ in 0..if round == 0 { 1 } else { 300 } {
             let index = random.below(ops.len() as u64) as usize;
@@ -187,7 +193,7 @@ fn gpu_assemble_agrees_with_the_host() {
         // SAFETY: the boxes lie within the two buffers.
         unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops, &mut counters) };
         let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; at as usize]));
-        let replaced = run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(missing.ptr()), fills);
+        let replaced = run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(numbers.ptr()), fills);
         assert_eq!(replaced, counters, "round {round}: how many NaNs were replaced");
         let found = gpu.download(&dst);
         for job in &jobs {
@@ -207,6 +213,70 @@ fn gpu_assemble_agrees_with_the_host() {
             }
         }
         assert!(found == expected, "round {round}: something outside the boxes was written");
+    }
+}
+
+/// Boxes of channels of every kind: types that have code of their own and others, chunks in their order, shuffled, and missing.
+#[test]
+fn gpu_channels_agree_with_the_host() {
+    let Some(gpu) = gpu() else { return };
+    const SRC: usize = 4 << 20;
+    const CHANNELS: u64 = 900;
+    for round in 0..12u64 {
+        let mut random = Random(round * 6151 + 5);
+        let mut source = random.bytes(SRC);
+        for (i, value) in source.chunks_exact_mut(4).enumerate().filter(|(i, _)| i % 3 == 0) {
+            value.copy_from_slice(&(i as f32 * 0.37 - 9000.0).to_le_bytes());
+        }
+        let table: Vec<(f64, f64)> = (0..CHANNELS).map(|c| (c as f64 * 7.25 - 300.0, 0.3 + c as f64 / 9.0)).collect();
+        let ops = Ops::with_tables(
+            [],
+            (0..40).map(|number| {
+                let (op, missing) = op(&mut random, round % 2 == 1);
+                let common = [DType::F32, DType::U8, DType::U16].map(|d| d as i32);
+                let dtypes = (common.get(number).copied().unwrap_or(op.src_dtype), op.dst_dtype);
+                let (src_dtype, dst_dtype) = if number < 3 { (dtypes.0, DType::F32 as i32) } else { dtypes };
+                (Op { src_dtype, dst_dtype, ..op }, missing, table.clone())
+            }),
+        );
+        let numbers = gpu.upload(&bytes_of(ops.numbers()));
+        let (mut jobs, mut at) = (Vec::new(), 0u64);
+        for _ in 0..300 {
+            let index = random.below(ops.len() as u64) as usize;
+            let (src, dst) = (DType::ALL[ops[index].src_dtype as usize], DType::ALL[ops[index].dst_dtype as usize]);
+            let (mut job, span) = random_box(&mut random, (SRC / src.size()) as u64 - 64);
+            (job.op, job.source) = (index as u32, job.source % 2);
+            job.src *= src.size() as u64;
+            job.set_channels(
+                random.below(u64::from(job.ndim)) as usize,
+                random.below(200) as i64,
+                random.below(2) as i64,
+            );
+            if random.below(2) == 0 {
+                let nbytes = SRC - random.below(64) as usize;
+                job.layout = random_layout(&mut random, nbytes, src.size());
+                (job.src_offset, job.src) = (job.src as u32, 0);
+            }
+            at = at.next_multiple_of(dst.size() as u64);
+            job.dst = at + job.dst * dst.size() as u64;
+            at += span * dst.size() as u64;
+            jobs.push(job);
+        }
+        let moved = |src: u64, dst: u64| -> Vec<Job> {
+            jobs.iter().map(|job| Job { src: job.src + src, dst: job.dst + dst, ..*job }).collect()
+        };
+        let (mut expected, mut counters) = (vec![0xcdu8; at as usize], [0; COUNTERS]);
+        // SAFETY: the boxes lie within the two buffers, and the tables have more channels than jobs name.
+        unsafe { host::assemble(&moved(source.as_ptr() as u64, expected.as_mut_ptr() as u64), &ops, &mut counters) };
+        let (src, dst) = (gpu.upload(&source), gpu.upload(&vec![0xcdu8; at as usize]));
+        let replaced = run(&gpu, &moved(src.ptr(), dst.ptr()), &ops.at(numbers.ptr()), round % 2 == 1);
+        assert_eq!(replaced, counters, "round {round}: how many NaNs were replaced");
+        let found = gpu.download(&dst);
+        let wrong = found.iter().zip(&expected).position(|(a, b)| a != b);
+        if let Some(byte) = wrong {
+            let job = jobs.iter().rev().find(|job| job.dst <= byte as u64).unwrap();
+            panic!("round {round}: byte {byte} differs: {job:?}, {:?}", ops[job.op as usize]);
+        }
     }
 }
 

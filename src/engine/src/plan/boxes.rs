@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
 
+use super::channels::{Place, by_channel};
 use super::chunk_runs::{ChunkRun, chunk_runs};
-use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, mask_op, op_index};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, Planner, advance, mask_op, op_index};
 use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
@@ -13,10 +14,18 @@ const MAX_EXTENT: u64 = 1 << 31;
 
 /// One dimension of a box: elements, and their distance in source and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dim {
-    n: u64,
-    src: i64,
-    dst: i64,
+pub(super) struct Dim {
+    pub n: u64,
+    pub src: i64,
+    pub dst: i64,
+}
+
+/// The channels of a box: along which of its dimensions they are, the first one, and the distance to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Along {
+    pub dim: usize,
+    pub first: i64,
+    pub step: i64,
 }
 
 /// Collects jobs; [`Boxes::finish`] groups them by chunk.
@@ -31,14 +40,14 @@ pub(super) struct Boxes {
 
 /// What all boxes of one array of one sample have in common.
 #[derive(Clone, Copy)]
-struct Target {
+pub(super) struct Target {
     output: u32,
     src_size: u64,
     dst_size: u64,
 }
 
 impl Boxes {
-    fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+    pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
         if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
             part[long].n = MAX_EXTENT;
@@ -48,31 +57,50 @@ impl Boxes {
             self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
             return;
         }
-        let dims = simplify(dims);
+        let dims = simplify(dims.iter().map(|&dim| (dim, false)));
         let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
         let mut at = vec![0u64; outer.len()];
         loop {
-            let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|(d, &i)| of(d) * i as i64).sum::<i64>();
-            let from = (src + offset(|d| d.src)) as u64 * target.src_size;
-            let to = (dst + offset(|d| d.dst)) as u64 * target.dst_size;
-            let source = if chunk.is_some() { Source::Chunk } else { Source::Pad } as u32;
-            let dims = inner.iter().map(|d| (d.n as u32, d.src, d.dst));
-            let job = Job { op, source, output: target.output, ..Job::new(from, to, dims) };
+            let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|((d, _), &i)| of(d) * i as i64).sum::<i64>();
+            let job = job(target, op, src + offset(|d| d.src), dst + offset(|d| d.dst), inner);
             match chunk {
-                None => self.pads.push(job),
-                Some(id) => {
-                    let chunks = &mut self.chunks;
-                    let at = *self.uses.entry(id).or_insert_with(|| {
-                        chunks.push(id);
-                        chunks.len() as u32 - 1
-                    });
-                    self.jobs.push((at, job));
-                }
+                None => self.pads.push(Job { source: Source::Pad as u32, ..job }),
+                Some(id) => self.of_chunk(id, job),
             }
-            if !advance(&mut at, outer.iter().map(|d| d.n)) {
+            if !advance(&mut at, outer.iter().map(|(d, _)| d.n)) {
                 return;
             }
         }
+    }
+
+    /// The box of several channels. Returns whether it fits one job, without which nothing is done.
+    pub fn push_channels(
+        &mut self,
+        chunk: ChunkId,
+        target: Target,
+        op: u32,
+        (src, dst): (i64, i64),
+        dims: &[Dim],
+        along: Along,
+    ) -> bool {
+        let dims = simplify(dims.iter().enumerate().map(|(d, &dim)| (dim, d == along.dim)));
+        if dims.len() >= MAX_DIMS || dims.iter().any(|(d, _)| d.n > MAX_EXTENT) {
+            return false;
+        }
+        let mut job = job(target, op, src, dst, &dims);
+        let dim = dims.iter().position(|&(_, apart)| apart).expect("channels, of which there are several");
+        job.set_channels(dim, along.first, along.step);
+        self.of_chunk(chunk, job);
+        true
+    }
+
+    fn of_chunk(&mut self, id: ChunkId, job: Job) {
+        let chunks = &mut self.chunks;
+        let at = *self.uses.entry(id).or_insert_with(|| {
+            chunks.push(id);
+            chunks.len() as u32 - 1
+        });
+        self.jobs.push((at, job));
     }
 
     /// Groups the jobs by chunk, chunks in the order in which they were first needed (a counting sort).
@@ -97,37 +125,33 @@ impl Boxes {
     }
 }
 
-/// Counts up like an odometer, last digit fastest; false when it wraps around.
-fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
-    for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
-        *i += 1;
-        if *i < n {
-            return true;
-        }
-        *i = 0;
-    }
-    false
+/// A job of a chunk, with at most as many dimensions as it may have.
+fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job {
+    let (from, to) = (src as u64 * target.src_size, dst as u64 * target.dst_size);
+    let dims = dims.iter().map(|(d, _)| (d.n as u32, d.src, d.dst));
+    Job { op, output: target.output, ..Job::new(from, to, dims) }
 }
 
 /// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
-/// contiguous in source and output. At least one remains.
-fn simplify(dims: &[Dim]) -> Vec<Dim> {
-    let mut dims: Vec<Dim> = dims.iter().copied().filter(|d| d.n > 1).collect();
-    dims.sort_by_key(|d| std::cmp::Reverse(d.dst));
-    let mut out: Vec<Dim> = Vec::with_capacity(dims.len().max(1));
-    for d in dims {
-        if let Some(outer) = out.last_mut()
+/// contiguous in source and output, unless one of them is to stay apart. At least one remains.
+fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> Vec<(Dim, bool)> {
+    let mut dims: Vec<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
+    dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));
+    let mut out: Vec<(Dim, bool)> = Vec::with_capacity(dims.len().max(1));
+    for (d, is_apart) in dims {
+        if let Some((outer, false)) = out.last_mut()
+            && !is_apart
             && outer.src == d.src * d.n as i64
             && outer.dst == d.dst * d.n as i64
             && outer.n * d.n <= MAX_EXTENT
         {
             *outer = Dim { n: outer.n * d.n, ..d };
         } else {
-            out.push(d);
+            out.push((d, is_apart));
         }
     }
     if out.is_empty() {
-        out.push(Dim { n: 1, src: 1, dst: 1 });
+        out.push((Dim { n: 1, src: 1, dst: 1 }, false));
     }
     out
 }
@@ -309,16 +333,16 @@ impl Planner {
             if empty || (part > 0 && joined == rank) {
                 continue;
             }
-            self.walk(out, p, source.parts.start + part, target, origin, &lists);
+            self.walk(out, p, (source.parts.start + part, geometry.norms.len()), target, origin, &lists);
         }
     }
 
-    /// Each combination of runs is one box in one chunk.
+    /// Each combination of runs is one box in one chunk. `norms`: how many the geometry has.
     fn walk(
         &self,
         out: &mut Boxes,
         p: &Placement,
-        part: usize,
+        (part, norms): (usize, usize),
         target: Target,
         origin: i64,
         lists: &[std::borrow::Cow<'_, [ChunkRun]>],
@@ -350,23 +374,8 @@ impl Planner {
             match &p.channels {
                 None => out.push(Some(id), target, op_index(p.norm, grids.swap), src, dst, &dims),
                 Some(channels) => {
-                    // Each channel has its own operation: one box per channel.
-                    let mut one = dims.clone();
-                    channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
-                    let mut c = vec![0u64; channels.dims.len()];
-                    loop {
-                        let (mut channel, mut src, mut dst) = (0u64, src, dst);
-                        for (&(d, weight), &i) in channels.dims.iter().zip(&c) {
-                            channel += (run(d).k as u64 + i) * weight;
-                            src += dims[d].src * i as i64;
-                            dst += dims[d].dst * i as i64;
-                        }
-                        let op = op_index(p.norm + channel as usize, grids.swap);
-                        out.push(Some(id), target, op, src, dst, &one);
-                        if !advance(&mut c, channels.dims.iter().map(|&(d, _)| dims[d].n)) {
-                            break;
-                        }
-                    }
+                    let place = Place { chunk: id, target, norms, norm: p.norm, swap: grids.swap };
+                    by_channel(out, &place, channels, (src, dst), &dims, |d| run(d).at);
                 }
             }
             if !advance(&mut at, lists.iter().map(|l| l.len() as u64)) {

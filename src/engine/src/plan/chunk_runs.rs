@@ -15,6 +15,8 @@ pub(super) struct ChunkRun {
     pub pos: i64,
     /// Distance of the elements in the chunk; may be zero or negative where `pick` says so.
     pub step: i64,
+    /// Index of the first element in the dimension as samples see it, and the distance of the others there.
+    pub at: (i64, i64),
 }
 
 /// Extents are 32 bits wide in the kernels; longer runs are cut.
@@ -31,10 +33,12 @@ pub(super) fn chunk_runs(
     grid: &DimGrid,
     origin: u64,
 ) -> Vec<ChunkRun> {
-    match pick {
+    let mut runs = match pick {
         Some(pick) => picked(ks.map(|k| (k, pick[(start + k * stride) as usize] - origin)), grid),
         None => regular(start - origin as i64, stride, ks, grid),
-    }
+    };
+    runs.iter_mut().for_each(|run| run.at = (start + run.k * stride, stride));
+    runs
 }
 
 /// Runs of equal distance, cut at chunk borders arithmetically: the cost is per chunk, not per element.
@@ -48,7 +52,7 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
         // Without a distance, all are the same element.
         let fits = if stride == 0 { ks.end - k } else { (first + len - 1 - at) / stride + 1 };
         let n = fits.min(ks.end - k).min(i64::from(MAX_EXTENT));
-        out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride });
+        out.push(ChunkRun { chunk, k, n: n as u32, pos: at - first, step: stride, at: (0, 0) });
         k += n;
     }
     out
@@ -71,7 +75,7 @@ fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> Vec<Ch
             last.n += 1;
             continue;
         }
-        out.push(ChunkRun { chunk, k, n: 1, pos, step: 1 });
+        out.push(ChunkRun { chunk, k, n: 1, pos, step: 1, at: (0, 0) });
     }
     out
 }
@@ -106,6 +110,6 @@ mod tests {
             assert_eq!(got, pick.iter().enumerate().map(|(k, &p)| (k as i64, p as i64)).collect::<Vec<_>>());
         }
         let runs = chunk_runs(Some(&[5, 3, 1]), 0, 1, 0..3, &grid, 0);
-        assert_eq!(runs, [ChunkRun { chunk: 0, k: 0, n: 3, pos: 5, step: -2 }]);
+        assert_eq!(runs, [ChunkRun { chunk: 0, k: 0, n: 3, pos: 5, step: -2, at: (0, 1) }]);
     }
 }

@@ -2,6 +2,7 @@
 //! Pure: no I/O, no device.
 
 mod boxes;
+mod channels;
 mod chunk_runs;
 mod grouping;
 mod table_blocks;
@@ -143,6 +144,18 @@ impl Source {
     }
 }
 
+/// Counts up like an odometer, last digit fastest; false when it wraps around.
+fn advance(at: &mut [u64], lens: impl DoubleEndedIterator<Item = u64>) -> bool {
+    for (i, n) in at.iter_mut().rev().zip(lens.rev()) {
+        *i += 1;
+        if *i < n {
+            return true;
+        }
+        *i = 0;
+    }
+    false
+}
+
 /// The index of the operation for a norm; byte order is part of the operation.
 pub const fn op_index(norm: usize, swap: bool) -> u32 {
     (norm * 2 + swap as usize) as u32
@@ -151,6 +164,11 @@ pub const fn op_index(norm: usize, swap: bool) -> u32 {
 /// The index of the operation that writes a mask: false or true where the geometry has so many norms.
 pub const fn mask_op(norms: usize, is_inside: bool) -> u32 {
     (norms * 2 + is_inside as usize) as u32
+}
+
+/// The index of the operation of a table of channels, where the geometry has so many norms; byte order is part of it.
+pub const fn table_op(norms: usize, table: usize, swap: bool) -> u32 {
+    (norms * 2 + 2 + table * 2 + swap as usize) as u32
 }
 
 impl Planner {

@@ -191,6 +191,39 @@ proptest! {
     }
 }
 
+/// The jobs of a sample that is one chunk, normalised along the dimension of length 3.
+fn jobs_of_channels(lens: [u64; 3]) -> Vec<Job> {
+    let array = ArrayShape {
+        output: "a".into(),
+        name: "a".into(),
+        dims: ["t", "a", "b", "c"].map(Into::into).to_vec(),
+        parts: vec![[&[9], &lens[..]].concat()],
+        values: DType::U8,
+        unclear: None,
+        two_fills: false,
+    };
+    let spec = Spec::default().with(|s| s.values.mean = vec![1.0, 2.0, 3.0].into());
+    let geometry = Geometry::new(&spec, &[array]).unwrap();
+    let dims = std::iter::once(grid(9, 1, false)).chain(lens.map(|n| grid(n, n, false))).collect();
+    let part = PartGrid { dims, order: vec![0, 1, 2, 3], swap: false };
+    let planner = Planner::new(vec![geometry], vec![ArrayGrids { chunks_of: 0, element: 1, parts: vec![part] }]);
+    planner.plan(&[Sample::new(0, 4)]).jobs
+}
+
+#[test]
+fn channels_have_boxes_of_their_own_where_these_are_large() {
+    let apart = jobs_of_channels([3, 40, 50]);
+    assert_eq!(
+        apart.iter().map(|job| (job.op, job.src, job.extent[0])).collect::<Vec<_>>(),
+        [(op_index(0, false), 0, 2000), (op_index(1, false), 2000, 2000), (op_index(2, false), 4000, 2000)]
+    );
+    for (lens, extents, dim) in [([40, 50, 3], [2000, 3], 1), ([3, 20, 10], [3, 200], 0)] {
+        let [job] = jobs_of_channels(lens)[..] else { panic!("one job for all channels") };
+        assert_eq!((job.op, job.ndim, &job.extent[..2]), (table_op(3, 0, false), 2, &extents[..]));
+        assert_eq!(job.channels(), (dim, 0, 1));
+    }
+}
+
 #[test]
 fn a_field_in_one_chunk_is_one_contiguous_job() {
     let array = ArrayShape {

@@ -292,9 +292,10 @@ pub(super) fn nans_replaced(chunk_index: &ChunkIndex) -> ByOutput {
     ByOutput::new(arrays.map(|(a, array)| fills(a).then(|| array.output.clone())))
 }
 
-/// The table of operations that jobs index: each norm in both byte orders, and those that write a mask.
+/// The operations that jobs index: each norm in both byte orders, those that write a mask, and each table of channels in both
+/// byte orders.
 fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
-    let of_norms = geometry.norms.iter().flat_map(|norm| {
+    let of_norm = |norm: &Norm| {
         let array = &dataset.arrays[norm.array];
         let cf = &array.cf;
         let fill = if norm.imaginary { array.imaginary_fill } else { array.fill };
@@ -306,12 +307,17 @@ fn operations(dataset: &Dataset, geometry: &Geometry) -> Ops {
             decoded: Some(cf.decoded),
         };
         [false, true].map(|swap| assemble::op(cf.src_dtype, fill, &decoding, norm, swap))
-    });
+    };
     let of_mask = [0.0, 1.0].map(|fill| {
         let norm = Norm { array: 0, fillna: None, mean_stddev: None, fill, dtype: DType::Bool, imaginary: false };
         assemble::op(DType::Bool, 0, &assemble::Decoding::default(), &norm, false)
     });
-    Ops::new(of_norms.chain(of_mask.into_iter().filter(|_| geometry.mask.is_some())))
+    let of_table = |channels: &std::ops::Range<usize>| {
+        let norms = &geometry.norms[channels.clone()];
+        let table: Vec<(f64, f64)> = norms.iter().filter_map(|norm| norm.mean_stddev).collect();
+        of_norm(&norms[0]).map(|(op, missing)| (op, missing, table.clone()))
+    };
+    Ops::with_tables(geometry.norms.iter().flat_map(of_norm).chain(of_mask), geometry.tables.iter().flat_map(of_table))
 }
 
 /// How each part of each array is decoded, and a note for each array that falls back.

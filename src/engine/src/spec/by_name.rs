@@ -69,7 +69,7 @@ impl FromIterator<i64> for PerDim {
 pub enum PerOutput<T> {
     /// None, one for all, one for each array, or, where the argument allows it, one for each channel of a stack.
     Listed(Vec<T>),
-    /// By output. Several values are those of an array's channels in a stack.
+    /// By output. Several values are those of an array's channels.
     ByOutput(Vec<(String, Vec<T>)>),
 }
 
@@ -119,6 +119,33 @@ impl<T> From<Vec<T>> for PerOutput<T> {
     }
 }
 
+/// Names of dimensions whose elements have numbers of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelDims {
+    /// Those of all outputs. An array may lack some of them. Empty: as the numbers tell.
+    All(Vec<DimKey>),
+    /// By output; of the others as the numbers tell.
+    ByOutput(Vec<(String, Vec<DimKey>)>),
+}
+
+impl Default for ChannelDims {
+    fn default() -> Self {
+        Self::All(Vec::new())
+    }
+}
+
+impl<'de> Deserialize<'de> for ChannelDims {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        match Value::deserialize(value)? {
+            Value::Object(values) => {
+                let of = |(name, value): (String, Value)| Ok((name, list(&value)?));
+                Ok(Self::ByOutput(values.into_iter().map(of).collect::<Result<_, D::Error>>()?))
+            }
+            value => Ok(Self::All(list(&value)?)),
+        }
+    }
+}
+
 /// What lists and dictionaries hold.
 trait Scalar: Sized {
     /// The value, if it is one.
@@ -138,6 +165,16 @@ impl Scalar for i64 {
 
     fn expected() -> String {
         "a whole number".into()
+    }
+}
+
+impl Scalar for DimKey {
+    fn of(value: &Value) -> Option<Self> {
+        value.as_i64().map(Self::Index).or_else(|| value.as_str().map(Self::parse))
+    }
+
+    fn expected() -> String {
+        "a dimension's name or position".into()
     }
 }
 

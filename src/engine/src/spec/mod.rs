@@ -18,7 +18,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::store;
 
-pub use by_name::{PerDim, PerOutput};
+pub use by_name::{ChannelDims, PerDim, PerOutput};
 pub(crate) use order::DEFAULT_SEED;
 pub use order::{DEFAULT_INITIAL_FILL, OrderArguments};
 pub use resources::{DecodeDevice, Io, ResourceArguments};

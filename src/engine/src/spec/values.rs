@@ -1,6 +1,6 @@
 //! What values the outputs have.
 
-use super::PerOutput;
+use super::{ChannelDims, PerOutput};
 use crate::dtype::DType;
 
 /// The arguments that say what values the outputs have.
@@ -16,6 +16,8 @@ pub struct ValueArguments {
     pub mean: PerOutput<f64>,
     /// Divided by, after `mean`.
     pub stddev: PerOutput<f64>,
+    /// The dimensions whose elements have a mean and a stddev of their own.
+    pub channels: ChannelDims,
     /// The outputs' element type; default: what the decoding yields, or float32 for what is normalised.
     pub dtype: PerOutput<DType>,
 }

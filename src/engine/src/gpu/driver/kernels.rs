@@ -47,6 +47,7 @@ pub struct Module {
     handle: sys::CUmodule,
     assemble: sys::CUfunction,
     assemble_fill: sys::CUfunction,
+    assemble_channels: sys::CUfunction,
     checksum: sys::CUfunction,
     gather: sys::CUfunction,
     /// In the order of [`INFLATE`].
@@ -94,6 +95,7 @@ impl Module {
                 handle,
                 assemble: function("dz_assemble")?,
                 assemble_fill: function("dz_assemble_fill")?,
+                assemble_channels: function("dz_assemble_channels")?,
                 checksum: function("dz_checksum")?,
                 gather: function("dz_gather")?,
                 inflate,
@@ -139,6 +141,34 @@ impl Module {
         let mut arguments = [jobs, tile_start, n_jobs, ops, argument(&mut counters)];
         // SAFETY: the arguments are those of dz_assemble_fill; the caller vouches for the addresses.
         unsafe { self.launch("dz_assemble_fill", self.assemble_fill, stream, (n_tiles, THREADS), &mut arguments) }
+    }
+
+    /// The same for operations whose elements have the mean and stddev of their channel, which are of no other launch.
+    ///
+    /// # Errors
+    /// As [`Self::launch_assemble`].
+    ///
+    /// # Safety
+    /// As for [`Self::launch_assemble`]; the jobs' operations have tables in device memory, with all channels that jobs name.
+    pub unsafe fn launch_channels(
+        &self,
+        stream: &Stream,
+        arrays: &AssembleArrays,
+        n_jobs: u32,
+        n_tiles: u32,
+    ) -> Result<()> {
+        let AssembleArrays { mut jobs, mut tile_start, mut ops, counters } = *arrays;
+        let (mut n_jobs, mut counters) = (n_jobs, counters.unwrap_or(0));
+        let mut arguments = [
+            argument(&mut jobs),
+            argument(&mut tile_start),
+            argument(&mut n_jobs),
+            argument(&mut ops),
+            argument(&mut counters),
+        ];
+        let function = self.assemble_channels;
+        // SAFETY: the arguments are those of dz_assemble_channels; the caller vouches for the addresses.
+        unsafe { self.launch("dz_assemble_channels", function, stream, (n_tiles, THREADS), &mut arguments) }
     }
 
     /// Enqueues the verification of `n` buffers: `jobs` is an array of [`dali_zarr_kernels::ChecksumJob`]s, `results` of

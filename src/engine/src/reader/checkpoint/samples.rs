@@ -332,7 +332,15 @@ fn described(dataset: &Dataset, name: String, at: usize, geometry: &Geometry) ->
         ("mean", per_channel(|(mean, _)| mean)),
         ("stddev", per_channel(|(_, stddev)| stddev)),
     ];
-    all.into_iter().chain(snapshot).chain(fillna).map(|(name, value)| (name.to_owned(), value)).collect()
+    let differ = norms.windows(2).any(|two| two[0].mean_stddev != two[1].mean_stddev);
+    let channels = geometry.own_channels(at).filter(|_| differ);
+    let channels = channels.map(|dims| ("channels", dims.map(|d| json!(array.dims.names[d])).collect()));
+    all.into_iter()
+        .chain(snapshot)
+        .chain(fillna)
+        .chain(channels)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// An array's dimensions as samples see them: names of those that they are cut along (their lengths are in the starts),

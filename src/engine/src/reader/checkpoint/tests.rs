@@ -4,7 +4,7 @@ use super::*;
 use crate::dtype::DType;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
-use crate::spec::{ArrayArgument, DimKey, OutOfBounds, PerOutput, Pick};
+use crate::spec::{ArrayArgument, ChannelDims, DimKey, OutOfBounds, PerOutput, Pick};
 
 fn order() -> Order {
     Order::new(
@@ -168,6 +168,20 @@ fn arguments_that_mean_the_same_are_the_same() {
                 s.values.stddev = vec![1.0].into();
                 s.values.dtype = PerOutput::one(DType::F32);
             }),
+        ],
+        vec![
+            base.clone().with(|s| s.values.mean = vec![1.0, 2.0, 3.0].into()),
+            base.clone().with(|s| {
+                s.values.mean = PerOutput::ByOutput(vec![("g/a".into(), vec![1.0, 2.0, 3.0])]);
+                s.values.stddev = PerOutput::one(1.0);
+                s.values.channels = ChannelDims::All(vec![DimKey::Index(1)]);
+            }),
+        ],
+        // Numbers that are all the same.
+        vec![
+            base.clone().with(|s| s.values.mean = vec![1.25].into()),
+            base.clone().with(|s| s.values.mean = vec![1.25; 3].into()),
+            base.clone().with(|s| s.values.mean = vec![1.25; 5].into()),
         ],
         // Of a store that begins at another group.
         vec![stacked.with(|s| {

@@ -1,0 +1,87 @@
+//! Runs jobs whose elements have the mean and stddev of their channel, on the CPU: by the code for one mean and stddev, or, for
+//! long rows of channels, in three steps over a buffer. The values are the same to the bit.
+//!
+//! `unsafe` is allowed here: jobs and operations carry addresses, as in `cpu`.
+
+#![allow(unsafe_code)]
+
+use dali_zarr_kernels::{Job, Op, Source};
+
+use super::cpu::run;
+use crate::dtype::DType;
+
+/// Up to so many channels are taken one after the other, over all rows.
+const FEW: u32 = 16;
+
+/// Elements of the buffer.
+const BUFFER: usize = 512;
+
+/// Runs one job of an operation with a table. Returns how many NaNs it replaced.
+///
+/// # Safety
+/// As for [`run`]; the table has all channels that the job names.
+pub(super) unsafe fn run_by_channel(job: &Job, op: &Op) -> u64 {
+    let (dim, first, step) = job.channels();
+    let inner = job.ndim as usize - 1;
+    let rows: u64 = job.extent[..inner].iter().map(|&n| u64::from(n)).product();
+    let table = op.mean.to_bits() as *const [f64; 2];
+    // SAFETY: the caller promises that the table has these channels.
+    let of_channel = |i: i64| unsafe { table.offset((first + step * i) as isize).read() };
+    if dim == inner && (job.extent[dim] > FEW || rows <= u64::from(job.extent[dim])) {
+        return (0..rows).map(|row| by_row(&of_row(job, op, row), op, of_channel)).sum();
+    }
+    let one = |i: i64| {
+        let [mean, stddev] = of_channel(i);
+        let own = Op { has_norm: 1, mean, stddev, ..*op };
+        // SAFETY: a part of the job's box.
+        unsafe { run(&part(job, op, dim, i, 1), &own) }
+    };
+    (0..i64::from(job.extent[dim])).map(one).sum()
+}
+
+/// Elements from `from` on along one dimension of a job.
+fn part(job: &Job, op: &Op, dim: usize, from: i64, count: u32) -> Job {
+    let mut part = *job;
+    let bytes = |dtype: i32| DType::ALL[dtype as usize].size() as i64;
+    part.src = (job.src as i64).wrapping_add(from * job.src_stride[dim] * bytes(op.src_dtype)) as u64;
+    part.dst = (job.dst as i64).wrapping_add(from * job.dst_stride[dim] * bytes(op.dst_dtype)) as u64;
+    part.extent[dim] = count;
+    part
+}
+
+/// One innermost row of a job, as a job of one dimension.
+fn of_row(job: &Job, op: &Op, row: u64) -> Job {
+    let inner = job.ndim as usize - 1;
+    let (mut found, mut rest) = (*job, row);
+    for d in (0..inner).rev() {
+        let n = u64::from(job.extent[d]);
+        found = part(&found, op, d, (rest % n) as i64, 1);
+        rest /= n;
+    }
+    let row = Job::new(found.src, found.dst, [(job.extent[inner], job.src_stride[inner], job.dst_stride[inner])]);
+    Job { source: job.source, layout: job.layout, ..row }
+}
+
+/// A row of channels: decoded to float64, normalised, cast.
+fn by_row(row: &Job, op: &Op, of_channel: impl Fn(i64) -> [f64; 2]) -> u64 {
+    let decode = Op { has_norm: 0, dst_dtype: DType::F64 as i32, ..*op };
+    let cast = Op::cast(DType::F64 as i32, op.dst_dtype);
+    let mut buffer = [0f64; BUFFER];
+    let mut replaced = 0;
+    for from in (0..row.extent[0]).step_by(BUFFER) {
+        let count = (row.extent[0] - from).min(BUFFER as u32);
+        let piece = part(row, op, 0, i64::from(from), count);
+        let address = buffer.as_mut_ptr() as u64;
+        let decoded = Job::new(piece.src, address, [(count, piece.src_stride[0], 1)]);
+        // SAFETY: the source is a part of the job's box, and the buffer has room for `count` elements.
+        replaced += unsafe { run(&Job { source: row.source, ..decoded }, &decode) };
+        for (i, x) in (i64::from(from)..).zip(&mut buffer[..count as usize]) {
+            let [mean, stddev] = of_channel(i);
+            *x = (*x - mean) / stddev;
+        }
+        let stored = Job::new(address, piece.dst, [(count, 1, piece.dst_stride[0])]);
+        // SAFETY: as above, with the destination.
+        unsafe { run(&Job { source: Source::Chunk as u32, ..stored }, &cast) };
+    }
+    replaced
+}

@@ -1,0 +1,71 @@
+//! The boxes of an array whose channels are normalised differently: one for each, or one with a table for all.
+
+use super::boxes::{Along, Boxes, Dim, Target};
+use super::{ChunkId, advance, op_index, table_op};
+use crate::geometry::Channels;
+
+/// Elements of one channel that lie together in the output, in one chunk, from which on the channel has a box of its own: a few
+/// rows of an image or a field. Shorter ones come with all channels in one box, whose operation has a table.
+const OWN_BOX: u64 = 1024;
+
+/// What the boxes of the channels of one array in one chunk have in common.
+pub(super) struct Place {
+    pub chunk: ChunkId,
+    pub target: Target,
+    /// How many norms the geometry has, and the one of the array's first channel.
+    pub norms: usize,
+    pub norm: usize,
+    pub swap: bool,
+}
+
+/// The boxes of channels that are normalised differently: one for each, or one for all along the dimension of channels that moves
+/// fastest. `dims` begin with those of the array. `index` tells the index of the first element of each, and the distance of the
+/// next, by which channels are numbered.
+pub(super) fn by_channel(
+    out: &mut Boxes,
+    place: &Place,
+    channels: &Channels,
+    (src, dst): (i64, i64),
+    dims: &[Dim],
+    index: impl Fn(usize) -> (i64, i64),
+) {
+    let mut one = dims.to_vec();
+    channels.dims.iter().for_each(|&(d, _)| one[d].n = 1);
+    let mut counted = channels.dims.clone();
+    // The elements of a channel in this box that lie between it and the next one.
+    let together = |d: usize| one.iter().filter(|dim| dim.dst < dims[d].dst).map(|dim| dim.n).product::<u64>();
+    let table = channels.table.zip(channels.dims.last().copied());
+    let table = table.filter(|&(_, (d, _))| dims[d].n > 1 && together(d) < OWN_BOX);
+    if let Some((_, (d, _))) = table {
+        one[d].n = dims[d].n;
+        counted.pop();
+    }
+    let mut c = vec![0u64; counted.len()];
+    loop {
+        let number = |(d, weight): (usize, u64), i: u64| (index(d).0 + index(d).1 * i as i64) * weight as i64;
+        let offset =
+            |of: fn(&Dim) -> i64| counted.iter().zip(&c).map(|(&(d, _), &i)| of(&dims[d]) * i as i64).sum::<i64>();
+        let (src, dst) = (src + offset(|d| d.src), dst + offset(|d| d.dst));
+        let first: i64 = counted.iter().zip(&c).map(|(&dim, &i)| number(dim, i)).sum();
+        let own = |channel: i64| op_index(place.norm + channel as usize, place.swap);
+        match table {
+            None => out.push(Some(place.chunk), place.target, own(first), src, dst, &one),
+            Some((table, last @ (dim, weight))) => {
+                let along = Along { dim, first: first + number(last, 0), step: index(dim).1 * weight as i64 };
+                let op = table_op(place.norms, table, place.swap);
+                if !out.push_channels(place.chunk, place.target, op, (src, dst), &one, along) {
+                    let mut alone = one.clone();
+                    alone[dim].n = 1;
+                    for i in 0..dims[dim].n {
+                        let (src, dst) = (src + dims[dim].src * i as i64, dst + dims[dim].dst * i as i64);
+                        let op = own(along.first + along.step * i as i64);
+                        out.push(Some(place.chunk), place.target, op, src, dst, &alone);
+                    }
+                }
+            }
+        }
+        if !advance(&mut c, counted.iter().map(|&(d, _)| dims[d].n)) {
+            return;
+        }
+    }
+}
