@@ -83,6 +83,23 @@ def test_icechunk(tmp_path):
         samples(f"{server.url}/r")
 
 
+@pytest.mark.parametrize("damage", ["decoding", "chunk"])
+def test_coordinates_that_cant_be_decoded(folder, tmp_path, damage):
+    """The message names store and array. What xarray can't decode: times of another calendar that have missing values."""
+    store = shutil.copytree(folder, tmp_path / "store")
+    if damage == "chunk":
+        chunk = next(file for file in (store / "time" / "c").rglob("*") if file.is_file())
+        chunk.write_bytes(b"damaged")
+    else:
+        shutil.rmtree(store / "time")
+        attributes = {**UNITS, "calendar": "noleap", "_FillValue": 0}
+        write_array(store, "time", np.arange(48), dims=("time",), attributes=attributes)
+        zarr.consolidate_metadata(str(store), zarr_format=3)
+    words = f"zarr_reader: store {store}: its coordinates can't be read: array 'time': .*select by position, with isel"
+    with pytest.raises(RuntimeError, match=words):
+        samples(store)
+
+
 @pytest.mark.parametrize("kind", ["json", "parq"])
 def test_references(tmp_path, kind):
     for module in ("h5netcdf", "kerchunk", "fastparquet"):

@@ -30,7 +30,12 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
             f"zarr_reader: array '{found.path}': expected {length} coordinates, one for each element of '{array}', but found "
             f"{found.shape[0]}"
         )
-    return decoded(dim, np.asarray(found[:]), _attributes(found))
+    try:
+        return decoded(dim, np.asarray(found[:]), _attributes(found))
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise store.unreadable(f"array '{found.path}': {error}") from error
 
 
 def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:

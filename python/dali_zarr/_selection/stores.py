@@ -45,7 +45,7 @@ class Store:
         except ImportError:
             raise
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     def array(self, name: str) -> Any:
         """zarr-python's array of that name, or None where there is none.
@@ -58,15 +58,16 @@ class Store:
         except (FileNotFoundError, KeyError, self._zarr.errors.BaseZarrError):
             return None
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     def check(self, name: str) -> None:
         """Raises RuntimeError unless the reader's own array is there, under its name or as the store itself: else the store is
         of a kind that only the reader knows, and coordinates would seem to be missing."""
         if self.array(name) is None and self.array("") is None:
-            raise self._unreadable("zarr-python doesn't find the array")
+            raise self.unreadable("zarr-python doesn't find the array")
 
-    def _unreadable(self, why: Any) -> RuntimeError:
+    def unreadable(self, why: object) -> RuntimeError:
+        """The error that this store's coordinates can't be read, for the first line of a reason."""
         text = str(why).strip().split("\n")[0]
         return RuntimeError(
             f"zarr_reader: store {self._path}: its coordinates can't be read: {text}; select by position, with isel"

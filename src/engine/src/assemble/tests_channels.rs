@@ -1,4 +1,8 @@
 //! Operations with a table of channels give what a box of its own for each channel gives: here, and by the kernel's source.
+//!
+//! `unsafe` is allowed here: jobs hold addresses of the tests' vectors.
+
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::geometry::Norm;
