@@ -1,6 +1,6 @@
 //! The boxes of an array whose channels are normalised differently: one for each, or one with a table for all.
 
-use super::boxes::{Along, Boxes, Dim, Target};
+use super::jobs::{Along, Boxes, Dim, Target};
 use super::{ChunkId, advance, op_index, table_op};
 use crate::geometry::Channels;
 

@@ -5,6 +5,7 @@ mod boxes;
 mod channels;
 mod chunk_runs;
 mod grouping;
+mod jobs;
 mod table_blocks;
 
 use std::collections::HashMap;
@@ -281,7 +282,7 @@ impl Planner {
 
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
-        let mut out = boxes::Boxes::default();
+        let mut out = jobs::Boxes::default();
         let mut lengths = Vec::new();
         // Elements along the ragged dimension in the samples before.
         let mut before = 0i64;

@@ -1,0 +1,173 @@
+//! Makes jobs of boxes: drops, orders, merges and cuts their dimensions until each fits a job, and groups the jobs by chunk.
+
+use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, advance};
+
+/// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
+const MAX_EXTENT: u64 = 1 << 31;
+
+/// One dimension of a box: elements, and their distance in source and output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dim {
+    pub n: u64,
+    pub src: i64,
+    pub dst: i64,
+}
+
+/// The channels of a box: along which of its dimensions they are, the first one, and the distance to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Along {
+    pub dim: usize,
+    pub first: i64,
+    pub step: i64,
+}
+
+/// Collects jobs; [`Boxes::finish`] groups them by chunk.
+#[derive(Default)]
+pub(super) struct Boxes {
+    uses: ChunkMap<u32>,
+    chunks: Vec<ChunkId>,
+    jobs: Vec<(u32, Job)>,
+    pads: Vec<Job>,
+    pub index: Vec<i64>,
+}
+
+/// What all boxes of one array of one sample have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub output: u32,
+    pub src_size: u64,
+    pub dst_size: u64,
+}
+
+impl Boxes {
+    pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
+        if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
+            let mut part = dims.to_vec();
+            part[long].n = MAX_EXTENT;
+            self.push(chunk, target, op, src, dst, &part);
+            part[long].n = dims[long].n - MAX_EXTENT;
+            let (src_step, dst_step) = (dims[long].src * MAX_EXTENT as i64, dims[long].dst * MAX_EXTENT as i64);
+            self.push(chunk, target, op, src + src_step, dst + dst_step, &part);
+            return;
+        }
+        let dims = simplify(dims.iter().map(|&dim| (dim, false)));
+        let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
+        let mut at = vec![0u64; outer.len()];
+        loop {
+            let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|((d, _), &i)| of(d) * i as i64).sum::<i64>();
+            let job = job(target, op, src + offset(|d| d.src), dst + offset(|d| d.dst), inner);
+            match chunk {
+                None => self.pads.push(Job { source: Source::Pad as u32, ..job }),
+                Some(id) => self.of_chunk(id, job),
+            }
+            if !advance(&mut at, outer.iter().map(|(d, _)| d.n)) {
+                return;
+            }
+        }
+    }
+
+    /// The box of several channels. Returns whether it fits one job, without which nothing is done.
+    pub fn push_channels(
+        &mut self,
+        chunk: ChunkId,
+        target: Target,
+        op: u32,
+        (src, dst): (i64, i64),
+        dims: &[Dim],
+        along: Along,
+    ) -> bool {
+        let dims = simplify(dims.iter().enumerate().map(|(d, &dim)| (dim, d == along.dim)));
+        if dims.len() >= MAX_DIMS || dims.iter().any(|(d, _)| d.n > MAX_EXTENT) {
+            return false;
+        }
+        let mut job = job(target, op, src, dst, &dims);
+        let dim = dims.iter().position(|&(_, apart)| apart).expect("channels, of which there are several");
+        job.set_channels(dim, along.first, along.step);
+        self.of_chunk(chunk, job);
+        true
+    }
+
+    fn of_chunk(&mut self, id: ChunkId, job: Job) {
+        let chunks = &mut self.chunks;
+        let at = *self.uses.entry(id).or_insert_with(|| {
+            chunks.push(id);
+            chunks.len() as u32 - 1
+        });
+        self.jobs.push((at, job));
+    }
+
+    /// Groups the jobs by chunk, chunks in the order in which they were first needed (a counting sort).
+    pub fn finish(self) -> BatchPlan {
+        let mut ends = vec![0usize; self.chunks.len()];
+        self.jobs.iter().for_each(|(at, _)| ends[*at as usize] += 1);
+        let mut total = 0;
+        let mut uses = Vec::with_capacity(self.chunks.len());
+        for (chunk, end) in self.chunks.into_iter().zip(&mut ends) {
+            uses.push(ChunkUse { chunk, jobs: total..total + *end });
+            total += *end;
+            *end = total - *end;
+        }
+        let mut jobs: Vec<Option<Job>> = vec![None; total];
+        for (at, job) in self.jobs {
+            let place = &mut ends[at as usize];
+            jobs[*place] = Some(job);
+            *place += 1;
+        }
+        let jobs = jobs.into_iter().flatten().collect();
+        BatchPlan { uses, jobs, pads: self.pads, index: self.index, ..BatchPlan::default() }
+    }
+}
+
+/// A job of a chunk, with at most as many dimensions as it may have.
+fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job {
+    let (from, to) = (src as u64 * target.src_size, dst as u64 * target.dst_size);
+    let dims = dims.iter().map(|(d, _)| (d.n as u32, d.src, d.dst));
+    Job { op, output: target.output, ..Job::new(from, to, dims) }
+}
+
+/// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
+/// contiguous in source and output, unless one of them is to stay apart. At least one remains.
+fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> Vec<(Dim, bool)> {
+    let mut dims: Vec<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
+    dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));
+    let mut out: Vec<(Dim, bool)> = Vec::with_capacity(dims.len().max(1));
+    for (d, is_apart) in dims {
+        if let Some((outer, false)) = out.last_mut()
+            && !is_apart
+            && outer.src == d.src * d.n as i64
+            && outer.dst == d.dst * d.n as i64
+            && outer.n * d.n <= MAX_EXTENT
+        {
+            *outer = Dim { n: outer.n * d.n, ..d };
+        } else {
+            out.push((d, is_apart));
+        }
+    }
+    if out.is_empty() {
+        out.push((Dim { n: 1, src: 1, dst: 1 }, false));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_dimensions_are_cut() {
+        let mut out = Boxes::default();
+        let n = (3 << 31) + 5;
+        let target = Target { output: 0, src_size: 4, dst_size: 4 };
+        out.push(None, target, 0, 0, 7, &[Dim { n: 2, src: 0, dst: n as i64 }, Dim { n, src: 0, dst: 1 }]);
+        let pads = out.finish().pads;
+        let boxes: Vec<(u64, u32, i64)> = pads.iter().map(|j| (j.dst / 4, j.extent[1], j.dst_stride[0])).collect();
+        let long = 1 << 31;
+        let at = |i: u64| 7 + i * (1 << 31);
+        assert_eq!(
+            boxes,
+            [(at(0), long, n as i64), (at(1), long, n as i64), (at(2), long, n as i64), (at(3), 5, n as i64)]
+        );
+    }
+}
