@@ -110,7 +110,8 @@ def test_a_cluster_that_is_killed_and_started_again(tmp_path, run, store, monkey
         status, _, err = run(tmp_path / "s", target, *WORDS, "--scheduler", first.address)
         killer.join()
     assert status == 1 and "was lost" in err and "run the command again to go on" in err and "Traceback" not in err
-    before = {file for file in (target / "a/c").rglob("*") if file.is_file()}
+    # Without what workers had begun to write.
+    before = {file for file in (target / "a/c").rglob("*") if file.is_file() and not file.name.endswith(".partial")}
     assert 0 < len(before) < 2000 and (target / ".rechunk/plan.json").exists()
     old = {file: file.stat().st_mtime_ns for file in before}
     with cluster(tmp_path / "two") as second:

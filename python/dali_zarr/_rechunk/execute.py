@@ -28,7 +28,7 @@ _BATCH = 2048
 _TIGHT = 1 << 30
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
-_LOST = ("CancelledError", "FutureCancelledError", "CommClosedError", "KilledWorker")
+_LOST = ("CancelledError", "CommClosedError", "KilledWorker")
 # Objects that a task reads or writes at a time; zarr-python's own limit is 10.
 _IN_FLIGHT = (16, 8, 4, 2, 1)
 
@@ -169,7 +169,7 @@ class Cluster:
                     done(running.pop(future), future.result())
                 submit(len(ended))
         except Exception as error:
-            if type(error).__name__ in _LOST:
+            if any(one.__name__ in _LOST for one in type(error).__mro__):
                 raise self._lost(error) from error
             raise
         finally:
