@@ -8,8 +8,8 @@ from .. import _native
 from . import values
 from .types import ElementArguments
 
-# On which segments depend: what selects elements, and not what becomes of their values.
-_OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__})
+# What segments depend on, and what becomes of values with it; none of the loaders' own.
+OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", "_regions", *ElementArguments.__annotations__})
 _OF_VALUES = frozenset({"mask_and_scale", "fillna"})
 
 
@@ -19,7 +19,7 @@ def count(what: str, arguments: Mapping[str, Any]) -> int:
     Raises:
         ValueError: Each store has segments of its own; and as building a pipeline raises.
     """
-    names = _OF_SEGMENTS - _OF_VALUES
+    names = OF_SEGMENTS - _OF_VALUES
     given = {name: value for name, value in arguments.items() if name in names and value is not None}
     bounds = _native.explain({**given, "mask_and_scale": False})["segments"]["bounds"]
     if len(bounds) > 1:

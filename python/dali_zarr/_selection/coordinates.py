@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,8 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
             f"zarr_reader: array '{found.path}': expected {length} coordinates, one for each element of '{array}', but found "
             f"{found.shape[0]}"
         )
-    try:
+    with _reading(store, found):
         return decoded(dim, np.asarray(found[:]), _attributes(found))
-    except (ImportError, MemoryError):
-        raise
-    except Exception as error:
-        raise store.unreadable(f"array '{found.path}': {error}") from error
 
 
 def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
@@ -47,7 +44,19 @@ def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:
     found = _nearest(store, array, dim)
     if found is None or found.shape != (length,) or np.dtype(found.dtype).kind not in "OTUS":
         return None
-    return [one.decode() if isinstance(one, bytes) else str(one) for one in np.asarray(found[:]).tolist()]
+    with _reading(store, found):
+        return [one.decode() if isinstance(one, bytes) else str(one) for one in np.asarray(found[:]).tolist()]
+
+
+@contextlib.contextmanager
+def _reading(store: Store, found: Any) -> Generator[None, None, None]:
+    """What reading and decoding an array raises becomes an error that names store and array."""
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise store.unreadable(f"array '{found.path}': {error}") from error
 
 
 def _nearest(store: Store, array: str, dim: str) -> Any:

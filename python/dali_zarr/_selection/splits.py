@@ -12,15 +12,12 @@ import numpy.typing as npt
 
 from .. import _arguments, _native
 from .._arguments import segments as segments_of
-from .._arguments.types import ElementArguments, Paths
+from .._arguments.types import Paths
 from .._loading import outputs
 from .._loading.ragged import RAGGED
 from . import select
 from .axes import Axes
 from .lookup import of_index
-
-# On which segments depend, and no loader's own.
-_OF_SEGMENTS = frozenset({"path", "arrays", "ragged", "ragged_ends", *ElementArguments.__annotations__})
 
 
 def splits(
@@ -87,7 +84,7 @@ def _by_segments(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str
         raise ValueError(
             "dali_zarr: splits: segments: expected them in train, validation and test, but found segments too; leave it out"
         )
-    told = {name: value for name, value in given.items() if name in _OF_SEGMENTS}
+    told = {name: value for name, value in given.items() if name in segments_of.OF_SEGMENTS}
     count = segments_of.count("dali_zarr: splits: by", _arguments.of_spec(told))
     return {name: {"segments": segments.tolist()} for name, segments in _chosen(parts, count, "segments").items()}
 
@@ -97,7 +94,7 @@ def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, di
     both = next((name for name in ("starts", "roi_start", "roi_end") if given.get(name) is not None), None)
     if both is not None:
         raise ValueError(f"dali_zarr: splits: {both}: expected the rows in train, validation and test; leave it out")
-    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in _OF_SEGMENTS}))
+    told = _native.explain(_arguments.of_spec({name: value for name, value in given.items() if name in segments_of.OF_SEGMENTS}))
     if told["ragged"] is None:
         raise ValueError("dali_zarr: splits: by: expected ragged or ragged_ends, whose rows are told, but found none of them")
     found: dict[str, dict[str, Any]] = {}
