@@ -27,7 +27,12 @@ def test_as_the_reader_counts(tmp_path, kind, fill):
     loader = Loader(**given, device="cpu")
     for _ in loader:
         pass
-    # A batch of the next epoch may be under way.
     found = loader.counters()["chunks_read"]
-    assert expected["reads"] <= found <= expected["reads"] + 33, (found, expected)
+    if kind == "windows" and fill > len(loader) * 32:
+        # Any window may come next. A chunk is kept if a planned batch needs it, and how many batches are planned, 9 to 11,
+        # depends on the threads.
+        assert 0.6 * expected["reads"] <= found <= 1.9 * expected["reads"], (found, expected)
+    else:
+        # Batches of the next epoch may be under way.
+        assert expected["reads"] <= found <= expected["reads"] + 40, (found, expected)
     assert told["arrays"][0]["reads_per_chunk"]["shuffled"] == pytest.approx(expected["reads"] / expected["chunks"])

@@ -120,6 +120,11 @@ impl Order {
         Ok(Self { spec, blocks, weights, schedule, shard, shuffle })
     }
 
+    /// Whether samples come in a random order, in any epoch.
+    pub fn is_random(&self) -> bool {
+        self.shuffle.1.is_random()
+    }
+
     /// With chunk-aware shuffling: among how many samples each is drawn, and from how many blocks these come, on average.
     /// `None` if samples come in order, or in an order that knows nothing of chunks.
     pub fn window(&self) -> Option<(u64, u64)> {

@@ -74,6 +74,11 @@ impl Shuffle {
         Ok(Self { mode, samples, shard, seed: spec.order.effective_seed(), windows, draws, current: None })
     }
 
+    /// Whether any epoch is in random order.
+    pub fn is_random(&self) -> bool {
+        self.mode != Mode::No || self.draws.is_some()
+    }
+
     /// With chunk-aware shuffling: the samples in a shuffle window, and the blocks that they come from.
     pub fn window(&self) -> Option<(u64, u64)> {
         self.windows.as_ref().map(Windows::typical)
