@@ -60,6 +60,11 @@ build: setup  ## Build the plugin and install the package dali_zarr into .venv
 # installed in a folder of its own. One worker for each core; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
 TESTED := $(HERE)/build/tested
 
+# Compiling the kernels for all architectures takes minutes. Without a GPU one shows that they compile.
+ifeq ($(shell command -v nvidia-smi),)
+test lint: export CUDAARCHS ?= 75
+endif
+
 test: setup  ## Run every test; those that need a GPU are skipped without one
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .

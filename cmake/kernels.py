@@ -34,10 +34,13 @@ HEADERS = {
 
 
 def architectures() -> list[str]:
-    """What build.rs compiles for: machine code for all, and PTX for the lowest and the highest."""
-    (found,) = re.findall(r"ARCHITECTURES: \[u32; \d+\] = \[([\d, ]+)\]", (KERNELS / "build.rs").read_text())
-    numbers = [number.strip() for number in found.split(",")]
-    return [f"sm_{number}" for number in numbers] + [f"compute_{number}" for number in (numbers[0], numbers[-1])]
+    """What build.rs compiles for, unless CUDAARCHS names others: machine code as ``sm_90``, PTX as ``compute_90``."""
+    (found,) = re.findall(r'ARCHITECTURES: &str = "([^"]+)"', (KERNELS / "build.rs").read_text())
+    names: list[str] = []
+    for one in (os.environ.get("CUDAARCHS") or found).split(";"):
+        number, _, kind = one.partition("-")
+        names += [f"sm_{number}"] * (kind != "virtual") + [f"compute_{number}"] * (kind != "real")
+    return names
 
 
 def library(site: Path, name: str) -> ctypes.CDLL:

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Architectures that get machine code. The lowest and the highest also get PTX, which the driver compiles for any
-/// other one.
-const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
+/// What the kernels are compiled for, in the form of CMake's variable CUDAARCHS, which may name others: `90` is machine code and PTX
+/// for this architecture, `90-real` only machine code, `90-virtual` only PTX, which the driver compiles for any later one.
+const ARCHITECTURES: &str = "75;80-real;86-real;89-real;90-real;100-real;120";
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -16,7 +16,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", file.path().display());
     }
     // Not PATH: it differs from shell to shell, and a new one would compile everything again.
-    for name in ["DALI_ZARR_FATBIN", "DALI_ZARR_NVCC", "CUDA_HOME", "CXX"] {
+    for name in ["DALI_ZARR_FATBIN", "DALI_ZARR_NVCC", "CUDA_HOME", "CUDAARCHS", "CXX"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     cc::Build::new()
@@ -58,11 +58,8 @@ fn fat_binary(target: &Path) -> Result<(), String> {
     let mut command = Command::new(&nvcc);
     command.args(["-std=c++17", "-O3", "--fatbin", "--threads=0", "-Xfatbin=-compress-all", "--Werror=all-warnings"]);
     command.arg(format!("-ccbin={}", env::var("CXX").unwrap_or_else(|_| "c++".into())));
-    for arch in ARCHITECTURES {
-        command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-    }
-    for arch in [ARCHITECTURES[0], ARCHITECTURES[ARCHITECTURES.len() - 1]] {
-        command.arg(format!("-gencode=arch=compute_{arch},code=compute_{arch}"));
+    for (arch, kind) in architectures()? {
+        command.arg(format!("-gencode=arch=compute_{arch},code={kind}_{arch}"));
     }
     command.arg("-o").arg(target).arg("cuda/kernels.cu");
     let output = command.output().map_err(|e| format!("{} could not be started: {e}", nvcc.display()))?;
@@ -72,6 +69,26 @@ fn fat_binary(target: &Path) -> Result<(), String> {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     Err(format!("{} could not compile the kernels ({command:?}): {said}. {}", nvcc.display(), advice()))
+}
+
+/// Each architecture with "sm" (machine code) or "compute" (PTX).
+fn architectures() -> Result<Vec<(u32, &'static str)>, String> {
+    let text = env::var("CUDAARCHS").ok().filter(|named| !named.is_empty()).unwrap_or_else(|| ARCHITECTURES.to_owned());
+    // A test compares it with the fat binary.
+    println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={text}");
+    let mut all = Vec::new();
+    for one in text.split(';') {
+        let (number, kinds): (&str, &[_]) = match one.rsplit_once('-') {
+            Some((number, "real")) => (number, &["sm"]),
+            Some((number, "virtual")) => (number, &["compute"]),
+            _ => (one, &["sm", "compute"]),
+        };
+        let Ok(number) = number.parse() else {
+            return Err(format!("CUDAARCHS: expected architectures as \"80-real;90\" has them, found \"{text}\""));
+        };
+        all.extend(kinds.iter().map(|&kind| (number, kind)));
+    }
+    Ok(all)
 }
 
 fn advice() -> &'static str {
