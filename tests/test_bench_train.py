@@ -19,6 +19,13 @@ BENCH = Path(__file__).parent / "bench"
 sys.path.insert(0, str(BENCH))
 
 
+def known_models(folder: Path, *demands: str) -> list[str]:
+    """Arguments by which the benchmark needn't look for the models of these demands, which takes it a while."""
+    file = folder / "known.json"
+    file.write_text(json.dumps({"models": {demand: {"spec": {"patch": 4, "width": 8, "extra": 1}} for demand in demands}}))
+    return ["--models", str(file)]
+
+
 def run(folder: Path, *argv: str) -> tuple[int, dict, str]:
     """Runs the benchmark on tiny fields; its exit status, results and output."""
     words = [BENCH / "train.py", "--small", "--data", folder / "data", "--output", folder / "out"]
@@ -31,7 +38,8 @@ def run(folder: Path, *argv: str) -> tuple[int, dict, str]:
 
 
 def test_rows_hold_what_was_measured(tmp_path):
-    status, results, text = run(tmp_path, "--demands", "single,pairs26", "--devices", "cpu", "--memory-limits", "default,1000")
+    words = ["--demands", "single,pairs26", "--devices", "cpu", "--memory-limits", "default,1000"]
+    status, results, text = run(tmp_path, *words, *known_models(tmp_path, "pairs26"))
     assert status == 0, text
     assert results["complete"] and not results["left_out"] and results["models"].keys() == {"single", "pairs26"}
     rows = {(row["demand"], row["store"], row["memory_limit"]): row for row in results["rows"]}
@@ -55,9 +63,7 @@ def test_rows_hold_what_was_measured(tmp_path):
 
 def test_results_are_kept_at_the_time_limit_and_models_reused(tmp_path):
     argv = ["--demands", "pairs10", "--stores", "none", "--devices", "auto"]
-    known = tmp_path / "known.json"
-    known.write_text(json.dumps({"models": {"pairs10": {"spec": {"patch": 4, "width": 8, "extra": 1}}}}))
-    argv += ["--models", str(known), "--memory-limits", "2e7,4e7"]
+    argv += [*known_models(tmp_path, "pairs10"), "--memory-limits", "2e7,4e7"]
     status, results, text = run(tmp_path, *argv)
     assert status == 0 and results["complete"] and len(results["rows"]) == 2 and "looking for a model" not in text
     assert results["models"]["pairs10"]["spec"] == {"patch": 4, "width": 8, "extra": 1}
@@ -71,7 +77,7 @@ def test_results_are_kept_at_the_time_limit_and_models_reused(tmp_path):
 def test_two_processes_share_the_samples(tmp_path):
     words = [BENCH / "train.py", "--data", tmp_path / "data", "--output", tmp_path / "out"]
     words += ["--small", "--demands", "single", "--stores", "zstd", "--devices", "auto", "--seconds-per-bar", "0.1"]
-    words += ["--time-limit", "1000"]
+    words += [*known_models(tmp_path, "single"), "--time-limit", "1000"]
     ranked(2, *words)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (row,) = results["rows"]

@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
     add("--grid", type=int, nargs=2, default=(720, 1440), metavar=("LAT", "LON"), help="multiples of 16")
     add("--batch-size", type=int, default=1)
     add("--demand-scale", type=float, default=1.0, help="factor for what the models ask for")
-    add("--models", type=Path, help="results.json of an earlier run, whose models are taken instead of a search")
+    add("--models", type=Path, help="results.json of an earlier run, whose models are taken instead of a search where it has them")
     add("--loading-only", action="store_true", help="no training: the reader alone, as for a curve over many memory limits")
     add("--cuda-graphs", action="store_true", help="a training step is one CUDA graph")
     add("--high-priority-stream", action="store_true", help="train on a CUDA stream of the highest priority")
@@ -180,8 +180,9 @@ class Runs:
         from train_model import ModelSpec, Trainer, calibrate, step_seconds, synthetic
 
         _, gbps, patch, width = DEMANDS[demand]
-        if self.args.models:
-            found = json.loads(self.args.models.read_text())["models"][demand]["spec"]
+        known = json.loads(self.args.models.read_text())["models"] if self.args.models else {}
+        if demand in known:
+            found = known[demand]["spec"]
         else:
             if self.ranks.rank == 0:
                 print(f"{demand}: looking for a model that asks for {gbps * self.args.demand_scale:g} GB/s", flush=True)
