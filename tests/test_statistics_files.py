@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ import zarr
 from dali_zarr.__main__ import main
 from dali_zarr._statistics import as_zarr
 from support.pipelines import build, to_numpy
+from support.server import Server
 from support.statistics import LEVELS, written
 from support.stores import write_array
 
@@ -180,3 +182,15 @@ def test_a_later_version(stores, tmp_path):
     zarr.consolidate_metadata(tmp_path / "s.zarr")
     with pytest.raises(ValueError, match="mean: file .*s.zarr: expected version 1 of the format, but found 2"):
         dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=tmp_path / "s.zarr")
+
+
+def test_from_a_server(stores, tmp_path):
+    """Beside the data, by the same URL."""
+    shutil.copytree(stores / "fields", tmp_path / "fields")
+    dali_zarr.statistics(stores / "fields", arrays=["z"], channels="level", output=tmp_path / "stats.zarr")
+    local = samples(path=stores / "fields", arrays=["z"], mean=tmp_path / "stats.zarr", stddev=tmp_path / "stats.zarr")
+    with Server(tmp_path) as server:
+        url = f"{server.url}/stats.zarr"
+        assert samples(path=f"{server.url}/fields", arrays=["z"], mean=url, stddev=url) == local
+        with pytest.raises(ValueError, match="mean: expected numbers or a file of statistics, but 'http.*none.zarr' can't be read"):
+            dali_zarr.explain(path=stores / "fields", arrays=["z"], mean=f"{server.url}/none.zarr")

@@ -66,7 +66,8 @@ def write_anemoi(path: Path, values: np.ndarray, names: list[str], attribute: st
     })
 
     def add(name: str, content: np.ndarray, dims: list[str], chunks: tuple[int, ...]) -> None:
-        group.create_array(name, data=content, chunks=chunks).attrs["_ARRAY_DIMENSIONS"] = dims
+        fill_value = np.nan if name == "data" else None
+        group.create_array(name, data=content, chunks=chunks, fill_value=fill_value).attrs["_ARRAY_DIMENSIONS"] = dims
 
     times, variables, members, cells = values.shape
     add("data", values, ["time", "variable", "ensemble", "cell"], (1, variables, members, cells))
