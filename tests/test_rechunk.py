@@ -11,6 +11,7 @@ import pytest
 import xarray
 import zarr
 from support.command_line import command
+from support.references import write_hdf, write_references
 from support.remote import upload
 from support.stores import CODECS_V2, CODECS_V3, DTYPES, Layout, sample_values, write_array, write_era5
 
@@ -309,8 +310,6 @@ def test_icechunk(tmp_path, run, values):
 @pytest.mark.parametrize("kind", ["json", "parq"])
 def test_references(tmp_path, run, values, kind):
     """What kerchunk writes of a NetCDF file, packed, becomes a store of its own."""
-    from test_references import write_hdf, write_references
-
     write_hdf(tmp_path / "a.nc", values)
     write_references(tmp_path, tmp_path / "a.nc")
     names = ["chunked", "gzip", "packed"]

@@ -22,6 +22,7 @@ pub mod streams;
 mod zstd;
 
 pub use chain::Chain;
+pub(crate) use filters::base64::decode as decode_base64;
 pub(crate) use metadata::{CodecList, V2Codecs};
 
 use std::fmt;

@@ -4,17 +4,17 @@
 //! The rules follow xarray's behaviour, also where it surprises: in v2 the array's own fill value means missing, and an
 //! integer `scale_factor` without `add_offset` turns values into int64 (fractions are cut off) before it multiplies them.
 
+mod numbers;
+
 use std::fmt;
 
 use serde_json::{Map, Value};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::json::{bare_float, shown};
-use crate::stored_type::{Fill as StoredFill, Stored, float_bits, float_value, int_bits, int_value, whole};
-
-/// Limit on values that mean missing. More are a mistake or an attack.
-const MAX_MISSING: usize = 4096;
+use crate::json::shown;
+use crate::stored_type::{Fill as StoredFill, Stored, float_bits, float_value, int_bits, int_value};
+use numbers::{Factor, Number, encoded_fill, factor, missing_bits, numbers, own_number};
 
 /// How stored values become decoded ones: missing ones become NaN, then `x * scale + offset`.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,55 +72,6 @@ impl fmt::Display for Cf {
             "{} to {}, scale_factor {scale}, add_offset {offset}, missing [{missing}]",
             self.src_dtype, self.decoded
         )
-    }
-}
-
-/// A number of an attribute. Equal numbers are one, whatever their types.
-#[derive(Clone, Copy, Debug)]
-enum Number {
-    Int(i128),
-    Float(f64),
-}
-
-impl Number {
-    fn as_f64(self) -> f64 {
-        match self {
-            Self::Int(i) => i as f64,
-            Self::Float(f) => f,
-        }
-    }
-
-    fn as_int(self) -> Option<i128> {
-        match self {
-            Self::Int(i) => Some(i),
-            Self::Float(f) => whole(f),
-        }
-    }
-
-    fn equals(self, other: Self) -> bool {
-        match (self.as_int(), other.as_int()) {
-            (Some(a), Some(b)) => a == b,
-            (None, None) => self.as_f64() == other.as_f64(),
-            _ => false,
-        }
-    }
-}
-
-/// A scale or offset, and its type in Python, which decides the type of the result.
-#[derive(Clone, Copy)]
-enum Factor {
-    Int(i128),
-    Float(f64),
-    /// A bool or a list of one: no number type for xarray.
-    Odd(f64),
-}
-
-impl Factor {
-    fn value(self) -> f64 {
-        match self {
-            Self::Int(i) => i as f64,
-            Self::Float(f) | Self::Odd(f) => f,
-        }
     }
 }
 
@@ -295,109 +246,6 @@ fn is_integer(dtype: DType) -> bool {
     !dtype.is_float() && dtype != DType::Bool
 }
 
-fn own_number(bits: u64, dtype: DType) -> Number {
-    match int_value(bits, dtype) {
-        Some(i) => Number::Int(i),
-        None if dtype == DType::Bool => Number::Int(i128::from(bits)),
-        None => Number::Float(float_value(bits, dtype)),
-    }
-}
-
-fn number(value: &Value) -> Option<Number> {
-    match value {
-        Value::Bool(b) => Some(Number::Int(i128::from(*b))),
-        Value::Number(n) => {
-            let int = n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-            int.map(Number::Int).or_else(|| n.as_f64().map(Number::Float))
-        }
-        Value::String(s) => bare_float(s).map(Number::Float),
-        _ => None,
-    }
-}
-
-/// All numbers of a value, which may be a list of lists; `None` for strings, which equal no number.
-fn numbers(name: &str, value: &Value) -> Result<Vec<Option<Number>>> {
-    let mut out = Vec::new();
-    let mut rest = vec![value];
-    while let Some(value) = rest.pop() {
-        match value {
-            Value::Array(list) => rest.extend(list.iter().rev()),
-            Value::Object(_) => return Err(refused(&format!("{name} = {}", shown(value)))),
-            Value::Null => {}
-            _ => out.push(number(value)),
-        }
-    }
-    if out.len() > MAX_MISSING {
-        return Err(refused(&format!("{} numbers in {name}, of which {MAX_MISSING} are read at most", out.len())));
-    }
-    // One float makes all of a list floats, and one string makes all of it strings.
-    if out.iter().any(Option::is_none) {
-        out = vec![None; out.len()];
-    } else if out.iter().any(|n| matches!(n, Some(Number::Float(_)))) {
-        out = out.iter().map(|n| n.map(|n| Number::Float(n.as_f64()))).collect();
-    }
-    Ok(out)
-}
-
-/// v3's attribute `_FillValue`: floats as base64 of a little-endian float64, integers as they are.
-fn encoded_fill(value: &Value, stored: Stored) -> Result<Option<Number>> {
-    let wrong = |expected: &str| {
-        Error::value(format!(
-            "_FillValue: expected {expected}, as xarray writes it for {} in Zarr v3, but found {}; correct the attribute, \
-             or read the array with mask_and_scale=False",
-            stored,
-            shown(value)
-        ))
-    };
-    if stored.unit.is_some() {
-        return Err(wrong("no such attribute"));
-    }
-    if stored.dtype.is_float() {
-        let bytes = value.as_str().and_then(base64).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
-        return bytes.map(|b| Some(Number::Float(f64::from_le_bytes(b)))).ok_or_else(|| wrong("a float64 in base64"));
-    }
-    if stored.dtype == DType::Bool {
-        return match value {
-            Value::Bool(_) | Value::Number(_) => Ok(number(value).map(|n| Number::Int(i128::from(n.as_f64() != 0.0)))),
-            _ => Err(wrong("a bool")),
-        };
-    }
-    match number(value) {
-        Some(Number::Int(i)) => Ok(Some(Number::Int(i))),
-        Some(Number::Float(f)) if f.is_finite() && f.abs() < 1e30 => Ok(Some(Number::Int(f.trunc() as i128))),
-        _ => Err(wrong("a number")),
-    }
-}
-
-/// Standard base64 with padding.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let digit = |b: u8| {
-        Some(match b {
-            b'A'..=b'Z' => b - b'A',
-            b'a'..=b'z' => b - b'a' + 26,
-            b'0'..=b'9' => b - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    let (groups, rest) = text.as_bytes().as_chunks::<4>();
-    if !rest.is_empty() {
-        return None;
-    }
-    let mut out = Vec::with_capacity(groups.len() * 3);
-    for (i, group) in groups.iter().enumerate() {
-        let padding = group.iter().rev().take_while(|&&b| b == b'=').count();
-        if padding > 2 || (padding > 0 && i + 1 < groups.len()) {
-            return None;
-        }
-        let bits = group[..4 - padding].iter().try_fold(0u32, |bits, &b| Some(bits << 6 | u32::from(digit(b)?)))?;
-        let bytes = (bits << (6 * padding)).to_be_bytes();
-        out.extend_from_slice(&bytes[1..4 - padding]);
-    }
-    Some(out)
-}
-
 /// Applies `_Unsigned`: the type that stored bits are taken for, and the fill value in it.
 fn unsigned(dtype: DType, attrs: &Map<String, Value>, fill: &Fill, values: &mut Vec<Option<Number>>) -> Result<DType> {
     let to = match (dtype, attrs.get("_Unsigned").and_then(Value::as_str)) {
@@ -443,23 +291,6 @@ fn is_signed(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64)
 }
 
-fn factor(attrs: &Map<String, Value>, name: &str) -> Result<Option<Factor>> {
-    let Some(value) = attrs.get(name) else { return Ok(None) };
-    let wrong = || refused(&format!("{name} = {}", shown(value)));
-    let mut inner = value;
-    while let Value::Array(list) = inner {
-        let [one] = list.as_slice() else { return Err(wrong()) };
-        inner = one;
-    }
-    Ok(match (inner, number(inner)) {
-        (Value::Null, _) if value.is_null() => None,
-        (_, Some(n)) if value.is_array() || value.is_boolean() => Some(Factor::Odd(n.as_f64())),
-        (_, Some(Number::Int(i))) => Some(Factor::Int(i)),
-        (_, Some(Number::Float(f))) => Some(Factor::Float(f)),
-        _ => return Err(wrong()),
-    })
-}
-
 /// The type for `dtype` scaled by these, of which at least one key is present (but may be null).
 fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed {
     match (scale, offset) {
@@ -471,34 +302,6 @@ fn choose(dtype: DType, scale: Option<Factor>, offset: Option<Factor>) -> Packed
             _ => DType::F64,
         }),
     }
-}
-
-/// The stored values that equal one of `values`.
-fn missing_bits(values: &[Option<Number>], dtype: DType) -> Vec<u64> {
-    let mut missing = Vec::new();
-    for value in values.iter().flatten() {
-        if dtype.is_float() {
-            let f = value.as_f64();
-            let bits = float_bits(f, dtype);
-            if float_value(bits, dtype) == f {
-                missing.push(bits);
-            }
-        } else if dtype == DType::Bool {
-            missing.extend(value.as_int().filter(|&i| i == 0 || i == 1).map(|i| i as u64));
-        } else if dtype.size() == 8 && [2f64.powi(63), 2f64.powi(64)].contains(&value.as_f64()) {
-            // As floats these equal the largest value of their type, which rounds up to them.
-            let largest = if dtype == DType::I64 { i64::MAX as u64 } else { u64::MAX };
-            let rounded = if dtype == DType::I64 { 2f64.powi(63) } else { 2f64.powi(64) };
-            match value.as_int().and_then(|i| int_bits(i, dtype)) {
-                Some(bits) => missing.push(bits),
-                None if value.as_f64() == rounded => missing.push(largest),
-                None => {}
-            }
-        } else {
-            missing.extend(value.as_int().and_then(|i| int_bits(i, dtype)));
-        }
-    }
-    missing
 }
 
 #[cfg(test)]

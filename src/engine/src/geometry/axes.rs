@@ -2,10 +2,12 @@
 
 use super::breaks::breaks;
 use super::cuts::{Cut, Row, by_array, common};
+use super::dims::resolve;
+use super::requested::{Requested, chosen, cut, region, selected};
 use super::starts::above;
 use super::{ArrayShape, Starts, View};
 use crate::error::{Error, Result};
-use crate::spec::{DimKey, OutOfBounds, Region, Segments, Spec};
+use crate::spec::{OutOfBounds, Region, Segments, Spec};
 
 /// One of the dimensions that samples are cut along. All numbers are elements of the joined, picked dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,74 +95,6 @@ pub struct Start {
     pub at: i64,
     /// The segment between breaks that it belongs to.
     pub segment: usize,
-}
-
-/// The array whose dimensions numbers refer to: the first of the highest rank.
-pub(super) fn reference(arrays: &[ArrayShape]) -> &ArrayShape {
-    let rank = arrays.iter().map(|a| a.dims.len()).max().unwrap_or(0);
-    arrays.iter().find(|a| a.dims.len() == rank).expect("a dataset has an array")
-}
-
-/// The name of a dimension that the user named or numbered.
-pub(crate) fn resolve(key: &DimKey, argument: &str, arrays: &[ArrayShape]) -> Result<String> {
-    let reference = reference(arrays);
-    for array in arrays {
-        if let (DimKey::Name(name), Some(unclear)) = (key, &array.unclear)
-            && unclear.names.contains(name)
-        {
-            return Err(Error::value(format!(
-                "{argument}: expected a name that only one dimension has, but found \"{name}\", and array '{}' has {}; give \
-                 the dimension's position instead",
-                array.name, unclear.stored
-            )));
-        }
-    }
-    match key {
-        DimKey::Name(name) if arrays.iter().any(|a| a.dims.contains(name)) => Ok(name.clone()),
-        DimKey::Name(name) => {
-            let mut known: Vec<&str> = Vec::new();
-            for d in arrays.iter().flat_map(|a| &a.dims) {
-                if !known.contains(&d.as_str()) {
-                    known.push(d);
-                }
-            }
-            Err(Error::value(format!(
-                "{argument}: no array has a dimension \"{name}\"; the dimensions are {}",
-                known.join(", ")
-            ))
-            .unknown(Some(name), known.into_iter().map(str::to_owned).collect()))
-        }
-        DimKey::Index(i) => {
-            let rank = reference.dims.len() as i64;
-            let at = if *i < 0 { i + rank } else { *i };
-            if at < 0 || at >= rank {
-                return Err(Error::value(format!(
-                    "{argument}: there is no dimension {i}: array '{}' has {rank} dimensions ({})",
-                    reference.name,
-                    reference.dims.join(", ")
-                )));
-            }
-            Ok(reference.dims[at as usize].clone())
-        }
-    }
-}
-
-/// The names of the dimensions that samples are cut along. None if no array has a dimension: there is one sample then.
-pub(crate) fn sample_dims(spec: &Spec, arrays: &[ArrayShape]) -> Result<Vec<String>> {
-    let reference = reference(arrays);
-    let (keys, argument) = spec.samples.dims_or_window();
-    if keys.is_empty() {
-        return Ok(reference.dims.first().cloned().into_iter().collect());
-    }
-    let mut names = Vec::new();
-    for key in &keys {
-        let name = resolve(key, argument, arrays)?;
-        if names.contains(&name) {
-            return Err(Error::value(format!("{argument}: dimension \"{name}\" is named twice")));
-        }
-        names.push(name);
-    }
-    Ok(names)
 }
 
 /// The axes, and for each array how it is cut along each of them.
@@ -258,7 +192,7 @@ pub(super) fn build(
         let own = cut(name, region, &of(&windows), &of(&strides))?;
         let has = |array: &ArrayShape| array.dims.contains(name);
         let reading: Vec<Cut> = arrays.iter().zip(&own).filter(|(array, _)| has(array)).map(|(_, cut)| *cut).collect();
-        let asked = Asked {
+        let requested = Requested {
             first: i == 0,
             name,
             region,
@@ -268,7 +202,7 @@ pub(super) fn build(
             overlap: overlaps[i],
             pads: [pads[0][i], pads[1][i]],
         };
-        axes.push(axis(spec, asked, &reading, empty)?);
+        axes.push(axis(spec, requested, &reading, empty)?);
         cuts.iter_mut().zip(own).for_each(|(of, cut)| of.push(cut));
     }
     Ok((axes, cuts))
@@ -282,176 +216,15 @@ fn length(name: &str, arrays: &[ArrayShape], views: &[View]) -> i64 {
         .expect("resolved against the arrays")
 }
 
-/// The region of interest along a dimension of length `len`: from and to.
-fn region(name: &str, len: i64, roi_start: Option<i64>, roi_end: Option<i64>) -> Result<Region> {
-    let bound = |what: &str, value: i64| {
-        let at = if value < 0 { value + len } else { value };
-        if at < 0 || at > len {
-            return Err(Error::value(format!("{what}: {value} is outside dimension \"{name}\" of length {len}")));
-        }
-        Ok(at)
-    };
-    let roi_start = bound("roi_start", roi_start.unwrap_or(0))?;
-    let roi_end = bound("roi_end", roi_end.unwrap_or(len))?;
-    if roi_end <= roi_start {
-        return Err(Error::value(format!(
-            "roi_start, roi_end: along \"{name}\" the region of interest [{roi_start}, {roi_end}) is empty, so the store holds no sample"
-        )));
-    }
-    Ok(Region { first: roi_start, end: roi_end, spacing: 1 })
-}
-
-/// What was selected of a dimension of length `len`, with the end as many distances from the first element as there are elements.
-fn selected(name: &str, len: i64, region: Region) -> Result<Region> {
-    let Region { first, end, spacing } = region;
-    if first < 0 || end <= first || end > len || !(1..=len).contains(&spacing) {
-        return Err(Error::value(format!(
-            "_regions: expected elements of dimension \"{name}\" of length {len}, but found {first} to before {end} at a \
-             distance of {spacing}"
-        )));
-    }
-    Ok(Region { end: above(end, first, spacing), ..region })
-}
-
-/// Checks that a number is between `least` and 2^40.
-fn limit(what: &str, name: &str, value: i64, least: i64) -> Result<i64> {
-    if value < least || value > 1 << 40 {
-        return Err(Error::value(format!("{what}: expected {least} to 2^40 along \"{name}\", found {value}")));
-    }
-    Ok(value)
-}
-
-/// How each array is cut along one dimension.
-fn cut(name: &str, region: Region, windows: &[Option<i64>], strides: &[Option<i64>]) -> Result<Vec<Cut>> {
-    let one = |(&window, &stride): (&Option<i64>, &Option<i64>)| {
-        let (window, dropped) = match window.unwrap_or(0) {
-            0 => (1, true),
-            -1 => ((region.end - region.first) / region.spacing, false),
-            w => (limit("window", name, w, 1)?, false),
-        };
-        let stride = limit("stride", name, stride.unwrap_or(1), 1)?;
-        let cut = Cut { window, dropped, stride };
-        if cut.span().is_none() {
-            return Err(Error::value(format!("window, stride: too large along \"{name}\"")));
-        }
-        Ok(cut)
-    };
-    windows.iter().zip(strides).map(one).collect()
-}
-
-/// What was asked for along one dimension.
-struct Asked<'a> {
-    /// Whether it is the first of `dims`.
-    first: bool,
-    name: &'a str,
-    region: Region,
-    breaks: Vec<i64>,
-    random: bool,
-    step: Option<i64>,
-    overlap: Option<i64>,
-    /// `pad_before` and `pad_after`.
-    pads: [Option<i64>; 2],
-}
-
-impl Asked<'_> {
-    /// How far windows that span so many elements may lie outside of their segment; `None` if nothing was said.
-    fn pads(&self, span: i64, policy: OutOfBounds) -> Result<Option<(i64, i64)>> {
-        let name = self.name;
-        for (what, given) in ["pad_before", "pad_after"].into_iter().zip(self.pads) {
-            let Some(given) = given else { continue };
-            if !policy.fills() {
-                return Err(Error::value(format!(
-                    "{what}: expected out_of_bounds_policy=\"pad\" or \"edge\", which say what the elements outside are, but found \"{}\"",
-                    if policy == OutOfBounds::Drop { "drop" } else { "error" }
-                )));
-            }
-            let spacing = self.region.spacing;
-            if given < 0 || given >= span {
-                return Err(Error::value(format!(
-                    "{what}: expected 0 to {} along \"{name}\", one less than the elements that a sample spans, found {}",
-                    (span - 1) / spacing,
-                    given / spacing
-                )));
-            }
-        }
-        let [before, after] = self.pads;
-        Ok((before.is_some() || after.is_some()).then(|| (before.unwrap_or(0), after.unwrap_or(0))))
-    }
-
-    /// The distance between sample starts, of which the longest window has so many elements.
-    fn step(&self, window: i64) -> Result<i64> {
-        let name = self.name;
-        match (self.step, self.overlap) {
-            (None | Some(0), None) if self.random => Ok(1),
-            (Some(step), _) if self.random => Err(Error::value(format!(
-                "step, random_crop: along \"{name}\" samples start anywhere, since random_crop names it, but step has \
-                 {step} for it; give 0 there, or take it out of random_crop"
-            ))),
-            (_, Some(overlap)) if self.random && overlap != 0 => Err(Error::value(format!(
-                "overlap, random_crop: along \"{name}\" samples start anywhere, since random_crop names it, but overlap has \
-                 {overlap} for it; leave it out there, or take it out of random_crop"
-            ))),
-            (_, Some(_)) if self.random => Ok(1),
-            (Some(step), _) => limit("step", name, step, 1),
-            (None, Some(overlap)) if overlap < 0 || overlap >= window => Err(Error::value(format!(
-                "overlap: expected 0 to {} along \"{name}\", one less than the window, found {overlap}",
-                window - 1
-            ))),
-            // Some windows are longer than any useful step.
-            (None, overlap) => Ok(window - overlap.unwrap_or(0)),
-        }
-    }
-}
-
-/// For each of so many segments whether it was chosen; `None` if all were.
-fn chosen(segments: &Segments, count: usize) -> Result<Option<Vec<bool>>> {
-    let chosen = match segments {
-        Segments::All => return Ok(None),
-        Segments::Mask(mask) if mask.len() == count => mask.clone(),
-        Segments::Mask(mask) => {
-            return Err(Error::value(format!(
-                "segments: expected true or false for each of the {count} segments between breaks, found {}",
-                mask.len()
-            )));
-        }
-        Segments::Numbers(numbers) => {
-            let mut chosen = vec![false; count];
-            for &number in numbers {
-                let at = if number < 0 { number.saturating_add(count as i64) } else { number };
-                match usize::try_from(at).ok().and_then(|at| chosen.get_mut(at)) {
-                    Some(one) if *one => {
-                        return Err(Error::value(format!(
-                            "segments: expected each segment once, but found segment {at} twice"
-                        )));
-                    }
-                    Some(one) => *one = true,
-                    None => {
-                        return Err(Error::index(format!(
-                            "segments: segment {number} isn't one of the {count} segments between breaks"
-                        )));
-                    }
-                }
-            }
-            chosen
-        }
-    };
-    match chosen.contains(&true) {
-        true => Ok(Some(chosen)),
-        false => Err(Error::value(format!(
-            "segments: expected at least one of the {count} segments between breaks, found none"
-        ))),
-    }
-}
-
 pub(super) fn too_many() -> Error {
     Error::value("there are more than 2^62 samples; use larger steps")
 }
 
 /// One dimension that samples are cut along, of which the arrays that have it read `cuts`.
-fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
-    let Asked { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = asked;
-    let step = asked.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
-    let offsets: &[i64] = if asked.first { &spec.samples.offsets } else { &[] };
+fn axis(spec: &Spec, requested: Requested<'_>, cuts: &[Cut], empty: Empty) -> Result<Axis> {
+    let Requested { name, region: Region { first: roi_start, end: roi_end, spacing }, random, .. } = requested;
+    let step = requested.step(cuts.iter().map(|cut| cut.window).max().unwrap_or(1))?;
+    let offsets: &[i64] = if requested.first { &spec.samples.offsets } else { &[] };
     let least = offsets.iter().copied().min().unwrap_or(0);
     let most = offsets.iter().copied().max().unwrap_or(0);
     if least < -(1 << 40) || most > 1 << 40 {
@@ -461,13 +234,13 @@ fn axis(spec: &Spec, asked: Asked<'_>, cuts: &[Cut], empty: Empty) -> Result<Axi
         cuts.iter().max_by_key(|cut| cut.span()).copied().unwrap_or(Cut { window: 1, dropped: true, stride: 1 });
     let Cut { window, stride, .. } = longest;
     let need = longest.span().unwrap_or(1);
-    let inner = asked.breaks.iter().map(|b| above((*b).clamp(roi_start, roi_end), roi_start, spacing));
+    let inner = requested.breaks.iter().map(|b| above((*b).clamp(roi_start, roi_end), roi_start, spacing));
     let mut bounds: Vec<i64> = std::iter::once(roi_start).chain(inner).chain(std::iter::once(roi_end)).collect();
     bounds.shrink_to_fit();
     let reach = (least, most + need);
     let policy = spec.samples.out_of_bounds_policy;
-    let pads = asked.pads(reach.1 - reach.0, policy)?;
-    let chosen = if asked.first { chosen(&spec.samples.segments, bounds.len() - 1)? } else { None };
+    let pads = requested.pads(reach.1 - reach.0, policy)?;
+    let chosen = if requested.first { chosen(&spec.samples.segments, bounds.len() - 1)? } else { None };
     let of_chosen = |starts: Starts| match &chosen {
         None => starts,
         Some(chosen) => starts.only(|segment| chosen[segment]),

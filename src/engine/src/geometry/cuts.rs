@@ -2,7 +2,7 @@
 //! or by output, as one value for each array and dimension.
 
 use super::ArrayShape;
-use super::axes::resolve;
+use super::dims::resolve;
 use crate::error::{Error, Result};
 use crate::spec::{PerDim, PerOutput};
 

@@ -4,18 +4,20 @@
 mod axes;
 mod breaks;
 mod cuts;
+mod dims;
 mod layout;
 mod normalised;
 mod outputs;
 mod picked;
 mod ragged;
+mod requested;
 mod starts;
 mod table_starts;
 
 pub use axes::{Axis, Start};
-pub(crate) use axes::{resolve, sample_dims};
 pub(crate) use breaks::united;
 pub use cuts::Cut;
+pub(crate) use dims::{resolve, sample_dims};
 pub use normalised::Channels;
 pub use outputs::{Mask, Placement};
 pub use picked::Picked;
@@ -235,7 +237,7 @@ impl Geometry {
 
     /// One for all stores. With a table its samples aren't known yet.
     fn cut(spec: &Spec, arrays: &[ArrayShape], has_table: bool, empty: axes::Empty) -> Result<Self> {
-        let names = axes::sample_dims(spec, arrays)?;
+        let names = sample_dims(spec, arrays)?;
         let mut views = views(spec, arrays, &names)?;
         // The rows of a table are checked instead of the grids of starts.
         let lenient = has_table.then(|| spec.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Pad));
@@ -370,7 +372,7 @@ impl FirstDim {
     /// # Errors
     /// Those of [`Geometry::new`] about dimensions, `pick` and stores.
     pub fn of(spec: &Spec, arrays: &[ArrayShape]) -> Result<Option<Self>> {
-        let names = axes::sample_dims(spec, arrays)?;
+        let names = sample_dims(spec, arrays)?;
         let views = views(spec, arrays, &names)?;
         let along = |view: &View| view.dims.iter().position(|dim| dim.role == Role::Axis(0));
         let Some((array, d)) = views.iter().enumerate().find_map(|(a, view)| Some((a, along(view)?))) else {
@@ -465,3 +467,5 @@ fn views(spec: &Spec, arrays: &[ArrayShape], axis_names: &[String]) -> Result<Ve
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_starts;

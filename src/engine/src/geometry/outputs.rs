@@ -228,7 +228,7 @@ fn separate(spec: &Spec, arrays: &[ArrayShape], views: &[View], offsets: &[i64])
 /// The dimensions of a stack after its channels: those of `dims` that are kept, and the others that every array of two
 /// dimensions or more has; in the order of the first array of the highest rank.
 fn grid<'a>(arrays: &'a [ArrayShape], views: &[View], axes: &'a [Axis]) -> Vec<GridDim<'a>> {
-    let reference = super::axes::reference(arrays);
+    let reference = super::dims::reference(arrays);
     let common = |name: &str| arrays.iter().filter(|a| a.dims.len() >= 2).all(|a| a.dims.iter().any(|d| d == name));
     let at = arrays.iter().position(|a| std::ptr::eq(a, reference)).unwrap_or(0);
     let mut dims: Vec<GridDim<'a>> = Vec::new();

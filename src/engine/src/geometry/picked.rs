@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::ArrayShape;
-use super::axes::resolve;
+use super::dims::resolve;
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 

@@ -17,7 +17,7 @@ fn digit(byte: u8) -> Option<u8> {
 ///
 /// # Errors
 /// If the text ends within a group of four characters.
-pub(in crate::codec) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
+pub(crate) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
     let (mut written, mut bits, mut digits, mut pads) = (0, 0u32, 0, 0);
     let mut put = |bits: u32, bytes: usize| {
         for byte in &bits.to_be_bytes()[1..=bytes] {

@@ -2,7 +2,7 @@
 //! of codecs is a file; each is a [`Step`](super::chain::Step).
 
 mod arithmetic;
-pub(super) mod base64;
+pub(crate) mod base64;
 mod cast_value;
 mod checksum;
 mod element;

@@ -14,6 +14,8 @@
 mod samples;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_differences;
 
 use serde_json::{Map, Value, json};
 

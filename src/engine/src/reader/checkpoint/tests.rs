@@ -1,10 +1,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::dtype::DType;
 use crate::reader::Reader;
 use crate::reader::opening::Opened;
-use crate::spec::{ArrayArgument, ChannelDims, DimKey, OutOfBounds, PerOutput, Pick};
+use crate::spec::ArrayArgument;
 
 fn order() -> Order {
     Order::new(
@@ -19,7 +18,7 @@ fn order() -> Order {
 }
 
 /// An array of int16 with `lens` elements along time, level and x, in chunks of `chunk` along time.
-fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Value) {
+pub(super) fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Value) {
     std::fs::create_dir_all(folder).unwrap();
     let metadata = json!({
         "zarr_format": 2, "shape": lens, "chunks": [chunk, lens[1], lens[2]], "dtype": "<i2", "fill_value": null, "order": "C",
@@ -32,7 +31,7 @@ fn array(folder: &Path, lens: [u64; 3], chunk: u64, attributes: &Value) {
 }
 
 /// A group `g` with the arrays `a` and `b` in it.
-fn store() -> tempfile::TempDir {
+pub(super) fn store() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for group in ["", "g"] {
         std::fs::create_dir_all(folder.path().join(group)).unwrap();
@@ -44,24 +43,24 @@ fn store() -> tempfile::TempDir {
     folder
 }
 
-fn at(path: &Path) -> Spec {
+pub(super) fn at(path: &Path) -> Spec {
     Spec::default().with(|s| s.source.paths = vec![path.to_str().unwrap().to_owned()])
 }
 
-fn named(names: &[&str]) -> Vec<ArrayArgument> {
+pub(super) fn named(names: &[&str]) -> Vec<ArrayArgument> {
     names.iter().map(|&n| n.into()).collect()
 }
 
-fn identity(spec: &Spec) -> Identity {
+pub(super) fn identity(spec: &Spec) -> Identity {
     Opened::new(spec).unwrap_or_else(|e| panic!("{e}: {spec:?}")).identity
 }
 
-fn state(spec: &Spec) -> String {
+pub(super) fn state(spec: &Spec) -> String {
     identity(spec).write(&order(), 0, 8)
 }
 
 /// Why a reader with `now` refuses the state of one with `then`.
-fn refusal(then: &Spec, now: &Spec) -> String {
+pub(super) fn refusal(then: &Spec, now: &Spec) -> String {
     identity(now).read(&state(then)).expect_err("it should be refused").message().to_owned()
 }
 
@@ -80,446 +79,6 @@ fn a_state_comes_back_as_it_went() {
     let state: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&state["epoch"], &state["position"]), (&json!(1), &json!(58)), "for people");
     assert_eq!((&state["arrays"][0]["mean"], &state["arrays"][0]["stddev"]), (&json!(0.1), &json!(1e300)));
-}
-
-#[test]
-fn arguments_that_mean_the_same_are_the_same() {
-    let folder = store();
-    let base = at(folder.path()).with(|s| s.source.arrays = named(&["g/a"]));
-    let shuffled = base.clone().with(|s| s.order.random_shuffle = true);
-    let padded = base.clone().with(|s| {
-        s.samples.window = vec![3].into();
-        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-    });
-    let stacked = base.clone().with(|s| {
-        s.source.arrays = named(&["g/a", "g/b"]);
-        s.samples.stack_arrays = true;
-    });
-    let pick = |indices: &[i64]| vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
-    let same: Vec<Vec<Spec>> = vec![
-        vec![
-            base.clone(),
-            base.clone().with(|s| s.samples.dims = vec![DimKey::parse("time")]),
-            base.clone().with(|s| s.samples.dims = vec![DimKey::parse("-3")]),
-            base.clone().with(|s| {
-                s.samples.window = vec![0].into();
-                s.samples.step = vec![1].into();
-                s.samples.stride = vec![1].into();
-                s.samples.offsets = vec![0];
-            }),
-            // One element has no stride, and doesn't cross breaks.
-            base.clone().with(|s| {
-                s.samples.stride = vec![5].into();
-                s.samples.breaks = vec![40, -7].into();
-            }),
-            base.clone().with(|s| {
-                s.samples.roi_start = vec![0].into();
-                s.samples.roi_end = vec![100].into();
-            }),
-            // Nothing is padded, missing, or left to chance.
-            base.clone().with(|s| {
-                s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-                s.samples.fill_value = PerOutput::one(7.0);
-            }),
-            base.clone().with(|s| s.samples.out_of_bounds_policy = OutOfBounds::Error),
-            base.clone().with(|s| {
-                s.values.mask_and_scale = PerOutput::one(true);
-                s.order.seed = 9;
-                s.order.initial_fill = 3;
-                s.samples.cross_stores = false;
-            }),
-            base.clone().with(|s| {
-                s.values.dtype = PerOutput::one(DType::I16);
-                s.source.pick = pick(&[0, 1, -1]);
-            }),
-            // The same array from elsewhere.
-            at(&folder.path().join("g/a")),
-        ],
-        vec![
-            shuffled.clone(),
-            shuffled.clone().with(|s| s.order.seed = 0x5eed),
-            // More than all are no more than all.
-            shuffled.clone().with(|s| s.order.initial_fill = 100),
-        ],
-        vec![
-            padded.clone(),
-            padded.clone().with(|s| {
-                s.samples.fill_value = PerOutput::one(0.0);
-                s.samples.step = vec![3].into();
-                s.samples.roi_end = vec![100].into();
-            }),
-        ],
-        vec![
-            base.clone().with(|s| s.samples.window = vec![-1].into()),
-            base.clone().with(|s| {
-                s.samples.window = vec![100].into();
-                s.samples.step = vec![3].into();
-            }),
-            base.clone().with(|s| {
-                s.samples.window = vec![-1].into();
-                s.samples.roi_end = vec![100].into();
-                s.samples.out_of_bounds_policy = OutOfBounds::Error;
-            }),
-        ],
-        vec![
-            stacked.clone().with(|s| s.values.mean = vec![1.5].into()),
-            stacked.clone().with(|s| {
-                s.values.mean = vec![1.5; 2].into();
-                s.values.stddev = vec![1.0].into();
-                s.values.dtype = PerOutput::one(DType::F32);
-            }),
-        ],
-        vec![
-            base.clone().with(|s| s.values.mean = vec![1.0, 2.0, 3.0].into()),
-            base.clone().with(|s| {
-                s.values.mean = PerOutput::ByOutput(vec![("g/a".into(), vec![1.0, 2.0, 3.0])]);
-                s.values.stddev = PerOutput::one(1.0);
-                s.values.channels = ChannelDims::All(vec![DimKey::Index(1)]);
-            }),
-        ],
-        // Numbers that are all the same.
-        vec![
-            base.clone().with(|s| s.values.mean = vec![1.25].into()),
-            base.clone().with(|s| s.values.mean = vec![1.25; 3].into()),
-            base.clone().with(|s| s.values.mean = vec![1.25; 5].into()),
-        ],
-        // Of a store that begins at another group.
-        vec![stacked.with(|s| {
-            s.source.arrays = named(&["a", "b"]);
-            s.source.paths = at(&folder.path().join("g")).source.paths;
-            s.values.mean = vec![1.5].into();
-        })],
-    ];
-    for (i, group) in same.iter().enumerate() {
-        for then in group {
-            // Of one shard, since some have one sample.
-            let state = identity(then).write(&Order::new(&Spec::default(), 1).unwrap(), 0, 0);
-            for (j, other) in same.iter().enumerate() {
-                for now in other {
-                    let read = identity(now).read(&state);
-                    if i == j {
-                        read.unwrap_or_else(|e| panic!("{e}\n{then:?}\n{now:?}"));
-                    } else {
-                        assert!(read.is_err(), "{then:?}\n{now:?}");
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn stores_that_are_joined_are_as_good_as_one() {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, steps) in [("all", 100), ("one", 70), ("two", 30)] {
-        array(&folder.path().join(name), [steps, 3, 5], 7, &json!({}));
-    }
-    let of = |names: &[&str]| {
-        Spec::default().with(|s| {
-            s.source.paths = names.iter().map(|n| folder.path().join(n).to_str().unwrap().to_owned()).collect();
-            s.samples.window = vec![4].into();
-            s.samples.step = vec![1].into();
-        })
-    };
-    identity(&of(&["all"])).read(&state(&of(&["one", "two"]))).unwrap();
-    identity(&of(&["one", "two"])).read(&state(&of(&["all"]))).unwrap();
-    identity(&of(&["one", "two"])).read(&state(&of(&["one", "two"]))).unwrap();
-    let message = refusal(&of(&["one", "two"]), &of(&["two", "one"]));
-    assert!(message.contains(r#"stores: ["one","two"] in the checkpoint, ["two","one"] here"#), "{message}");
-    // Unless no sample may reach from one to the next.
-    let apart = |names: &[&str]| of(names).with(|s| s.samples.cross_stores = false);
-    let message = refusal(&apart(&["one", "two"]), &apart(&["all"]));
-    assert!(
-        message.contains(r#"starts: [["67 from 0","27 from 70"]] in the checkpoint, [["97 from 0"]] here"#),
-        "{message}"
-    );
-    let with = of(&["all"]).with(|s| s.samples.breaks = vec![70].into());
-    identity(&with).read(&state(&apart(&["one", "two"]))).unwrap();
-}
-
-#[test]
-fn arrays_are_told_apart_by_their_names() {
-    let folder = tempfile::tempdir().unwrap();
-    for group in ["", "g", "h", "h/g"] {
-        std::fs::create_dir_all(folder.path().join(group)).unwrap();
-        std::fs::write(folder.path().join(group).join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
-    }
-    for name in ["a", "a.zarr", "g/a", "g/b", "h/g/a"] {
-        array(&folder.path().join(name), [100, 3, 5], 7, &json!({}));
-    }
-    let inside = |name: &str| at(folder.path()).with(|s| s.source.arrays = named(&[name]));
-    let root = |path: &str| at(&folder.path().join(path));
-    for (then, now) in [
-        (inside("a"), inside("g/a")),
-        (inside("g/a"), inside("h/g/a")),
-        (inside("a"), inside("a.zarr")),
-        (root("g/a"), root("g/b")),
-        (inside("g/b"), root("g/a")),
-        (inside("g/a"), root("g").with(|s| s.source.arrays = named(&["a"]))),
-    ] {
-        refusal(&then, &now);
-        refusal(&now, &then);
-    }
-    for (then, now) in
-        [(inside("h/g/a"), root("h/g/a")), (inside("a.zarr"), root("a.zarr")), (root("a.zarr"), root("g/a"))]
-    {
-        identity(&now).read(&state(&then)).unwrap();
-        identity(&then).read(&state(&now)).unwrap();
-    }
-}
-
-#[test]
-fn zeros_have_signs() {
-    let folder = store();
-    let base = at(folder.path()).with(|s| {
-        s.source.arrays = named(&["g/a"]);
-        s.values.dtype = PerOutput::one(DType::F32);
-    });
-    let padded = |fill: f64| {
-        base.clone().with(|s| {
-            s.samples.window = vec![3].into();
-            s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-            s.samples.fill_value = PerOutput::one(fill);
-        })
-    };
-    let message = refusal(&padded(-0.0), &padded(0.0));
-    assert!(message.contains("fill_value: \"-0.0\" in the checkpoint, 0.0 here"), "{message}");
-    let centred = |mean: f64| base.clone().with(|s| s.values.mean = vec![mean].into());
-    let message = refusal(&centred(0.0), &centred(-0.0));
-    assert!(message.contains("mean: 0.0 in the checkpoint, \"-0.0\" here"), "{message}");
-    identity(&centred(-0.0)).read(&state(&centred(-0.0))).unwrap();
-}
-
-#[test]
-fn what_differs_is_named() {
-    let folder = store();
-    let base = at(folder.path()).with(|s| {
-        s.source.arrays = named(&["g/a"]);
-        s.order.random_shuffle = true;
-        s.order.seed = 3;
-    });
-    let few = base.clone().with(|s| s.order.initial_fill = 20);
-    let padded = base.clone().with(|s| {
-        s.samples.window = vec![4].into();
-        s.samples.step = vec![3].into();
-        s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-    });
-    let crop = |dim: &str| {
-        base.clone().with(|s| {
-            s.samples.dims = vec![DimKey::parse("level"), DimKey::parse("x")];
-            s.samples.window = vec![2, 2].into();
-            s.samples.random_crop = vec![DimKey::parse(dim)];
-        })
-    };
-    let pick = |indices: &[i64]| {
-        let pick = vec![Pick { dim: DimKey::parse("level"), indices: vec![indices.to_vec()] }];
-        base.clone().with(|s| s.source.pick = pick)
-    };
-    let stores = |pick: &str| {
-        let paths = vec![base.source.paths[0].clone(); 2];
-        base.clone().with(|s| {
-            s.source.paths = paths;
-            s.source.pick = vec![Pick::parse(pick).unwrap()];
-        })
-    };
-    for (then, now, parts) in [
-        (base.clone(), base.clone().with(|s| s.order.seed = 4), &["seed: 3 in the checkpoint, 4 here"][..]),
-        (base.clone(), base.clone().with(|s| s.order.seed = -1), &["seed: 3 in the checkpoint, the default here"]),
-        (
-            base.clone(),
-            base.clone().with(|s| s.samples.step = vec![2].into()),
-            &[
-                "step: [1] in the checkpoint, [2] here",
-                r#"starts: [["100 from 0"]] in the checkpoint, [["50 from 0"]] here"#,
-                "samples in an epoch: 100 in the checkpoint, 50 here",
-            ],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| {
-                s.samples.roi_start = vec![1].into();
-                s.samples.roi_end = vec![-1].into();
-            }),
-            &[r#"[["98 from 1"]] here"#],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.samples.offsets = vec![0, 0]),
-            &["offsets: [0] in the checkpoint, [0,0] here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.order.random_shuffle = false),
-            &["random_shuffle: true", "seed: 3", "none here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.samples.return_index = true),
-            &["return_index: false in the checkpoint, true here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.samples.stack_arrays = true),
-            &["stack_arrays: false in the checkpoint, true here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.values.mean = vec![0.5].into()),
-            &["'a': dtype", "array 'a': mean: none in the checkpoint, 0.5 here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.values.dtype = PerOutput::one(DType::F64)),
-            &["array 'a': dtype: \"int16\" in the checkpoint, \"float64\" here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| s.source.arrays = named(&["g/b"])),
-            &["array 'b': name: \"a\" in the checkpoint, \"b\" here"],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| {
-                s.source.arrays = named(&["b"]);
-                s.source.paths = at(&folder.path().join("g")).source.paths;
-            }),
-            &["name: \"a\""],
-        ),
-        (
-            base.clone(),
-            base.clone().with(|s| {
-                s.source.arrays = Vec::new();
-                s.source.paths = at(&folder.path().join("g/b")).source.paths;
-            }),
-            &["name: \"a\""],
-        ),
-        (base.clone(), pick(&[0, 1]), &[r#"array 'a': shape: ["time",3,5] in the checkpoint, ["time",2,5] here"#]),
-        (pick(&[1, 2]), pick(&[2, 1]), &[r#"shape: ["time",[1,2],5] in the checkpoint, ["time",[2,1],5] here"#]),
-        (
-            stores("level=1,2|2,1"),
-            stores("level=1,2"),
-            &[r#"["time",[[1,2],[2,1]],5] in the checkpoint, ["time",[1,2],5] here"#],
-        ),
-        (
-            few.clone(),
-            base.clone().with(|s| s.order.initial_fill = 21),
-            &["initial_fill: 20 in the checkpoint, 21 here"],
-        ),
-        (few, base.clone(), &["samples that share chunks", "14 times 7", "1 times 2", "none here"]),
-        (
-            padded.clone(),
-            padded.clone().with(|s| s.samples.fill_value = PerOutput::one(2.0)),
-            &["fill_value: 0.0 in the checkpoint, 2.0 here"],
-        ),
-        (
-            padded.clone(),
-            padded.clone().with(|s| s.samples.breaks = vec![50].into()),
-            &["region and breaks: [[0,100]] in the checkpoint, [[0,50,100]] here"],
-        ),
-        (crop("level"), crop("x"), &[r#"random_crop: ["level"] in the checkpoint, ["x"] here"#]),
-        (
-            padded.clone().with(|s| s.samples.stride = vec![2].into()),
-            padded,
-            &["stride: [2] in the checkpoint, [1] here"],
-        ),
-    ] {
-        let message = refusal(&then, &now);
-        for part in parts {
-            assert!(message.contains(part), "{part}: {message}");
-        }
-        refusal(&now, &then);
-    }
-}
-
-#[test]
-fn windows_beyond_a_break_from_their_start_count() {
-    let folder = store();
-    let of = |offsets: &[i64], breaks: &[i64]| {
-        at(folder.path()).with(|s| {
-            s.source.arrays = named(&["g/a"]);
-            s.samples.offsets = offsets.to_vec();
-            s.samples.breaks = breaks.to_vec().into();
-            s.samples.out_of_bounds_policy = OutOfBounds::Pad;
-        })
-    };
-    let name = "windows beyond a break from their start";
-    for (offsets, breaks, expected) in [
-        (&[6][..], &[50][..], json!("read")),
-        (&[-6], &[50], json!("read")),
-        // Without a break before them, or with a window at the start, nothing was read otherwise before.
-        (&[6], &[], Value::Null),
-        (&[0, 6], &[50], Value::Null),
-        (&[-6, 6], &[50], Value::Null),
-        // No segment has room for one.
-        (&[10, 70], &[50], Value::Null),
-    ] {
-        let spec = of(offsets, breaks);
-        let mut then: Value = serde_json::from_str(&state(&spec)).unwrap();
-        assert_eq!(then["cut"][name], expected, "{offsets:?} {breaks:?}");
-        then["cut"].as_object_mut().unwrap().remove(name);
-        assert_eq!(identity(&spec).read(&then.to_string()).is_ok(), expected.is_null(), "{offsets:?} {breaks:?}");
-    }
-}
-
-#[test]
-fn decoding_counts_where_there_is_something_to_decode() {
-    let folder = tempfile::tempdir().unwrap();
-    array(&folder.path().join("plain"), [100, 3, 5], 7, &json!({}));
-    array(&folder.path().join("packed"), [100, 3, 5], 7, &json!({"scale_factor": 0.5}));
-    array(&folder.path().join("unsigned"), [100, 3, 5], 7, &json!({"_Unsigned": "true"}));
-    let of = |name: &str, decode: Option<bool>| {
-        at(&folder.path().join(name))
-            .with(|s| s.values.mask_and_scale = decode.map_or(PerOutput::new(), PerOutput::one))
-    };
-    let (yes, no) = (Some(true), Some(false));
-    identity(&of("plain", yes)).read(&state(&of("plain", no))).unwrap();
-    // Left out, it says what it decides.
-    identity(&of("packed", None)).read(&state(&of("packed", yes))).unwrap();
-    identity(&of("unsigned", None)).read(&state(&of("unsigned", no))).unwrap();
-    refusal(&of("packed", None), &of("packed", no));
-    let message = refusal(&of("packed", yes), &of("packed", no));
-    assert!(message.contains("mask_and_scale: {") && message.contains("\"scale_factor\":0.5"), "{message}");
-    // Bits that are only read as another type.
-    let cast = |mask_and_scale| of("unsigned", mask_and_scale).with(|s| s.values.dtype = PerOutput::one(DType::F32));
-    let message = refusal(&cast(yes), &cast(no));
-    assert!(message.contains("mask_and_scale: {") && message.contains("\"from\":\"uint16\""), "{message}");
-}
-
-#[test]
-fn chunks_count_where_the_order_depends_on_them() {
-    let folder = tempfile::tempdir().unwrap();
-    array(&folder.path().join("old/a"), [100, 3, 5], 7, &json!({}));
-    array(&folder.path().join("new/a"), [100, 3, 5], 8, &json!({}));
-    let of = |name: &str, random_shuffle| {
-        let path = folder.path().join(name).join("a");
-        at(&path).with(|s| {
-            s.order.random_shuffle = random_shuffle;
-            s.order.initial_fill = 20;
-        })
-    };
-    identity(&of("new", false)).read(&state(&of("old", false))).unwrap();
-    let message = refusal(&of("old", true), &of("new", true));
-    assert!(
-        message.contains("samples that share chunks: [[\"14 times 7\",\"1 times 2\"]] in the checkpoint"),
-        "{message}"
-    );
-}
-
-#[test]
-fn long_lists_stay_short_and_still_differ() {
-    let folder = store();
-    let long = |last: i64| {
-        let offsets = (0..9_000).map(|i| i % 50).chain([last]).collect();
-        at(folder.path()).with(|s| {
-            s.source.arrays = named(&["g/a"]);
-            s.samples.offsets = offsets;
-        })
-    };
-    let text = state(&long(1));
-    assert!(text.len() < 2000, "{}", text.len());
-    assert!(identity(&long(1)).read(&text).is_ok());
-    let message = refusal(&long(1), &long(2));
-    assert!(message.contains("offsets: \"9001 entries with hash"), "{message}");
 }
 
 #[test]
