@@ -13,33 +13,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from dali_zarr.__main__ import main
-from dali_zarr._statistics import files as statistics_files
+from dali_zarr._statistics import formats
 from support.pipelines import build, to_numpy
 from support.processes import start
+from support.statistics import DIMS, HOURS, LATITUDES, LEVELS, normalised, written
 from support.stores import Layout, write_array
-
-LEVELS = [1000.0, 850.0, 500.0]
-LATITUDES = np.linspace(90, -60, 6)
-HOURS = 23
-DIMS = ("time", "level", "latitude", "longitude")
-
-
-def written(path: Path, seed: int = 0, hours: int = HOURS) -> dict[str, np.ndarray]:
-    """A store with a field (NaNs in it), a field on levels of very different sizes, packed data, a mask and times."""
-    rng = np.random.default_rng(seed)
-    t2m = (280 + rng.standard_normal((hours, 6, 7))).astype("float32")
-    t2m[rng.random(t2m.shape) < 0.1] = np.nan
-    z = (rng.standard_normal((hours, 3, 6, 7)) * [[[[1]], [[1e3]], [[1e-3]]]] + [[[[5e4]], [[1e4]], [[-3]]]]).astype("float32")
-    packed = rng.integers(0, 1000, (hours, 6, 7)).astype("int16")
-    for name, values, dims, attributes in (
-        ("t2m", t2m, (DIMS[0], *DIMS[2:]), {}), ("z", z, DIMS, {}),
-        ("packed", packed, (DIMS[0], *DIMS[2:]), {"scale_factor": 0.01, "add_offset": 250.0, "missing_value": 7}),
-        ("lsm", rng.random((6, 7)).astype("float32"), DIMS[2:], {}),
-        ("level", np.array(LEVELS), ("level",), {}), ("latitude", LATITUDES, ("latitude",), {}),
-    ):
-        layout = Layout((5, *values.shape[1:]) if len(dims) > 2 else values.shape)
-        write_array(path, name, values, layout=layout, dims=dims, attributes=attributes)
-    return {"t2m": t2m, "z": z, "packed": packed}
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +26,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.
     return path, written(path)
 
 
-@pytest.fixture(scope="module")
-def stats_file(store: Any) -> Path:
-    found = store[0].parent / "stats.json"
+@pytest.fixture(scope="module", params=["json", "zarr"])
+def stats_file(store: Any, request: pytest.FixtureRequest) -> Path:
+    found = store[0].parent / f"stats.{request.param}"
     dali_zarr.statistics(store[0], arrays=["t2m", "z", "lsm"], output=found)
     return found
+
+
+def entries_of(store: tuple[Path, Any]) -> dict[str, Any]:
+    """What the files have, by another pass."""
+    return dali_zarr.statistics(store[0], arrays=["t2m", "z", "lsm"])["arrays"]
 
 
 def reference(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
@@ -231,7 +214,7 @@ path, out = sys.argv[1:]
 found = [dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4) for _ in range(2)]
 dist.init_process_group("gloo", init_method=f"file://{out}/init", rank=int(os.environ["RANK"]), world_size=2)
 found.append(dali_zarr.statistics(path, arrays=["t2m", "z"], offsets=[0, 6], batch_size=4, output=f"{out}/stats.json"))
-sys.argv[1:] = ["statistics", path, "--arrays", "t2m", "z", "--output", f"{out}/by_command.json", "--quiet"]
+sys.argv[1:] = ["statistics", path, "--arrays", "t2m", "z", "--output", f"{out}/by_command.zarr", "--quiet"]
 assert dali_zarr.__main__.main() == 0
 dist.barrier()
 dist.destroy_process_group()
@@ -240,7 +223,7 @@ json.dump(found, open(f"{out}/{os.environ['RANK']}", "w"))
     out = two_processes(script, str(path), str(tmp_path))
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == second and first[0] == first[1] == first[2] == json.loads((tmp_path / "stats.json").read_text())
-    assert json.loads((tmp_path / "by_command.json").read_text())["arrays"].keys() == {"t2m", "z"}
+    assert xr.open_zarr(tmp_path / "by_command.zarr")["array"].values.tolist() == ["t2m", "z"]
     assert out.count("t2m") == 1 and out.count("level=850") == 1
     agrees(first[0]["arrays"]["t2m"], reference(values["t2m"]))
     differences = values["z"].astype("f8")[6:] - values["z"].astype("f8")[:-6]
@@ -263,15 +246,10 @@ def test_command_line(store, tmp_path, capsys, monkeypatch):
     assert "statistics: ragged: statistics of ragged rows are" in capsys.readouterr().err
 
 
-def normalised(path: Path, **arguments: Any) -> np.ndarray:
-    """The first sample of a reader, stacked."""
-    return to_numpy(build(path=path, stack_arrays=True, **arguments).run()[0])[0]
-
-
 def test_a_file_is_what_its_numbers_are(store, stats_file):
     """In the order of the reader's channels, whichever levels it selects."""
     path, values = store
-    entries = json.loads(stats_file.read_text())["arrays"]
+    entries = entries_of(store)
     by = entries["z"]["by_channel"]
     numbers = {
         key: [by[key][2], by[key][0], entries["lsm"][key], entries["t2m"][key]] for key in ("mean", "stddev")
@@ -292,7 +270,7 @@ def test_levels_are_found_by_label(store, stats_file, tmp_path):
         ("level", np.array([500, 1000], "i4"), ("level",)),
     ):
         write_array(other, name, values, dims=dims)
-    by = json.loads(stats_file.read_text())["arrays"]["z"]["by_channel"]["mean"]
+    by = entries_of(store)["z"]["by_channel"]["mean"]
     found = normalised(other, arrays=["z", "t2m"], mean=stats_file)[:2, 0, 0]
     assert np.array_equal(found, np.float32([1 - by[2], 1 - by[0]]))
 
@@ -326,7 +304,7 @@ def test_one_number_for_channels_that_differ_is_warned_of(tmp_path, caplog):
     (message,) = warned(arrays=["alike", "apart"])
     assert message.startswith("array 'apart': its 2 channels")
     assert message.endswith("channels={'apart': 'level'} gives each its own")
-    statistics_files._warn_once.cache_clear()
+    formats._warn_once.cache_clear()
     for given in ({"channels": {"apart": "level"}}, {"channels": "level", "stack_arrays": True}):
         assert not warned(arrays=["alike", "apart"], **given)
     assert not warned(arrays=["apart"], isel={"level": [1]})
@@ -368,38 +346,6 @@ def test_infinite_values(tmp_path):
     write_array(tmp_path, "a", values, dims=("time", "y", "x"))
     entry = dali_zarr.statistics(tmp_path, output=tmp_path / "stats.json")["arrays"]["a"]
     assert (entry["mean"], entry["stddev"], entry["max"]) == (None, None, None) and entry["min"] == values.min()
-
-
-def test_makani(store, stats_file, tmp_path):
-    """global_means.npy and global_stds.npy, of shape (1, channel, 1, 1)."""
-    path, _ = store
-    means, stds = (np.random.default_rng(i).random((1, 4, 1, 1)) + 1 for i in range(2))
-    np.save(tmp_path / "global_means.npy", means)
-    np.save(tmp_path / "global_stds.npy", stds)
-    files = {"mean": tmp_path / "global_means.npy", "stddev": tmp_path / "global_stds.npy"}
-    found = normalised(path, arrays=["t2m", "z"], **files)
-    assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=means.ravel(), stddev=stds.ravel()).tobytes()
-    with pytest.raises(ValueError, match="expected 3 numbers, one for each of the channels of the stack, but found 4"):
-        dali_zarr.explain(path=path, arrays=["t2m", "z"], pick={"level": [0, 1]}, stack_arrays=True, **files)
-    np.save(tmp_path / "global_means.npy", means[:, :3])
-    sample = to_numpy(build(path=path, arrays=["z"], mean=tmp_path / "global_means.npy").run()[0])[0]
-    assert sample.tobytes() == to_numpy(build(path=path, arrays=["z"], mean=means.ravel()[:3]).run()[0])[0].tobytes()
-
-
-def test_netcdf_by_level(store, tmp_path):
-    """GraphCast's files, whose levels may come in another order."""
-    path, _ = store
-    dataset = xr.Dataset(
-        {"z": ("level", [5.0, 8.5, 10.0, 9.0]), "t2m": ((), 280.0)}, coords={"level": np.array([500, 850, 1000, 925], "i4")},
-    )
-    file = tmp_path / "mean_by_level.nc"
-    dataset.to_netcdf(file)
-    found = normalised(path, arrays=["t2m", "z"], mean=file)
-    assert found.tobytes() == normalised(path, arrays=["t2m", "z"], mean=[280, 10, 8.5, 5]).tobytes()
-    alone = to_numpy(build(path=path, arrays=["z"], mean=file).run()[0])[0]
-    assert alone.tobytes() == found[1:].tobytes()
-    with pytest.raises(ValueError, match="expected one number, but found one for each of 3 elements of 'level'"):
-        dali_zarr.explain(path=path, arrays=["z"], mean=file, channels=[])
 
 
 def test_progress(store, capsys):

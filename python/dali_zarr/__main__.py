@@ -116,11 +116,13 @@ def _parser(prog: str) -> tuple[argparse.ArgumentParser, dict[str, argparse.Argu
     computing = command(
         "statistics", "compute mean, stddev, min, max and share of NaN", "--output FILE [--quiet] ",
         "Computes mean, standard deviation, minimum, maximum and share of NaN of each array and channel in one pass, and writes "
-        "them as JSON that mean and stddev of readers take. Under torchrun each process reads its shard.",
+        "them for mean and stddev of readers. Under torchrun each process reads its shard.",
         "The arguments of dali_zarr.statistics may be given, as --arrays t2m z --offsets 6 --weights cos_latitude --device gpu "
         "--channels level --sel time=2015..2017 --breaks meta/episode_ends --segments 0:180; see help(dali_zarr.statistics).",
     )
-    computing.add_argument("--output", help="the file to write; default: only print")
+    computing.add_argument(
+        "--output", help="the file to write: a Zarr group if its name ends in .zarr, else JSON; default: only print",
+    )
     rechunking = command(
         "rechunk", "write a store with other chunks, shards, codecs or types", "[--verify] [--quiet] ",
         "Writes TARGET with the arrays of SOURCE in other chunks (--chunks time=1,level=1, the rest whole), --shards, --codec, "

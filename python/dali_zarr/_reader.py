@@ -90,8 +90,9 @@ def zarr_reader(
         fillna: What NaNs become, stored or made by decoding, before `mean` and `stddev`, as of xarray's ``fillna``; not those of
             `fill_value`. :func:`dali_zarr.counters` tell how many (``nans_replaced``). By output: others stay as they are.
         mean, stddev: ``(x - mean) / stddev``: one number, one for each array, or one for each channel of a stack;
-            or a file of them: JSON of :func:`dali_zarr.statistics`, makani's ``.npy``, or NetCDF by level. By output, where an
-            array may have a list, one for each of its `channels`: ``{"action": [...], "image": 127.5}``; others stay as they are.
+            or a file of them: what :func:`dali_zarr.statistics` wrote, a store of anemoi-datasets, makani's ``.npy``, or NetCDF by
+            level. By output, where an array may have a list, one for each of its `channels`:
+            ``{"action": [...], "image": 127.5}``; others stay as they are.
         channels: Names of the dimensions whose elements have a `mean` and a `stddev` of their own, or their positions (``-1``).
             Default: of a list the only dimension that samples have whole with as many elements; of a file those that
             :func:`dali_zarr.statistics` was told, or that the file has. By output.

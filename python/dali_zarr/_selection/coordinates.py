@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from .stores import Store, needed
 def read(store: Store, array: str, dim: str, length: int) -> Any:
     """xarray's variable with the coordinates along ``dim`` of an array of the store, or None where there are none.
 
-    They are the array of the dimension's name in the array's group, or in the nearest group around it.
+    They are the array of the dimension's name in the array's group, or in the nearest group around it. Stores of anemoi-datasets
+    have the names along ``variable`` in the group's attribute ``variables``.
 
     Raises:
         ValueError: They aren't one value for each element.
@@ -23,7 +24,7 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
     found = _nearest(store, array, dim)
     if found is None:
         store.check(array)
-        return None
+        return _named_by_attribute(store, array, dim, length)
     if found.shape != (length,):
         if found.ndim != 1:
             return None
@@ -33,6 +34,16 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
         )
     with _reading(store, found):
         return decoded(dim, np.asarray(found[:]), _attributes(found))
+
+
+def _named_by_attribute(store: Store, array: str, dim: str, length: int) -> Any:
+    if dim != "variable":
+        return None
+    found = store.attributes(array.strip("/").rpartition("/")[0]).get("variables")
+    names = cast(list[Any], found) if isinstance(found, list) else []
+    if len(names) != length or not all(isinstance(name, str) for name in names):
+        return None
+    return needed("xarray", "selecting by label").Variable((dim,), np.array(names, dtype=str))
 
 
 def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:

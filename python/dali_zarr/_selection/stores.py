@@ -60,6 +60,19 @@ class Store:
         except Exception as error:
             raise self.unreadable(error) from error
 
+    def attributes(self, group: str) -> dict[str, Any]:
+        """Those of a group; none where there is no such group.
+
+        Raises:
+            RuntimeError: They can't be read.
+        """
+        try:
+            return dict(self._zarr.open_group(self._store, path=group, mode="r", zarr_format=self._format).attrs)
+        except (FileNotFoundError, KeyError, self._zarr.errors.BaseZarrError):
+            return {}
+        except Exception as error:
+            raise self.unreadable(error) from error
+
     def check(self, name: str) -> None:
         """Raises RuntimeError unless the reader's own array is there, under its name or as the store itself: else the store is
         of a kind that only the reader knows, and coordinates would seem to be missing."""

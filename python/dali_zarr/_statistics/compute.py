@@ -15,7 +15,8 @@ from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
-from . import files, gather
+from . import channels as by_default
+from . import files, formats, gather
 from .accepted import StatisticsArguments, accepted
 from .blocks import Blocks, Part
 from .moments import Doubles, Moments, Tree, combined
@@ -57,8 +58,9 @@ def statistics(
             and no break is between them. They count elements along the first of ``dims``. A dictionary, as of the loaders, does
             as well.
         channels: Dimensions whose elements have statistics of their own, as of the reader: names or positions (``-1``), by output
-            too. Readers of the file then take these by default. Left out: for each array those of which ``stack_arrays`` makes
-            channels (which not every array of two dimensions or more has), and all but the last two dimensions of a sample.
+            too. Readers of the file then take these by default. Left out: all dimensions of a sample but those with a name of space
+            (``latitude``, ``x``, ``cell``...) or of an ensemble. Where no name tells: the last one of a picture (y, x, 3), the only
+            one of a row of up to 1024 numbers, else all but the last two. And those of which ``stack_arrays`` makes channels.
         weights: ``"cos_latitude"`` weights mean and standard deviation by the cosine of the latitude, normalised to a mean of 1
             over the selected latitudes. Arrays without a dimension ``latitude``, ``lat``, ``rlat`` or ``nav_lat`` have no weights.
             Minimum, maximum and share of NaN never have.
@@ -66,7 +68,8 @@ def statistics(
             case no more.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"`` (or ``"cuda"``). A GPU decodes; sums are the CPU's.
         device_id: The GPU. Default: ``LOCAL_RANK`` of torchrun's environment, else 0.
-        output: Where to write JSON (by the process of rank 0), which ``mean`` and ``stddev`` of readers take.
+        output: Where to write them (by the process of rank 0), for ``mean`` and ``stddev`` of readers: a Zarr group where the name
+            ends in ``.zarr``, else JSON.
         progress: Whether to show progress on stderr, in the process of rank 0.
         process_group: Whose ranks share the samples. Default: all of ``torch.distributed``, else of torchrun's environment.
         arguments: Those of :func:`dali_zarr.zarr_reader` that select elements and say how chunks are read. The others of the reader
@@ -78,24 +81,25 @@ def statistics(
         A dictionary (docs/guides/statistics.md has its keys), whose ``str()`` is a table.
 
     Raises:
-        TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused.
+        TypeError, ValueError, IndexError, MemoryError: As building a pipeline with the reader does; an argument is refused, or
+            ``channels`` are needed: a row has more than 1024 numbers.
         RuntimeError: Chunks can't be read.
-        OSError: The file can't be written.
+        OSError: The file can't be written, or another store has its name.
+        ImportError: A package that it needs isn't installed.
     """
     chosen = accepted(arguments)
     _check(weights, batch_size)
     where, device_id = _device(device, device_id)
-    if output is not None and not files.folder(output).is_dir():
+    if output is not None:
         # Known now rather than after the pass.
-        folder = files.folder(output)
-        raise FileNotFoundError(f"dali_zarr: statistics: output: expected an existing folder, but found none at {folder}")
+        files.check_output(output)
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **chosen, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
     # A selection with gaps spreads them.
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
-    names = tuple(map(files.key_of, selected.arrays))
+    names = tuple(map(formats.key_of, selected.arrays))
     wanted = _arguments.by_name.checked("channels", channels)
     try:
         selected.check_channels(wanted)
@@ -111,7 +115,7 @@ def statistics(
     _read(plan, sums, blocks, progress and rank == 0)
     parts = gather.gathered([one.parts(len(told)) for one in sums], rank, world, process_group)
     found = files.Statistics({
-        "format": files.FORMAT, "version": files.VERSION,
+        "format": formats.FORMAT, "version": formats.VERSION,
         "path": selected.locations(),
         "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
         "arrays": {
@@ -190,18 +194,18 @@ class _Sum:
     @classmethod
     def of(cls, selected: Selected, i: int, channels: Any, weights: Weights | None, windows: Sequence[int]) -> _Sum:
         array = selected.arrays[i]
-        default = selected.default_channels(array)
         named, own = selected.named_channels(array, channels), selected.sample_dims(array)
         for dim in named or []:
-            if dim in selected.axes.dims and len(selected.positions(dim)) > 1:
+            if dim in selected.axes.dims and len(selected.positions(array, dim)) > 1:
                 raise ValueError(
                     f"dali_zarr: statistics: channels: expected dimensions that dims don't name, but found {dim!r}, along "
                     "which samples are cut; leave it out of dims"
                 )
-        chosen = default if named is None else [dim for dim in named if dim in own or dim in default]
+        alone = by_default.single(selected, array)
+        chosen = by_default.default(selected, array) if named is None else [dim for dim in named if dim in own or dim in alone]
         cut = {dim: window for dim, window in zip(selected.axes.dims, windows, strict=True)}
         dims = [dim for dim in array.dims if cut.get(dim, 1)]
-        axes = [selected.axis(dim) for dim in chosen]
+        axes = [selected.axis(array, dim) for dim in chosen]
         first = [dims.index(dim) + 1 for dim in chosen if dim in dims]
         others = [n + 1 for n, dim in enumerate(dims) if dim not in chosen]
         count = int(np.prod([len(axis.positions) for axis in axes], dtype=np.int64))
@@ -274,7 +278,7 @@ class _Weights:
                 f"dali_zarr: statistics: weights: expected stores that have latitudes in common, but concat='samples' cuts each "
                 f"store along {dim!r}; leave weights out, or compute statistics of each store"
             )
-        latitudes = selected.coordinates(dim)
+        latitudes = selected.coordinates(array, dim)
         if latitudes is None or latitudes.dtype.kind not in "iuf" or not (np.abs(latitudes) <= 90.001).all():
             raise ValueError(
                 f"dali_zarr: statistics: weights: array '{array.name}': expected coordinates of {dim!r} in degrees, from -90 to 90"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from .._arguments import values
 from .._selection.axes import Array, Axes
@@ -87,52 +88,45 @@ class Selected:
         """Those of an array that the reader's argument names."""
         return self.named_channels(array, self._arguments.get("channels"))
 
-    def default_channels(self, array: Array) -> list[str]:
-        """Those that get statistics of their own: what a stack makes channels of, and all but the last two of a sample. Dimensions
-        of which a single element is selected are among them, to be told apart by their labels."""
-        dims = self.sample_dims(array)
-        found = {*self.stacked_dims(array), *dims[:-2], *self._single(array)}
-        return [dim for dim in array.dims if dim in found]
-
-    def _single(self, array: Array) -> list[str]:
-        return [dim for dim in self.axes.dims[1:] if dim in array.dims and len(self.positions(dim)) == 1]
-
-    def positions(self, dim: str) -> list[int]:
-        """The selected elements; along the joined axis those of all stores."""
+    def positions(self, array: Array, dim: str) -> list[int]:
+        """The selected elements along a dimension of an array; along the joined axis those of all stores."""
         found = self._picks.get(dim)
-        region = self.region(dim)
+        region = self.region(array, dim)
         return list(region) if found is None else [found[i] for i in region]
 
-    def length(self, dim: str) -> int:
-        """Elements of the dimension after ``pick``, also those outside of the region."""
+    def length(self, array: Array, dim: str) -> int:
+        """Elements of the dimension after ``pick``, also those outside of the region. Dimensions without names may be of different
+        lengths in each array."""
         if dim in self.axes.dims:
             return self.axes.axis_length(self.axes.dims.index(dim))
-        return len(self._picks[dim]) if dim in self._picks else self.axes.lengths(dim)[0]
+        return len(self._picks[dim]) if dim in self._picks else array.shapes[0][array.dims.index(dim)]
 
-    def region(self, dim: str) -> range:
+    def region(self, array: Array, dim: str) -> range:
         """Which of those are selected."""
-        every = range(self.length(dim))
+        every = range(self.length(array, dim))
         if dim not in self.axes.dims:
             return every
         start, end, spacing = self.axes.regions(self.axes.dims.index(dim), self._arguments)[0]
         return every[start:end:spacing]
 
-    def axis(self, dim: str) -> Axis:
-        """A dimension with its selected elements."""
-        positions = self.positions(dim)
+    def axis(self, array: Array, dim: str) -> Axis:
+        """A dimension of an array with its selected elements."""
+        positions = self.positions(array, dim)
         if dim not in self._labels:
             self._labels[dim] = self._read_labels(dim)
         labels = self._labels[dim]
+        if labels is not None and dim not in self.axes.dims and len(labels) != array.shapes[0][array.dims.index(dim)]:
+            labels = None
         return Axis(dim, positions, None if labels is None else [labels[i] for i in positions])
 
-    def coordinates(self, dim: str) -> Any:
+    def coordinates(self, array: Array, dim: str) -> Any:
         """The coordinates of the selected elements, as NumPy's array, or None where there are none.
 
         Raises:
             ValueError, RuntimeError, ImportError: They can't be read.
         """
         variable = self.axes.variable(dim, 0)
-        return None if variable is None else np.asarray(variable.values)[self.positions(dim)]
+        return None if variable is None else np.asarray(variable.values)[self.positions(array, dim)]
 
     def _read_labels(self, dim: str) -> list[float | str] | None:
         try:
@@ -141,10 +135,7 @@ class Selected:
             return None
         if variable is None:
             return None
-        found = np.asarray(variable.values)
-        if found.dtype.kind in "biuf":
-            return [float(value) for value in found]
-        return [str(value) for value in found]
+        return labels_of(np.asarray(variable.values))
 
     def _picked(self) -> dict[str, list[int]]:
         """The picked elements, counted from the start; of several stores in the first."""
@@ -153,6 +144,13 @@ class Selected:
             length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
             found[dim] = [index + length if index < 0 else index for index in lists[0]]
         return found
+
+
+def labels_of(coordinates: npt.NDArray[Any]) -> list[float | str]:
+    """Coordinates as files of statistics have them: numbers, or text."""
+    if coordinates.dtype.kind in "biuf":
+        return [float(value) for value in coordinates]
+    return [str(value) for value in coordinates]
 
 
 def _position(key: str, array: Array) -> int | None:

@@ -1,0 +1,186 @@
+"""What files of statistics have in common, and the content that :func:`dali_zarr.statistics` writes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._hints import did_you_mean
+from .._log import log
+from .._selection.axes import Array
+from .moments import Doubles, Moments, pooled
+from .selected import Axis, Selected
+
+FORMAT, VERSION = "dali_zarr statistics", 1
+
+
+def check_version(content: Mapping[str, Any]) -> None:
+    """Raises ValueError where what statistics wrote is of another version."""
+    if content.get("version") != VERSION:
+        raise ValueError(f"expected version {VERSION} of the format, but found {content.get('version')!r}")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a file has, for each array: its numbers, and the dimensions of its channels where there are several."""
+
+    values: list[list[float]]
+    dims: list[list[str]]
+
+
+class File:
+    """A file of statistics."""
+
+    def numbers(self, name: str, selected: Selected, stacked: bool) -> Numbers:
+        """For each array: one, or one for each channel, of the array or of the stack.
+
+        Raises:
+            ValueError: Some are missing.
+        """
+        found, along = list[list[float]](), list[list[str]]()
+        for array in selected.arrays:
+            named = selected.channel_dims(array)
+            own = self.named(selected, array) if named is None else named
+            if all(len(selected.positions(array, dim)) == 1 for dim in own):
+                own = []
+            dims = [dim for dim in array.dims if dim in own or (stacked and dim in selected.stacked_dims(array))]
+            part = self.of_array(name, selected, array, dims)
+            for i, number in enumerate(part):
+                where = f"array '{array.name}'" + (f", {_which(selected, array, dims, i)}" if len(part) > 1 else "")
+                if not np.isfinite(number):
+                    raise ValueError(f"{where}: expected a finite number, but there is none (are all elements NaN?)")
+                if name == "stddev" and number == 0:
+                    raise ValueError(f"{where}: expected a stddev other than 0, but all elements are equal; give numbers")
+            # Along those that samples are cut along there is a number for each element, also for those that no sample reads.
+            whole = np.full([selected.length(array, dim) for dim in dims], 0.0 if name == "mean" else 1.0)
+            places = [selected.region(array, dim) for dim in dims]
+            whole[np.ix_(*places)] = np.reshape(part, [len(place) for place in places])
+            found.append(whole.reshape(-1).tolist())
+            along.append(own)
+        return Numbers(found, along)
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        """The dimensions of an array's channels, where the file says so and the reader doesn't."""
+        raise NotImplementedError
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        """Of an array, for each element along ``dims``, which become channels.
+
+        Raises:
+            ValueError: Some are missing.
+        """
+        raise NotImplementedError
+
+
+def _which(selected: Selected, array: Array, dims: Sequence[str], i: int) -> str:
+    """A channel, for messages."""
+    axes = [selected.axis(array, dim) for dim in dims]
+    at = np.unravel_index(i, [len(axis.positions) for axis in axes])
+    return ", ".join(f"{axis.dim} {label_of((axis.labels or axis.positions)[int(n)])}" for axis, n in zip(axes, at, strict=True))
+
+
+class Own(File):
+    """What :func:`dali_zarr.statistics` wrote, in the form that JSON has."""
+
+    def __init__(self, content: Mapping[str, Any]):
+        check_version(content)
+        self._arrays: Mapping[str, Any] = content["arrays"]
+        self._named: Any = content.get("channels")
+
+    def named(self, selected: Selected, array: Array) -> list[str]:
+        """Those that statistics were asked for by name."""
+        dims = [axis["dim"] for axis in entry_of(self._arrays, key_of(array))["channels"]]
+        return [dim for dim in selected.named_channels(array, self._named) or [] if dim in dims]
+
+    def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
+        entry = entry_of(self._arrays, key_of(array))
+        axes = [Axis(**axis) for axis in entry["channels"]]
+        places = [places_of(selected, array, axis) for axis in axes]
+        for dim in dims:
+            if dim not in [axis.dim for axis in axes]:
+                raise ValueError(f"array '{array.name}': expected statistics for each element of {dim!r}, but found none")
+        by: Mapping[str, Sequence[float | None]] = entry["by_channel"]
+        shape = [len(axis.positions) for axis in axes]
+        # Those that become channels first, the others last: they are pooled.
+        order = sorted(range(len(axes)), key=lambda n: axes[n].dim not in dims)
+        index = np.arange(len(by["mean"])).reshape(shape)[np.ix_(*places)] if axes else np.zeros((), np.int64)
+        count = int(np.prod([len(p) for p, axis in zip(places, axes, strict=True) if axis.dim in dims], dtype=np.int64))
+        rows = index.transpose(order).reshape(count, -1)
+        numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
+        if name == "mean":
+            others = [axis.dim for axis in axes if axis.dim not in dims]
+            for row in rows:
+                _warn_of_differences(array, others, numbers, row)
+        return [_of_channels(name, row, numbers) for row in rows]
+
+
+def _warn_of_differences(array: Array, dims: list[str], numbers: Mapping[str, Doubles], row: Any) -> None:
+    """Warns where one number is asked of channels that it can't normalise: their means differ by more than each varies."""
+    means, deviations = numbers["mean"][row], numbers["stddev"][row]
+    if len(row) > 1 and np.ptp(means) > np.max(deviations):
+        _warn_once(
+            f"array '{array.name}': its {len(row)} channels get one mean and one stddev, but their means lie between "
+            f"{np.min(means):g} and {np.max(means):g} and none varies by more than {np.max(deviations):g}; "
+            f"channels={ {array.output: dims[0] if len(dims) == 1 else dims} } gives each its own"
+        )
+
+
+@functools.lru_cache(64)
+def _warn_once(message: str) -> None:
+    """Arguments are looked at more than once while a reader is made."""
+    log.warning("%s", message)
+
+
+def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
+    """The mean or stddev of all elements of some channels."""
+    if len(row) == 1:
+        return float(numbers[name][row[0]])
+    weight = numbers["weight"][row]
+    zero = np.zeros(len(row))
+    m2 = np.where(weight > 0, numbers["stddev"][row] ** 2 * weight, 0.0)
+    together = pooled(Moments(zero, zero, weight, np.where(weight > 0, numbers["mean"][row], 0.0), zero, m2, zero, zero))
+    return float(together.mean[0] if name == "mean" else together.stddev()[0])
+
+
+def key_of(array: Array) -> str:
+    """The name of an array in files: its own, or that of its output if it has a store of its own, which may be moved."""
+    return array.output if array.is_own else array.name
+
+
+def entry_of(arrays: Mapping[str, Any], name: str) -> Any:
+    if name not in arrays:
+        known = ", ".join(repr(str(one)) for one in arrays)
+        raise ValueError(
+            f"expected statistics of array '{name}', but found the arrays {known}; "
+            + did_you_mean(name, map(str, arrays), "make them with dali_zarr.statistics")
+        )
+    return arrays[name]
+
+
+def label_of(value: Any) -> str:
+    """A label, or a position, for messages."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def places_of(selected: Selected, array: Array, axis: Axis) -> list[int]:
+    """Where along an axis of the file the reader's elements are: by label where both have them, else by position."""
+    if axis.dim not in array.dims:
+        found = ", ".join(array.dims)
+        raise ValueError(f"array '{array.name}': expected a dimension {axis.dim!r}, as the file has it, but found {found}")
+    own = selected.axis(array, axis.dim)
+    by_label = own.labels is not None and axis.labels is not None
+    there: list[Any] = list(axis.labels or []) if by_label else list(axis.positions)
+    at = {label: i for i, label in enumerate(there)}
+    wanted: list[Any] = list(own.labels or []) if by_label else list(own.positions)
+    missing = [label for label in wanted if label not in at]
+    if missing:
+        kind = "" if by_label else " at positions"
+        raise ValueError(
+            f"array '{array.name}': expected statistics of {axis.dim}{kind} {', '.join(map(label_of, missing))}, but found those "
+            f"of {', '.join(map(label_of, there))}"
+        )
+    return [at[label] for label in wanted]

@@ -1,0 +1,196 @@
+"""Statistics written as JSON and as Zarr have the same content, which readers find to the bit, and xarray opens the latter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dali_zarr
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from dali_zarr.__main__ import main
+from dali_zarr._statistics import as_zarr
+from support.pipelines import build, to_numpy
+from support.server import Server
+from support.statistics import LEVELS, written
+from support.stores import write_array
+
+NUMBERS = ("mean", "stddev", "min", "max", "nan_share", "count", "weight")
+# Dimensions of arrays of a second store, and their values; names that are those of statistics, groups and labels of text.
+OTHERS: dict[str, tuple[tuple[str, ...] | None, tuple[int, ...]]] = {
+    "data/action": (None, (9, 2)), "data/image": (None, (9, 6, 5, 3)), "mean": (("time", "y", "x"), (9, 6, 5)),
+    "a": (("time", "count", "offset", "y", "x"), (9, 2, 3, 4, 5)), "b": (("time", "band", "y", "x"), (9, 3, 4, 5)),
+    "c": (("time", "band", "y", "x"), (9, 3, 4, 5)), "empty": (("time", "y", "x"), (9, 4, 5)),
+}
+BANDS = ["red", "grün", "blue"]
+
+# The store, the arguments of statistics, and those of a reader.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "levels": ("fields", {"arrays": ["t2m", "z", "lsm"]}, {"stack_arrays": True}),
+    "other levels": ("fields", {"arrays": ["z", "t2m"]}, {"stack_arrays": True, "sel": {"level": [500, 1000]}}),
+    "one number": ("fields", {"arrays": ["z"]}, {}),
+    "named": ("fields", {"arrays": ["z", "t2m"], "channels": "level"}, {}),
+    "by output": ("fields", {"arrays": {"zz": "z"}, "channels": {"zz": "level"}}, {}),
+    "none": ("fields", {"arrays": ["z"], "channels": []}, {}),
+    "tendencies": ("fields", {"arrays": ["z", "t2m"], "offsets": [6, -1, 30]}, {"stack_arrays": True}),
+    "weights": ("fields", {"arrays": ["z", "t2m"], "weights": "cos_latitude"}, {"stack_arrays": True}),
+    "packed": ("fields", {"arrays": ["packed"], "fillna": 3.5}, {}),
+    "selected": ("fields", {"arrays": ["z"], "sel": {"level": 850}, "isel": {"time": slice(3, 9)}}, {"sel": {"level": 850}}),
+    "groups": ("others", {"arrays": ["data/image", "data/action"]}, {"channels": -1}),
+    "names of numbers": ("others", {"arrays": ["mean", "a"], "offsets": 2}, {"channels": {"a": ["count", "offset"]}}),
+    "text": ("others", {"arrays": ["b", "c"], "channels": "band"}, {"sel": {"band": ["blue", "red"]}}),
+    "several channels": ("others", {"arrays": ["c", "a"], "channels": ["band", "offset", "x"]}, {}),
+    "no numbers": ("others", {"arrays": ["empty", "b"]}, {"arrays": ["b"]}),
+    "own stores": ("own", {}, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("files")
+    written(path / "fields")
+    rng = np.random.default_rng(1)
+    for name, (dims, shape) in OTHERS.items():
+        values = np.full(shape, np.nan) if name == "empty" else rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 9, shape[-1])
+        write_array(path / "others", name, values, dims=dims)
+    zarr.open_group(path / "others", mode="a").create_array("band", shape=3, dtype=str, dimension_names=["band"])[:] = np.array(
+        BANDS, object,
+    )
+    return path
+
+
+def arguments_of(stores: Path, where: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if where != "own":
+        return {"path": stores / where, **arguments}
+    return {"arrays": {name: str(stores / "others" / name) for name in ("b", "c")}, **arguments}
+
+
+def samples(**arguments: Any) -> list[bytes]:
+    return [to_numpy(output)[0].tobytes() for output in build(dtype="float64", **arguments).run()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_forms(stores, tmp_path, name):
+    """The content of the JSON file, and the samples of readers of either."""
+    where, given, reading = CASES[name]
+    told = arguments_of(stores, where, given)
+    found = dali_zarr.statistics(**told, output=tmp_path / "stats.zarr")
+    found.save(tmp_path / "stats.json")
+    content = json.loads((tmp_path / "stats.json").read_text())
+    assert as_zarr.content(zarr.open_group(tmp_path / "stats.zarr", mode="r")) == content == found
+    others = ("offsets", "weights", "channels", "isel", "fillna")
+    reader = {key: value for key, value in told.items() if key not in others} | reading
+    if name == "no numbers":
+        for ending in ("json", "zarr"):
+            with pytest.raises(ValueError, match="array 'empty': expected a finite number, but there is none"):
+                dali_zarr.explain(**{**reader, "arrays": ["empty"]}, mean=tmp_path / f"stats.{ending}")
+    read = {
+        ending: samples(**reader, mean=tmp_path / f"stats.{ending}", stddev=str(tmp_path / f"stats.{ending}"))
+        for ending in ("json", "zarr")
+    }
+    assert read["json"] == read["zarr"] != samples(**reader)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_xarray_opens_it(stores, tmp_path, name):
+    """By xarray's own calls, without a warning: a table of the arrays, and of each its channels with their labels."""
+    where, given, _ = CASES[name]
+    content = dali_zarr.statistics(**arguments_of(stores, where, given), output=tmp_path / "stats.zarr")
+
+    def same(variable: xr.DataArray, expected: Any) -> None:
+        assert variable.dtype == ("int64" if variable.name.endswith("count") else "float64")
+        assert np.array_equal(variable.values.reshape(-1), np.array(expected, "f8").reshape(-1), equal_nan=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = xr.open_zarr(tmp_path / "stats.zarr")
+        tree = xr.open_datatree(tmp_path / "stats.zarr", engine="zarr")
+        groups = {
+            array: xr.open_dataset(tmp_path / "stats.zarr", engine="zarr", group=f"arrays/{array}") for array in content["arrays"]
+        }
+    assert table["array"].values.tolist() == list(content["arrays"])
+    assert table.attrs["samples"] == content["samples"] and table.attrs["dim"] == content["dim"]
+    for array, entry in content["arrays"].items():
+        dataset = groups[array]
+        assert dataset.identical(tree[f"arrays/{array}"].to_dataset().drop_vars("array"))
+        assert dataset.attrs["dims"] == [axis["dim"] for axis in entry["channels"]]
+        for dim, axis in zip(dataset["mean"].dims, entry["channels"], strict=True):
+            assert dim.removesuffix("_") == axis["dim"] and dataset[f"{dim}_position"].values.tolist() == axis["positions"]
+            assert (dataset[dim].values.tolist() if dim in dataset.coords else None) == axis["labels"]
+        for key in NUMBERS:
+            same(table[key].sel(array=array), entry[key])
+            same(dataset[key], entry["by_channel"][key])
+            for offset, tendency in entry["tendencies"].items():
+                same(table[f"tendency_{key}"].sel(array=array, offset=int(offset)), tendency[key])
+                same(dataset[f"tendency_{key}"].sel(offset=int(offset)), tendency["by_channel"][key])
+
+
+def test_normalising_by_xarray(stores, tmp_path):
+    """As users of xarray do: by names of dimensions and labels."""
+    dali_zarr.statistics(stores / "fields", arrays=["z"], output=tmp_path / "stats.zarr")
+    z = xr.open_zarr(stores / "fields", consolidated=False)["z"].isel(time=0).sel(level=[500, 1000]).astype("float64")
+    stats = xr.open_zarr(tmp_path / "stats.zarr", group="arrays/z")
+    expected = ((z - stats["mean"]) / stats["stddev"]).transpose("level", ...)
+    assert expected["level"].values.tolist() == [LEVELS[2], LEVELS[0]]
+    found = build(
+        path=stores / "fields", arrays=["z"], sel={"level": [500, 1000]}, channels="level", dtype="float64",
+        mean=tmp_path / "stats.zarr", stddev=tmp_path / "stats.zarr",
+    ).run()[0]
+    assert to_numpy(found)[0].tobytes() == np.ascontiguousarray(expected.values).tobytes()
+
+
+def test_command_line(stores, tmp_path, capsys, monkeypatch):
+    words = ["statistics", str(stores / "fields"), "--arrays", "t2m", "z", "--offsets", "6", "--output", str(tmp_path / "s.zarr")]
+    monkeypatch.setattr(sys, "argv", ["dali_zarr", *words, "--json", "--quiet"])
+    assert main() == 0
+    content = as_zarr.content(zarr.open_group(tmp_path / "s.zarr", mode="r"))
+    assert json.loads(capsys.readouterr().out) == content == dali_zarr.statistics(stores / "fields", arrays=["t2m", "z"], offsets=6)
+
+
+def test_what_has_the_name(stores, tmp_path, monkeypatch):
+    """Statistics are replaced; other stores and folders never. That is known before the pass."""
+    target = tmp_path / "stats.zarr"
+    dali_zarr.statistics(stores / "fields", arrays=["t2m", "z"], output=target)
+    again = dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=f"{target}/")
+    assert as_zarr.content(zarr.open_group(target, mode="r")) == again
+    assert [path.name for path in tmp_path.iterdir()] == ["stats.zarr"]
+    zarr.open_group(tmp_path / "data.zarr", mode="w").create_array("x", data=np.zeros(3))
+    (tmp_path / "file.zarr").write_text("text")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("dali_zarr._statistics.compute._read", lambda *_: pytest.fail("the pass began"))
+    for name, kind, message in (
+        ("data.zarr", FileExistsError, "output: expected a new name, or that of a Zarr group of statistics, which is replaced"),
+        ("file.zarr", FileExistsError, "output: expected a new name, or that of a Zarr group of statistics, which is replaced"),
+        ("folder", IsADirectoryError, "output: expected the name of a file, or one that ends in .zarr, but found the folder"),
+        ("none/s.zarr", FileNotFoundError, "output: expected an existing folder, but found none at"),
+    ):
+        with pytest.raises(kind, match=message):
+            dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=tmp_path / name)
+    assert zarr.open_group(tmp_path / "data.zarr", mode="r")["x"].shape == (3,)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_later_version(stores, tmp_path):
+    dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=tmp_path / "s.zarr")
+    zarr.open_group(tmp_path / "s.zarr", mode="a").attrs["version"] = 2
+    zarr.consolidate_metadata(tmp_path / "s.zarr")
+    with pytest.raises(ValueError, match="mean: file .*s.zarr: expected version 1 of the format, but found 2"):
+        dali_zarr.explain(path=stores / "fields", arrays=["t2m"], mean=tmp_path / "s.zarr")
+
+
+def test_from_a_server(stores, tmp_path):
+    """Beside the data, by the same URL."""
+    shutil.copytree(stores / "fields", tmp_path / "fields")
+    dali_zarr.statistics(stores / "fields", arrays=["z"], channels="level", output=tmp_path / "stats.zarr")
+    local = samples(path=stores / "fields", arrays=["z"], mean=tmp_path / "stats.zarr", stddev=tmp_path / "stats.zarr")
+    with Server(tmp_path) as server:
+        url = f"{server.url}/stats.zarr"
+        assert samples(path=f"{server.url}/fields", arrays=["z"], mean=url, stddev=url) == local
+        with pytest.raises(ValueError, match="mean: expected numbers or a file of statistics, but 'http.*none.zarr' can't be read"):
+            dali_zarr.explain(path=stores / "fields", arrays=["z"], mean=f"{server.url}/none.zarr")
