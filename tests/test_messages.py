@@ -9,6 +9,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
+from dali_zarr import _hints
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from support.stores import Layout, write_array
@@ -46,7 +47,13 @@ def path(tmp_path_factory):
         ({"batch_size": "16"}, TypeError, "batch_size: expected a"),
         ({"offsets": {}}, ValueError, "offsets: expected at least one, but found {}"),
         ({"offsets": {"now": 0, "later": []}}, ValueError, "offsets: expected at least one, but found {'now': 0, 'later': []}"),
-        ({"offsets": {"now": "0"}}, TypeError, "offsets: expected integers, or a dictionary of them by name, but found '0'"),
+        ({"offsets": {"now": "6h"}}, TypeError, "offsets: expected integers, or a dictionary of them by name, but found '6h'"),
+        ({"sel": {"level": [850, 501]}}, ValueError, "501 isn't among the coordinates: 1000, 850, 500"),
+        ({"sel": {"level": np.array([850, 501])}}, ValueError, "sel: 'level': 501 isn't among"),
+        ({"sel": {"time": "2021-01-01"}}, ValueError, "'2021-01-01' isn't among the coordinates: 2020-01-01T00:00, 2020-01-01T01"),
+        ({"sel": {"time": slice("2020-13-01", None)}}, ValueError, "sel: 'time': '2020-13-01' isn't a date; write '2020', "),
+        ({"sel": {"lev": 500}}, ValueError, "the dimensions are time, level, lat, lon; did you mean level?"),
+        ({"num_workers": 4}, TypeError, "num_workers: it is an argument of torch's DataLoader; leave it out: the reader"),
     ],
     ids=str,
 )
@@ -93,6 +100,11 @@ def test_loaders_say_the_message_alone(path, tmp_path):
         ({"shard_id": 3, "num_shards": 2}, ValueError, "shard_id: expected a number from 0 to num_shards - 1 = 1, found 3"),
         ({"shard_id": -1, "num_shards": 2}, ValueError, "shard_id: expected a number from 0 to num_shards - 1 = 1, found -1"),
         ({"shard_id": "1", "num_shards": 2}, TypeError, "shard_id: expected integers, found '1'"),
+        ({"drop_last": "no"}, TypeError, "drop_last: expected True or False, but found 'no'"),
+        ({"pad_last_batch": 1}, TypeError, "pad_last_batch: expected True or False, but found 1"),
+        ({"return_index": "no"}, TypeError, "return_index: expected True or False, but found 'no'"),
+        ({"num_threads": "2"}, TypeError, "num_threads: expected an integer, but found '2'"),
+        ({"num_threads": 0}, ValueError, "num_threads: expected at least 1, but found 0"),
         ({"transform": 3}, TypeError, "transform: expected a function of the outputs, but found 3"),
         ({"transform": lambda outputs: outputs["z"]}, TypeError, "transform: expected a dictionary from names to outputs"),
         ({"drop_last": True, "pad_last_batch": True}, ValueError, "expected drop_last or pad_last_batch, but found both"),
@@ -103,6 +115,56 @@ def test_arguments_of_the_loader_itself(path, arguments, kind, message):
     loader = pytest.importorskip("dali_zarr.torch").Loader
     with pytest.raises(kind, match=re.escape(message)):
         loader(path, arrays=["z"], **{"device": "cpu", **arguments})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_around_the_loader(path, workers):
+    data = pytest.importorskip("torch").utils.data
+    loader = pytest.importorskip("dali_zarr.torch").Loader(path, arrays=["z"], device="cpu", host_memory_limit="64MB")
+    with pytest.raises(TypeError, match="threads of its own; iterate over it itself, without a DataLoader around it"):
+        next(iter(data.DataLoader(loader, num_workers=workers)))
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_entries_that_batches_lack(path, framework):
+    loader = pytest.importorskip(f"dali_zarr.{framework}").Loader
+    given = {"path": path, "arrays": ["t2m"], "device": "cpu", "host_memory_limit": "64MB"}
+    batch = next(iter(loader(**given)))
+    with pytest.raises(KeyError, match="the batch has no entry 'T2'; did you mean t2m?"):
+        batch["T2"]
+    with pytest.raises(KeyError, match="the batch has no entry 'x'; there are 't2m'"):
+        batch["x"]
+    assert batch.get("x") is None and "x" not in batch and list(batch) == ["t2m"]
+    batch = next(iter(loader(**given, offsets={"input": 0, "target": 6})))
+    with pytest.raises(KeyError, match=re.escape("""no entry 't2m'; write batch['input']['t2m']""")):
+        batch["t2m"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind", "message"),
+    [
+        ({"train": "2020", "val": "2021"}, TypeError, "val: there is no such argument; did you mean validation?"),
+        ({"train": "2020", "batchsize": 4}, TypeError, "batchsize: there is no such argument; did you mean batch_size?"),
+        ({"train": slice(None, "2020-01-01T06"), "validation": slice("2020-01-01T06", None)}, ValueError,
+         "along 'time', but train and validation share 1; slices of labels include both ends"),
+    ],
+)
+def test_splits(path, parts, kind, message):
+    with pytest.raises(kind, match=re.escape(message)):
+        dali_zarr.splits(path=path, arrays=["t2m"], **parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("T2M", ["t2m", "z"], "t2m"),
+        ("lon", ["longitude", "latitude"], "longitude"), ("img", ["data/img", "data/action"], "data/img"),
+        ("shuffle", ["random_shuffle", "shuffle_after_epoch"], "random_shuffle"),
+        ("lat", ["latitude", "latitude_bounds"], None), ("q", ["z"], None),
+    ],
+)
+def test_the_name_that_was_meant(name, known, meant):
+    assert _hints.nearest(name, known) == meant
 
 
 def test_what_is_no_dataset(path):

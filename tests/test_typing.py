@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -117,6 +118,34 @@ def test_notebooks_complete_arguments(where):
     if name == "Loader":
         assert set(parameters) >= set(PARAMETERS) - set(COMMON) - {"preserve", "bytes_per_sample_hint"}
         assert parameters["initial_fill"].default == PARAMETERS["initial_fill"].default
+
+
+@pytest.mark.parametrize("module", ["fn", "fn.readers"])
+def test_the_operator_names_what_python_adds(module):
+    """``fn.zarr_reader`` has labels in its signature and its help, though its schema hasn't."""
+    function = fn.zarr_reader if module == "fn" else fn.readers.zarr
+    assert set(inspect.signature(function).parameters) == set(PARAMETERS)
+    assert all(re.search(rf"^{name} :", function.__doc__, re.MULTILINE) for name in ARGUMENTS - {"preserve"} | names.SELECTION)
+
+
+@pytest.mark.parametrize(
+    "call", ["dali_zarr.zarr_reader", "dali_zarr.torch.Loader", "dali_zarr.statistics", "fn.zarr_reader", "ndd.readers.Zarr"],
+)
+def test_hovering_and_completion(call):
+    """What notebooks and consoles show of a call, by jedi, which IPython brings: all arguments, and what they mean."""
+    jedi = pytest.importorskip("jedi")
+    pytest.importorskip("torch")
+    dynamic = importlib.import_module("nvidia.dali.experimental.dynamic")
+    importlib.import_module("dali_zarr.torch")
+    interpreter = jedi.Interpreter(f"{call}(", [{"dali_zarr": dali_zarr, "fn": fn, "ndd": dynamic}])
+    expected = {"path", "arrays", "roi_start", "mask_and_scale", "host_memory_limit"}
+    expected |= {"sel"} if not call.startswith("ndd") else set()
+    (signature,) = interpreter.get_signatures()
+    assert expected <= {parameter.name for parameter in signature.params}
+    assert {f"{name}=" for name in expected} <= {completion.name for completion in interpreter.complete()}
+    shown = eval(call, {"dali_zarr": dali_zarr, "fn": fn, "ndd": dynamic})
+    text = (shown.__init__ if isinstance(shown, type) else shown).__doc__
+    assert "arrays" in text and "path" in text
 
 
 def test_the_package_is_typed():

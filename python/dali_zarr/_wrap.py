@@ -1,6 +1,7 @@
 """Has DALI's functions and classes of the operator take what :mod:`._arguments` knows."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -26,6 +27,23 @@ def _wrapped(function: Callable[..., Any], check_names: bool = False) -> Callabl
     return wrapper
 
 
+def _with_selection(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds what Python takes beyond the schema to the signature and the help, by which notebooks complete; unless the
+    signature names no arguments."""
+    signature = inspect.signature(function)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values()):
+        return function
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in sorted(names.SELECTION - signature.parameters.keys())
+    ]
+    if more:
+        added = "\n".join(f"{one.name} : optional, default = None\n    See `dali_zarr.zarr_reader`." for one in more)
+        function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n{added}\n"
+        function.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *more])
+    return function
+
+
 def _hold(arguments: dict[str, Any], *results: Any) -> None:
     """Has what stands for an operator hold the tables in its arguments: DALI keeps text only, and builds the operator later."""
     kept = [value for value in arguments.values() if isinstance(value, tables.Kept)]
@@ -40,7 +58,7 @@ def wrap_functions() -> None:
     """Wraps the functions and classes that DALI has made of the operator. Does nothing the second time."""
     fn, ops = _dali.module("fn"), _dali.module("ops")
     for module, name in ((fn, "zarr_reader"), (fn.readers, "zarr")):
-        setattr(module, name, _wrapped(getattr(module, name), check_names=True))
+        setattr(module, name, _with_selection(_wrapped(getattr(module, name), check_names=True)))
     # The dynamic mode gives these arguments of its own.
     for reader in (ops.ZarrReader, ops.readers.Zarr):
         reader.__init__ = _wrapped(reader.__init__)

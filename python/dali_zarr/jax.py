@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, NoReturn, Unpack, cast
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from . import _arguments, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_batch_size
+from ._loading.loader import BaseLoader, check_count, check_flags
 from ._loading.reading import Plan, Transform
 from ._reader import describe
 
@@ -87,6 +87,9 @@ class Batch(dict[str, Any]):
                 yield pictures.Output(
                     "/".join(place), source, np.asarray(value), self._origin.labels, self._origin.index(),
                 )
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise outputs.missing(self, name)
 
     def __repr__(self) -> str:
         return pictures.described(self)
@@ -191,7 +194,8 @@ class Loader:
         """
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
-        check_batch_size(batch_size)
+        check_count("batch_size", batch_size)
+        check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch, return_index=return_index)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})

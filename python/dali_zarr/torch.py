@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, NoReturn, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collate, Collation, of_values
 from ._loading import outputs, pictures, ranks
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader
+from ._loading.loader import BaseLoader, check_flags
 from ._loading.reading import Plan, Transform
 from ._reader import describe
 
@@ -106,6 +106,9 @@ class Batch(dict[str, Any]):
                 values: npt.NDArray[Any] = host.detach().cpu().numpy()
                 place = (group, name) if group else (name,)
                 yield pictures.Output("/".join(place), self._origin.sources.get(place), values, self._origin.labels, index)
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise outputs.missing(self, name)
 
     def __repr__(self) -> str:
         return pictures.described(self)
@@ -192,6 +195,7 @@ class Loader(BaseLoader[Batch]):
             RuntimeError: In a worker process of a DataLoader.
         """
         _check_worker()
+        check_flags(return_index=return_index)
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         flat = outputs.offsets_of(offsets)

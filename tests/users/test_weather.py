@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import zarr
 from support.programs import EXAMPLES, torchrun
 
 
@@ -15,7 +16,8 @@ def hours(lines: list[list[str]], kind: str, epoch: int) -> list[str]:
 @pytest.mark.filterwarnings("ignore")
 def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     """Two ranks are killed in mid-epoch, three go on with the model of the checkpoint: each sample of each epoch was trained on,
-    and only the step that the crash cut off may have been twice."""
+    and only the step that the crash cut off may have been twice. The loss is that of the last model, so that the fields are those
+    of the hours and levels that were asked for, and their targets six hours later."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("xarray")
     checkpoint = tmp_path / "checkpoint.pt"
@@ -25,13 +27,15 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
         # On a busy machine the processes may be killed too late, after the last of 8 steps.
         if len([line for line in first if line[:2] == ["train", "0"]]) < 14:
             break
-    # So far away that the steps which are left don't bring it back.
+    # The bias is so far away that the steps which are left don't bring it back. With these weights the forecast is nearly the
+    # input, so that the loss shows differences between hours.
     kept = torch.load(checkpoint)
-    kept["model"]["module.bias"].fill_(1e6)
+    torch.nn.init.dirac_(kept["model"]["module.weight"])
+    kept["model"]["module.bias"].fill_(10)
     torch.save(kept, checkpoint)
     second = torchrun(3, EXAMPLES / "weather.py", reanalysis, checkpoint, 2)
     resumed = torch.load(checkpoint)
-    assert (resumed["model"]["module.bias"] > 9e5).all()
+    assert (resumed["model"]["module.bias"] > 9).all()
     assert resumed["optimizer"]["state"][0]["step"] > kept["optimizer"]["state"][0]["step"] > 0
     train = [str(np.datetime64("2020-01-01T00", "h") + n) for n in range(30)]
     assert set(hours(first + second, "train", 0)) == set(train)
@@ -39,4 +43,10 @@ def test_weather_by_dates_after_a_crash(reanalysis, tmp_path):
     assert hours(second, "train", 1) == train
     validation = [str(np.datetime64("2020-01-02T12", "h") + n) for n in range(6)]
     assert hours(second, "validation", 0) == hours(second, "validation", 1) == validation
-    assert [line[:2] for line in second if line[0] == "loss"] == [["loss", "0"], ["loss", "1"]]
+    losses = [line for line in second if line[0] == "loss"]
+    assert [line[:2] for line in losses] == [["loss", "0"], ["loss", "1"]]
+    group = zarr.open_group(reanalysis, mode="r")
+    fields = torch.from_numpy(np.concatenate([group["t2m"][36:][:, None], group["z"][36:][:, [1, 2]]], axis=1))
+    weights = (resumed["model"][f"module.{name}"] for name in ("weight", "bias"))
+    difference = torch.nn.functional.conv2d(fields[:-6], *weights, padding=1) - fields[6:]
+    assert float(losses[1][2]) == pytest.approx(difference.double().square().sum().item(), rel=3e-6)

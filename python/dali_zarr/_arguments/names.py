@@ -10,7 +10,17 @@ from .._hints import did_you_mean
 _COMMON = frozenset({"name", "device"})
 # What Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
-_OF_LOADERS = frozenset({"drop_last", "process_group", "transform", "num_threads", "sharding"})
+OF_LOADERS = frozenset({"batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding"})
+_THREADS = "leave it out: the reader has threads of its own (io_threads, decode_threads)"
+# What torch's DataLoader takes, and how that is said here.
+_OF_DATALOADER = {
+    "num_workers": _THREADS, "persistent_workers": _THREADS, "worker_init_fn": _THREADS,
+    "prefetch_factor": "write prefetch_queue_depth",
+    "pin_memory": "leave it out: batches are delivered to the device",
+    "collate_fn": "leave it out: samples of a batch are together already",
+    "sampler": "write random_shuffle, weights or starts; the samples are divided between ranks without it",
+    "generator": "write seed",
+}
 
 
 @functools.cache
@@ -31,12 +41,15 @@ def is_location(array: str) -> bool:
     return "://" in array or array.startswith(("/", "./", "../"))
 
 
-def check(names: Iterable[str]) -> None:
-    """Raises TypeError for a name that no argument has. What begins with an underscore is DALI's own."""
-    known = operators() | _COMMON | SELECTION
+def check(names: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raises TypeError for a name that no argument of the reader has, and that isn't among ``more``. What begins with an underscore
+    is DALI's own."""
+    known = operators() | _COMMON | SELECTION | set(more)
     for name in names:
         if name not in known and not name.startswith("_"):
-            if name in _OF_LOADERS:
+            if name in _OF_DATALOADER:
+                raise TypeError(f"zarr_reader: {name}: it is an argument of torch's DataLoader; {_OF_DATALOADER[name]}")
+            if name in OF_LOADERS:
                 raise TypeError(f"zarr_reader: {name}: it is an argument of the loaders, and not of the reader; leave it out here")
             hint = did_you_mean(name, known, "see help(dali_zarr.zarr_reader) for the arguments that there are")
             raise TypeError(f"zarr_reader: {name}: there is no such argument; {hint}")

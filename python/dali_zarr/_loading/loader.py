@@ -6,7 +6,7 @@ import base64
 import operator
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, SupportsIndex, TypeVar
+from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar
 
 from .._log import log
 from . import checkpoint as checkpoints
@@ -24,12 +24,19 @@ def _nothing(_found: list[Any], _valid: int) -> None:
     """What is taken of a batch that is left out."""
 
 
-def check_batch_size(size: Any) -> None:
+def check_count(name: str, count: Any) -> None:
     """Raises TypeError or ValueError unless it is a whole number of at least 1."""
-    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-        raise TypeError(f"dali_zarr: batch_size: expected an integer, but found {size!r}")
-    if operator.index(size) < 1:
-        raise ValueError(f"dali_zarr: batch_size: expected at least 1, but found {size}")
+    if isinstance(count, bool) or not isinstance(count, SupportsIndex):
+        raise TypeError(f"dali_zarr: {name}: expected an integer, but found {count!r}")
+    if operator.index(count) < 1:
+        raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raises TypeError unless all are True or False: any text counts as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
 
 
 class BaseLoader(Generic[B]):
@@ -41,7 +48,9 @@ class BaseLoader(Generic[B]):
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
         """
-        check_batch_size(plan.batch_size)
+        check_count("batch_size", plan.batch_size)
+        check_count("num_threads", plan.num_threads)
+        check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
         if drop_last and pad_last_batch:
             raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
         transform: Any = plan.transform
@@ -114,6 +123,12 @@ class BaseLoader(Generic[B]):
         if epoch < 0:
             raise ValueError(f"dali_zarr: set_epoch: expected a number of at least 0, but found {epoch}")
         self._next_epoch = epoch
+
+    def __getitem__(self, _place: Any) -> NoReturn:
+        raise TypeError(
+            "dali_zarr: a loader has no elements by number: it gives whole batches in its own order, and reads ahead with "
+            "threads of its own; iterate over it itself, without a DataLoader around it"
+        )
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on all ranks. Of an epoch that began with other ranks: what these have delivered of it

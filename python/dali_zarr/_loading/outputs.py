@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar, cast
 
+from .._hints import did_you_mean
+
 T = TypeVar("T")
 
 # Where an output stands: its name, or the name of its group and its own.
@@ -27,7 +29,10 @@ def offsets_of(offsets: Any) -> list[int]:
         raise ValueError(f"dali_zarr: offsets: expected at least one, but found {offsets!r}; leave it out for the sample itself")
     for item in found:
         if isinstance(item, bool) or not isinstance(item, SupportsIndex):
-            raise TypeError(f"dali_zarr: offsets: expected integers, or a dictionary of them by name, but found {item!r}")
+            raise TypeError(
+                f"dali_zarr: offsets: expected integers, or a dictionary of them by name, but found {item!r}; an offset is a "
+                "number of elements"
+            )
     return [int(item) for item in found]
 
 
@@ -96,12 +101,22 @@ def offset_of(sources: Mapping[Place, Source], name: str, of_group: int) -> int:
     return next(iter(found)) if len(found) == 1 else of_group
 
 
+def missing(batch: Mapping[str, Any], name: object) -> KeyError:
+    """The exception for an entry that a batch lacks: what there is."""
+    inner = [group for group, value in batch.items() if isinstance(value, Mapping) and name in value]
+    if inner:
+        hint = f"write batch[{inner[0]!r}][{name!r}]"
+    else:
+        hint = did_you_mean(str(name), batch, "") or f"there are {', '.join(map(repr, batch))}"
+    return KeyError(f"dali_zarr: the batch has no entry {name!r}; {hint}")
+
+
 def _with_offset(name: str, offset: int) -> str:
     return f"{name}{offset:+d}" if offset else name
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(cast(Iterable[Any], value)) if isinstance(value, Iterable) else [value]
+    return list(cast(Iterable[Any], value)) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
 def nested(places: Sequence[Place], values: Sequence[T], make: Callable[[dict[str, Any], str], Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .stores import needed
+
+# So many coordinates are listed in messages.
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,13 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         found = numbers.sel({dim: label}, **options)
     except KeyError as error:
         there = _shown(variable) + _hint(label, variable)
-        raise KeyError(f"zarr_reader: sel: {dim!r}: {label!r} isn't among the coordinates{there}") from error
+        missing = _first_missing(numbers, dim, label, options)
+        raise KeyError(f"zarr_reader: sel: {dim!r}: {missing!r} isn't among the coordinates{there}") from error
     except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+        if variable is not None and np.asarray(variable.values).dtype.kind == "M" and (wrong := _no_date(label)):
+            raise ValueError(
+                f"zarr_reader: sel: {dim!r}: {wrong!r} isn't a date; write '2020', '2020-01', '2020-01-31' or '2020-01-31T06:00'"
+            ) from error
         raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} can't be looked up: {error}") from error
     except Exception as error:
         # pandas has an error of its own for coordinates that aren't unique.
@@ -105,6 +113,34 @@ def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Posi
     return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0, np.ndim(indexer) > 0)
 
 
+def _first_missing(numbers: Any, dim: str, label: Any, options: Mapping[str, Any]) -> Any:
+    """The first label of a list that no element has; a label that isn't in a list itself."""
+    if np.ndim(label) != 1:
+        return label
+    found: npt.NDArray[Any] = np.asarray(label)
+    listed: list[Any] = cast("list[Any]", label) if isinstance(label, list) else list(found)
+    for item in listed:
+        # So that messages don't say np.int64(501).
+        one: Any = np.asarray(item).item() if np.asarray(item).dtype.kind in "iuf" else item
+        try:
+            numbers.sel({dim: [one]}, **options)
+        except KeyError:
+            return one
+    return cast(Any, label)
+
+
+def _no_date(label: Any) -> str | None:
+    """The first bound of a slice that is text and can't be read as a date."""
+    bounds = cast("slice[Any, Any, Any]", label)
+    for text in (bounds.start, bounds.stop) if isinstance(label, slice) else ():
+        if isinstance(text, str):
+            try:
+                needed("pandas", "selecting by label").Timestamp(text)
+            except ValueError:
+                return text
+    return None
+
+
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
     listed: list[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
@@ -125,7 +161,18 @@ def _shown(variable: Any) -> str:
     """Some of the coordinates."""
     if variable is None:
         return ""
-    values = [str(value) for value in np.asarray(variable.values)[:4001]]
-    if len(values) > 8:
-        values = [*values[:4], "...", *([str(np.asarray(variable.values)[-1])])]
-    return f": {', '.join(values)}"
+    found: npt.NDArray[Any] = np.asarray(variable.values)
+    values = list(found)
+    if len(values) <= _SHOWN:
+        return f": {', '.join(shown(values))}"
+    *first, last = shown([*values[:4], values[-1]])
+    return f": {', '.join(first)}, ..., {last}"
+
+
+def shown(values: Sequence[Any]) -> list[str]:
+    """Coordinates as messages have them: dates as exact as they differ from whole days, minutes or seconds."""
+    if not all(isinstance(value, np.datetime64) for value in values):
+        return [str(value) for value in values]
+    dates: npt.NDArray[np.datetime64] = np.array(values)
+    coarser = [dates.astype(f"datetime64[{unit}]") for unit in ("D", "m", "s")]
+    return [str(date) for date in next((one for one in coarser if (one == dates).all()), dates)]

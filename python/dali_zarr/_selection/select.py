@@ -7,7 +7,6 @@ drops it: it becomes one of ``dims``, without a window. Along others a selection
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -15,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arguments import by_name, tables, values
+from .._hints import nearest
 from .._log import log
 from . import grids
 from .axes import ORIGINS, REGIONS, Axes
-from .lookup import Positions, of_index, of_label
+from .lookup import Positions, of_index, of_label, shown
 
 NAMES = ("sel", "isel", "method", "tolerance")
 # Stands for what is left out of arguments by dimension: no dimension is so long.
@@ -83,7 +83,9 @@ def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
     there = f"there are {sum(axes.lengths(dim)) if axes.is_joined and dim == axes.dims[0] else axes.lengths(dim)[0]}"
     if name == "sel":
         values = axes.coordinates(dim)
-        there = there if values is None or not len(values) else f"the coordinates go from {values[0]} to {values[-1]}"
+        if values is not None and len(values):
+            first, last = shown([values[0], values[-1]])
+            there = f"the coordinates go from {first} to {last}"
     hint = ""
     if isinstance(indexer, slice):
         given = cast("slice[Any, Any, Any]", indexer)
@@ -102,8 +104,8 @@ def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
     """Raises ValueError for a dimension that no array has."""
     names = list(dict.fromkeys(known))
     if dim not in names:
-        like = difflib.get_close_matches(dim, names, 1)
-        hint = f"; did you mean {like[0]}?" if like else ""
+        like = nearest(dim, names)
+        hint = f"; did you mean {like}?" if like else ""
         raise ValueError(f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(names)}{hint}')
 
 

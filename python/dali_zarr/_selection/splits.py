@@ -49,9 +49,11 @@ def splits(
         arguments: The others of :func:`dali_zarr.zarr_reader` or of a loader, the same for all parts.
 
     Raises:
+        TypeError: An argument isn't known.
         ValueError: No part is given, two parts have elements or segments in common, or a part selects none.
         IndexError, TypeError: A segment isn't there, or isn't told by numbers.
     """
+    _arguments.names.check(arguments, {"train", "validation", "test", *_arguments.names.OF_LOADERS})
     parts = {name: part for name, part in (("train", train), ("validation", validation), ("test", test)) if part is not None}
     if not parts:
         raise ValueError("dali_zarr: splits: expected at least one of train, validation and test")
@@ -124,7 +126,8 @@ def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, 
     sel = cast(Mapping[str, Any], given.get("sel") or {})
     if dim in sel:
         raise ValueError(f"dali_zarr: splits: {dim!r}: expected labels along it in the parts, but found them in sel too")
-    _check_common({name: _read(axes, label, given) for name, label in parts.items()}, f"elements along {dim!r}")
+    read = {name: _read(axes, label, given) for name, label in parts.items()}
+    _check_common(read, f"elements along {dim!r}", "; slices of labels include both ends")
     return {name: {"sel": {**sel, dim: label}} for name, label in parts.items()}
 
 
@@ -140,11 +143,11 @@ def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.in
     return np.unique(found.indices[:, None, None] + np.array(offsets)[:, None] + inside)
 
 
-def _check_common(parts: Mapping[str, npt.NDArray[np.int64]], what: str) -> None:
+def _check_common(parts: Mapping[str, npt.NDArray[np.int64]], what: str, hint: str = "") -> None:
     """Raises ValueError where two parts have numbers in common."""
     for one, other in combinations(parts, 2):
         common = np.intersect1d(parts[one], parts[other])
         if len(common):
             raise ValueError(
-                f"dali_zarr: splits: expected parts without common {what}, but {one} and {other} share {len(common)}"
+                f"dali_zarr: splits: expected parts without common {what}, but {one} and {other} share {len(common)}{hint}"
             )
