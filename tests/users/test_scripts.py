@@ -1,4 +1,4 @@
-"""All of the users' scripts."""
+"""The scripts of users that tests run: weather, Lightning, xbatcher, a bucket. ddp.py is longer, since it parses arguments."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 //! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
 
+mod reach;
 mod shard;
 
 pub(crate) use shard::{Entries, ShardId, ShardIndex};
