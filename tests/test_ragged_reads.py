@@ -17,6 +17,16 @@ def store(tmp_path_factory) -> Store:
     return write(tmp_path_factory.mktemp("ragged") / "a.zarr", np.random.default_rng(0))
 
 
+def rows_of(pipe, batches: int, values, offsets) -> list[int]:
+    """The rows in so many batches, whose values are compared."""
+    seen: list[int] = []
+    for found, index in samples(pipe, batches):
+        for value, (row,) in zip(found, index, strict=True):
+            same(value, values[offsets[row] : offsets[row + 1]], f"row {row}")
+        seen += [int(row) for (row,) in index]
+    return seen
+
+
 def test_chunks_are_read_once_for_rows_nearby(tmp_path):
     """Shuffled among as many rows as some chunks hold, each chunk is read once or twice, however many of its rows there are."""
     rng = np.random.default_rng(0)
@@ -48,12 +58,7 @@ def test_large_windows_join_chunks(tmp_path, table):
         "cpu", 500, path=tmp_path, arrays=["data"], ragged="indptr", random_shuffle=True, initial_fill=7000, return_index=True,
         prefetch_queue_depth=1, **starts,
     )
-    seen: list[int] = []
-    for found, index in samples(pipe, rows // 500):
-        for value, (row,) in zip(found, index, strict=True):
-            same(value, values[offsets[row] : offsets[row + 1]], f"row {row}")
-        seen += [int(row) for (row,) in index]
-    assert sorted(seen) == list(range(rows))
+    assert sorted(rows_of(pipe, rows // 500, values, offsets)) == list(range(rows))
     counters = dali_zarr.counters(pipe)["reader"]
     # Chunks for some batches of the next epoch are read too.
     assert counters["chunks_read"] <= 1.2 * chunks * counters["batches"] / (rows / 500) + 0.2 * chunks
@@ -72,16 +77,12 @@ def test_chunks_are_read_once_for_the_rows_of_a_table(tmp_path):
         "path": tmp_path, "arrays": ["data"], "ragged": "indptr", "starts": table, "return_index": True,
         "host_memory_limit": 400_000, "prefetch_queue_depth": 1, "io_threads": 1, "decode_threads": 1,
     }
-    read, seen = {}, []
+    read = {}
     for shuffled in (True, False):
         pipe = build("cpu", 100, random_shuffle=shuffled, initial_fill=900, **args)
-        for found, index in samples(pipe, 120):
-            for value, (row,) in zip(found, index, strict=True):
-                same(value, values[offsets[row] : offsets[row + 1]], f"row {row}")
-            seen += [int(row) for (row,) in index] if shuffled else []
+        assert sorted(rows_of(pipe, 120, values, offsets)) == sorted(table.tolist())
         counters = dali_zarr.counters(pipe)["reader"]
         read[shuffled] = counters["chunks_read"] / max(counters["batches"] / 120, 1)
-    assert sorted(seen) == sorted(table.tolist())
     # A row at the end of a chunk may need the next one too, three times.
     assert read[True] <= 4 * chunks + 10 and read[False] > 20 * chunks, (read, chunks)
     with pytest.raises(ValueError, match="host_memory_limit: .*a table of 12000 numbers .*larger by at least [0-9]+ bytes"):
