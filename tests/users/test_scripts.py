@@ -1,4 +1,4 @@
-"""The scripts of users that tests run: weather, Lightning, xbatcher, a bucket. ddp.py is longer, since it parses arguments."""
+"""All of the users' scripts."""
 
 from __future__ import annotations
 

@@ -62,21 +62,10 @@ pub struct Needs {
     /// With chunk-aware shuffling: the decoded chunks among whose samples those of a batch are drawn. These are worth
     /// keeping, if memory allows.
     pub shuffled: Option<usize>,
-    /// In random order without chunk-aware shuffling: all chunks that samples may need, if samples share them.
-    pub reach: Option<Reach>,
     /// Jobs of a typical batch.
     pub jobs: usize,
     /// If batches are delivered to a GPU.
     pub device: Option<DeviceNeeds>,
-}
-
-/// Chunks among which any may be needed next.
-#[derive(Clone, Copy, Debug)]
-pub struct Reach {
-    /// Of the array that has the most of them.
-    pub chunks: u64,
-    /// Of all arrays, decoded.
-    pub bytes: usize,
 }
 
 /// What delivery to a GPU needs beside [`Needs`].
@@ -164,7 +153,6 @@ pub(crate) mod tests {
             new_per_batch: batch,
             used_again: 0,
             shuffled: None,
-            reach: None,
             jobs: 0,
             device: None,
         }
@@ -216,7 +204,6 @@ pub(crate) mod tests {
                 new_per_batch: self.below(working_set + 1),
                 used_again: self.below(2) * self.below(working_set),
                 shuffled: (self.below(2) == 1).then_some(self.below(500 * MIB)),
-                reach: None,
                 jobs: 0,
                 device,
             }

@@ -1,6 +1,5 @@
 //! The chunk index: where each chunk lies, how it is decoded, and its name in messages.
 
-mod reach;
 mod shard;
 
 pub(crate) use shard::{Entries, ShardId, ShardIndex};

@@ -26,6 +26,7 @@ use crate::reader::{OutputInfo, ReaderMeta};
 use crate::scheduler::simulation::Config;
 use crate::scheduler::simulation::rehearsal::Consumer;
 use crate::spec::{Device, Spec};
+pub(crate) use arrays::chunks_in_reach;
 use arrays::{ArrayFacts, facts};
 pub use listing::arrays;
 use memory::{Memory, simulated};

@@ -218,42 +218,6 @@ fn reads_are_nearly_those_of_a_reader_without_memory() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Where the whole epoch is the shuffling window, and where weights draw, a dataset that fits in memory is read once, but for chunks that no
-/// planned batch needs; one that doesn't fit, many times. Readers read what is explained.
-#[test]
-fn what_fits_in_memory_is_read_once_in_any_order() {
-    let folder = tempfile::tempdir().unwrap();
-    fields(folder.path(), 480, 24, true);
-    let base = spec(folder.path(), 4).with(|s| {
-        s.order.random_shuffle = true;
-        s.order.initial_fill = 1 << 30;
-        s.resources.host_memory_limit = None;
-        s.resources.prefetch_queue_depth = Some(1);
-    });
-    let e = explain(&base).unwrap();
-    let reads = e.shuffled.total();
-    assert_eq!((reads.chunks, e.unhurried.total().chunks), (20.0, 20.0));
-    assert!(reads.reads <= 22.0 && e.unhurried.total().reads <= 22.0, "{reads:?}");
-    assert!(read_in_an_epoch(&base, 120) <= 22.0);
-    let smallest = e.memory.division.smallest.host;
-    let little = base.clone().with(|s| s.resources.host_memory_limit = Some(smallest + 8 * 24 * 8192));
-    let told = explain(&little).unwrap();
-    assert!(told.shuffled.total().reads > 100.0, "{:?}", told.shuffled.total());
-    let weights = folder.path().join("weights");
-    let metadata = serde_json::json!({
-        "zarr_format": 2, "shape": [480], "chunks": [480], "dtype": "<f8", "fill_value": 1.0, "order": "C", "filters": null,
-        "compressor": null,
-    });
-    std::fs::create_dir(&weights).unwrap();
-    std::fs::write(weights.join(".zarray"), metadata.to_string()).unwrap();
-    let drawn = base.with(|s| {
-        s.order.random_shuffle = false;
-        s.order.initial_fill = 1024;
-        s.order.weights = Some(weights.to_str().unwrap().to_owned());
-    });
-    assert!(explain(&drawn).unwrap().reads().total().reads <= 24.0);
-}
-
 /// Chunks and reads in order that are told of so many samples, read one by one, in chunks of `chunk`.
 fn told(samples: u64, chunk: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! How much memory a reader needs: from its dataset, its plans and its codecs to [`Needs`].
 
 use super::OutputInfo;
-use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates, Reach};
+use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
 use crate::dataset::{Dataset, DimGrid, Part, Sharding};
@@ -93,7 +93,6 @@ pub(super) fn needs(spec: &Spec, chunk_index: &ChunkIndex, outputs: &[OutputInfo
         new_per_batch: 0,
         used_again: 0,
         shuffled: None,
-        reach: None,
         jobs: 0,
         device: device_needs(spec, chunk_index)?,
     };
@@ -175,21 +174,7 @@ pub(crate) fn ordered(needs: Needs, spec: &Spec, chunk_index: &ChunkIndex, order
     let batches = (LOOK_AT_JOBS / jobs.max(1)).clamp(1, MIN_LOOKAHEAD + 1) as u64;
     let later = (1..batches).map(|i| plan(chunk_index, order, i * batch..(i + 1) * batch));
     let (new_per_batch, used_again) = in_a_row(chunk_index, working_set, std::iter::once(first).chain(later));
-    let reach = if order.is_random() && order.window().is_none() { reach(chunk_index, order.samples()) } else { None };
-    Needs { jobs, working_set, new_per_batch, used_again, shuffled, reach, ..needs }
-}
-
-/// All chunks that samples may need; `None` if each of the `samples` has chunks of its own.
-fn reach(chunk_index: &ChunkIndex, samples: u64) -> Option<Reach> {
-    let mut reach = Reach { chunks: 0, bytes: 0 };
-    for (a, array) in chunk_index.dataset.arrays.iter().enumerate() {
-        let counts = chunk_index.chunks_in_reach(a);
-        reach.chunks = reach.chunks.max(counts.iter().fold(0, |n, &count| n.saturating_add(count)));
-        let bytes = |(count, part): (u64, &Part)| rounded(part.largest_bytes).saturating_mul(count as usize);
-        let all = counts.into_iter().zip(&array.parts).map(bytes);
-        reach.bytes = all.fold(reach.bytes, usize::saturating_add);
-    }
-    (reach.chunks < samples).then_some(reach)
+    Needs { jobs, working_set, new_per_batch, used_again, shuffled, ..needs }
 }
 
 fn plan(chunk_index: &ChunkIndex, order: &mut Order, samples: std::ops::Range<u64>) -> BatchPlan {
@@ -240,8 +225,7 @@ fn window_bytes(chunk_index: &ChunkIndex, order: &mut Order, jobs: usize) -> Opt
     Some(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`], or all samples and their chunks where
-/// these fit in memory.
+/// Batches that are planned ahead of those in preparation; `window` is that of [`Order::window`].
 ///
 /// With a window they must reach so far that chunks are kept for its samples. A sample comes from any of the window's `blocks`, so after `blocks * ln(100 b)` samples all `b` samples of a block have come
 /// with hardly an exception, and after the whole window without any.
@@ -257,12 +241,10 @@ fn lookahead(window: Option<(u64, u64)>, active: usize, batch: usize) -> usize {
 /// What the scheduler goes by for samples in this order, with this budget.
 pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) -> Rules {
     let window = budget.window;
-    let room = budget.device.map_or(budget.host.block, |device| device.slots).saturating_sub(needs.working_set);
-    let all = needs.reach.filter(|reach| reach.bytes <= room).map(|reach| (order.samples(), reach.chunks));
     Rules {
         reads: [spec.io_threads(), spec.io_concurrency()],
         max_active: window,
-        lookahead: lookahead(order.window().or(all), window, spec.batch_size),
+        lookahead: lookahead(order.window(), window, spec.batch_size),
         index_limit: budget.host.indexes,
         largest_index: needs.index,
         batch_jobs: needs.jobs,
