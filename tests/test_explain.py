@@ -126,7 +126,9 @@ def test_advice_fits(tmp_path):
     assert dali_zarr.explain(**args)["reads"]["shuffled"]["reads_per_chunk"] == pytest.approx(1, rel=0.01)
     shuffled = dali_zarr.explain(**args, initial_fill=1 << 40)
     assert shuffled["reads"]["shuffled"]["reads_per_chunk"] > 5
-    assert any("times per epoch" in text for text in shuffled["advice"])
+    assert any("times per epoch" in text and "smaller than the epoch" in text for text in shuffled["advice"])
+    little = dali_zarr.explain(**args, initial_fill=1000, host_memory_limit=1 << 17)
+    assert any("times per epoch" in text and "give more memory" in text for text in little["advice"])
     whole = write(tmp_path / "t", fields, 1)
     enough = {"path": whole, "arrays": "a", "batch_size": 8, "random_shuffle": True, "host_memory_limit": 64 << 20}
     assert dali_zarr.explain(**enough)["advice"] == []

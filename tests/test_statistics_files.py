@@ -163,16 +163,49 @@ def test_what_has_the_name(stores, tmp_path, monkeypatch):
     zarr.open_group(tmp_path / "data.zarr", mode="w").create_array("x", data=np.zeros(3))
     (tmp_path / "file.zarr").write_text("text")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "nowhere.zarr").symlink_to(tmp_path / "none/s.zarr")
     monkeypatch.setattr("dali_zarr._statistics.compute._read", lambda *_: pytest.fail("the pass began"))
     for name, kind, message in (
         ("data.zarr", FileExistsError, "output: expected a new name, or that of a Zarr group of statistics, which is replaced"),
         ("file.zarr", FileExistsError, "output: expected a new name, or that of a Zarr group of statistics, which is replaced"),
         ("folder", IsADirectoryError, "output: expected the name of a file, or one that ends in .zarr, but found the folder"),
+        ("nowhere.zarr", FileNotFoundError, "output: expected an existing folder, but found none at"),
+        ("stats.zarr.zip", OSError, "output: expected a name that ends in .json or .zarr"),
         ("none/s.zarr", FileNotFoundError, "output: expected an existing folder, but found none at"),
     ):
         with pytest.raises(kind, match=message):
             dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=tmp_path / name)
     assert zarr.open_group(tmp_path / "data.zarr", mode="r")["x"].shape == (3,)
+
+
+def test_a_link_and_a_failure(stores, tmp_path, monkeypatch):
+    """Where the name is a link, what it leads to is replaced. If that fails, the former numbers stay."""
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "stats.zarr"
+    link.symlink_to(tmp_path / "there/s.zarr")
+    for arrays in (["t2m", "z"], ["t2m"]):
+        content = dali_zarr.statistics(stores / "fields", arrays=arrays, output=link)
+        assert link.is_symlink() and as_zarr.content(zarr.open_group(tmp_path / "there/s.zarr", mode="r")) == content
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name.endswith(".new"):
+            raise OSError("no space left")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no space left"):
+        dali_zarr.statistics(stores / "fields", arrays=["z"], output=link)
+    assert as_zarr.content(zarr.open_group(link, mode="r")) == content
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["s.zarr"]
+
+
+def test_a_damaged_group(stores, tmp_path):
+    dali_zarr.statistics(stores / "fields", arrays=["z"], channels="level", output=tmp_path / "s.zarr")
+    (chunk,) = (tmp_path / "s.zarr/arrays/z/mean").rglob("c/*")
+    chunk.write_bytes(b"no chunk")
+    with pytest.raises(ValueError, match="mean: file .*s.zarr: expected whole arrays, but they can't be read"):
+        dali_zarr.explain(path=stores / "fields", arrays=["z"], mean=tmp_path / "s.zarr")
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")

@@ -144,6 +144,12 @@ def test_anemoi_as_it_was_or_is_packed(anemoi, tmp_path):
     pick = {"variable": [2, 1]}
     samples = [to_numpy(build(path=path, arrays=["data"], pick=pick, mean=f, stddev=f).run()[0])[0] for f in [path, *files]]
     assert samples[0].tobytes() == samples[1].tobytes() == samples[2].tobytes()
+    # The reader's own store may be as old, with the variables in another order.
+    order = [3, 1, 0, 4, 2]
+    data = write_anemoi(tmp_path / "data.zarr", values[:, order], [NAMES[i] for i in order], "name_to_index")
+    found = to_numpy(build(path=data, arrays=["data"], mean=path, dtype="float64").run()[0])[0]
+    mean = zarr.open_group(path, mode="r")["mean"][:]
+    assert found.tobytes() == (values[0, order].astype("f8") - mean[order][:, None, None]).tobytes()
 
 
 def test_anemoi_has_no_numbers(anemoi, tmp_path):
@@ -153,6 +159,9 @@ def test_anemoi_has_no_numbers(anemoi, tmp_path):
     constant[:, 4] = np.nan
     odd = write_anemoi(tmp_path / "odd.zarr", constant, NAMES)
     zarr.open_group(tmp_path / "none.zarr", mode="w").create_array("mean", data=values[0, 0, 0])
+    twice = write_anemoi(tmp_path / "twice.zarr", values, ["2t", "10u", "2t", "lsm", "q_850", "z_500"][:5])
+    damaged = write_anemoi(tmp_path / "damaged.zarr", values, NAMES)
+    (damaged / "mean/0").write_bytes(b"no chunk")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"stddev": odd, "pick": {"variable": [0, 3]}}, "variable lsm: expected a stddev other than 0"),
         ({"mean": odd}, "variable q_850: expected a finite number, but there is none"),
@@ -160,6 +169,8 @@ def test_anemoi_has_no_numbers(anemoi, tmp_path):
         ({"mean": path, "channels": "ensemble"}, "expected a number for each element of 'ensemble', but found"),
         ({"mean": tmp_path / "none.zarr"}, "expected a Zarr group that dali_zarr.statistics wrote, or a store of anemoi-datasets"),
         ({"mean": tmp_path / "missing.zarr"}, "expected numbers or a file of statistics, but .*missing.zarr' can't be read"),
+        ({"mean": twice}, "expected each label along 'variable' once, but the file has 2t twice"),
+        ({"mean": damaged}, "expected whole arrays, but they can't be read"),
         ({"mean": path, "arrays": ["latitudes"]}, "'latitudes': expected a dimension 'variable', as the file has it"),
     ]
     for arguments, message in cases:

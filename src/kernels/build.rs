@@ -31,13 +31,17 @@ fn main() {
         .compile("dali_zarr_kernels_host");
     println!("cargo::rustc-link-lib=m");
     println!("cargo::rustc-check-cfg=cfg(dali_zarr_cuda_12)");
+    let architectures = env::var("CUDAARCHS").unwrap_or_default();
+    let architectures = if architectures.is_empty() { ARCHITECTURES.to_owned() } else { architectures };
+    // A test compares it with the fat binary.
+    println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={architectures}");
     let target = out.join("kernels.fatbin");
     let made = match env::var_os("DALI_ZARR_FATBIN") {
         Some(named) => {
             println!("cargo::rustc-cfg=dali_zarr_cuda_12");
             ready(Path::new(&named), &target)
         }
-        None => fat_binary(&target),
+        None => fat_binary(&architectures, &target),
     };
     if let Err(message) = made {
         println!("cargo::error={}", message.replace('\n', " "));
@@ -52,13 +56,13 @@ fn ready(named: &Path, target: &Path) -> Result<(), String> {
     taken.map(|_| ()).map_err(|e| format!("DALI_ZARR_FATBIN names {}, which can't be read: {e}", named.display()))
 }
 
-/// Compiles `cuda/kernels.cu` to `target`.
-fn fat_binary(target: &Path) -> Result<(), String> {
+/// Compiles `cuda/kernels.cu` to `target`, for the architectures that are named.
+fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     let nvcc = find_nvcc()?;
     let mut command = Command::new(&nvcc);
     command.args(["-std=c++17", "-O3", "--fatbin", "--threads=0", "-Xfatbin=-compress-all", "--Werror=all-warnings"]);
     command.arg(format!("-ccbin={}", env::var("CXX").unwrap_or_else(|_| "c++".into())));
-    for (arch, kind) in architectures()? {
+    for (arch, kind) in architectures(named)? {
         command.arg(format!("-gencode=arch=compute_{arch},code={kind}_{arch}"));
     }
     command.arg("-o").arg(target).arg("cuda/kernels.cu");
@@ -72,10 +76,7 @@ fn fat_binary(target: &Path) -> Result<(), String> {
 }
 
 /// Each architecture with "sm" (machine code) or "compute" (PTX).
-fn architectures() -> Result<Vec<(u32, &'static str)>, String> {
-    let text = env::var("CUDAARCHS").ok().filter(|named| !named.is_empty()).unwrap_or_else(|| ARCHITECTURES.to_owned());
-    // A test compares it with the fat binary.
-    println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={text}");
+fn architectures(text: &str) -> Result<Vec<(u32, &'static str)>, String> {
     let mut all = Vec::new();
     for one in text.split(';') {
         let (number, kinds): (&str, &[_]) = match one.rsplit_once('-') {

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar
 
+import numpy as np
+
 from .._log import log
 from . import checkpoint as checkpoints
 from .epochs import Part
@@ -35,7 +37,7 @@ def check_count(name: str, count: Any) -> None:
 def check_flags(**flags: Any) -> None:
     """Raises TypeError unless all are True or False: any text counts as true."""
     for name, flag in flags.items():
-        if not isinstance(flag, bool):
+        if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
 
 

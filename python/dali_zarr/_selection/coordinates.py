@@ -39,11 +39,20 @@ def read(store: Store, array: str, dim: str, length: int) -> Any:
 def _named_by_attribute(store: Store, array: str, dim: str, length: int) -> Any:
     if dim != "variable":
         return None
-    found = store.attributes(array.strip("/").rpartition("/")[0]).get("variables")
-    names = cast(list[Any], found) if isinstance(found, list) else []
-    if len(names) != length or not all(isinstance(name, str) for name in names):
+    names = variables(store.attributes(array.strip("/").rpartition("/")[0]))
+    if len(names) != length:
         return None
     return needed("xarray", "selecting by label").Variable((dim,), np.array(names, dtype=str))
+
+
+def variables(attributes: Mapping[str, Any]) -> list[str]:
+    """The names of an anemoi store's variables, in their order; none in other stores. Old stores have numbers by name."""
+    found = attributes.get("variables")
+    if found is None and isinstance(by_name := attributes.get("name_to_index"), dict):
+        numbers = cast(dict[str, Any], by_name)
+        found = sorted(numbers, key=lambda name: numbers[name])
+    names = cast(list[Any], found) if isinstance(found, list) else []
+    return names if all(isinstance(name, str) for name in names) else []
 
 
 def text(store: Store, array: str, dim: str, length: int) -> list[str] | None:

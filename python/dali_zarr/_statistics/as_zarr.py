@@ -38,6 +38,9 @@ def is_meant(target: Path) -> bool:
 def check(target: Path) -> None:
     """Raises FileExistsError where another thing than such a group is in the way, ImportError where zarr-python is missing."""
     zarr = needed("zarr", _WHY)
+    target = target.resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"expected an existing folder, but found none at {target.parent}")
     if not target.exists():
         return
     try:
@@ -51,14 +54,20 @@ def check(target: Path) -> None:
 
 
 def write(content: Mapping[str, Any], target: Path) -> None:
-    """Writes what the JSON file would have. Whoever reads meanwhile finds the whole group, the former one or none."""
+    """Writes what the JSON file would have. A former group is replaced whole; who is just reading it may fail."""
     check(target)
+    target = target.resolve()
     partial, former = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
     try:
         _write(content, partial)
         if target.exists():
             target.rename(former)
-        partial.rename(target)
+        try:
+            partial.rename(target)
+        except OSError:
+            if former.exists() and not target.exists():
+                former.rename(target)
+            raise
     finally:
         for path in (partial, former):
             shutil.rmtree(path, ignore_errors=True)

@@ -11,7 +11,7 @@ from .selected import Selected
 # Dimensions of space, and of members that are alike: their elements have statistics in common.
 IN_COMMON = frozenset({
     "latitude", "lat", "rlat", "nav_lat", "south_north", "longitude", "lon", "rlon", "nav_lon", "west_east",
-    "x", "y", "z", "xc", "yc", "i", "j", "row", "col", "projection_x_coordinate", "projection_y_coordinate", "easting", "northing",
+    "x", "y", "z", "xc", "yc", "projection_x_coordinate", "projection_y_coordinate", "easting", "northing",
     "cell", "cells", "ncell", "ncells", "ncol", "node", "nodes", "face", "faces", "point", "points", "values",
     "ensemble", "member", "number", "realization",
 })

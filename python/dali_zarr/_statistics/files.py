@@ -16,7 +16,7 @@ from .._arguments import options
 from .._arguments.values import expanded, items, text_of
 from .._selection.stores import needed, opened
 from . import as_zarr, foreign
-from .formats import FORMAT, File, Numbers, Own, label_of
+from .formats import FORMAT, File, Numbers, Own, label_of, reading
 from .moments import Moments, pooled
 from .selected import Axis, Selected
 
@@ -66,6 +66,8 @@ def check_output(path: str | os.PathLike[str]) -> None:
             raise FileNotFoundError(f"expected an existing folder, but found none at {target.parent}")
         if as_zarr.is_meant(target):
             as_zarr.check(target)
+        elif target.name.endswith(".zip"):
+            raise OSError(f"expected a name that ends in .json or .zarr, but found {target}: Zarr isn't written to zip files")
         elif target.is_dir():
             raise IsADirectoryError(f"expected the name of a file, or one that ends in .zarr, but found the folder {target}")
     except OSError as error:
@@ -214,7 +216,8 @@ def _group(path: str, arguments: Mapping[str, Any]) -> Any:
 
 def _of_group(group: Any) -> File:
     if group.attrs.get("format") == FORMAT:
-        return Own(as_zarr.content(group))
+        with reading():
+            return Own(as_zarr.content(group))
     if foreign.Anemoi.is_kept_by(group):
         return foreign.Anemoi(group)
     raise ValueError(

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from .._selection.axes import Array
-from .formats import File, Numbers, entry_of, key_of, places_of
+from .._selection.coordinates import variables
+from .formats import File, Numbers, entry_of, key_of, places_of, reading
 from .moments import Doubles
 from .selected import Axis, Selected, labels_of
 
@@ -72,7 +73,7 @@ class Anemoi(File):
     _ARRAYS = {"mean": "mean", "stddev": "stdev"}
 
     def __init__(self, group: Any):
-        names = _variables(group)
+        names = variables(group.attrs)
         # Those of one argument are read when they are asked for.
         self._group = group
         self._axis = Axis(_dim_of(group["mean"]), list(range(len(names))), list(names))
@@ -80,13 +81,15 @@ class Anemoi(File):
     @classmethod
     def is_kept_by(cls, group: Any) -> bool:
         """Whether a group is such a store."""
-        return all(name in group for name in cls._ARRAYS.values()) and bool(_variables(group))
+        return all(name in group for name in cls._ARRAYS.values()) and bool(variables(group.attrs))
 
     def named(self, selected: Selected, array: Array) -> list[str]:
         return [self._axis.dim] if self._axis.dim in array.dims and len(selected.positions(array, self._axis.dim)) > 1 else []
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
-        axis, numbers = self._axis, np.asarray(self._group[self._ARRAYS[name]][...], np.float64)
+        axis = self._axis
+        with reading():
+            numbers = np.asarray(self._group[self._ARRAYS[name]][...], np.float64)
         if numbers.shape != (len(axis.positions),):
             raise ValueError(f"expected a number for each of {len(axis.positions)} variables, but found the shape {numbers.shape}")
         if axis.dim in array.dims and selected.axis(array, axis.dim).labels is None:
@@ -97,15 +100,6 @@ class Anemoi(File):
                     f"variables, {len(numbers)}"
                 )
         return _chosen(selected, array, dims, [axis], numbers)
-
-
-def _variables(group: Any) -> list[str]:
-    """The variables' names, in their order. Old stores have numbers by name."""
-    found: list[str] | None = group.attrs.get("variables")
-    if found is None:
-        by_name: dict[str, int] = group.attrs.get("name_to_index") or {}
-        return sorted(by_name, key=lambda name: by_name[name])
-    return found
 
 
 def _dim_of(array: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,17 @@ def entry_of(arrays: Mapping[str, Any], name: str) -> Any:
     return arrays[name]
 
 
+@contextlib.contextmanager
+def reading() -> Generator[None]:
+    """Turns what zarr-python raises for damaged stores into ValueError."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"expected whole arrays, but they can't be read: {type(error).__name__}: {error}") from error
+
+
 def label_of(value: Any) -> str:
     """A label, or a position, for messages."""
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -175,6 +187,9 @@ def places_of(selected: Selected, array: Array, axis: Axis) -> list[int]:
     by_label = own.labels is not None and axis.labels is not None
     there: list[Any] = list(axis.labels or []) if by_label else list(axis.positions)
     at = {label: i for i, label in enumerate(there)}
+    if by_label and len(at) < len(there):
+        twice = next(label for i, label in enumerate(there) if at[label] != i)
+        raise ValueError(f"expected each label along {axis.dim!r} once, but the file has {label_of(twice)} twice")
     wanted: list[Any] = list(own.labels or []) if by_label else list(own.positions)
     missing = [label for label in wanted if label not in at]
     if missing:

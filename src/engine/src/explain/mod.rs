@@ -49,6 +49,8 @@ pub struct Explanation {
     unhurried: Reads,
     /// Whether the spec's own order is the shuffled one, or that of samples drawn by weights.
     is_shuffled: bool,
+    /// Whether shuffling heeds which samples share chunks.
+    is_by_chunks: bool,
     /// Whether samples start where a table says.
     has_starts: bool,
     /// If samples are drawn by weights: whether with replacement.
@@ -151,6 +153,7 @@ fn explain_on(spec: &Spec, there: &MachineMemory) -> Result<Explanation> {
         shuffled,
         unhurried,
         is_shuffled,
+        is_by_chunks: by_chance.1.window().is_some(),
         has_starts: spec.samples.starts.is_some(),
         replacement: opened.order.replacement(),
         disk_limit: cache::disk_limit(spec),

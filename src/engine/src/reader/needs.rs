@@ -250,7 +250,7 @@ pub(crate) fn rules(spec: &Spec, needs: &Needs, order: &Order, budget: &Budget) 
         batch_jobs: needs.jobs,
         working_set: needs.working_set,
         shuffled: needs.shuffled,
-        is_random: order.is_random(),
+        waits_for_plans: order.window().is_some() || (order.is_random() && needs.used_again > 0),
         index_output: spec.samples.return_index,
         shared_tasks: budget.host.shared,
         limit_finder: LimitFinder::new(needs, spec.resources.prefetch_queue_depth),

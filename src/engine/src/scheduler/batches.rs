@@ -19,7 +19,7 @@ use crate::plan::BatchPlan;
 /// Limit on planned jobs in memory (208 bytes each). Two batches are always planned, whatever their jobs.
 const MAX_PLANNED_JOBS: usize = 1 << 18;
 
-/// In random order: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
+/// In random order, where samples share chunks: batches that are planned beyond the lookahead, so that the scheduler rarely waits for
 /// the planner.
 const PLANS_TO_SPARE: usize = 2;
 
@@ -114,7 +114,7 @@ impl Batches {
     pub fn ask(&mut self) -> bool {
         let plans = self.list.len() + self.plans_asked;
         let jobs = self.planned_jobs + self.plans_asked * self.rules.batch_jobs;
-        let spare = if self.rules.is_random { PLANS_TO_SPARE } else { 0 };
+        let spare = if self.rules.waits_for_plans { PLANS_TO_SPARE } else { 0 };
         let enough =
             plans >= self.rules.max_active + self.rules.lookahead + spare || (plans >= 2 && jobs >= MAX_PLANNED_JOBS);
         self.plans_asked += usize::from(!enough);
@@ -138,7 +138,7 @@ impl Batches {
     /// many batches in no order. If these were not planned yet, the chunk would be dropped too early. In order there is
     /// no need to wait for the planner.
     fn planned_ahead(&self) -> bool {
-        !self.rules.is_random || self.plans_asked == 0 || self.list.len() > self.active + self.rules.lookahead
+        !self.rules.waits_for_plans || self.plans_asked == 0 || self.list.len() > self.active + self.rules.lookahead
     }
 
     /// Whether the batch after the active ones was requested, but is not planned yet.

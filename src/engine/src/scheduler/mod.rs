@@ -79,8 +79,8 @@ pub(crate) struct Rules {
     pub working_set: usize,
     /// With chunk-aware shuffling: bytes of all decoded chunks in one shuffle window.
     pub shuffled: Option<usize>,
-    /// Whether samples come in a random order: any batch may need any chunk again.
-    pub is_random: bool,
+    /// Whether a batch starts only when those after it are planned: samples come in a random order and share chunks.
+    pub waits_for_plans: bool,
     /// Whether the last output is the index of each sample.
     pub index_output: bool,
     /// Chunks that decode threads may decode at a time although the GPU could, to spare a model's time on the GPU. 0: none.
