@@ -86,7 +86,7 @@ def test_a_bucket(reanalysis, guarded):
 @pytest.mark.timeout_s(600)
 def test_a_bucket_that_may_not_be_listed(reanalysis, tmp_path):
     """Amazon, unlike moto, says 403 there of keys that are missing. What is there is read. Of a missing chunk, and of a wrong path,
-    the first line names the permission, and no request was repeated."""
+    the first line names the permission, and refused requests weren't tried again and again."""
     shutil.copytree(reanalysis, tmp_path / "era5" / "store")
     shutil.copytree(reanalysis, tmp_path / "era5" / "holes", ignore=shutil.ignore_patterns("0"))
     keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
@@ -95,6 +95,7 @@ def test_a_bucket_that_may_not_be_listed(reanalysis, tmp_path):
         for place in ("s3://era5/holes", "s3://era5/stores"):
             server.take_log()
             done = script(EXAMPLES / "bucket.py", place, server.url, **keys)
-            assert set(server.counts().values()) == {1}
+            # An answer that takes long may be asked for once more.
+            assert max(server.counts().values()) <= 2
             assert done.returncode == 1 and done.stderr.startswith(f"zarr_reader: store {place}")
             assert "403 Forbidden" in done.stderr and "allow s3:ListBucket" in done.stderr
