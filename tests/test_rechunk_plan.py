@@ -104,6 +104,14 @@ def test_crossing_chunks_and_little_memory_need_an_intermediate_array():
     assert whole is not None and whole.intermediate is None and whole.copies[0].amplification == 1
 
 
+@pytest.mark.parametrize("mib", [48, 64, 80, 100, 120])
+def test_both_copies_read_each_chunk_once_if_smaller_intermediate_chunks_allow_it(mib):
+    """Fields that become series at each place, with memory for a few whole fields."""
+    plan = planned([Axis(120, 120, 1), Axis(721, 72, 721), Axis(1440, 72, 1440)], Sizes(4, 4, 0, False, 2), mib << 20, 2)
+    assert plan is not None and plan.intermediate is not None
+    assert [copy.amplification for copy in plan.copies] == [1, 1], plan
+
+
 def test_splitting_chunks_reads_each_once():
     """Chunks of ten hours become chunks of one: regions are multiples of both."""
     plan = planned([Axis(8760, 1, 10), Axis(721, 721, 721), Axis(1440, 1440, 1440)], FLOAT, 256 * MIB, 2)

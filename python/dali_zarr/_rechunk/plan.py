@@ -8,6 +8,7 @@ rechunker: its chunks are those that both copies can handle in the memory that t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ _RATE, _OBJECT = 500e6, 5e-4
 # Regions grow to about so many bytes, since a task costs some milliseconds, unless there would be too few of them.
 _TASK_BYTES = 64 << 20
 _TASKS_EACH = 4
+# Into how many parts the extents of intermediate chunks may be cut.
+_PARTS = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def planned(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Pl
 
 def _staged(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
     """Two passes. The first region grows from source chunks, the second from target units, and what both have in common are the
-    chunks between them."""
+    chunks between them, or parts of it: a whole number of smaller ones may fit where one more large one doesn't."""
     turned = [
         Axis(axis.length, min(max(1, axis.chunk // axis.step), axis.length), min(axis.unit, axis.length)) for axis in axes
     ]
@@ -165,9 +168,20 @@ def _staged(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Pl
     written = _copy(axes, sizes, budget, workers)
     if read is None or written is None:
         return None
-    between = tuple(
-        min(one, other, axis.length) for one, other, axis in zip(read.region, written.region, axes, strict=True)
-    )
+    best: Plan | None = None
+    for first, second in itertools.product(_PARTS, repeat=2):
+        between = tuple(
+            min(-(-one // first), axis.length) if one < other else min(-(-other // second), axis.length)
+            for one, other, axis in zip(read.region, written.region, axes, strict=True)
+        )
+        plan = _by_way_of(between, axes, sizes, budget, workers)
+        if plan is not None and (best is None or plan.seconds < best.seconds):
+            best = plan
+    return best
+
+
+def _by_way_of(between: tuple[int, ...], axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
+    """Two passes, with an intermediate array of such chunks."""
     to = [replace(axis, unit=extent) for axis, extent in zip(axes, between, strict=True)]
     back = [Axis(axis.length, axis.unit, extent) for axis, extent in zip(axes, between, strict=True)]
     first = _copy(to, replace(sizes, sharded=False), budget, workers)
