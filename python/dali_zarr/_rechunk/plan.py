@@ -152,27 +152,26 @@ def planned(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Pl
     plan = Plan((direct,))
     # A second copy costs at least as much as another read of everything.
     if direct.amplification > 2:
-        staged = _staged(axes, sizes, budget, workers)
+        staged = _staged(direct, axes, sizes, budget, workers)
         if staged is not None and staged.seconds < plan.seconds:
             return staged
     return plan
 
 
-def _staged(axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
-    """Two passes. The first region grows from source chunks, the second from target units, and what both have in common are the
-    chunks between them, or parts of it: a whole number of smaller ones may fit where one more large one doesn't."""
+def _staged(direct: Copy, axes: Sequence[Axis], sizes: Sizes, budget: int, workers: int) -> Plan | None:
+    """Two passes. The first region grows from source chunks. The second grows from target units, as that of the direct copy. What
+    both have in common are the chunks between them, or parts of it: smaller ones may fit where one more large one doesn't."""
     turned = [
         Axis(axis.length, min(max(1, axis.chunk // axis.step), axis.length), min(axis.unit, axis.length)) for axis in axes
     ]
     read = _copy(turned, replace(sizes, sharded=False), budget, workers)
-    written = _copy(axes, sizes, budget, workers)
-    if read is None or written is None:
+    if read is None:
         return None
     best: Plan | None = None
     for first, second in itertools.product(_PARTS, repeat=2):
         between = tuple(
             min(-(-one // first), axis.length) if one < other else min(-(-other // second), axis.length)
-            for one, other, axis in zip(read.region, written.region, axes, strict=True)
+            for one, other, axis in zip(read.region, direct.region, axes, strict=True)
         )
         plan = _by_way_of(between, axes, sizes, budget, workers)
         if plan is not None and (best is None or plan.seconds < best.seconds):

@@ -36,3 +36,8 @@ fn there_is_code_for_every_architecture_that_is_named() {
     assert_eq!(found, named);
     assert!(named.iter().any(|&(kind, _)| kind == 1), "no PTX for GPUs to come");
 }
+
+#[test]
+fn unless_others_are_named_there_is_machine_code_from_75_to_120_and_ptx_for_the_rest() {
+    assert!(include_str!("../../build.rs").contains("\"75;80-real;86-real;89-real;90-real;100-real;120\""));
+}
