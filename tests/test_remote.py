@@ -274,6 +274,7 @@ def test_what_is_refused_and_perhaps_not_there(tmp_path, values, lacking):
         ("gs://bucket/x", {"google_base_url": "localhost:9000"}, "google_base_url: expected a URL"),
         ("az://bucket/x", {"azure_storage_endpoint": "127.0.0.1:10000"}, "azure_storage_endpoint: expected a URL"),
         ("gcs://bucket/x", {}, "write gs://"),
+        ("s3a://bucket/x", {}, "write s3://"),
         ("http://hunter2@127.0.0.1:1/x", {}, "without user and password"),
         ("https://me:hunter2@127.0.0.1:99999/x", {}, "expected a URL"),
         ("s3://me:hun/ter2@bucket/hunter2@x", {}, "expected a URL"),

@@ -91,6 +91,7 @@ pub(super) fn connect(
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
         }
+        "s3a" | "s3n" => Err(wrong(&"expected the scheme \"s3\" for S3; write s3://")),
         "gcs" => Err(wrong(&"expected the scheme \"gs\" for Google Cloud Storage; write gs://")),
         scheme => Err(wrong(&format!(
             "expected a local directory, or a URL with s3, gs, az, abfs, abfss, http or https, but found the scheme \
