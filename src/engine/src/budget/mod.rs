@@ -19,7 +19,7 @@ mod tests;
 pub use device::DeviceBudget;
 pub use host::{HostBudget, LimitFinder};
 pub use needs::{Decoding, DeviceNeeds, Needs};
-pub use rates::{Expected, Rates};
+pub use rates::{Expected, Rates, WaveTime};
 
 use crate::error::{Error, Result};
 use crate::memory::{Machine, shown};

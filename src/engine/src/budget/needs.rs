@@ -1,5 +1,6 @@
 //! What a reader must hold at a time: the dataset's, the plan's and the codecs' side of the division. Plain values.
 
+use super::rates::WaveTime;
 use crate::error::Error;
 
 /// Batches in preparation, at most, if the user doesn't say how many.
@@ -82,8 +83,8 @@ pub struct DeviceNeeds {
     pub stream: usize,
     /// Device memory that files are best read to before the GPU decodes them, 0 if they aren't.
     pub gds_buffer: usize,
-    /// Seconds from the launch of a small wave to its end.
-    pub latency: f64,
+    /// How long waves take.
+    pub time: WaveTime,
 }
 
 /// What the GPU's decoders need.
@@ -167,7 +168,7 @@ pub(crate) mod tests {
             staged_ratio: 0.625,
             stream: chunk,
             gds_buffer: 0,
-            latency: 5e-3,
+            time: WaveTime { latency: 5e-3, gpu: 200e9 },
         };
         Needs { device: Some(device), ..needs(batch, chunk) }
     }
@@ -220,7 +221,10 @@ pub(crate) mod tests {
                 staged_ratio: self.below(200) as f64 / 100.0,
                 stream: 1 + self.below(decoded),
                 gds_buffer: self.below(2) * self.below(50 * MIB),
-                latency: 1e-4 * (1 + self.below(300)) as f64,
+                time: WaveTime {
+                    latency: 1e-4 * (1 + self.below(300)) as f64,
+                    gpu: 1e10 * (1 + self.below(30)) as f64,
+                },
             }
         }
     }

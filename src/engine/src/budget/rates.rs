@@ -5,6 +5,25 @@
 
 use crate::codec::{BloscCodec, Compression};
 
+/// How long waves take whose chunks have some size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WaveTime {
+    /// Seconds from the launch of a small wave to its end.
+    pub latency: f64,
+    /// Decoded bytes per second of a GPU that waves fill: so much longer waves take together.
+    pub gpu: f64,
+}
+
+impl WaveTime {
+    /// Of no waves.
+    pub const NONE: Self = Self { latency: 0.0, gpu: f64::INFINITY };
+
+    /// Of waves with chunks of both kinds.
+    pub const fn max(self, other: Self) -> Self {
+        Self { latency: self.latency.max(other.latency), gpu: self.gpu.min(other.gpu) }
+    }
+}
+
 /// What is known of a codec.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -13,6 +32,8 @@ pub struct Rates {
     wave_per_mib: f64,
     /// MiB of a chunk beyond which its waves take no longer: it has more streams then, not longer ones.
     longest_mib: f64,
+    /// Decoded bytes per second of a full GPU.
+    gpu: f64,
     /// Decoded bytes per second of one core.
     core: f64,
     /// Encoded bytes for each decoded byte.
@@ -26,26 +47,27 @@ const CORE_OVERHEAD: f64 = 0.7e9;
 impl Rates {
     /// Of chunks with this compression; `None`: uncompressed.
     pub const fn of(compression: Option<Compression>) -> Self {
-        const fn one(wave: f64, wave_per_mib: f64, core: f64) -> Rates {
-            Rates { wave, wave_per_mib, longest_mib: f64::MAX, core, ratio: 0.625 }
+        const fn one(wave: f64, wave_per_mib: f64, gpu: f64, core: f64) -> Rates {
+            Rates { wave, wave_per_mib, longest_mib: f64::MAX, gpu, core, ratio: 0.625 }
         }
-        const fn blosc(wave: f64, wave_per_mib: f64, core: f64) -> Rates {
-            Rates { longest_mib: 4.0, ..one(wave, wave_per_mib, core) }
+        const fn blosc(wave: f64, wave_per_mib: f64, gpu: f64, core: f64) -> Rates {
+            Rates { longest_mib: 4.0, ..one(wave, wave_per_mib, gpu, core) }
         }
         match compression {
-            None => Self { ratio: 1.0, ..one(2.5e-3, 0.0, 10e9) },
-            Some(Compression::Zstd) => one(2.0e-3, 0.7e-3, 0.9e9),
-            Some(Compression::Lz4) => one(1.0e-3, 6.5e-3, 4e9),
-            Some(Compression::Gzip | Compression::Zlib) => one(1.0e-3, 10.0e-3, 0.26e9),
-            Some(Compression::Blosc(BloscCodec::Zstd, _)) => blosc(2.5e-3, 0.25e-3, 1.4e9),
-            Some(Compression::Blosc(BloscCodec::Zlib, _)) => blosc(2.0e-3, 1.5e-3, 0.4e9),
-            Some(Compression::Blosc(..)) => blosc(2.5e-3, 1.0e-3, 6.4e9),
+            None => Self { ratio: 1.0, ..one(3.5e-3, 0.0, 1e12, 10e9) },
+            Some(Compression::Zstd) => one(2.4e-3, 1.67e-3, 85e9, 0.9e9),
+            Some(Compression::Lz4) => one(1.0e-3, 10.0e-3, 100e9, 4e9),
+            Some(Compression::Gzip | Compression::Zlib) => one(1.0e-3, 6.0e-3, 80e9, 0.26e9),
+            Some(Compression::Blosc(BloscCodec::Zstd, _)) => blosc(2.5e-3, 0.25e-3, 200e9, 1.4e9),
+            Some(Compression::Blosc(BloscCodec::Zlib, _)) => blosc(2.0e-3, 1.5e-3, 200e9, 0.4e9),
+            Some(Compression::Blosc(..)) => blosc(2.5e-3, 1.1e-3, 300e9, 6.4e9),
         }
     }
 
-    /// Seconds from the launch of a small wave to its end, with chunks of `decoded` bytes.
-    pub fn latency(&self, decoded: usize) -> f64 {
-        self.wave + self.wave_per_mib * (decoded as f64 / f64::from(1 << 20)).min(self.longest_mib)
+    /// How long waves take with chunks of `decoded` bytes.
+    pub fn time(&self, decoded: usize) -> WaveTime {
+        let latency = self.wave + self.wave_per_mib * (decoded as f64 / f64::from(1 << 20)).min(self.longest_mib);
+        WaveTime { latency, gpu: self.gpu }
     }
 
     /// Decoded bytes per second of so many threads of the CPU, for batches on a GPU.
@@ -93,13 +115,13 @@ mod tests {
 
     #[test]
     fn waves_take_as_long_as_measured() {
-        let ms = |compression, bytes: usize| 1e3 * Rates::of(Some(compression)).latency(bytes);
-        assert!((4.5..5.5).contains(&ms(Compression::Zstd, 4_152_960)));
-        assert!((2.0..2.8).contains(&ms(Compression::Zstd, 64 << 10)));
-        assert!((25.0..28.0).contains(&ms(Compression::Lz4, 4_152_960)));
+        let ms = |compression, bytes: usize| 1e3 * Rates::of(Some(compression)).time(bytes).latency;
+        assert!((8.5..9.5).contains(&ms(Compression::Zstd, 4_152_960)));
+        assert!((2.2..2.8).contains(&ms(Compression::Zstd, 64 << 10)));
+        assert!((38.0..43.0).contains(&ms(Compression::Lz4, 4_152_960)));
         let blosc = Compression::Blosc(BloscCodec::Lz4, 0);
-        assert!((6.0..7.0).contains(&ms(blosc, 4_152_960)));
-        assert!((6.0..7.0).contains(&ms(blosc, 154 << 20)), "a large chunk has more streams");
+        assert!((6.5..7.5).contains(&ms(blosc, 4_152_960)));
+        assert!((6.5..7.5).contains(&ms(blosc, 154 << 20)), "a large chunk has more streams");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How much memory a reader needs: from its dataset, its plans and its codecs to [`Needs`].
 
 use super::OutputInfo;
-use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates};
+use crate::budget::{Budget, DeviceNeeds, LimitFinder, Needs, Rates, WaveTime};
 use crate::chunk_index::{ChunkIndex, DIRECT_COPY, Route};
 use crate::codec::Chain;
 use crate::dataset::{Dataset, DimGrid, Part, Sharding};
@@ -143,7 +143,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
     }
     let decoding = gpu::decoding(chunk_index)?;
     let mut device =
-        DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, latency: 0.0 };
+        DeviceNeeds { decoding, staged: 0, staged_ratio: 0.0, stream: usize::MAX, gds_buffer: 0, time: WaveTime::NONE };
     for ((a, p), part, route) in parts(chunk_index) {
         let decoded = part.largest_bytes;
         let packed = part.format.packed().filter(|_| route == Route::Gpu);
@@ -159,7 +159,7 @@ fn device_needs(spec: &Spec, chunk_index: &ChunkIndex) -> Result<Option<DeviceNe
         if staged > 0 {
             device.staged_ratio = device.staged_ratio.max(rates.ratio());
         }
-        device.latency = device.latency.max(rates.latency(decoded));
+        device.time = device.time.max(rates.time(decoded));
     }
     Ok(Some(device))
 }

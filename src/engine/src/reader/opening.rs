@@ -135,10 +135,10 @@ impl Opened {
         let Some(device) = &division.budget.device else { return Vec::new() };
         let slow = |((array, part), of, route): ((usize, usize), &crate::dataset::Part, Route)| {
             let rates = Rates::of(of.format.packed().filter(|_| route == Route::Gpu)?.compression());
-            let latency = rates.latency(of.largest_bytes);
+            let time = rates.time(of.largest_bytes);
             let expected = Expected {
-                gpu: device.rate(&self.needs, latency),
-                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.window, latency),
+                gpu: device.rate(&self.needs, time),
+                gpu_at_most: budget::device::rate_at_most(&self.needs, asked.window, time),
                 cpu: rates.on_cpu(asked.threads),
             };
             expected.cpu_is_faster().then_some(Slow { array, part, rates, expected })
