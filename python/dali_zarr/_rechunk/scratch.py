@@ -70,7 +70,8 @@ class Scratch:
 
 def _all(move: Any, array: npt.NDArray[Any]) -> None:
     """Reads or writes all bytes of an array: the system moves at most 2 GiB at a time."""
-    rest = memoryview(array.reshape(-1).view(np.uint8))
+    flat: Any = array.reshape(-1).view(np.uint8)
+    rest = memoryview(flat)
     while rest:
         count = move(rest)
         if not count:
