@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from dali_zarr._rechunk import run as running
 from dali_zarr._rechunk import work
+from dali_zarr._rechunk.scratch import Scratch
 from support.command_line import command
 from support.stores import Layout, write_array, write_era5
 
@@ -90,6 +92,64 @@ def test_a_kill_at_every_write_is_made_good(tmp_path, run, monkeypatch, words):
         at += 1 if at < 6 or at > count - 6 else 7
 
 
+STAGED = ("--chunks", "lat=10,lon=10", "--memory", "256KiB", "--workers", "1", "--quiet", "--verify")
+
+
+@pytest.fixture
+def crossing(tmp_path):
+    """Fields of noise with a hole of the fill value."""
+    values = np.random.default_rng(0).standard_normal((60, 45, 65)).astype("f4")
+    values[:40, :30] = 0
+    write_array(tmp_path / "s", "a", values, layout=Layout((1, 45, 65)), dims=DIMS)
+    return values
+
+
+def test_an_intermediate_array_of_files_that_is_half_written(tmp_path, run, crossing, monkeypatch):
+    """A file that was cut short is written again, with the region that it is part of."""
+    write = Scratch.__setitem__
+    left = iter(range(3))
+
+    def failing(self, region, block):
+        write(self, region, block)
+        if next(left, None) is None:
+            newest = max(self._folder.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+            newest.write_bytes(newest.read_bytes()[:7])
+            raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Scratch, "__setitem__", failing)
+        run(tmp_path / "s", tmp_path / "t", *STAGED)
+    assert list((tmp_path / "t/.rechunk/scratch/a").iterdir())
+    assert run(tmp_path / "s", tmp_path / "t", *STAGED)[0] == 0
+    assert np.array_equal(zarr.open_group(str(tmp_path / "t"))["a"][...], crossing)
+    assert not (tmp_path / "t/.rechunk").exists()
+
+
+@pytest.mark.parametrize("first", ["files", "zarr"])
+def test_a_run_goes_on_with_the_other_kind_of_intermediate_array(tmp_path, run, crossing, monkeypatch, first):
+    """As on a machine with more memory, or less."""
+    memory = {"files": 1 << 40, "zarr": 0}
+    other = "zarr" if first == "files" else "files"
+    copy, calls = work.copy, []
+
+    def failing(source, target, *rest):
+        calls.append(isinstance(target, Scratch))
+        if isinstance(source, Scratch) or str(getattr(source, "path", "")).startswith(".rechunk"):
+            raise OSError("ended")
+        copy(source, target, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "copy", failing)
+        patched.setattr(running, "machine_memory", lambda: memory[first])
+        assert run(tmp_path / "s", tmp_path / "t", *STAGED)[0] == 1
+    assert calls[0] == (first == "files") and len(calls) > 1
+    monkeypatch.setattr(running, "machine_memory", lambda: memory[other])
+    status, _, err = run(tmp_path / "s", tmp_path / "t", *STAGED)
+    assert status == 0, err
+    assert np.array_equal(zarr.open_group(str(tmp_path / "t"))["a"][...], crossing)
+    assert not (tmp_path / "t/.rechunk").exists()
+
+
 def test_what_is_done_is_not_done_again(tmp_path, run, monkeypatch):
     values = np.random.default_rng(0).standard_normal((64, 40, 40)).astype("f4")
     write_array(tmp_path / "s", "a", values, layout=Layout((1, 40, 40)), dims=DIMS)
@@ -138,7 +198,9 @@ def test_another_command_does_not_go_on(tmp_path, run, monkeypatch):
 # Tasks that take their time, so that there is some to end the process in.
 SLOW = """
 import sys, time
+from dali_zarr._rechunk import run as running
 from dali_zarr._rechunk import work
+from dali_zarr._rechunk.scratch import Scratch
 from dali_zarr.__main__ import main
 copy = work.copy
 work.copy = lambda *args: (copy(*args), time.sleep(0.05))

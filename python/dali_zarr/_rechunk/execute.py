@@ -79,10 +79,10 @@ class Local:
 
     def __init__(self, workers: int | None, memory: int | None):
         self.workers = workers or len(os.sched_getaffinity(0))
-        self.memory = memory or _machine() // 4
+        self.memory = memory or machine_memory() // 4
         self.in_flight = None
         if self.memory < _TIGHT:
-            _give_back_memory()
+            _give_back_memory(self.memory)
         self._dask = needed("dask", "rechunk")
         self._callback: Any = needed("dask.callbacks", "rechunk").Callback
 
@@ -139,7 +139,7 @@ class Cluster:
         self.workers = max(int(worker["nthreads"]) for worker in workers)
         self.slots = sum(int(worker["nthreads"]) for worker in workers)
         limits = [int(worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
-        self.memory = memory or (min(limits) // 2 if limits else _machine() // 4)
+        self.memory = memory or (min(limits) // 2 if limits else machine_memory() // 4)
 
     def check(self, array: Any, target: Any) -> None:
         for store in (array.store, target):
@@ -233,19 +233,21 @@ def budget(executor: Executor, arrays: list[Wanted]) -> tuple[int, int]:
     )
 
 
-def _give_back_memory() -> None:
-    """Has glibc give blocks from 256 KiB on back to the system when they are freed. Else each of the threads that decode and encode
-    keeps some, and memory grows beyond what tasks hold."""
+def _give_back_memory(memory: int) -> None:
+    """Has glibc give large blocks back to the system when they are freed. Else each of the threads that decode and encode keeps
+    some, and memory grows beyond what tasks hold. Blocks that are small beside the memory are kept: new ones cost time."""
     with contextlib.suppress(OSError, AttributeError):
-        # M_MMAP_THRESHOLD of malloc.h.
-        ctypes.CDLL(None).mallopt(-3, 256 << 10)
+        libc, large = ctypes.CDLL(None), max(memory // 32, 256 << 10)
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h.
+        libc.mallopt(-3, large)
+        libc.mallopt(-1, 2 * large)
 
 
 def _whole_mebibytes(count: float) -> str:
     return f"{-(-int(count) // (1 << 20))}MiB"
 
 
-def _machine() -> int:
+def machine_memory() -> int:
     """Bytes of this machine, or of its control group."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -7,17 +7,19 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .. import _progress
 from . import target as targets
 from . import work
-from .execute import Cluster, Executor, Local, Task, budget
+from .execute import Cluster, Executor, Local, Task, budget, machine_memory
 from .layout import Wanted, wanted
 from .options import Options
 from .plan import Copy, Plan, compared, planned, regions
+from .scratch import Scratch
 from .source import Source, read
-from .state import State
+from .state import BETWEEN, State
 
 _VERSION = 1
 
@@ -99,7 +101,8 @@ class _Run:
         made = targets.make(self._store, self._source, self._arrays, self._format)
         self._copy(plans, made)
         targets.sweep(self._store)
-        self._state.remove(".rechunk/intermediate")
+        for folder in BETWEEN:
+            self._state.remove(folder)
         if "" in self._source.groups:
             targets.consolidate(self._store, self._format)
         report = self._finished(False, plans, made)
@@ -146,6 +149,7 @@ class _Run:
     def _copy(self, plans: dict[str, Plan], made: dict[str, Any]) -> None:
         first: list[_Pass] = []
         second: list[_Pass] = []
+        root = self._scratch_folder(plans)
         for array in self._arrays:
             plan, into = plans[array.name], made[array.name]
             region = [_kept(array, copy.region) for copy in plan.copies]
@@ -155,8 +159,13 @@ class _Run:
             name = f"{array.name}:2"
             if len(self._state.done.get(name, ())) == plan.copies[1].count:
                 continue
-            between = targets.intermediate(self._store, array, _kept(array, plan.intermediate), self._format)
-            first.append(_Pass(f"{array.name}:1", array.source, between, array.selection, region[0]))
+            chunks = _kept(array, plan.intermediate)
+            if root is None:
+                between, first_name = targets.intermediate(self._store, array, chunks, self._format), f"{array.name}:1"
+            else:
+                # Another name, since a run that goes on may choose the other.
+                between, first_name = Scratch(root, array, chunks), f"{array.name}:1:scratch"
+            first.append(_Pass(first_name, array.source, between, array.selection, region[0]))
             whole = tuple(slice(0, length, 1) for length in array.shape)
             second.append(_Pass(name, between, into, whole, region[1]))
         try:
@@ -165,6 +174,16 @@ class _Run:
                     self._run(work.copy, passes, f"rechunk, copy {number} of 2" if second else "rechunk")
         finally:
             self._state.keep()
+
+    def _scratch_folder(self, plans: dict[str, Plan]) -> Path | None:
+        """Where intermediate arrays may be plain files: numbers in a folder of this machine, which its memory holds easily."""
+        staged = [array for array in self._arrays if plans[array.name].intermediate is not None]
+        root = getattr(self._store, "root", None)
+        if not isinstance(root, Path) or isinstance(self._executor, Cluster):
+            return None
+        if any(array.dtype.kind not in "biufcmM" for array in staged):
+            return None
+        return root if sum(array.bytes for array in staged) <= machine_memory() // 4 else None
 
     def _run(self, function: Any, passes: list[_Pass], what: str) -> None:
         """Runs the tasks of passes that aren't done."""

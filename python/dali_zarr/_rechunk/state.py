@@ -1,8 +1,8 @@
 """What is done of a rechunking, kept in the target until it is finished: after a kill at any moment the next run goes on.
 
 Objects below ``.rechunk``: ``plan.json``, written before all others and removed last; ``done/N.json``, each with the regions that
-were written since the one before; and intermediate arrays. A region is written again if the record of it was lost, with the same
-bytes.
+were written since the one before; and intermediate arrays, in ``intermediate`` or ``scratch``. A region is written again if the
+record of it was lost, with the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from .._selection.stores import needed
 
 FOLDER = ".rechunk"
+# Folders of intermediate arrays: zarr-python's, and plain files.
+BETWEEN = (f"{FOLDER}/intermediate", f"{FOLDER}/scratch")
 _PLAN = f"{FOLDER}/plan.json"
 _SECONDS = 1.0
 
@@ -65,8 +67,8 @@ class State:
     def finish(self, plan: dict[str, Any]) -> None:
         """Removes all that isn't the target's, the plan last; until then it says that nothing is left to do."""
         self._set(_PLAN, plan | {"finished": True})
-        for folder in ("done", "intermediate"):
-            self.remove(f"{FOLDER}/{folder}")
+        for folder in (f"{FOLDER}/done", *BETWEEN):
+            self.remove(folder)
         self._sync(self._store.delete(_PLAN))
         self.remove(FOLDER)
 

@@ -24,16 +24,19 @@ def copy(source: Any, target: Any, selection: Selection, region: tuple[slice, ..
         return
     unit = target.shards or target.chunks
     fill = _fill_of(target)
-    if fill is None or not _same(block[tuple(slice(None, None, extent) for extent in unit)], fill).any():
+    if fill is not None and not _same(block[tuple(slice(None, None, extent) for extent in unit)], fill).any():
+        fill = None
+    if fill is None and not _one_at_a_time():
         target[region] = block
         return
     for at in np.ndindex(*(math.ceil(length / extent) for length, extent in zip(block.shape, unit))):
         part = tuple(slice(i * extent, (i + 1) * extent) for i, extent in zip(at, unit))
-        if not _same(block[part], fill).all():
+        if fill is None or not _same(block[part], fill).all():
             place = tuple(
                 slice(whole.start + one.start, min(whole.start + one.stop, whole.stop)) for whole, one in zip(region, part)
             )
-            target[place] = block[part]
+            # zarr-python would copy it in its one thread for all tasks.
+            target[place] = np.ascontiguousarray(block[part])
 
 
 def compare(source: Any, target: Any, selection: Selection, region: tuple[slice, ...], in_flight: int | None) -> list[int] | None:
@@ -90,6 +93,13 @@ def _limit(in_flight: int | None) -> None:
 
         if zarr.config.get("async.concurrency") != in_flight:
             zarr.config.set({"async.concurrency": in_flight})
+
+
+def _one_at_a_time() -> bool:
+    """Whether zarr-python reads or writes one object at a time."""
+    import zarr
+
+    return zarr.config.get("async.concurrency") == 1
 
 
 def _fill_of(target: Any) -> npt.NDArray[Any] | None:
