@@ -29,6 +29,20 @@ settings.register_profile(
 )
 settings.load_profile("fixed")
 
+
+def _use_memory_for_files() -> None:
+    """Test stores are hundreds of thousands of small files, for each of which a disk may take a millisecond to write it and another
+    to remove it. So they lie in memory, where there is enough of it and programs may run from there; TMPDIR says otherwise."""
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
+        return
+    found = os.statvfs(memory)
+    if found.f_bavail * found.f_frsize >= 4 << 30 and not found.f_flag & os.ST_NOEXEC:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(memory)
+
+
+_use_memory_for_files()
+
 # No test may hang: a reader that waits for ever is one of the faults that the suites look for.
 TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
 
@@ -51,6 +65,13 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
         yield "gpu"
 
 
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder for tests of what only a file system on a disk does."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
 @contextmanager
 def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     """Skips without a GPU. Tests of all workers, and of other runs on this machine, share the GPU, but for those that measure its
@@ -58,7 +79,7 @@ def _gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     if reason := why_no_gpu():
         pytest.skip(reason)
     quiet = request.node.get_closest_marker("quiet_gpu") is not None
-    base = Path(tempfile.gettempdir()) / f"dali-zarr-tests-{os.getuid()}"
+    base = Path("/tmp") / f"dali-zarr-tests-{os.getuid()}"
     with open(f"{base}.queue", "w") as queue, open(f"{base}.gpu", "w") as lock:
         # Who waits for the GPU alone keeps its place in the queue, so that others don't get in between.
         fcntl.flock(queue, fcntl.LOCK_EX)

@@ -28,6 +28,12 @@ STORES = {
 
 
 @pytest.fixture
+def tmp_path(disk_path):
+    """Files in memory are always in the page cache, and GPUDirect Storage refuses them."""
+    return disk_path
+
+
+@pytest.fixture
 def values():
     return np.round(np.random.default_rng(0).standard_normal(SHAPE) * 64).astype("float32")
 

@@ -87,7 +87,8 @@ def load(path: str, name: str, mask_and_scale: bool | None) -> Variable:
     times as int64."""
     array = zarr.open_group(path, mode="r")[name]
     if mask_and_scale or mask_and_scale is None and {"scale_factor", "add_offset"} & set(array.attrs):
-        with xarray.open_zarr(path, consolidated=False, decode_times=False) as ds:
+        # Without Dask, whose graph and threads take longer than small arrays do.
+        with xarray.open_zarr(path, consolidated=False, decode_times=False, chunks=None) as ds:
             values = ds[name].values
     else:
         values = array[...]
