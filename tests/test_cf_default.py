@@ -67,15 +67,39 @@ def test_each_array_by_itself(tmp_path, device, name):
 
 
 def test_v2_without_attributes_stays_as_stored(tmp_path, device, caplog):
-    """There an array's own fill value masks what equals it, in arrays that are decoded."""
+    """There an array's own fill value masks what equals it, in arrays that are decoded; others are told."""
     for name, attributes in (("plain", {}), ("packed", {"scale_factor": 0.5})):
         values = np.arange(24, dtype="int16").reshape(6, 4)
         write_array(tmp_path, name, values, zarr_format=2, dims=DIMS, fill_value=7, attributes=attributes)
-    ((level, text),) = logged(caplog, path=tmp_path, arrays=["plain", "packed"])
-    assert level == "INFO" and text.endswith(": 'packed'")
+    (warning, text), (level, decodes) = logged(caplog, path=tmp_path, arrays=["plain", "packed"])
+    assert warning == "WARNING" and "array 'plain': stays as stored, though its fill_value, in Zarr v2, means missing values (7)" in text
+    assert level == "INFO" and decodes.endswith(": 'packed'")
     # Other readers of the process don't say it again.
     assert logged(caplog, path=tmp_path, arrays=["plain", "packed"]) == []
     check(device, 2, path=tmp_path, arrays=["plain", "packed"])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("fill", "is_told"), [(-999.0, True), (0.0, False), (np.nan, False), (None, False)])
+def test_what_xarray_writes_is_told_in_both_versions(tmp_path, caplog, version, fill, is_told):
+    """It keeps _FillValue in the metadata of Zarr v2, in an attribute of v3: there 0 is told too."""
+    values = np.float32([[1, 2], [-999, 4], [5, 6]])
+    encoding = {"sst": {"_FillValue": None if fill is None else np.float32(fill)}}
+    store = tmp_path / "s"
+    xr.Dataset({"sst": (("t", "x"), values)}).to_zarr(store, zarr_format=version, encoding=encoding, consolidated=False)
+    is_told = is_told or (version == 3 and fill == 0)
+    given = {"path": store, "arrays": ["sst"]}
+    texts = [text for level, text in logged(caplog, **given) if level == "WARNING"]
+    assert len(texts) == is_told and all(f"missing values ({fill})" in text for text in texts)
+    told = [text for text in dali_zarr.explain(**given)["advice"] if "stays as stored" in text]
+    assert told == texts
+    same(to_numpy(build("cpu", 3, **given).run()[0]), values, "as stored")
+    found = dali_zarr.statistics(**given)["arrays"]["sst"]
+    assert found["min"] == -999 and found["nan_share"] == 0 and found["mask_and_scale"] is False
+    for told in (True, False):
+        assert logged(caplog, **given, mask_and_scale=told) == []
+    decoded_values = np.where(values == fill, np.nan, values) if fill == -999 else values
+    same(to_numpy(build("cpu", 3, **given, mask_and_scale=True).run()[0]), decoded_values.astype("float32"), "decoded")
 
 
 def test_what_the_log_says(tmp_path, caplog):

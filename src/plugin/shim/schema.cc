@@ -232,7 +232,7 @@ void AddValueArguments(dali::OpSchema &schema) {
 ``add_offset`` and ``_Unsigned`` are applied as xarray does it: missing values become NaN.
 
 By default they are for those of `arrays` that have ``scale_factor`` or ``add_offset``, and the log says so. An array that has only
-``_FillValue`` or ``missing_value`` stays as stored, with a warning.)",
+``_FillValue`` or ``missing_value`` (in Zarr v2 a ``fill_value`` other than 0 and NaN) stays as stored, with a warning.)",
                             nullptr)
       .AddOptionalArg<float>("fillna", R"(Takes the place of NaNs, stored or made by `mask_and_scale`, before `mean` and `stddev`.
 

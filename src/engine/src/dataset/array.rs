@@ -45,7 +45,7 @@ pub struct Part {
     pub format: Arc<ChunkFormat>,
     /// The sharding, if shards are read by their index.
     pub sharding: Option<Sharding>,
-    /// Where `mask_and_scale` was left out and values stay as stored: those that the attributes call missing, for people.
+    /// Where `mask_and_scale` was left out and values stay as stored: what names missing ones, and which, for people.
     pub unmasked: Option<String>,
     keys: ChunkKeyEncoding,
     /// Dimensions that chunks' keys name: not that of the parts of complex numbers.

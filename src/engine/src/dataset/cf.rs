@@ -88,8 +88,9 @@ pub(super) fn is_packed(attrs: &Map<String, Value>) -> bool {
     attrs.contains_key("scale_factor") || attrs.contains_key("add_offset")
 }
 
-/// The values that mean missing, for people, where the attribute `_FillValue` or `missing_value` names them; `None` if no
-/// stored value would be masked. Arguments as for [`decode`].
+/// What names missing values, and which, for people: the attribute `_FillValue` or `missing_value`, or v2's own fill value
+/// where xarray may have written it (0 is what most other writers have there). `None` if no stored value would be masked.
+/// Arguments as for [`decode`].
 pub(super) fn named_missing(
     version: u8,
     stored: Stored,
@@ -97,16 +98,18 @@ pub(super) fn named_missing(
     attrs: &Map<String, Value>,
 ) -> Option<String> {
     let named: Vec<_> = ["_FillValue", "missing_value"].into_iter().filter_map(|n| Some((n, attrs.get(n)?))).collect();
-    if named.is_empty() || stored.unit.is_some() || stored.is_complex {
+    let own = own_fill.map(|fill| own_number(fill.bits, stored.dtype).as_f64()).filter(|fill| *fill != 0.0);
+    if (named.is_empty() && own.is_none()) || stored.unit.is_some() || stored.is_complex {
         return None;
     }
-    match decode(version, stored, own_fill, attrs) {
-        Ok(cf) => Some(cf.missing_text()).filter(|text| !text.is_empty()),
-        // What can't be decoded is shown as it was found.
-        Err(_) => {
-            Some(named.iter().map(|(name, value)| format!("{name} = {}", shown(value))).collect::<Vec<_>>().join(", "))
-        }
-    }
+    let text = match decode(version, stored, own_fill, attrs) {
+        Ok(cf) => Some(cf.missing_text()).filter(|text| !text.is_empty())?,
+        // What can't be decoded is shown as it was found; a fill value alone is nobody's claim then.
+        Err(_) if named.is_empty() => return None,
+        Err(_) => named.iter().map(|(name, value)| format!("{name} = {}", shown(value))).collect::<Vec<_>>().join(", "),
+    };
+    let what = if named.is_empty() { "fill_value, in Zarr v2, means" } else { "attributes name" };
+    Some(format!("its {what} missing values ({text})"))
 }
 
 /// Reads an array's attributes. `own_fill` is the array's fill value in v2 metadata, where it isn't null.

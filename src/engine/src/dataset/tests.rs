@@ -205,9 +205,9 @@ fn packed_arrays_are_decoded_unless_told_otherwise() {
     let by_default = names.each_ref().map(|name| read(name, None).unwrap());
     let stored = |unmasked: Option<&str>| (false, DType::I16, unmasked.map(str::to_owned));
     assert_eq!(by_default[0], (true, DType::F64, None));
-    assert_eq!(by_default[1], stored(Some("-9, 8")));
+    assert_eq!(by_default[1], stored(Some("its attributes name missing values (-9, 8)")));
     assert_eq!(by_default[2], (false, DType::F32, None), "NaN is masked as it is");
-    assert_eq!(by_default[3], stored(Some("_FillValue = \"text\"")));
+    assert_eq!(by_default[3], stored(Some("its attributes name missing values (_FillValue = \"text\")")));
     assert_eq!(by_default[4], stored(None), "no value equals it");
     assert_eq!(by_default[5], stored(None));
     assert_eq!(read("missing", Some(true)).unwrap(), (true, DType::F32, None));

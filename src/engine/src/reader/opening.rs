@@ -239,14 +239,14 @@ pub(super) fn decoded_by_default(spec: &Spec, dataset: &Dataset) -> Option<Strin
     })
 }
 
-/// For each array that stays as stored because `mask_and_scale` is left out, though its attributes name missing values: a
+/// For each array that stays as stored because `mask_and_scale` is left out, though its metadata name missing values: a
 /// sentence that says so.
 pub(crate) fn unmasked(dataset: &Dataset) -> impl Iterator<Item = String> {
     let is_first = |(i, array): &(usize, &ArrayInfo)| dataset.arrays[..*i].iter().all(|other| other.name != array.name);
     dataset.arrays.iter().enumerate().filter(is_first).filter_map(|(_, array)| {
-        let (part, values) = array.parts.iter().find_map(|part| Some((part, part.unmasked.as_ref()?)))?;
+        let (part, named) = array.parts.iter().find_map(|part| Some((part, part.unmasked.as_ref()?)))?;
         Some(format!(
-            "{}: stays as stored, though its attributes name missing values ({values}): mask_and_scale=True makes them \
+            "{}: stays as stored, though {named}: mask_and_scale=True makes them \
              NaN, as xarray does it; mask_and_scale=False keeps them without this warning",
             Site::store(dataset.stores[part.store].location()).array(&*array.name)
         ))

@@ -100,6 +100,23 @@ fn missing_values_that_nothing_equals_still_promote() {
 }
 
 #[test]
+fn own_fill_values_are_named_unless_they_are_what_writers_put_there_anyway() {
+    let named = |dtype, own: Option<u64>, attrs: Value| {
+        named_missing(2, Stored::plain(dtype), own.map(Into::into), attrs.as_object().unwrap())
+    };
+    let (nan, low) = (u64::from(f32::NAN.to_bits()), u64::from((-999.0f32).to_bits()));
+    for nothing in [None, Some(0), Some(u64::from((-0.0f32).to_bits())), Some(nan)] {
+        assert_eq!(named(DType::F32, nothing, json!({})), None);
+    }
+    let text = named(DType::F32, Some(low), json!({})).unwrap();
+    assert_eq!(text, "its fill_value, in Zarr v2, means missing values (-999.0)");
+    assert!(named(DType::U8, Some(255), json!({})).unwrap().ends_with("(255)"));
+    let text = named(DType::F32, Some(low), json!({"missing_value": 7})).unwrap();
+    assert_eq!(text, "its attributes name missing values (7.0, -999.0)");
+    assert_eq!(named(DType::Bool, Some(1), json!({})), None, "xarray makes objects of these");
+}
+
+#[test]
 fn what_differs_is_seen_in_a_message() {
     let shown = |attrs: Value| cf(3, DType::I16, None, attrs).unwrap().to_string();
     assert_eq!(
