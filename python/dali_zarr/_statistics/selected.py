@@ -36,7 +36,8 @@ class Selected:
         self.axes = Axes.of_reader(arguments)
         self._arguments = arguments
         self._windows = self.axes.listed("window", arguments, 0)
-        self._picks = self._picked()
+        # Of several stores in the first; as they are given: from the end too.
+        self._picks = {dim: lists[0] for dim, lists in self.axes.picks.items()}
         self._labels: dict[str, list[float | str] | None] = {}
 
     @property
@@ -92,7 +93,10 @@ class Selected:
         """The selected elements along a dimension of an array; along the joined axis those of all stores."""
         found = self._picks.get(dim)
         region = self.region(array, dim)
-        return list(region) if found is None else [found[i] for i in region]
+        if found is None:
+            return list(region)
+        length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else array.shapes[0][array.dims.index(dim)]
+        return [found[i] + length if found[i] < 0 else found[i] for i in region]
 
     def length(self, array: Array, dim: str) -> int:
         """Elements of the dimension after ``pick``, also those outside of the region. Dimensions without names may be of different
@@ -136,14 +140,6 @@ class Selected:
         if variable is None:
             return None
         return labels_of(np.asarray(variable.values))
-
-    def _picked(self) -> dict[str, list[int]]:
-        """The picked elements, counted from the start; of several stores in the first."""
-        found: dict[str, list[int]] = {}
-        for dim, lists in self.axes.picks.items():
-            length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
-            found[dim] = [index + length if index < 0 else index for index in lists[0]]
-        return found
 
 
 def labels_of(coordinates: npt.NDArray[Any]) -> list[float | str]:
