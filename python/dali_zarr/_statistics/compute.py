@@ -90,9 +90,6 @@ def statistics(
     chosen = accepted(arguments)
     _check(weights, batch_size)
     where, device_id = _device(device, device_id)
-    if output is not None:
-        # Known now rather than after the pass.
-        files.check_output(output)
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **chosen, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
@@ -100,6 +97,9 @@ def statistics(
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
     names = tuple(map(formats.key_of, selected.arrays))
+    if output is not None:
+        # Known now rather than after the pass.
+        files.check_output(output, names)
     wanted = _arguments.by_name.checked("channels", channels)
     try:
         selected.check_channels(wanted)
