@@ -157,6 +157,27 @@ def test_command_line(stores, tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == content == dali_zarr.statistics(stores / "fields", arrays=["t2m", "z"], offsets=6)
 
 
+@pytest.mark.parametrize(
+    "coordinates", [[1.0, np.nan, 3.0], [1.0, 3.0, np.inf], np.array(["2000", "NaT", "NaT"], "M8[ns]")], ids=str,
+)
+@pytest.mark.parametrize("ending", ["json", "zarr"])
+def test_coordinates_that_are_no_labels(tmp_path, coordinates, ending):
+    """Where one is missing or infinite, channels are found by position."""
+    values = np.random.default_rng(0).random((9, 3, 4, 5))
+    xr.Dataset(
+        {"z": (("time", "level", "y", "x"), values)}, {"level": np.asarray(coordinates)},
+    ).to_zarr(tmp_path / "s", zarr_format=3, consolidated=False)
+    file = tmp_path / f"stats.{ending}"
+    (channels,) = dali_zarr.statistics(tmp_path / "s", arrays=["z"], output=file)["arrays"]["z"]["channels"]
+    assert channels == {"dim": "level", "positions": [0, 1, 2], "labels": None}
+    for chosen in ([2, 1], [0]):
+        found = samples(path=tmp_path / "s", arrays=["z"], isel={"level": chosen}, channels="level", mean=file)
+        x = values[:, chosen]
+        np.testing.assert_allclose(
+            np.frombuffer(found[0]).reshape(x.shape[1:]), x[0] - x.mean(axis=(0, 2, 3))[:, None, None], rtol=1e-9, atol=1e-12,
+        )
+
+
 def test_what_has_the_name(stores, tmp_path, monkeypatch):
     """Statistics are replaced; other stores and folders never. That is known before the pass."""
     target = tmp_path / "stats.zarr"
