@@ -66,7 +66,7 @@ def test_messages(path, arguments, kind, message):
         loader(path, arrays=["z"], device="cpu", **arguments)
 
 
-@pytest.mark.parametrize("name", ["drop_last", "process_group", "transform", "num_threads"])
+@pytest.mark.parametrize("name", ["collate", "process_group", "transform", "num_threads"])
 def test_arguments_of_loaders(path, name):
     with pytest.raises(TypeError, match=f"{name}: it is an argument of the loaders, and not of the reader; leave it out here"):
         dali_zarr.explain(path=path, arrays=["z"], **{name: None})
@@ -76,6 +76,24 @@ def test_explain_takes_what_loaders_take(path):
     given = {"path": path, "arrays": ["z"], "batch_size": 4}
     as_reader = dali_zarr.explain(**given, device="gpu", offsets=[0, 6])
     assert dali_zarr.explain(**given, device="cuda", offsets={"input": 0, "target": 6}) == as_reader
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("how", [{}, {"num_samples": 21, "weights": np.ones(24)}], ids=["", "weights"])
+def test_explain_drops_the_last_batch_as_loaders_do(path, world, how):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    given = {"path": path, "arrays": ["z"], "batch_size": 5, "drop_last": True, "shard_id": world - 1, "num_shards": world, **how}
+    made = loader(**given, device="cpu")
+    assert dali_zarr.explain(**given)["batches_per_epoch"] == len(made) == (21 if how else 24) // world // 5
+    assert dali_zarr.explain(**given | {"drop_last": False})["batches_per_epoch"] > len(made)
+    for wrong, kind, message in (
+        ({"batch_size": 25}, ValueError, "drop_last: expected at least one whole batch, but the 2. samples on . ranks are less"),
+        ({"drop_last": "no"}, TypeError, "drop_last: expected True or False, but found 'no'"),
+        ({"pad_last_batch": True}, ValueError, "expected drop_last or pad_last_batch, but found both"),
+    ):
+        for call in (dali_zarr.explain, loader):
+            with pytest.raises(kind, match=message):
+                call(**{**given, **wrong})
 
 
 def test_loaders_say_the_message_alone(path, tmp_path):
