@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 
@@ -64,6 +65,34 @@ def test_messages(path, arguments, kind, message):
         dali_zarr.explain(path=path, arrays=["z"], **arguments)
     with pytest.raises(kind, match=re.escape(message)):
         loader(path, arrays=["z"], device="cpu", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("store", "name", "meant"),
+    [
+        ("s3://bucket/x", "aws_reigon", "; did you mean aws_region?"),
+        ("s3://bucket/x", "AWS_Skip_Signatur", "; did you mean aws_skip_signature?"),
+        ("s3://bucket/x", "max_retry", "; did you mean max_retries?"),
+        ("gs://bucket/x", "gogle_skip_signature", "; did you mean google_skip_signature?"),
+        ("az://container/x", "azure_storage_acount_name", "; did you mean azure_storage_account_name?"),
+        ("http://127.0.0.1:1/x", "user-agent", "; did you mean user_agent?"),
+        # Of another kind of store, and like nothing.
+        ("http://127.0.0.1:1/x", "aws_region", ""),
+        ("s3://bucket/x", "nonsense", ""),
+    ],
+)
+def test_misspelt_options_of_stores(store, name, meant):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    message = f"^zarr_reader: storage_options: {name.lower()} isn't an option of .* virtual_chunks{re.escape(meant)}$"
+    for call in (dali_zarr.explain, functools.partial(loader, device="cpu")):
+        with pytest.raises(ValueError, match=message):
+            call(path=store, arrays=["z"], storage_options={name: "1"})
+
+
+def test_a_misspelt_secret_is_one():
+    with pytest.raises(ValueError, match="aws_acces_key_id is a secret, .* set it in the environment") as told:
+        dali_zarr.explain(path="s3://bucket/x", arrays=["z"], storage_options={"aws_acces_key_id": "hunter2"})
+    assert "hunter2" not in str(told.value)
 
 
 @pytest.mark.parametrize("name", ["collate", "process_group", "transform", "num_threads"])
