@@ -178,6 +178,16 @@ def test_coordinates_that_are_no_labels(tmp_path, coordinates, ending):
         )
 
 
+def test_a_store_with_dimensions_in_another_order(stores, tmp_path):
+    """Numbers are found by names of dimensions, whatever their order in the file."""
+    values = zarr.open_group(stores / "others", mode="r")["a"][:].swapaxes(1, 2)
+    write_array(tmp_path / "s", "a", values, dims=("time", "offset", "count", "y", "x"))
+    dali_zarr.statistics(stores / "others", arrays=["a"], channels=["count", "offset"], output=tmp_path / "stats.json")
+    (found,) = samples(path=tmp_path / "s", arrays=["a"], stddev=tmp_path / "stats.json")
+    expected = values[0] / values.std(axis=(0, 3, 4))[..., None, None]
+    np.testing.assert_allclose(np.frombuffer(found).reshape(expected.shape), expected, rtol=1e-9)
+
+
 def test_what_has_the_name(stores, tmp_path, monkeypatch):
     """Statistics are replaced; other stores and folders never. That is known before the pass."""
     target = tmp_path / "stats.zarr"
