@@ -21,8 +21,9 @@ import numpy.typing as npt
 from . import _arguments, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
+from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_count, check_flags
+from ._loading.loader import BaseLoader, check_count
 from ._loading.reading import Plan, Transform
 from ._reader import describe
 

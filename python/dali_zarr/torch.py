@@ -23,8 +23,9 @@ from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collate, Collation, of_values
 from ._loading import outputs, pictures, ranks
+from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_flags
+from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Transform
 from ._reader import describe
 

@@ -8,11 +8,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar
 
-import numpy as np
-
 from .._log import log
 from . import checkpoint as checkpoints
-from .epochs import Part
+from .epochs import Part, check_last_batch, check_whole_batches, whole_batches
 from .reading import NAME, Plan, Reading
 
 B = TypeVar("B")
@@ -34,13 +32,6 @@ def check_count(name: str, count: Any) -> None:
         raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
 
 
-def check_flags(**flags: Any) -> None:
-    """Raises TypeError unless all are True or False: any text counts as true."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool | np.bool_):
-            raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
-
-
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
@@ -52,9 +43,7 @@ class BaseLoader(Generic[B]):
         """
         check_count("batch_size", plan.batch_size)
         check_count("num_threads", plan.num_threads)
-        check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
-        if drop_last and pad_last_batch:
-            raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+        check_last_batch(drop_last, pad_last_batch)
         transform: Any = plan.transform
         if transform is not None and not callable(transform):
             raise TypeError(f"dali_zarr: transform: expected a function of the outputs, but found {transform!r}")
@@ -69,11 +58,8 @@ class BaseLoader(Generic[B]):
         self._reading = Reading(plan)
         log.info("opened %r", self)
         part = self._reading.course.part()
-        if drop_last and self._batches(part) == 0:
-            raise ValueError(
-                f"dali_zarr: drop_last: expected at least one whole batch, but the {part.samples} samples on {plan.num_shards} "
-                f"ranks are less than {plan.batch_size} each; use a smaller batch_size, or pad_last_batch=True"
-            )
+        if drop_last:
+            check_whole_batches(part.samples, plan.num_shards, plan.batch_size)
 
     def _taken(self, found: list[Any], valid: int) -> B:
         """A batch of the first ``valid`` samples of DALI's outputs, of which the last is the index."""
@@ -140,7 +126,7 @@ class BaseLoader(Generic[B]):
 
     def _batches(self, part: Part) -> int:
         if self._drop_last:
-            return part.samples // self._plan.num_shards // self._plan.batch_size
+            return whole_batches(part.samples, self._plan.num_shards, self._plan.batch_size)
         return part.batches
 
     def __iter__(self) -> Iterator[B]:
