@@ -258,6 +258,8 @@ def test_budget_too_small(tmp_path, device, limit):
         ({"randomshuffle": True}, TypeError, ("did you mean random_shuffle?",)),
         ({"xyzzy": 3}, TypeError, ("xyzzy: there is no such argument; see help(dali_zarr.zarr_reader)",)),
         ({"storage_options": {"anon": True}}, ValueError, ("'anon' is fsspec's name", "{'skip_signature': True}")),
+        ({"storage_options": {"token": "anon"}}, ValueError, ("'token' is fsspec's name", "write {'skip_signature': True}")),
+        ({"storage_options": {"token": "t.json"}}, ValueError, ("'token' is fsspec's name", "GOOGLE_APPLICATION_CREDENTIALS")),
         ({"storage_options": {"key": "AKIA"}}, ValueError, ("'key' is fsspec's name", "AWS_ACCESS_KEY_ID")),
         ({"storage_options": {"client_kwargs": {}}}, ValueError, ("'client_kwargs' is fsspec's name", "aws_endpoint")),
         ({"storage_options": {"aws_endpoint": "http://localhost:9000"}}, ValueError, ("{'aws_allow_http': True}",)),

@@ -6,13 +6,14 @@ import functools
 import json
 import re
 import shutil
+import time
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
-from dali_zarr._commands import check
+from dali_zarr._commands import bench, check
 from support.command_line import command
 from support.stores import Layout, chunk_files, write_array
 
@@ -301,7 +302,9 @@ def test_bench_measures(tmp_path, run):
         rate = found[name]["samples_per_second"]
         assert found[name]["delivered_bytes_per_second"] == pytest.approx(rate * 128 * 256 * 4)
         assert found[name]["batches"] * 4 == pytest.approx(rate * found[name]["seconds"])
-        assert found[name]["seconds"] >= 1 and found[name]["bound_by"]
+        taken = found[name]["seconds"] + found[name]["opening_seconds"]
+        # A batch that has begun is waited for, and a store that is open is closed.
+        assert 1 <= taken < 60 and found[name]["opened"] >= 1 and found[name]["bound_by"]
     (better,) = found["large"]["faster_chunks"]
     assert (better["chunks"], better["better"]) == ([24, 128, 256], [1, 128, 256])
     assert better["decoded_per_delivered_byte"] > 5 and not found["fields"]["faster_chunks"]
@@ -318,6 +321,25 @@ def test_bench_measures(tmp_path, run):
     assert status == 0 and re.search(r"MiB/s, [\d.]+ samples/s to the CPU in batches of 16", out) and "bound by" in out
     assert "bench" in err
     assert run("bench", tmp_path, "--arrays", "large", "--seconds", "soon")[0] == 1
+
+
+def test_bench_counts_the_opening_of_stores(tmp_path, monkeypatch):
+    """Epochs of a small store are over at once, and each opens it anew: that is in the seconds that were asked for, but in no rate."""
+    write_array(tmp_path, "few", np.arange(24, dtype="float32").reshape(24, 1), layout=Layout((24, 1)), dims=("time", "x"))
+    opened = bench._pipeline
+
+    def slow(*how):
+        time.sleep(0.2)
+        return opened(*how)
+
+    monkeypatch.setattr(bench, "_pipeline", slow)
+    found = bench.bench(str(tmp_path), {"seconds": 1, "arrays": ["few"], "host_memory_limit": "64MB"}, False)
+    assert found["opened"] <= 5 and found["epochs"] == pytest.approx(found["opened"], abs=1)
+    assert found["opening_seconds"] >= 0.2 * found["opened"] and found["seconds"] < found["opening_seconds"] + 1
+    assert found["samples_per_second"] == pytest.approx(16 * found["batches"] / found["seconds"])
+    assert f"opening the store took {found['opening_seconds']:.1f} s, {found['opened']} times" in bench.text(found) or (
+        found["seconds"] > found["opening_seconds"]
+    )
 
 
 def test_the_script_is_the_module():

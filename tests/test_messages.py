@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from dali_zarr import _hints
+from dali_zarr._statistics import compute
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 from support.stores import Layout, write_array
@@ -54,6 +55,22 @@ def path(tmp_path_factory):
         ({"sel": {"time": "2021-01-01"}}, ValueError, "'2021-01-01' isn't among the coordinates: 2020-01-01T00:00, 2020-01-01T01"),
         ({"sel": {"time": slice("2020-13-01", None)}}, ValueError, "sel: 'time': '2020-13-01' isn't a date; write '2020', "),
         ({"sel": {"lev": 500}}, ValueError, "the dimensions are time, level, lat, lon; did you mean level?"),
+        ({"sel": {"time": "soon"}}, ValueError, "sel: 'time': 'soon' isn't a date; write '2020', '2020-01', "),
+        ({"sel": {"time": 5}}, ValueError, "sel: 'time': 5 isn't among the coordinates: 2020-01-01T00:00, "),
+        ({"sel": {"time": [5]}}, ValueError, "sel: 'time': 5 isn't among the coordinates: 2020-01-01T00:00, "),
+        ({"sel": {"time": slice(5, 9)}}, ValueError, "2020-01-01T23:00; a number is a year here, and positions are for isel"),
+        ({"sel": {"level": {850, 500}}}, TypeError, "sel: 'level': expected a label, a list or a slice, but found a set, which isn't a list; "
+         "write [500, 850]"),
+        ({"isel": {"level": {0: 1}.keys()}}, TypeError, "isel: 'level': expected a label, a list or a slice, but found a dict_keys"),
+        ({"sel": {"level": {0: 500}.values()}}, TypeError, "but found a dict_values, which isn't a list; write list(...)"),
+        ({"batchsize": 3}, TypeError, "batchsize: there is no such argument; did you mean batch_size?"),
+        ({"batch": 3}, TypeError, "batch: there is no such argument; did you mean batch_size?"),
+        ({"std": 3}, TypeError, "std: there is no such argument; did you mean stddev?"),
+        ({"drop_lst": True}, TypeError, "drop_lst: there is no such argument; did you mean drop_last?"),
+        ({"lat": 3}, TypeError, "lat: there is no such argument; see help(dali_zarr.zarr_reader) for the arguments that there are"),
+        ({"mean": {"z": "stats.json"}}, TypeError, "mean: expected numbers by output, found the file 'stats.json': a file is for all "
+         "outputs; write mean='stats.json', or the numbers themselves"),
+        ({"stddev": {"z": ["high"]}}, TypeError, "stddev: expected numbers by output, found the file 'high'"),
         ({"num_workers": 4}, TypeError, "num_workers: it is an argument of torch's DataLoader; leave it out: the reader"),
     ],
     ids=str,
@@ -99,6 +116,65 @@ def test_a_misspelt_secret_is_one():
 def test_arguments_of_loaders(path, name):
     with pytest.raises(TypeError, match=f"{name}: it is an argument of the loaders, and not of the reader; leave it out here"):
         dali_zarr.explain(path=path, arrays=["z"], **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [({"batchsize": 4}, "batch_size"), ({"outptu": "s.json"}, "output"), ({"devcie": "cpu"}, "device")],
+)
+def test_arguments_of_statistics(path, arguments, meant):
+    with pytest.raises(TypeError, match=f"statistics: .*: there is no such argument; did you mean {meant}\\?"):
+        dali_zarr.statistics(path, arrays=["z"], **arguments)
+
+
+@pytest.mark.parametrize("name", ["s.nc", "s.npy", "s.txt", "s.json.gz", "S.CSV"])
+def test_statistics_say_what_they_write_before_the_pass(path, tmp_path, name, monkeypatch):
+    target = tmp_path / name
+    message = f"expected a name that ends in .json or .zarr, but found {re.escape(str(target))}: statistics are written as JSON or as"
+    found = dali_zarr.statistics(path, arrays=["t2m"], output=tmp_path / "s.json")
+    with pytest.raises(ValueError, match=message):
+        found.save(target)
+    monkeypatch.setattr(compute, "_read", None)
+    with pytest.raises(ValueError, match=f"dali_zarr: statistics: output: {message}"):
+        dali_zarr.statistics(path, arrays=["t2m"], output=target)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["s.json"]
+
+
+def test_dates_of_other_calendars(path, tmp_path):
+    """cftime's among NumPy's, and text among cftime's where xarray compares them."""
+    cftime = pytest.importorskip("cftime")
+    date = cftime.DatetimeProlepticGregorian(2020, 1, 1, 3)
+    for label in (date, [date], slice(date, None)):
+        with pytest.raises(TypeError, match=r"expected dates as text or numpy.datetime64, .* but found .*; write '2020-01-01T03:00:00'"):
+            dali_zarr.explain(path, arrays=["z"], sel={"time": label})
+    write_array(tmp_path, "a", np.arange(9, dtype="float32"), dims=("time",))
+    units = {"units": "days since 2020-02-26", "calendar": "noleap"}
+    write_array(tmp_path, "time", np.arange(9) * 2, dims=("time",), attributes=units)
+    given = {"path": tmp_path, "arrays": ["a"]}
+    message = "in lists and with a method dates of this calendar aren't text: write cftime.DatetimeNoLeap(2020, 2, 26, 0)"
+    for label in ("2020-03-02", ["2020-03-02"]):
+        for tolerance in (None, "2D"):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                dali_zarr.explain(**given, sel={"time": label}, method="nearest", tolerance=tolerance)
+    near = {"sel": {"time": cftime.DatetimeNoLeap(2020, 3, 2, 3)}, "method": "nearest"}
+    assert dali_zarr.explain(**given, **near, tolerance="4h")["samples"] == 1
+    with pytest.raises(ValueError, match="isn't among the coordinates"):
+        dali_zarr.explain(**given, **near, tolerance="2h")
+    with pytest.raises(ValueError, match="tolerance: expected a duration such as '6h' or '2D', but found 'near'"):
+        dali_zarr.explain(**given, **near, tolerance="near")
+
+
+def test_explain_takes_its_store_by_position(path):
+    assert dali_zarr.explain(path, arrays=["z"]) == dali_zarr.explain(path=path, arrays=["z"])
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "x"), ("RANK", ""), ("WORLD_SIZE", "-1"), ("WORLD_SIZE", "1.5")])
+def test_the_environment_of_torchrun(path, monkeypatch, name, value):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    for variable, text in {"RANK": "0", "WORLD_SIZE": "1", name: value}.items():
+        monkeypatch.setenv(variable, text)
+    with pytest.raises(ValueError, match=f"expected a whole number in the environment variable {name}, .* but found '{value}'; unset it"):
+        loader(path, arrays=["z"], device="cpu")
+    assert len(loader(path, arrays=["z"], device="cpu", batch_size=24, shard_id=0, num_shards=1)) == 1
 
 
 def test_explain_takes_what_loaders_take(path):
@@ -164,6 +240,16 @@ def test_arguments_of_the_loader_itself(path, arguments, kind, message):
         loader(path, arrays=["z"], **{"device": "cpu", **arguments})
 
 
+@pytest.mark.parametrize(("count", "there"), [(0, "no CUDA device here"), (2, "2 CUDA devices here")])
+def test_gpus_that_are_not_there(path, monkeypatch, count, there):
+    torch = pytest.importorskip("torch")
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    for device in (["cuda", "gpu", "cuda:0", torch.device("cuda")] if count == 0 else []) + ["cuda:2"]:
+        with pytest.raises(ValueError, match=f"device: PyTorch finds {there}, but found '{device}'; write '{'cuda:0' if count else 'cpu'}'"):
+            loader(path, arrays=["z"], device=device)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_loader_around_the_loader(path, workers):
     data = pytest.importorskip("torch").utils.data
@@ -219,6 +305,26 @@ def test_what_is_no_dataset(path):
         dali_zarr.from_xarray(str(path))
     with pytest.raises(TypeError, match=r"but found DataArray; write array.to_dataset\(\)"):
         dali_zarr.from_xarray(pytest.importorskip("xarray").open_zarr(path, consolidated=False)["z"])
+
+
+def test_datasets_that_are_not_as_they_were_opened(path, tmp_path):
+    xarray = pytest.importorskip("xarray")
+    opened = xarray.open_zarr(path, consolidated=False)[["t2m"]]
+    later = opened.assign_coords(time=opened.time + np.timedelta64(7, "D"))
+    with pytest.raises(ValueError, match=r"the dataset's 'time' has 2020-01-08, which isn't a coordinate of the store .* \(from 2020-01-01T00:00 "
+                       r"to 2020-01-01T23:00\): .*; if it joins several stores, give path=\[...\] with all of them"):
+        dali_zarr.from_xarray(later)
+    other = write(tmp_path / "other")
+    zarr.open_array(other / "time")[:] = np.arange(24, 48)
+    joined = xarray.concat([opened, xarray.open_zarr(other, consolidated=False)[["t2m"]]], "time")
+    joined.encoding, joined["t2m"].encoding = opened.encoding, opened["t2m"].encoding
+    with pytest.raises(ValueError, match="'time' has 2020-01-02, which isn't a coordinate of .* give path="):
+        dali_zarr.from_xarray(joined)
+    assert dali_zarr.from_xarray(joined, path=[str(path), str(other)])["path"] == [str(path), str(other)]
+    with pytest.raises(ValueError, match=r"the store has no array 'x': .* must not be renamed .* found the arrays .*'t2m'"):
+        dali_zarr.from_xarray(opened.rename(t2m="x"))
+    with pytest.raises(ValueError, match="the dataset has no dimension 'lat', .* renamed, .* dimensions are time, y, lon"):
+        dali_zarr.from_xarray(opened.rename(lat="y"))
 
 
 def test_the_loader_for_jax_checks_its_batch_size(path):

@@ -92,7 +92,7 @@ def test_lists_of_text_in_other_calendars(era5):
     index = opened(era5).indexes["time"]
     labels = ["2020-02-28T01", "2020-02-27T05"]
     if type(index).__name__ == "CFTimeIndex":
-        with pytest.raises(ValueError, match=r"in lists dates of this calendar aren't text: write cftime.DatetimeNoLeap\(2020, 2"):
+        with pytest.raises(ValueError, match=r"in lists and with a method dates of this calendar aren't text: write cftime.DatetimeNoLeap\(2020, 2"):
             read(era5, sel={"time": labels})
         labels = [index[24], index[4]]
     (found,) = read(era5, sel={"time": labels})

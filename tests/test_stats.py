@@ -276,3 +276,26 @@ def test_a_profiler_that_is_not_there(tmp_path, values):
         "build('cpu', 4, path=sys.argv[1], arrays='a').run()\n"
     )
     run_script(script, str(tmp_path / "s"), env={"NVTX_INJECTION64_PATH": str(tmp_path / "nothing.so")})
+
+
+def test_counters_of_what_users_hold(tmp_path, device, values):
+    """DALI's iterators, iterations over loaders, and lists."""
+    plugin = pytest.importorskip("nvidia.dali.plugin.pytorch", exc_type=ImportError)
+    loaders = pytest.importorskip("dali_zarr.torch")
+    write_array(tmp_path / "s", "a", values, layout=Layout((1, 8, 16)), dims=DIMS)
+    pipes = [build(device, 4, path=tmp_path / "s", arrays="a", num_shards=2, shard_id=i, prefetch_queue_depth=1) for i in range(2)]
+    one = plugin.DALIGenericIterator(pipes[:1], ["a"], reader_name="reader")
+    assert next(one)[0]["a"].shape[0] == 4
+    assert dali_zarr.counters(one).keys() == {"reader"} and dali_zarr.counters(one)["reader"]["batches"] >= 1
+    assert dali_zarr.counters(iter(one)).keys() == {"reader"}
+    both = plugin.DALIGenericIterator(pipes, ["a"], reader_name="reader")
+    numbers = [found["reader"]["reader"] for found in dali_zarr.counters(both)]
+    assert len(set(numbers)) == 2 and [c["reader"]["reader"] for c in dali_zarr.counters(pipes)] == numbers
+    loader = loaders.Loader(tmp_path / "s", batch_size=4, device="cpu", host_memory_limit="64MB")
+    iteration = iter(loader)
+    next(iteration)
+    assert dali_zarr.counters(iteration)["reader"] == dali_zarr.counters(loader)["reader"]
+    assert [type(found) for found in dali_zarr.counters((iteration, pipes[0]))] == [dict, dict]
+    for nothing in (3, [3], "pipe", values):
+        with pytest.raises(TypeError, match="counters: expected a loader, a pipeline, an iterator of DALI's, .* but found"):
+            dali_zarr.counters(nothing)

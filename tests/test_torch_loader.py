@@ -352,6 +352,24 @@ def test_no_labels_across_stores_in_another_order(years):
         _ = across.coords
 
 
+def test_labels_of_elements_that_are_selected(years):
+    """Along dimensions that samples aren't cut along: of all stores, or of each sample's."""
+    pytest.importorskip("xarray")
+    for batch in make(years, arrays=["z"], sel={"level": [850, 500]}, batch_size=4):
+        assert list(batch.coords) == ["time", "level"] and batch.coords["level"].tolist() == [850, 500]
+        assert (batch["z"].numpy() % 10000 == batch.coords["level"] + (batch.coords["time"] % 3)[:, None]).all()
+    picked = {"pick": {"level": [[0, -1], [0, 1]]}}
+    (batch,) = make(years, arrays=["z"], batch_size=6, **picked)
+    assert batch.coords["level"].tolist() == [[1000, 850]] * 3 + [[500, 850]] * 3
+    across = [b.coords for b in make(years, arrays=["z"], window=[2], step=[1], batch_size=1, **picked)]
+    assert ["level" in coords for coords in across] == [True, True, False, True, True] and all("time" in c for c in across)
+    first = years[0]
+    for level, expected in ((slice(1, 3), [500, 850]), ([2, 0], [850, 1000]), (slice(None), None), (1, 500)):
+        (batch,) = make(first, arrays=["z"], isel={"level": level}, batch_size=3)
+        found = batch.coords.get("level")
+        assert found is None if expected is None else (found == expected).all()
+
+
 @pytest.mark.parametrize("args", [{}, {"window": [2]}, {"dims": ["time", "level"]}, {"sel": {"time": slice(1, 4)}}], ids=str)
 def test_stores_with_other_coordinates_are_refused(years, args):
     pytest.importorskip("xarray")

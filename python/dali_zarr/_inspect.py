@@ -3,13 +3,16 @@
 import json as _json
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 from . import _arguments, _native
 from ._arguments import values
 from ._arguments.types import Device, Paths, ReaderArguments
 from ._loading import epochs, labels, outputs
 from ._text import explanation_text
+
+# Parameters of explain beside the reader's.
+_OWN = ("batch_size", "drop_last", "json")
 
 
 class Explanation(dict[str, Any]):
@@ -21,20 +24,20 @@ class Explanation(dict[str, Any]):
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
+    path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
     json: Literal[False] = False, **arguments: Unpack[ReaderArguments],
 ) -> Explanation: ...
 
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False, json: Literal[True],
+    path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False, json: Literal[True],
     **arguments: Unpack[ReaderArguments],
 ) -> str: ...
 
 
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
+    path: Paths | None = None, *, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
     json: bool = False, **arguments: Unpack[ReaderArguments],
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
@@ -77,7 +80,7 @@ def explain(
         - ``cache``, None without ``cache_size`` and ``cache_dir``: bytes that ``memory`` and ``disk`` may hold, ``epoch_bytes`` of
           the decoded chunks of an epoch, and their ratios: what fits depends on how well chunks are compressed, which isn't
           known without reading them. With a ratio below 0.95 they fit in any case;
-        - ``advice``: what would make it faster, and which arrays stay as stored though their attributes name missing values.
+        - ``advice``: what would make it faster, and which arrays stay as stored though their metadata name missing values.
 
     Raises:
         ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory
@@ -94,7 +97,7 @@ def explained(
     epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
         arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
-    spec = _arguments.of_spec(arguments)
+    spec = _arguments.of_spec(arguments, _OWN)
     labels.check_stores(spec, arguments)
     device = "gpu" if device == "cuda" or device.startswith("cuda:") else device
     name = spec.pop("name", None)
@@ -120,12 +123,14 @@ def counters(pipe: Any = None) -> Any:
     """Counters of readers, at any time while they run.
 
     Args:
-        pipe: A loader; a pipeline, which is built if it wasn't; or a reader of DALI's dynamic mode.
+        pipe: A loader, or an iteration over it; a pipeline, which is built if it wasn't; an iterator of DALI's over pipelines; a
+            reader of DALI's dynamic mode; or a list of these.
 
     Returns:
-        For a pipeline a dictionary from the names of its Zarr readers to their counters; for a loader or a reader its counters,
+        For a pipeline a dictionary from the names of its Zarr readers to their counters, and for DALI's iterators the same, or a
+        list where they have several pipelines; for a loader or a reader its counters,
         and for a loader for JAX with several devices a list, one for each. Those of a loader are since it was made, or since it
-        last loaded a state or left an epoch before its end. Without
+        last loaded a state or left an epoch before its end. For a list, a list. Without
         an argument a list of the counters of all Zarr readers that are alive in this process, the oldest first, whoever
         opened them. Deserialized pipelines and copies are told apart, since the operator itself is asked. Readers in other
         processes can't be reached.
@@ -149,12 +154,14 @@ def counters(pipe: Any = None) -> Any:
         (damaged files, failed writes) and ``cache_dir_checks`` (objects whose version the store was asked for).
 
     Raises:
-        TypeError: ``pipe`` is neither.
+        TypeError: ``pipe`` is none of these.
         RuntimeError: the reader of the dynamic mode hasn't run yet, or isn't one for Zarr.
     """
     if pipe is None:
         return _native.all_stats()
-    if hasattr(pipe, "load_state_dict") and hasattr(pipe, "counters"):
+    if isinstance(pipe, list | tuple):
+        return [counters(one) for one in cast("list[Any] | tuple[Any, ...]", pipe)]
+    if hasattr(pipe, "counters"):
         return pipe.counters()
     if hasattr(pipe, "reader_meta"):
         numbers = {name: _described(lambda name=name: pipe.reader_meta(name)) for name in pipe.reader_meta()}
@@ -167,7 +174,14 @@ def counters(pipe: Any = None) -> Any:
         if number not in found:
             raise RuntimeError("dali_zarr: counters: expected a reader for Zarr that has delivered a batch")
         return found[number]
-    raise TypeError(f"dali_zarr: counters: expected a loader, a pipeline, or a reader of the dynamic mode, found {pipe!r}")
+    pipes: Any = getattr(pipe, "_pipes", None)
+    if isinstance(pipes, list) and pipes:
+        each = [counters(one) for one in cast("list[Any]", pipes)]
+        return each[0] if len(each) == 1 else each
+    raise TypeError(
+        "dali_zarr: counters: expected a loader, a pipeline, an iterator of DALI's, a reader of the dynamic mode, or a list of these, "
+        f"but found {pipe!r}"
+    )
 
 
 def _described(ask: Any) -> int:

@@ -23,7 +23,7 @@ from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
 from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_count
+from ._loading.loader import BaseLoader, Iteration, check_count
 from ._loading.reading import Plan, Transform
 from ._reader import describe
 
@@ -198,6 +198,7 @@ class Loader:
         check_count("batch_size", batch_size)
         check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch, return_index=return_index)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
+        _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         told = tuple(given.pop("offsets", ()))
@@ -249,7 +250,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
-        return map(self._batch, zip(*map(iter, self._loaders), strict=True))
+        return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
     def _batch(self, parts: tuple[tuple[list[Any], Any, int], ...]) -> Batch:
         columns = zip(*(arrays for arrays, _, _ in parts), strict=True)

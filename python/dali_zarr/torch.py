@@ -48,7 +48,8 @@ class Batch(dict[str, Any]):
     def coords(self) -> dict[str, npt.NDArray[Any]]:
         """Labels of the samples by dimension, as NumPy's arrays (datetime64, or cftime's objects, for times), which are read when
         they are first asked for. Their shape is (sample,), or (sample, window) along dimensions that have windows; those of an
-        inner batch are shifted by its offset."""
+        inner batch are shifted by its offset. Other dimensions of which elements are selected (``sel={"level": [500, 850]}``) have
+        the labels of these: (element,), or (sample, element) where stores differ."""
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.coords()
@@ -199,6 +200,7 @@ class Loader(BaseLoader[Batch]):
         check_flags(return_index=return_index)
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
+        _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         # A selection with gaps spreads them.
@@ -277,6 +279,12 @@ def _device(device: str | torch.device | None) -> torch.device:
         on = None
     if on is None or on.type not in ("cpu", "cuda"):
         raise ValueError(f"dali_zarr: device: expected 'cuda' or 'cpu', but found {str(device)!r}")
+    if on.type == "cuda" and (on.index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise ValueError(
+            f"dali_zarr: device: PyTorch finds {f'{there} CUDA devices' if there else 'no CUDA device'} here, but found "
+            f"{str(device)!r}; " + (f"write 'cuda:0' to 'cuda:{there - 1}'" if there else "write 'cpu', or leave it out")
+        )
     has_index = ":" in str(on)
     return torch.device("cuda", torch.cuda.current_device()) if on.type == "cuda" and not has_index else on
 

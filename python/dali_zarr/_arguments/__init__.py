@@ -4,7 +4,7 @@ double precision, which DALI's floating-point arguments lack."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from .. import _native
@@ -37,13 +37,14 @@ def of_operator(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def of_spec(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for the library's own functions, which take JSON and have names for types.
+def of_spec(arguments: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
+    """The same for the library's own functions, which take JSON and have names for types. ``own`` are the arguments of the function
+    beside the reader's.
 
     Raises:
         TypeError, ValueError, IndexError: As :func:`of_operator`, or an argument isn't known.
     """
-    names.check(arguments)
+    names.check(arguments, own=own)
     found = {name: value for name, value in resolved(arguments).items() if value is not None}
     if "dtype" in found and not isinstance(found["dtype"], Mapping):
         found["dtype"] = dtypes.name_of(found["dtype"])

@@ -44,7 +44,13 @@ def _of_output(name: str, value: Any) -> Any:
         case "mask_and_scale":
             return values.checked(name, value)
         case _:
-            return [values.text_of(name, item) for item in values.items(value)]
+            listed = values.items(value)
+            if name in ("mean", "stddev") and len(listed) == 1 and values.is_file(listed[0]):
+                raise TypeError(
+                    f"zarr_reader: {name}: expected numbers by output, found the file {os.fsdecode(listed[0])!r}: a file is for "
+                    f"all outputs; write {name}={os.fsdecode(listed[0])!r}, or the numbers themselves"
+                )
+            return [values.text_of(name, item) for item in listed]
 
 
 def dims(value: Any) -> list[str]:

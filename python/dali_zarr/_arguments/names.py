@@ -41,9 +41,9 @@ def is_location(array: str) -> bool:
     return "://" in array or array.startswith(("/", "./", "../"))
 
 
-def check(names: Iterable[str], more: Iterable[str] = ()) -> None:
+def check(names: Iterable[str], more: Iterable[str] = (), own: Iterable[str] = ()) -> None:
     """Raises TypeError for a name that no argument of the reader has, and that isn't among ``more``. What begins with an underscore
-    is DALI's own."""
+    is DALI's own. ``own`` are those of the function itself, which may be meant too."""
     known = operators() | _COMMON | SELECTION | set(more)
     for name in names:
         if name not in known and not name.startswith("_"):
@@ -51,5 +51,5 @@ def check(names: Iterable[str], more: Iterable[str] = ()) -> None:
                 raise TypeError(f"zarr_reader: {name}: it is an argument of torch's DataLoader; {_OF_DATALOADER[name]}")
             if name in OF_LOADERS:
                 raise TypeError(f"zarr_reader: {name}: it is an argument of the loaders, and not of the reader; leave it out here")
-            hint = did_you_mean(name, known, "see help(dali_zarr.zarr_reader) for the arguments that there are")
+            hint = did_you_mean(name, known.union(own), "see help(dali_zarr.zarr_reader) for the arguments that there are")
             raise TypeError(f"zarr_reader: {name}: there is no such argument; {hint}")

@@ -34,6 +34,8 @@ def to_strings(options: Mapping[Any, Any]) -> list[str]:
     """
     for name, instead in _FSSPEC.items():
         if name in options:
+            if name == "token" and options[name] == "anon":
+                instead = _FSSPEC["anon"]
             raise ValueError(f"zarr_reader: storage_options: {name!r} is fsspec's name of an option; {instead}")
     endpoint = options.get("aws_endpoint", options.get("endpoint", ""))
     allowed = any(name in options for name in ("aws_allow_http", "allow_http")) or "AWS_ALLOW_HTTP" in os.environ

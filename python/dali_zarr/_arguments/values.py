@@ -93,6 +93,19 @@ def items(value: Any) -> list[Any]:
     return list(cast("list[Any] | tuple[Any, ...]", value)) if isinstance(value, list | tuple) else [value]
 
 
+def is_file(value: Any) -> bool:
+    """Whether a value of ``mean`` or ``stddev`` is a file's name, not numbers (which may be text)."""
+    if isinstance(value, os.PathLike):
+        return True
+    if not isinstance(value, str):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
+
+
 def path(value: Any) -> str | list[str]:
     """One store or several: text, with ``~`` replaced by the home directory."""
     if isinstance(value, str | os.PathLike | bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
@@ -96,7 +97,8 @@ class Labels:
 
         Their shape is (sample,), or (sample, window) along dimensions that have windows. Elements that the store doesn't have
         are NaT or NaN, as are those outside of the sample's segment; where edges are repeated, they are those at the edge.
-        Dimensions without coordinates have positions.
+        Dimensions without coordinates have positions. Others, of which ``pick`` or a selection takes some elements, have the labels
+        of these: (element,), or (sample, element) where stores differ; none if a sample then reaches from one into another.
 
         Raises:
             AttributeError: A sample reaches from one store into another that has other coordinates along another dimension; samples
@@ -140,7 +142,33 @@ class Labels:
                 else:
                     stores = own_stores
                 found[dim] = _of_stores(values, stores, place)
+        for dim in axes.picks.keys() - axes.dims:
+            values = self._picked(axes, dim)
+            if len(values) == 1:
+                found[dim] = values[0].copy()
+            elif values and own_stores is not None:
+                found[dim] = np.stack(values)[own_stores]
+            elif values:
+                within = self._segments(axes, 0, index, segments, None) if edge or segments is not None else None
+                with contextlib.suppress(AttributeError):
+                    found[dim] = np.stack(values)[self._stores_of(axes, dim, index[:, 0] + offset, within)]
         return found
+
+    def _picked(self, axes: Axes, dim: str) -> list[npt.NDArray[Any]]:
+        """The labels, or positions, of the elements that are picked along a dimension that samples aren't cut along: those of all
+        stores, or of each. None if they can't be read."""
+        if dim not in self._values:
+            try:
+                found = axes.coordinates_by_store(dim)
+            except (ImportError, RuntimeError, ValueError, IndexError) as error:
+                log.info("coords have no labels along %r: %s", dim, error)
+                self._values[dim] = []
+                return []
+            if found is None:
+                found = [np.array(one, np.int64) for one in axes.picks[dim]]
+                found = [np.where(one < 0, one + axes.lengths(dim)[i], one) for i, one in enumerate(found)]
+            self._values[dim] = found[:1] if all(_equal(one, found[0]) for one in found) else found
+        return self._values[dim] or []
 
     def _segments(
         self, axes: Axes, i: int, index: npt.NDArray[np.int64], segments: npt.NDArray[np.int64] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar
 
 from .._log import log
@@ -30,6 +30,16 @@ def check_count(name: str, count: Any) -> None:
         raise TypeError(f"dali_zarr: {name}: expected an integer, but found {count!r}")
     if operator.index(count) < 1:
         raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
+
+
+class Iteration(Iterator[B]):
+    """The batches of an epoch, with the counters of the loader that they come from."""
+
+    def __init__(self, batches: Iterator[B], counters: Callable[[], Any]):
+        self._batches, self.counters = batches, counters
+
+    def __next__(self) -> B:
+        return next(self._batches)
 
 
 class BaseLoader(Generic[B]):
@@ -132,7 +142,7 @@ class BaseLoader(Generic[B]):
     def __iter__(self) -> Iterator[B]:
         """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
         self._check_process()
-        return self._epoch()
+        return Iteration(self._epoch(), self.counters)
 
     def _epoch(self) -> Iterator[B]:
         self._turn += 1

@@ -32,5 +32,20 @@ def rank_and_world(process_group: Any, shard_id: int | None, num_shards: int | N
 
         return group.get_rank(process_group), group.get_world_size(process_group)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return of_environment("RANK"), of_environment("WORLD_SIZE")
     return 0, 1
+
+
+def of_environment(name: str) -> int:
+    """A variable that torchrun sets.
+
+    Raises:
+        ValueError: It isn't a whole number.
+    """
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise ValueError(
+            f"dali_zarr: expected a whole number in the environment variable {name}, as torchrun sets it, but found {text!r}; unset it, "
+            "or give shard_id and num_shards"
+        )
+    return int(text)

@@ -10,7 +10,7 @@ from .. import _arguments
 from .._arguments.types import Paths, StorageOptions
 from . import origins
 from .axes import Axes
-from .lookup import Positions
+from .lookup import Positions, shown
 
 # What xarray applies when it decodes.
 _PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -54,7 +54,7 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
     found: dict[str, Any] = {"path": source, "arrays": names}
     if storage_options is not None:
         found["storage_options"] = storage_options
-    axes = Axes.of_reader(_arguments.of_places(found))
+    axes = _axes(found)
     isel = {dim: indexer for dim in axes.names() if (indexer := _selected(dataset, dim, axes)) is not None}
     for array in axes.arrays:
         origins.check(axes, array, dataset[array.name].variable, isel, path is None)
@@ -71,6 +71,25 @@ def from_xarray(dataset: Any, *, path: Paths | None = None, storage_options: Sto
     return found
 
 
+def _axes(arguments: dict[str, Any]) -> Axes:
+    """What there is in the store.
+
+    Raises:
+        ValueError: It has no array of a variable's name, or can't be read.
+    """
+    try:
+        return Axes.of_reader(_arguments.of_places(arguments))
+    except ValueError as error:
+        renamed = next((name for name in arguments["arrays"] if f"expected an array '{name}'" in str(error)), None)
+        if renamed is None:
+            raise
+        raise ValueError(
+            f"dali_zarr: from_xarray: the store has no array {renamed!r}: variables are found by the names that they have there, so "
+            "a dataset must not be renamed (nor variables be added); select under the old name, and give the new one by "
+            f"arrays={{{renamed!r}: NAME_IN_THE_STORE}}. {error}"
+        ) from error
+
+
 def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
     """What ``isel`` takes of a dimension; None for all of it."""
     lengths = axes.lengths(dim)
@@ -79,6 +98,12 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
     if dim not in dataset.coords or stored is None:
         if dataset.sizes.get(dim) == length:
             return None
+        if dim not in dataset.sizes and dim not in dataset.coords:
+            raise ValueError(
+                f"dali_zarr: from_xarray: the dataset has no dimension {dim!r}, which the store has, so it can't be told which of its "
+                f"{length} elements are selected (was it renamed, or its coordinate dropped?); the dataset's dimensions are "
+                f"{', '.join(map(str, dataset.sizes))}"
+            )
         raise ValueError(
             f"dali_zarr: from_xarray: {dim!r} has no coordinates, so it can't be told which {dataset.sizes.get(dim, 1)} of "
             f"{length} elements are selected; give the reader isel={{{dim!r}: ...}}"
@@ -89,7 +114,14 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
         raise ValueError(f"dali_zarr: from_xarray: the coordinates of {dim!r} aren't unique; give the reader isel={{{dim!r}: ...}}")
     wrong = [value for value in wanted.tolist() if value not in places]
     if wrong:
-        raise ValueError(f"dali_zarr: from_xarray: {wrong[0]!r} isn't a coordinate of {dim!r} in the store")
+        label = shown([wanted[i] for i, value in enumerate(wanted.tolist()) if value not in places][:1])[0]
+        first, last = shown([stored[0], stored[-1]])
+        of = f"the store {axes.paths[0]}" if len(axes.paths) == 1 else f"the {len(axes.paths)} stores"
+        several = "" if len(axes.paths) > 1 else "; if it joins several stores, give path=[...] with all of them, in their order"
+        raise ValueError(
+            f"dali_zarr: from_xarray: the dataset's {dim!r} has {label}, which isn't a coordinate of {of} (from {first} to "
+            f"{last}): the reader takes coordinates as they are stored{several}"
+        )
     positions = Positions(np.array([places[value] for value in wanted.tolist()], np.int64), dataset[dim].ndim == 0)
     if positions.is_scalar:
         return int(positions.indices[0])

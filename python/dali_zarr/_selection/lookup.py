@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -59,26 +60,44 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
     """
     _check_form("sel", dim, label)
     xarray = needed("xarray", "selecting by label")
+    given = label
     if variable is not None and _are_times(variable):
+        _check_calendar(dim, label, variable)
         label = _years_as_text(label)
     numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
+    if isinstance(tolerance, str) and variable is not None and _are_times(variable) and np.asarray(variable.values).dtype.kind == "O":
+        # cftime's dates are compared with Python's durations only.
+        tolerance = _duration(tolerance)
     options = {} if isinstance(label, slice) or method is None else {"method": method, "tolerance": tolerance}
     try:
         found = numbers.sel({dim: label}, **options)
     except KeyError as error:
-        there = _shown(variable) + _hint(label, variable)
-        missing = _first_missing(numbers, dim, label, options)
+        if wrong := _no_date(dim, given, variable):
+            raise ValueError(wrong) from error
+        there = _shown(variable) + _hint(label, variable) + _of_years(given, variable)
+        missing = _first_missing(numbers, dim, label, options) if np.ndim(label) else given
+        if isinstance(missing, str):
+            # The number that was taken for a year.
+            missing = next((one for one in _labels(given) if type(one) is int and _years_as_text(one) == missing), missing)
         raise KeyError(f"zarr_reader: sel: {dim!r}: {missing!r} isn't among the coordinates{there}") from error
     except (ValueError, TypeError, IndexError, NotImplementedError) as error:
-        if variable is not None and np.asarray(variable.values).dtype.kind == "M" and (wrong := _no_date(label)):
-            raise ValueError(
-                f"zarr_reader: sel: {dim!r}: {wrong!r} isn't a date; write '2020', '2020-01', '2020-01-31' or '2020-01-31T06:00'"
-            ) from error
-        raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} can't be looked up: {error}") from error
+        if wrong := _no_date(dim, given, variable):
+            raise ValueError(wrong) from error
+        if years := _of_years(given, variable):
+            raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} isn't among the coordinates{_shown(variable)}{years}") from error
+        # With a method dates as text are compared with cftime's.
+        hint = "" if isinstance(label, slice) else _of_calendar(_labels(label), variable)
+        said = f"; {hint}" if hint else f": {error}"
+        raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} can't be looked up{said}") from error
     except Exception as error:
-        # pandas has an error of its own for coordinates that aren't unique.
+        # pandas has an error of its own for coordinates that aren't unique, and for labels of strange types.
         if type(error).__name__ != "InvalidIndexError":
             raise
+        if len(set(np.asarray(variable.values).tolist())) == length:
+            kind = type(given).__name__
+            raise ValueError(
+                f"zarr_reader: sel: {dim!r}: expected a label, a list of labels or a slice, but found {given!r} of type {kind}"
+            ) from error
         raise ValueError(f"zarr_reader: sel: {dim!r}: the coordinates aren't unique; select by position, with isel") from error
     return _checked("sel", dim, label, np.asarray(found.values))
 
@@ -99,7 +118,40 @@ def _years_as_text(label: Any) -> Any:
     return f"{label:04}" if type(label) is int and 0 <= label <= 9999 else label
 
 
+def _labels(label: Any) -> list[Any]:
+    """The bounds of a slice, or a label, or those of a list."""
+    if isinstance(label, slice):
+        bounds = cast("slice[Any, Any, Any]", label)
+        return [one for one in (bounds.start, bounds.stop) if one is not None]
+    return np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else [label]
+
+
+def _check_calendar(dim: str, label: Any, variable: Any) -> None:
+    """Raises TypeError for dates of cftime's where coordinates are NumPy's."""
+    if np.asarray(variable.values).dtype.kind != "M":
+        return
+    for one in _labels(label):
+        if type(one).__module__.startswith("cftime"):
+            raise TypeError(
+                f"zarr_reader: sel: {dim!r}: expected dates as text or numpy.datetime64, since the coordinates are of the standard "
+                f"calendar, but found {one!r}; write {one.isoformat()!r}"
+            )
+
+
+def _duration(text: str) -> Any:
+    try:
+        return needed("pandas", "selecting by label").Timedelta(text).to_pytimedelta()
+    except ValueError as error:
+        raise ValueError(f"zarr_reader: tolerance: expected a duration such as '6h' or '2D', but found {text!r}") from error
+
+
 def _check_form(name: str, dim: str, indexer: Any) -> None:
+    if isinstance(indexer, Set | Mapping | Iterator | ValuesView):
+        kind = type(cast(object, indexer)).__name__
+        raise TypeError(
+            f"zarr_reader: {name}: {dim!r}: expected a label, a list or a slice, but found a {kind}, which isn't a list; write "
+            + (repr(sorted(cast("Set[Any]", indexer), key=repr)) if isinstance(indexer, Set) else "list(...)")
+        )
     dims: Sequence[Any] = getattr(indexer, "dims", (dim,))
     if len(dims) > 1 or (len(dims) == 1 and dims[0] != dim):
         raise ValueError(
@@ -129,32 +181,48 @@ def _first_missing(numbers: Any, dim: str, label: Any, options: Mapping[str, Any
     return cast(Any, label)
 
 
-def _no_date(label: Any) -> str | None:
-    """The first bound of a slice that is text and can't be read as a date."""
-    bounds = cast("slice[Any, Any, Any]", label)
-    for text in (bounds.start, bounds.stop) if isinstance(label, slice) else ():
+def _no_date(dim: str, label: Any, variable: Any) -> str:
+    """The message for the first label, or bound of a slice, that is text and can't be read as a date of NumPy's; else nothing."""
+    if variable is None or np.asarray(variable.values).dtype.kind != "M":
+        return ""
+    for text in _labels(label):
         if isinstance(text, str):
             try:
                 needed("pandas", "selecting by label").Timestamp(text)
             except ValueError:
-                return text
-    return None
+                return f"zarr_reader: sel: {dim!r}: {text!r} isn't a date; write '2020', '2020-01', '2020-01-31' or '2020-01-31T06:00'"
+    return ""
+
+
+def _of_years(label: Any, variable: Any) -> str:
+    """The end of a message about numbers where coordinates are dates."""
+    if variable is None or not _are_times(variable) or not any(isinstance(one, Integral) for one in _labels(label)):
+        return ""
+    return "; a number is a year here, and positions are for isel"
 
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
-    listed: list[Any] = np.ravel(np.asarray(label, object)).tolist() if np.ndim(label) else []
-    if variable is not None and len(listed) and isinstance(listed[0], str):
-        date = np.asarray(variable.values)[0]
-        if type(date).__module__.startswith("cftime"):
-            example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"
-            return f"; in lists dates of this calendar aren't text: write {example}"
+    of_calendar = _of_calendar(_labels(label), variable) if np.ndim(label) else ""
+    if of_calendar:
+        return f"; {of_calendar}"
     if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
         return ""
     try:
         return f"; they are numbers: write {int(label) if label.strip('+-').isdigit() else float(label)} instead of {label!r}"
     except ValueError:
         return "; they are numbers, and the label is text"
+
+
+def _of_calendar(labels: Sequence[Any], variable: Any) -> str:
+    """What to write instead of text for dates of cftime's, in lists and with a method; nothing where coordinates are others."""
+    if variable is None or not variable.size or not any(isinstance(one, str) for one in labels):
+        return ""
+    date = np.asarray(variable.values)[0]
+    if not type(date).__module__.startswith("cftime"):
+        return ""
+    example = f"cftime.{type(date).__name__}({date.year}, {date.month}, {date.day}, {date.hour})"
+    return f"in lists and with a method dates of this calendar aren't text: write {example}"
 
 
 def _shown(variable: Any) -> str:

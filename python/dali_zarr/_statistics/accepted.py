@@ -63,6 +63,8 @@ class StatisticsArguments(TakenArguments, IgnoredArguments, total=False):
 
 TAKEN = frozenset(TakenArguments.__annotations__)
 IGNORED = frozenset(IgnoredArguments.__annotations__)
+# Parameters of the function itself.
+OWN = frozenset({"path", "arrays", "offsets", "channels", "weights", "batch_size", "device", "device_id", "output", "progress", "process_group"})
 _RAGGED = "statistics of ragged rows are those of all stored elements; leave it out, and name arrays that have as many elements"
 # What statistics can't leave out without meaning something else, and why.
 REFUSED = {
@@ -81,7 +83,7 @@ def accepted(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in REFUSED and value is not None:
             raise TypeError(f"dali_zarr: statistics: {name}: {REFUSED[name]}")
         if name not in TAKEN and name not in IGNORED and name not in REFUSED:
-            hint = did_you_mean(name, TAKEN | IGNORED, "see help(dali_zarr.statistics) for the arguments that there are")
+            hint = did_you_mean(name, TAKEN | IGNORED | OWN, "see help(dali_zarr.statistics) for the arguments that there are")
             raise TypeError(f"dali_zarr: statistics: {name}: there is no such argument; {hint}")
     found = {name: value for name, value in arguments.items() if name in TAKEN}
     # Dimensions that only the window names.

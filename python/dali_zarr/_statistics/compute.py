@@ -175,7 +175,7 @@ def _device(device: Any, device_id: int | None) -> tuple[str, int | None]:
     if kind == "cpu":
         return "cpu", None
     if device_id is None:
-        device_id = int(number or os.environ.get("LOCAL_RANK", "0"))
+        device_id = int(number) if number else ranks.of_environment("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
     return "gpu", device_id
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from .._arguments import options
-from .._arguments.values import expanded, items, text_of
+from .._arguments.values import expanded, is_file, items, text_of
 from .._selection.stores import needed, opened
 from . import as_zarr, foreign
 from .formats import FORMAT, File, Numbers, Own, label_of, reading
@@ -31,10 +31,11 @@ class Statistics(dict[str, Any]):
 
         Raises:
             OSError: It can't be written, or something else than such a group has the name.
-            ValueError: As Zarr, arrays have names that can't be groups beside each other, such as ``"z"`` and ``"z/q"``.
+            ValueError: The name ends as that of another kind of file; or, as Zarr, arrays have names that can't be groups beside each other, such as ``"z"`` and ``"z/q"``.
             ImportError: zarr-python isn't installed.
         """
         target = Path(expanded(path))
+        _check_kind(target)
         if as_zarr.is_meant(target):
             as_zarr.write(self, target)
             return
@@ -63,6 +64,7 @@ def check_output(path: str | os.PathLike[str], names: Collection[str]) -> None:
     """Raises OSError, ValueError or ImportError where statistics of arrays with these names can't be written there."""
     target = Path(expanded(path))
     try:
+        _check_kind(target)
         if not target.parent.is_dir():
             raise FileNotFoundError(f"expected an existing folder, but found none at {target.parent}")
         if as_zarr.is_meant(target):
@@ -73,6 +75,14 @@ def check_output(path: str | os.PathLike[str], names: Collection[str]) -> None:
             raise IsADirectoryError(f"expected the name of a file, or one that ends in .zarr, but found the folder {target}")
     except (OSError, ValueError) as error:
         raise type(error)(f"dali_zarr: statistics: output: {error}") from None
+
+
+def _check_kind(target: Path) -> None:
+    """Raises ValueError for a name that belongs to another kind of file: readers go by it."""
+    if target.suffix.lower() not in ("", ".json", ".zarr", ".zip"):
+        raise ValueError(
+            f"expected a name that ends in .json or .zarr, but found {target}: statistics are written as JSON or as a Zarr group"
+        )
 
 
 def _shown(value: float | None) -> str:
@@ -107,19 +117,6 @@ def _lists(moments: Moments) -> dict[str, list[Any]]:
         },
         "nan_share": share.tolist(), "count": [int(value) for value in moments.count], "weight": moments.weight.tolist(),
     }
-
-
-def is_file(value: Any) -> bool:
-    """Whether a value of ``mean`` or ``stddev`` is a file's name, not numbers (which may be text)."""
-    if isinstance(value, os.PathLike):
-        return True
-    if not isinstance(value, str):
-        return False
-    try:
-        float(value)
-    except ValueError:
-        return True
-    return False
 
 
 def read(arguments: Mapping[str, Any]) -> dict[str, Any]:
