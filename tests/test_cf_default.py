@@ -72,7 +72,8 @@ def test_v2_without_attributes_stays_as_stored(tmp_path, device, caplog):
         values = np.arange(24, dtype="int16").reshape(6, 4)
         write_array(tmp_path, name, values, zarr_format=2, dims=DIMS, fill_value=7, attributes=attributes)
     (warning, text), (level, decodes) = logged(caplog, path=tmp_path, arrays=["plain", "packed"])
-    assert warning == "WARNING" and "array 'plain': stays as stored, though its fill_value, in Zarr v2, means missing values (7)" in text
+    why = "array 'plain': stays as stored, though its fill_value, in Zarr v2, means missing values (7)"
+    assert warning == "WARNING" and why in text
     assert level == "INFO" and decodes.endswith(": 'packed'")
     # Other readers of the process don't say it again.
     assert logged(caplog, path=tmp_path, arrays=["plain", "packed"]) == []

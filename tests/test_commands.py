@@ -324,7 +324,7 @@ def test_bench_measures(tmp_path, run):
 
 
 def test_bench_counts_the_opening_of_stores(tmp_path, monkeypatch):
-    """Epochs of a small store are over at once, and each opens it anew: that is in the seconds that were asked for, but in no rate."""
+    """Epochs of a small store are over at once, and each opens it anew: that is in the seconds asked for, but in no rate."""
     write_array(tmp_path, "few", np.arange(24, dtype="float32").reshape(24, 1), layout=Layout((24, 1)), dims=("time", "x"))
     opened = bench._pipeline
 

@@ -59,18 +59,18 @@ def path(tmp_path_factory):
         ({"sel": {"time": 5}}, ValueError, "sel: 'time': 5 isn't among the coordinates: 2020-01-01T00:00, "),
         ({"sel": {"time": [5]}}, ValueError, "sel: 'time': 5 isn't among the coordinates: 2020-01-01T00:00, "),
         ({"sel": {"time": slice(5, 9)}}, ValueError, "2020-01-01T23:00; a number is a year here, and positions are for isel"),
-        ({"sel": {"level": {850, 500}}}, TypeError, "sel: 'level': expected a label, a list or a slice, but found a set, which isn't a list; "
-         "write [500, 850]"),
-        ({"isel": {"level": {0: 1}.keys()}}, TypeError, "isel: 'level': expected a label, a list or a slice, but found a dict_keys"),
+        ({"sel": {"level": {850, 500}}}, TypeError,
+         "sel: 'level': expected a label, a list or a slice, but found a set, which isn't a list; write [500, 850]"),
+        ({"isel": {"level": {0: 1}.keys()}}, TypeError, "isel: 'level': expected a label, a list or a slice, but found a dict_keys,"),
         ({"sel": {"level": {0: 500}.values()}}, TypeError, "but found a dict_values, which isn't a list; write list(...)"),
         ({"batchsize": 3}, TypeError, "batchsize: there is no such argument; did you mean batch_size?"),
         ({"batch": 3}, TypeError, "batch: there is no such argument; did you mean batch_size?"),
         ({"std": 3}, TypeError, "std: there is no such argument; did you mean stddev?"),
         ({"drop_lst": True}, TypeError, "drop_lst: there is no such argument; did you mean drop_last?"),
         ({"lat": 3}, TypeError, "lat: there is no such argument; see help(dali_zarr.zarr_reader) for the arguments that there are"),
-        ({"mean": {"z": "stats.json"}}, TypeError, "mean: expected numbers by output, found the file 'stats.json': a file is for all "
-         "outputs; write mean='stats.json', or the numbers themselves"),
-        ({"stddev": {"z": ["high"]}}, TypeError, "stddev: expected numbers by output, found the file 'high'"),
+        ({"mean": {"z": "stats.json"}}, TypeError,
+         "mean: expected numbers by output, found the file 'stats.json': a file is for all outputs; write mean='stats.json', or"),
+        ({"stddev": {"z": ["high.zarr"]}}, TypeError, "stddev: expected numbers by output, found the file 'high.zarr'"),
         ({"num_workers": 4}, TypeError, "num_workers: it is an argument of torch's DataLoader; leave it out: the reader"),
     ],
     ids=str,
@@ -129,7 +129,7 @@ def test_arguments_of_statistics(path, arguments, meant):
 @pytest.mark.parametrize("name", ["s.nc", "s.npy", "s.txt", "s.json.gz", "S.CSV"])
 def test_statistics_say_what_they_write_before_the_pass(path, tmp_path, name, monkeypatch):
     target = tmp_path / name
-    message = f"expected a name that ends in .json or .zarr, but found {re.escape(str(target))}: statistics are written as JSON or as"
+    message = f"expected a name that ends in .json or .zarr, but found {re.escape(str(target))}: statistics are written as"
     found = dali_zarr.statistics(path, arrays=["t2m"], output=tmp_path / "s.json")
     with pytest.raises(ValueError, match=message):
         found.save(target)
@@ -143,8 +143,9 @@ def test_dates_of_other_calendars(path, tmp_path):
     """cftime's among NumPy's, and text among cftime's where xarray compares them."""
     cftime = pytest.importorskip("cftime")
     date = cftime.DatetimeProlepticGregorian(2020, 1, 1, 3)
+    message = r"expected dates as text or numpy.datetime64, .* but found .*; write '2020-01-01T03:00:00'"
     for label in (date, [date], slice(date, None)):
-        with pytest.raises(TypeError, match=r"expected dates as text or numpy.datetime64, .* but found .*; write '2020-01-01T03:00:00'"):
+        with pytest.raises(TypeError, match=message):
             dali_zarr.explain(path, arrays=["z"], sel={"time": label})
     write_array(tmp_path, "a", np.arange(9, dtype="float32"), dims=("time",))
     units = {"units": "days since 2020-02-26", "calendar": "noleap"}
@@ -172,7 +173,8 @@ def test_the_environment_of_torchrun(path, monkeypatch, name, value):
     loader = pytest.importorskip("dali_zarr.torch").Loader
     for variable, text in {"RANK": "0", "WORLD_SIZE": "1", name: value}.items():
         monkeypatch.setenv(variable, text)
-    with pytest.raises(ValueError, match=f"expected a whole number in the environment variable {name}, .* but found '{value}'; unset it"):
+    message = f"expected a whole number in the environment variable {name}, .* but found '{value}'; unset it"
+    with pytest.raises(ValueError, match=message):
         loader(path, arrays=["z"], device="cpu")
     assert len(loader(path, arrays=["z"], device="cpu", batch_size=24, shard_id=0, num_shards=1)) == 1
 
@@ -246,7 +248,8 @@ def test_gpus_that_are_not_there(path, monkeypatch, count, there):
     loader = pytest.importorskip("dali_zarr.torch").Loader
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     for device in (["cuda", "gpu", "cuda:0", torch.device("cuda")] if count == 0 else []) + ["cuda:2"]:
-        with pytest.raises(ValueError, match=f"device: PyTorch finds {there}, but found '{device}'; write '{'cuda:0' if count else 'cpu'}'"):
+        instead = "cuda:0" if count else "cpu"
+        with pytest.raises(ValueError, match=f"device: PyTorch finds {there}, but found '{device}'; write '{instead}'"):
             loader(path, arrays=["z"], device=device)
 
 
@@ -311,8 +314,11 @@ def test_datasets_that_are_not_as_they_were_opened(path, tmp_path):
     xarray = pytest.importorskip("xarray")
     opened = xarray.open_zarr(path, consolidated=False)[["t2m"]]
     later = opened.assign_coords(time=opened.time + np.timedelta64(7, "D"))
-    with pytest.raises(ValueError, match=r"the dataset's 'time' has 2020-01-08, which isn't a coordinate of the store .* \(from 2020-01-01T00:00 "
-                       r"to 2020-01-01T23:00\): .*; if it joins several stores, give path=\[...\] with all of them"):
+    message = (
+        r"the dataset's 'time' has 2020-01-08, which isn't a coordinate of the store .* \(from 2020-01-01T00:00 to 2020-01-01T23:00\): "
+        r".*; if it joins several stores, give path=\[...\] with all of them"
+    )
+    with pytest.raises(ValueError, match=message):
         dali_zarr.from_xarray(later)
     other = write(tmp_path / "other")
     zarr.open_array(other / "time")[:] = np.arange(24, 48)

@@ -179,8 +179,8 @@ def counters(pipe: Any = None) -> Any:
         each = [counters(one) for one in cast("list[Any]", pipes)]
         return each[0] if len(each) == 1 else each
     raise TypeError(
-        "dali_zarr: counters: expected a loader, a pipeline, an iterator of DALI's, a reader of the dynamic mode, or a list of these, "
-        f"but found {pipe!r}"
+        "dali_zarr: counters: expected a loader, a pipeline, an iterator of DALI's, a reader of the dynamic mode, or a list of "
+        f"these, but found {pipe!r}"
     )
 
 

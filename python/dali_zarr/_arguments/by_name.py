@@ -45,10 +45,11 @@ def _of_output(name: str, value: Any) -> Any:
             return values.checked(name, value)
         case _:
             listed = values.items(value)
-            if name in ("mean", "stddev") and len(listed) == 1 and values.is_file(listed[0]):
+            file = os.fsdecode(listed[0]) if len(listed) == 1 and values.is_file(listed[0]) else ""
+            if name in ("mean", "stddev") and set("./") & set(file):
                 raise TypeError(
-                    f"zarr_reader: {name}: expected numbers by output, found the file {os.fsdecode(listed[0])!r}: a file is for "
-                    f"all outputs; write {name}={os.fsdecode(listed[0])!r}, or the numbers themselves"
+                    f"zarr_reader: {name}: expected numbers by output, found the file {file!r}: a file is for all outputs; write "
+                    f"{name}={file!r}, or the numbers themselves"
                 )
             return [values.text_of(name, item) for item in listed]
 

@@ -212,8 +212,8 @@ def text(found: Mapping[str, Any]) -> str:
     ]
     if found["opening_seconds"] > found["seconds"]:
         lines.append(
-            f"opening the store took {found['opening_seconds']:.1f} s, {found['opened']} times: an epoch is short; the rates are those "
-            "of reading alone"
+            f"opening the store took {found['opening_seconds']:.1f} s, {found['opened']} times: an epoch is short; the rates are "
+            "those of reading alone"
         )
     if found["load_before"] > 0.3:
         lines.append(f"the machine wasn't idle: its load was {found['load_before']:.1f} before; alone it may give more")

@@ -45,7 +45,7 @@ def of_environment(name: str) -> int:
     text = os.environ[name]
     if not text.isdecimal():
         raise ValueError(
-            f"dali_zarr: expected a whole number in the environment variable {name}, as torchrun sets it, but found {text!r}; unset it, "
-            "or give shard_id and num_shards"
+            f"dali_zarr: expected a whole number in the environment variable {name}, as torchrun sets it, but found {text!r}; "
+            "unset it, or give shard_id and num_shards"
         )
     return int(text)

@@ -84,8 +84,8 @@ def _axes(arguments: dict[str, Any]) -> Axes:
         if renamed is None:
             raise
         raise ValueError(
-            f"dali_zarr: from_xarray: the store has no array {renamed!r}: variables are found by the names that they have there, so "
-            "a dataset must not be renamed (nor variables be added); select under the old name, and give the new one by "
+            f"dali_zarr: from_xarray: the store has no array {renamed!r}: variables are found by the names that they have there, "
+            "so a dataset must not be renamed (nor variables be added); select under the old name, and give the new one by "
             f"arrays={{{renamed!r}: NAME_IN_THE_STORE}}. {error}"
         ) from error
 
@@ -100,8 +100,8 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
             return None
         if dim not in dataset.sizes and dim not in dataset.coords:
             raise ValueError(
-                f"dali_zarr: from_xarray: the dataset has no dimension {dim!r}, which the store has, so it can't be told which of its "
-                f"{length} elements are selected (was it renamed, or its coordinate dropped?); the dataset's dimensions are "
+                f"dali_zarr: from_xarray: the dataset has no dimension {dim!r}, which the store has, so it can't be told which of "
+                f"its {length} elements are selected (was it renamed, or its coordinate dropped?); the dataset's dimensions are "
                 f"{', '.join(map(str, dataset.sizes))}"
             )
         raise ValueError(
@@ -117,7 +117,7 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
         label = shown([wanted[i] for i, value in enumerate(wanted.tolist()) if value not in places][:1])[0]
         first, last = shown([stored[0], stored[-1]])
         of = f"the store {axes.paths[0]}" if len(axes.paths) == 1 else f"the {len(axes.paths)} stores"
-        several = "" if len(axes.paths) > 1 else "; if it joins several stores, give path=[...] with all of them, in their order"
+        several = "" if len(axes.paths) > 1 or dim != axes.dims[0] else "; if it joins several stores, give path=[...] with all of them, in their order"
         raise ValueError(
             f"dali_zarr: from_xarray: the dataset's {dim!r} has {label}, which isn't a coordinate of {of} (from {first} to "
             f"{last}): the reader takes coordinates as they are stored{several}"

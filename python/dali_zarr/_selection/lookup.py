@@ -65,7 +65,7 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         _check_calendar(dim, label, variable)
         label = _years_as_text(label)
     numbers = xarray.DataArray(np.arange(length), dims=(dim,), coords={} if variable is None else {dim: variable})
-    if isinstance(tolerance, str) and variable is not None and _are_times(variable) and np.asarray(variable.values).dtype.kind == "O":
+    if isinstance(tolerance, str) and variable is not None and variable.dtype.kind == "O" and _are_times(variable):
         # cftime's dates are compared with Python's durations only.
         tolerance = _duration(tolerance)
     options = {} if isinstance(label, slice) or method is None else {"method": method, "tolerance": tolerance}
@@ -84,7 +84,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         if wrong := _no_date(dim, given, variable):
             raise ValueError(wrong) from error
         if years := _of_years(given, variable):
-            raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} isn't among the coordinates{_shown(variable)}{years}") from error
+            there = _shown(variable) + years
+            raise ValueError(f"zarr_reader: sel: {dim!r}: {given!r} isn't among the coordinates{there}") from error
         # With a method dates as text are compared with cftime's.
         hint = "" if isinstance(label, slice) else _of_calendar(_labels(label), variable)
         said = f"; {hint}" if hint else f": {error}"
@@ -190,7 +191,8 @@ def _no_date(dim: str, label: Any, variable: Any) -> str:
             try:
                 needed("pandas", "selecting by label").Timestamp(text)
             except ValueError:
-                return f"zarr_reader: sel: {dim!r}: {text!r} isn't a date; write '2020', '2020-01', '2020-01-31' or '2020-01-31T06:00'"
+                right = "'2020', '2020-01', '2020-01-31' or '2020-01-31T06:00'"
+                return f"zarr_reader: sel: {dim!r}: {text!r} isn't a date; write {right}"
     return ""
 
 

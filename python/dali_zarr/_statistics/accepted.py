@@ -64,7 +64,9 @@ class StatisticsArguments(TakenArguments, IgnoredArguments, total=False):
 TAKEN = frozenset(TakenArguments.__annotations__)
 IGNORED = frozenset(IgnoredArguments.__annotations__)
 # Parameters of the function itself.
-OWN = frozenset({"path", "arrays", "offsets", "channels", "weights", "batch_size", "device", "device_id", "output", "progress", "process_group"})
+OWN = frozenset({
+    "path", "arrays", "offsets", "channels", "weights", "batch_size", "device", "device_id", "output", "progress", "process_group",
+})
 _RAGGED = "statistics of ragged rows are those of all stored elements; leave it out, and name arrays that have as many elements"
 # What statistics can't leave out without meaning something else, and why.
 REFUSED = {
