@@ -61,7 +61,7 @@ def path(tmp_path_factory):
         ({"sel": {"time": slice(5, 9)}}, ValueError, "2020-01-01T23:00; a number is a year here, and positions are for isel"),
         ({"sel": {"level": {850, 500}}}, TypeError,
          "sel: 'level': expected a label, a list or a slice, but found a set, which isn't a list; write [500, 850]"),
-        ({"isel": {"level": {0: 1}.keys()}}, TypeError, "isel: 'level': expected a label, a list or a slice, but found a dict_keys,"),
+        ({"isel": {"level": {0: 1}.keys()}}, TypeError, "'level': expected a label, a list or a slice, but found a dict_keys"),
         ({"sel": {"level": {0: 500}.values()}}, TypeError, "but found a dict_values, which isn't a list; write list(...)"),
         ({"batchsize": 3}, TypeError, "batchsize: there is no such argument; did you mean batch_size?"),
         ({"batch": 3}, TypeError, "batch: there is no such argument; did you mean batch_size?"),
@@ -315,8 +315,8 @@ def test_datasets_that_are_not_as_they_were_opened(path, tmp_path):
     opened = xarray.open_zarr(path, consolidated=False)[["t2m"]]
     later = opened.assign_coords(time=opened.time + np.timedelta64(7, "D"))
     message = (
-        r"the dataset's 'time' has 2020-01-08, which isn't a coordinate of the store .* \(from 2020-01-01T00:00 to 2020-01-01T23:00\): "
-        r".*; if it joins several stores, give path=\[...\] with all of them"
+        r"the dataset's 'time' has 2020-01-08, which isn't a coordinate of the store .* \(from 2020-01-01T00:00 to "
+        r"2020-01-01T23:00\): .*; if it joins several stores, give path=\[...\] with all of them"
     )
     with pytest.raises(ValueError, match=message):
         dali_zarr.from_xarray(later)

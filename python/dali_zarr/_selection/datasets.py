@@ -117,7 +117,9 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
         label = shown([wanted[i] for i, value in enumerate(wanted.tolist()) if value not in places][:1])[0]
         first, last = shown([stored[0], stored[-1]])
         of = f"the store {axes.paths[0]}" if len(axes.paths) == 1 else f"the {len(axes.paths)} stores"
-        several = "" if len(axes.paths) > 1 or dim != axes.dims[0] else "; if it joins several stores, give path=[...] with all of them, in their order"
+        several = "; if it joins several stores, give path=[...] with all of them, in their order"
+        if len(axes.paths) > 1 or dim != axes.dims[0]:
+            several = ""
         raise ValueError(
             f"dali_zarr: from_xarray: the dataset's {dim!r} has {label}, which isn't a coordinate of {of} (from {first} to "
             f"{last}): the reader takes coordinates as they are stored{several}"

@@ -75,7 +75,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         if wrong := _no_date(dim, given, variable):
             raise ValueError(wrong) from error
         there = _shown(variable) + _hint(label, variable) + _of_years(given, variable)
-        missing = _first_missing(numbers, dim, label, options) if np.ndim(label) else given
+        first = _first_missing(numbers, dim, label, options)
+        missing = given if first is label else first
         if isinstance(missing, str):
             # The number that was taken for a year.
             missing = next((one for one in _labels(given) if type(one) is int and _years_as_text(one) == missing), missing)
@@ -94,7 +95,8 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         # pandas has an error of its own for coordinates that aren't unique, and for labels of strange types.
         if type(error).__name__ != "InvalidIndexError":
             raise
-        if len(set(np.asarray(variable.values).tolist())) == length:
+        values = [] if variable is None else np.asarray(variable.values).tolist()
+        if len(set(values)) == len(values):
             kind = type(given).__name__
             raise ValueError(
                 f"zarr_reader: sel: {dim!r}: expected a label, a list of labels or a slice, but found {given!r} of type {kind}"

@@ -31,7 +31,8 @@ class Statistics(dict[str, Any]):
 
         Raises:
             OSError: It can't be written, or something else than such a group has the name.
-            ValueError: The name ends as that of another kind of file. As Zarr, arrays have names that can't be groups beside each other, such as ``"z"`` and ``"z/q"``.
+            ValueError: The name ends as that of another kind of file. As Zarr, arrays have names that can't be groups beside each
+                other, such as ``"z"`` and ``"z/q"``.
             ImportError: zarr-python isn't installed.
         """
         target = Path(expanded(path))
