@@ -95,7 +95,7 @@ def of_label(dim: str, length: int, variable: Any, label: Any, method: str | Non
         # pandas has an error of its own for coordinates that aren't unique, and for labels of strange types.
         if type(error).__name__ != "InvalidIndexError":
             raise
-        values = [] if variable is None else np.asarray(variable.values).tolist()
+        values: list[Any] = [] if variable is None else np.asarray(variable.values).tolist()
         if len(set(values)) == len(values):
             kind = type(given).__name__
             raise ValueError(
