@@ -352,8 +352,9 @@ class _Cut:
         other = next((name for name in ("segments", "starts") if name in self._cuts), "breaks" if named else None)
         if other is not None:
             raise ValueError(
-                f"zarr_reader: {name}: {self._dims[0]!r}: the selection has gaps, which become breaks, and what lies in "
-                f"them becomes segments that aren't read, so {other} can't be given too; give a slice, or numbers for breaks and no segments"
+                f"zarr_reader: {name}: {self._dims[0]!r}: the selection has gaps, which become breaks, and what lies in them "
+                "becomes segments that aren't read, so "
+                f"{other} can't be given too; give a slice, or numbers for breaks and no segments"
             )
         breaks = np.unique(np.concatenate([starts, ends, np.asarray(given, dtype=np.int64)]))
         breaks = breaks[(breaks > 0) & (breaks < self._axes.axis_length(0))]
