@@ -33,11 +33,12 @@ def make(path, device):
 
 
 def test_help():
-    """DALI's dynamic mode has the help of operators at their constructors."""
+    """DALI's dynamic mode has the help of operators at their constructors; this one's class has it too."""
     import dali_zarr  # noqa: F401
     import nvidia.dali.experimental.dynamic as ndd
 
     made = ndd.readers.Zarr.__init__
+    assert inspect.getdoc(ndd.readers.Zarr) == inspect.getdoc(made)
     assert made.__doc__.strip().startswith("Reads samples from Zarr arrays.")
     own = [name for name in inspect.signature(made).parameters if name in dali_zarr.zarr_reader.__doc__]
     assert {"path", "arrays", "window", "random_shuffle", "mean"} <= set(own)
@@ -63,6 +64,7 @@ for name in sys.argv[3:]:
     __import__(name)
 import nvidia.dali.experimental.dynamic as ndd
 reader = ndd.readers.Zarr(path=sys.argv[1], arrays=["n"], device=sys.argv[2])
+assert ndd.readers.Zarr.__doc__.strip().startswith("Reads samples from Zarr arrays.")
 print([[int(x) for x in np.asarray(ndd.as_tensor(b).cpu()).ravel()] for (b,) in reader.next_epoch(batch_size=4)])
 """
 
