@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Unpack, cast
 
 import jax
@@ -127,9 +128,11 @@ def _index_of(parts: list[tuple[Any, int]]) -> npt.NDArray[np.int64]:
 class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
     """The arrays, the index and the number of samples of each batch on one device."""
 
-    def __init__(self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool):
+    def __init__(
+        self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None,
+    ):
         self._device = device
-        super().__init__(plan, drop_last, pad_last_batch)
+        super().__init__(plan, drop_last, pad_last_batch, placed)
 
     def _taken(self, found: list[Any], valid: int) -> tuple[list[Any], Any, int]:
         return [self._array(output, valid) for output in found[:-1]], found[-1], valid
@@ -145,6 +148,10 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
 
     def places(self) -> list[outputs.Place]:
         return self._reading.places
+
+    @property
+    def num_shards(self) -> int:
+        return self._plan.num_shards
 
     def is_ragged(self) -> bool:
         return self._reading.ragged() is not None
@@ -183,7 +190,8 @@ class Loader:
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
-            shard_id, num_shards: The rank and how many there are; default: JAX's processes.
+            shard_id, num_shards: The rank and how many there are; default: JAX's processes, which ``jax.distributed.initialize``
+                must have made before; where JAX knows one alone, those of ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
             arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 
@@ -202,13 +210,14 @@ class Loader:
         told = tuple(given.pop("offsets", ()))
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
+        is_given = shard_id is not None
         rank, world = ranks.rank_and_world(None, shard_id, num_shards)
         devices = [None] if sharding is None else _devices(sharding, batch_size * world)
         if sharding is not None and not (drop_last or pad_last_batch):
             raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
-        self._sharding, self._world, self._offsets = sharding, world, outputs.offsets_by_group(offsets, told)
+        self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
         self._return_index = return_index
         self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
@@ -219,7 +228,8 @@ class Loader:
                 device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
-            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
+            placed = None if is_given else _placed(i, len(devices))
+            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch, placed))
             self._sources = plan.sources()
         if transform is None:
             if self._loaders[0].is_ragged():
@@ -247,7 +257,11 @@ class Loader:
         return len(self._loaders[0])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
+        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken.
+
+        Raises:
+            RuntimeError: Batches were handed out, and the process has another rank since.
+        """
         return map(self._batch, zip(*map(iter, self._loaders), strict=True))
 
     def _batch(self, parts: tuple[tuple[list[Any], Any, int], ...]) -> Batch:
@@ -266,7 +280,7 @@ class Loader:
     def _joined(self, arrays: list[Any]) -> Any:
         if self._sharding is None:
             return arrays[0]
-        shape = (self._world * sum(len(array) for array in arrays), *arrays[0].shape[1:])
+        shape = (self._loaders[0].num_shards // len(arrays) * sum(len(array) for array in arrays), *arrays[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
 
     def __repr__(self) -> str:
@@ -309,6 +323,15 @@ def _devices(sharding: Any, samples: int) -> list[Any]:
             "samples; give shard_id and num_shards instead, and put the batches on the other devices by jax.device_put"
         )
     return [device for _, _, device in found]
+
+
+def _placed(number: int, devices: int) -> Callable[[Plan], Plan]:
+    """The plan of one of a process's devices, with the process's rank as PyTorch or torchrun tell it. JAX's own doesn't change."""
+    def placed(plan: Plan) -> Plan:
+        told = ranks.told()
+        return plan if told is None else replace(plan, shard_id=told[0] * devices + number, num_shards=told[1] * devices)
+
+    return placed
 
 
 def _hardware_id(device: Any) -> int:
