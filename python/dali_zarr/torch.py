@@ -23,8 +23,9 @@ import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
-from ._collate import Collate, Collation, of_values
+from ._collate import Collation
 from ._loading import outputs, pictures, ranks
+from ._loading.collate import Collate, of_values
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader, check_flags
 from ._loading.reading import Plan, Reading, Transform

@@ -84,7 +84,7 @@ class BaseLoader(Generic[B]):
         self._begins: Mapping[str, Any] | None = None
         self._opened: Reading | None = None
         if later:
-            plan.check()
+            plan.explained()
         else:
             self._open()
 
