@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
+import dali_zarr
 import pytest
 from support.loaders import STEPS, flat, make, numbers, write
 from support.processes import start_program
@@ -181,6 +183,27 @@ def test_the_default_device(monkeypatch, local, count, used, expected):
     for name, value in (("is_initialized", used), ("device_count", count), ("current_device", 2)):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     assert _current() == expected
+
+
+def test_no_device_is_touched_before_the_rank_is_known(path, ranks, monkeypatch):
+    """Where there are several: a process that becomes one of many would begin with the first one's. Arguments are checked."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name, value in (("is_available", True), ("is_initialized", False), ("device_count", 4)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+
+    def current():
+        raise AssertionError("CUDA is in use")
+
+    monkeypatch.setattr(torch.cuda, "current_device", current)
+    gc.collect()
+    before = len(dali_zarr.counters())
+    loader = make(path, "cuda")
+    assert len(dali_zarr.counters()) == before
+    loader.set_epoch(2)
+    with pytest.raises(ValueError, match="expected an array 'x_'"):
+        make(path, "cuda", arrays=["x_"])
+    with pytest.raises(AssertionError, match="CUDA is in use"):
+        len(loader)
 
 
 SPAWN = """
