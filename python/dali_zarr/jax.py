@@ -128,7 +128,8 @@ class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
         self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None,
         collate: Collate | None, columns: int | None,
     ):
-        self._device, self._collate, self._columns = device, collate, columns
+        self._device, self._columns = device, columns
+        self._collate: Collate | None = collate
         self._choice: Choice | None = None
         super().__init__(plan, drop_last, pad_last_batch, placed)
 
