@@ -35,6 +35,8 @@ HEADERS = {
 
 def architectures() -> list[str]:
     """What build.rs compiles for, unless CUDAARCHS names others: machine code as ``sm_90``, PTX as ``compute_90``."""
+    if os.environ.get("CUDAARCHS") == "native":
+        raise ValueError("CUDAARCHS: expected numbers as in 80-real;90, but found native: a wheel is for other machines too")
     (found,) = re.findall(r'ARCHITECTURES: &str = "([^"]+)"', (KERNELS / "build.rs").read_text())
     names: list[str] = []
     for one in (os.environ.get("CUDAARCHS") or found).split(";"):

@@ -331,7 +331,7 @@ def test_the_reader_says_otherwise_than_the_file(store, file):
     }
     same(first["pooled"], first["one"], "one number")
     same(first["named"], first["list"], "one for each level")
-    with pytest.raises(ValueError, match="'level': expected statistics for each element of 'lat', but found none"):
+    with pytest.raises(ValueError, match="'level': expected statistics for each element of 'lat', but found those along 'level'"):
         build(path=path, arrays=["level"], mean=file, channels="lat")
 
 

@@ -29,9 +29,9 @@ def test_as_the_reader_counts(tmp_path, kind, fill):
         pass
     found = loader.counters()["chunks_read"]
     if kind == "windows" and fill > len(loader) * 32:
-        # Any window may come next. A chunk is kept if a planned batch needs it, and how many batches are planned, 9 to 11,
-        # depends on the threads.
-        assert 0.6 * expected["reads"] <= found <= 1.9 * expected["reads"], (found, expected)
+        # Any window may come next. A chunk is kept if a planned batch needs it. explain counts with as many planned batches, 11, as
+        # there are at most; where the planner is slower, as few as 9 are planned.
+        assert expected["reads"] <= found <= 1.6 * expected["reads"], (found, expected)
     else:
         # Batches of the next epoch may be under way.
         assert expected["reads"] <= found <= expected["reads"] + 33, (found, expected)

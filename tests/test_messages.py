@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 
@@ -66,7 +67,35 @@ def test_messages(path, arguments, kind, message):
         loader(path, arrays=["z"], device="cpu", **arguments)
 
 
-@pytest.mark.parametrize("name", ["drop_last", "process_group", "transform", "num_threads"])
+@pytest.mark.parametrize(
+    ("store", "name", "meant"),
+    [
+        ("s3://bucket/x", "aws_reigon", "; did you mean aws_region?"),
+        ("s3://bucket/x", "AWS_Skip_Signatur", "; did you mean aws_skip_signature?"),
+        ("s3://bucket/x", "max_retry", "; did you mean max_retries?"),
+        ("gs://bucket/x", "gogle_skip_signature", "; did you mean google_skip_signature?"),
+        ("az://container/x", "azure_storage_acount_name", "; did you mean azure_storage_account_name?"),
+        ("http://127.0.0.1:1/x", "user-agent", "; did you mean user_agent?"),
+        # Of another kind of store, and like nothing.
+        ("http://127.0.0.1:1/x", "aws_region", ""),
+        ("s3://bucket/x", "nonsense", ""),
+    ],
+)
+def test_misspelt_options_of_stores(store, name, meant):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    message = f"^zarr_reader: storage_options: {name.lower()} isn't an option of .* virtual_chunks{re.escape(meant)}$"
+    for call in (dali_zarr.explain, functools.partial(loader, device="cpu")):
+        with pytest.raises(ValueError, match=message):
+            call(path=store, arrays=["z"], storage_options={name: "1"})
+
+
+def test_a_misspelt_secret_is_one():
+    with pytest.raises(ValueError, match="aws_acces_key_id is a secret, .* set it in the environment") as told:
+        dali_zarr.explain(path="s3://bucket/x", arrays=["z"], storage_options={"aws_acces_key_id": "hunter2"})
+    assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["collate", "process_group", "transform", "num_threads"])
 def test_arguments_of_loaders(path, name):
     with pytest.raises(TypeError, match=f"{name}: it is an argument of the loaders, and not of the reader; leave it out here"):
         dali_zarr.explain(path=path, arrays=["z"], **{name: None})
@@ -76,6 +105,24 @@ def test_explain_takes_what_loaders_take(path):
     given = {"path": path, "arrays": ["z"], "batch_size": 4}
     as_reader = dali_zarr.explain(**given, device="gpu", offsets=[0, 6])
     assert dali_zarr.explain(**given, device="cuda", offsets={"input": 0, "target": 6}) == as_reader
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("how", [{}, {"num_samples": 21, "weights": np.ones(24)}], ids=["", "weights"])
+def test_explain_drops_the_last_batch_as_loaders_do(path, world, how):
+    loader = pytest.importorskip("dali_zarr.torch").Loader
+    given = {"path": path, "arrays": ["z"], "batch_size": 5, "drop_last": True, "shard_id": world - 1, "num_shards": world, **how}
+    made = loader(**given, device="cpu")
+    assert dali_zarr.explain(**given)["batches_per_epoch"] == len(made) == (21 if how else 24) // world // 5
+    assert dali_zarr.explain(**given | {"drop_last": False})["batches_per_epoch"] > len(made)
+    for wrong, kind, message in (
+        ({"batch_size": 25}, ValueError, "drop_last: expected at least one whole batch, but the 2. samples on . ranks are less"),
+        ({"drop_last": "no"}, TypeError, "drop_last: expected True or False, but found 'no'"),
+        ({"pad_last_batch": True}, ValueError, "expected drop_last or pad_last_batch, but found both"),
+    ):
+        for call in (dali_zarr.explain, loader):
+            with pytest.raises(kind, match=message):
+                call(**{**given, **wrong})
 
 
 def test_loaders_say_the_message_alone(path, tmp_path):

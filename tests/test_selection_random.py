@@ -167,7 +167,23 @@ def carried_out(case, told) -> list[np.ndarray]:
         starts = np.array(told["starts"])
         assert "step" not in told and (starts[:, 1:] == told["roi_start"][1:]).all()
         return from_starts(values, starts[:, 0], one["window"], one["stride"], offsets)
+    if "segments" in told:
+        bounds = [0, *told["breaks"], len(values)]
+        runs = [(bounds[i], bounds[i + 1]) for i in told["segments"]]
+        assert all(bounds[i] < bounds[i + 1] for i in range(len(bounds) - 1))
+        return within(values, runs, one["window"], step, one["stride"], offsets, one["roi_start"], end)
     return samples(values, one["window"], step, one["stride"], offsets, one["roi_start"], end)
+
+
+def within(values, runs, window: int, step: int | None, stride: int, offsets: list[int], first: int, end: int) -> list[np.ndarray]:
+    """The windows of one grid of starts that lie in one of the runs, with all of their offsets."""
+    width = end - first if window == -1 else window or 1
+    fit = [
+        s for s in range(first, end, step or width) for begin, stop in runs
+        if all(begin <= s + o and s + o + (width - 1) * stride < stop for o in offsets)
+    ]
+    cut = slice(None) if window else 0
+    return [np.array([values[s + o : s + o + (width - 1) * stride + 1 : stride][cut] for s in fit]) for o in offsets]
 
 
 def from_starts(values, starts, window: int, stride: int, offsets: list[int]) -> list[np.ndarray]:
@@ -195,12 +211,23 @@ def expected(case) -> list[np.ndarray]:
     joined = xr.DataArray(np.concatenate(parts), dims=dims, coords={"time": xr.Variable.concat(times, "time")})
     how = case.how
     one = {name: how.get(name, [default])[0] for name, default in (("window", 0), ("stride", 1))}
-    if np.ndim(case.sel.get("time", case.isel.get("time"))) > 0:
+    chosen = case.sel.get("time", case.isel.get("time"))
+    numbers = xr.DataArray(np.arange(len(joined)), dims="time", coords={"time": joined.time})
+    is_mask = np.ndim(chosen) > 0 and np.asarray(chosen).dtype.kind == "b"
+    if np.ndim(chosen) > 0 and not is_mask:
         # A list says where samples start.
-        numbers = xr.DataArray(np.arange(len(joined)), dims="time", coords={"time": joined.time})
-        numbers = numbers.sel(time=case.sel["time"], **options) if "time" in case.sel else numbers.isel(time=case.isel["time"])
+        numbers = numbers.sel(time=chosen, **options) if "time" in case.sel else numbers.isel(time=chosen)
         assert joined.size and len(numbers)
         return from_starts(joined.values, numbers.values, one["window"], one["stride"], how.get("offsets", [0]))
+    if "time" in case.sel or is_mask:
+        at = np.atleast_1d(numbers.sel(time=chosen, **({} if isinstance(chosen, slice) else options)).values)
+        apart = np.diff(at)
+        if len(apart) and (apart > 0).all() and ((apart > 1).any() if is_mask else (apart != apart[0]).any()):
+            # No window reaches over a gap.
+            assert joined.size
+            runs = [(run[0], run[-1] + 1) for run in np.split(at, np.flatnonzero(apart > 1) + 1)]
+            args = how.get("step", [None])[0], one["stride"], how.get("offsets", [0]), at[0], at[-1] + 1
+            return within(joined.values, runs, one["window"], *args)
     if "time" in case.sel:
         joined = joined.sel(time=case.sel["time"], **({} if isinstance(case.sel["time"], slice) else options))
     elif "time" in case.isel:

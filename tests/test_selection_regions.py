@@ -109,6 +109,60 @@ def test_everything_counts_selected_elements(line, data):
     assert index == [[segment, start] if breaks else [start] for segment, start, _ in wanted]
 
 
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_gaps_are_breaks(line, data):
+    """Bools say which elements there are: windows have no others, and lie in one run, between breaks that are given."""
+    draw = data.draw
+    mask = np.array(draw(st.lists(st.booleans(), min_size=23, max_size=23).filter(any)))
+    window, step = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    policy, breaks = draw(st.sampled_from(["drop", "edge"])), sorted(draw(st.sets(st.integers(1, 22), max_size=3)))
+    # Which run an element belongs to; -1 to none.
+    borders = [at for at in range(1, 23) if mask[at] != mask[at - 1] or at in breaks]
+    run = np.where(mask, np.searchsorted(borders, np.arange(23), side="right"), -1)
+    first, wanted = int(np.argmax(mask)), []
+    for start in range(first, 23, step):
+        own = np.flatnonzero(run == run[start])
+        if mask[start] and (policy == "edge" or start + window - 1 <= own[-1]):
+            wanted.append((start, np.minimum(np.arange(start, start + window), own[-1]).tolist()))
+    args = {
+        "isel": {"t": mask if draw(st.booleans()) else mask.tolist()}, "window": [window], "step": [step], "breaks": breaks,
+        "out_of_bounds_policy": policy,
+    }
+    if not wanted:
+        with pytest.raises(ValueError, match="fit at no start"):
+            read(line, **args)
+        return
+    index, values, _ = read(line, **args)
+    assert [(one[-1], of) for one, of in zip(index, values, strict=True)] == wanted
+
+
+def test_gaps_of_labels_are_breaks(tmp_path):
+    """A year whose days aren't in order, and two stores of which the later one comes first."""
+    days = np.array(["2019-12-30", "2020-01-01", "2020-01-02", "2019-12-31", "2020-01-03"], "M8[D]")
+    write_array(tmp_path / "s", "a", np.arange(5), dims=("t",), layout=Layout((2,)))
+    write_array(
+        tmp_path / "s", "t", (days - days[0]).astype("int64"), dims=("t",), attributes={"units": "days since 2019-12-30"}
+    )
+    assert read(tmp_path / "s", sel={"t": "2020"}, window=[2], step=[1])[1] == [[1, 2]]
+    assert read(tmp_path / "s", sel={"t": "2020"})[1] == [1, 2, 4]
+    loader = pytest.importorskip("dali_zarr.torch").Loader(
+        str(tmp_path / "s"), arrays=["a"], sel={"t": "2020"}, batch_size=3, device="cpu", host_memory_limit="64MiB"
+    )
+    (batch,) = loader
+    assert batch["a"].tolist() == [1, 2, 4]
+    assert batch.coords["t"].astype("M8[D]").tolist() == days[[1, 2, 4]].tolist()
+
+
+def test_what_gaps_exclude(line):
+    mask = np.arange(23) % 5 < 2
+    for other in ({"segments": [0]}, {"breaks": "ends"}, {"starts": np.array([[1]])}):
+        with pytest.raises(ValueError, match=f"the selection has gaps, .* so {next(iter(other))} can't be given"):
+            dali_zarr.explain(path=str(line), arrays=["a"], isel={"t": mask}, **other)
+    with pytest.raises(ValueError, match="expected at least one element"):
+        dali_zarr.explain(path=str(line), arrays=["a"], isel={"t": np.zeros(23, bool)})
+
+
 @pytest.mark.parametrize("policy", ["edge", "pad"])
 def test_pads_count_selected_elements(line, policy):
     found = read(line, isel={"t": slice(1, 10, 2)}, window=[2], pad_before=1, out_of_bounds_policy=policy, fill_value=-1)

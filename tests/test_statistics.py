@@ -155,6 +155,18 @@ def test_which_arrays_are_decoded(tmp_path, how, given):
         agrees(found[name], reference(values * (0.5 if is_decoded else 1.0)))
 
 
+def test_what_became_of_nans(store, monkeypatch):
+    """By the name of the output. No infinite number takes their place: that is known before the pass."""
+    path, _ = store
+    decoded = xr.open_zarr(path, consolidated=False)["packed"].values
+    found = dali_zarr.statistics(path, arrays={"p": "packed", "t2m": "t2m"}, fillna={"p": 3.5})["arrays"]
+    assert found["packed"]["fillna"] == 3.5 and "fillna" not in found["t2m"]
+    agrees(found["packed"], reference(np.nan_to_num(decoded, nan=3.5)))
+    monkeypatch.setattr("dali_zarr._statistics.compute._read", lambda *_: pytest.fail("the pass began"))
+    with pytest.raises(ValueError, match="statistics: fillna: expected a finite number, but found inf"):
+        dali_zarr.statistics(path, arrays=["packed"], fillna=np.inf)
+
+
 def test_area_weights(store):
     path, values = store
     found = dali_zarr.statistics(path, arrays=["t2m", "z", "level"], weights="cos_latitude", sel={"latitude": slice(60, -30)})

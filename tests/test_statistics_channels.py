@@ -86,6 +86,23 @@ def test_dimensions_without_names_differ_in_each_array(tmp_path, names, channels
         np.testing.assert_allclose(to_numpy(output)[0], ((x - mean) / stddev)[0], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("names", [["c", "a"], ["a", "c"]], ids="-".join)
+def test_picks_from_the_end_where_lengths_differ(tmp_path, names):
+    """Numbers and positions are those of each array's own end, which a reader that counts from the front finds too."""
+    rng = np.random.default_rng(0)
+    values = {"a": rng.random((9, 2)), "c": rng.random((9, 4))}
+    for name in names:
+        write_array(tmp_path / "s", name, values[name])
+    file = tmp_path / "stats.json"
+    arrays = dali_zarr.statistics(tmp_path / "s", arrays=names, pick={1: [-1, 0]}, output=file)["arrays"]
+    for name, last in (("a", 1), ("c", 3)):
+        assert arrays[name]["channels"][0]["positions"] == [last, 0]
+        expected = values[name][:, [last, 0]]
+        np.testing.assert_allclose(arrays[name]["by_channel"]["mean"], expected.mean(axis=0), rtol=1e-12)
+        (found,) = build(path=tmp_path / "s", arrays=[name], pick={1: [last]}, channels=1, mean=file, dtype="float64").run()
+        np.testing.assert_allclose(to_numpy(found)[0], expected[0, :1] - expected[:, 0].mean(), rtol=1e-9)
+
+
 def test_fields_and_what_a_stack_makes_of_them(tmp_path):
     """``z`` is of space, unless a stack makes channels of it; samples cut along space change nothing; a single level is told by
     its label."""

@@ -26,7 +26,8 @@ NUMBERS = ("mean", "stddev", "min", "max", "nan_share", "count", "weight")
 OTHERS: dict[str, tuple[tuple[str, ...] | None, tuple[int, ...]]] = {
     "data/action": (None, (9, 2)), "data/image": (None, (9, 6, 5, 3)), "mean": (("time", "y", "x"), (9, 6, 5)),
     "a": (("time", "count", "offset", "y", "x"), (9, 2, 3, 4, 5)), "b": (("time", "band", "y", "x"), (9, 3, 4, 5)),
-    "c": (("time", "band", "y", "x"), (9, 3, 4, 5)), "empty": (("time", "y", "x"), (9, 4, 5)),
+    "c": (("time", "band", "y", "x"), (9, 3, 4, 5)), "d": (("time", "mean", "mean_", "y", "x"), (9, 3, 2, 4, 5)),
+    "e": (("time", "band", "band_position", "array", "x"), (9, 3, 2, 4, 5)), "empty": (("time", "y", "x"), (9, 4, 5)),
 }
 BANDS = ["red", "grün", "blue"]
 
@@ -44,6 +45,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "selected": ("fields", {"arrays": ["z"], "sel": {"level": 850}, "isel": {"time": slice(3, 9)}}, {"sel": {"level": 850}}),
     "groups": ("others", {"arrays": ["data/image", "data/action"]}, {"channels": -1}),
     "names of numbers": ("others", {"arrays": ["mean", "a"], "offsets": 2}, {"channels": {"a": ["count", "offset"]}}),
+    "names that collide": ("others", {"arrays": ["d", "e"], "offsets": 2, "channels": {
+        "d": ["mean", "mean_"], "e": ["band", "band_position", "array"],
+    }}, {}),
     "text": ("others", {"arrays": ["b", "c"], "channels": "band"}, {"sel": {"band": ["blue", "red"]}}),
     "several channels": ("others", {"arrays": ["c", "a"], "channels": ["band", "offset", "x"]}, {}),
     "no numbers": ("others", {"arrays": ["empty", "b"]}, {"arrays": ["b"]}),
@@ -121,7 +125,7 @@ def test_xarray_opens_it(stores, tmp_path, name):
         assert dataset.identical(tree[f"arrays/{array}"].to_dataset().drop_vars("array"))
         assert dataset.attrs["dims"] == [axis["dim"] for axis in entry["channels"]]
         for dim, axis in zip(dataset["mean"].dims, entry["channels"], strict=True):
-            assert dim.removesuffix("_") == axis["dim"] and dataset[f"{dim}_position"].values.tolist() == axis["positions"]
+            assert dim.rstrip("_") == axis["dim"].rstrip("_") and dataset[f"{dim}_position"].values.tolist() == axis["positions"]
             assert (dataset[dim].values.tolist() if dim in dataset.coords else None) == axis["labels"]
         for key in NUMBERS:
             same(table[key].sel(array=array), entry[key])
@@ -153,6 +157,37 @@ def test_command_line(stores, tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == content == dali_zarr.statistics(stores / "fields", arrays=["t2m", "z"], offsets=6)
 
 
+@pytest.mark.parametrize(
+    "coordinates", [[1.0, np.nan, 3.0], [1.0, 3.0, np.inf], np.array(["2000", "NaT", "NaT"], "M8[ns]")], ids=str,
+)
+@pytest.mark.parametrize("ending", ["json", "zarr"])
+def test_coordinates_that_are_no_labels(tmp_path, coordinates, ending):
+    """Where one is missing or infinite, channels are found by position."""
+    values = np.random.default_rng(0).random((9, 3, 4, 5))
+    xr.Dataset(
+        {"z": (("time", "level", "y", "x"), values)}, {"level": np.asarray(coordinates)},
+    ).to_zarr(tmp_path / "s", zarr_format=3, consolidated=False)
+    file = tmp_path / f"stats.{ending}"
+    (channels,) = dali_zarr.statistics(tmp_path / "s", arrays=["z"], output=file)["arrays"]["z"]["channels"]
+    assert channels == {"dim": "level", "positions": [0, 1, 2], "labels": None}
+    for chosen in ([2, 1], [0]):
+        found = samples(path=tmp_path / "s", arrays=["z"], isel={"level": chosen}, channels="level", mean=file)
+        x = values[:, chosen]
+        np.testing.assert_allclose(
+            np.frombuffer(found[0]).reshape(x.shape[1:]), x[0] - x.mean(axis=(0, 2, 3))[:, None, None], rtol=1e-9, atol=1e-12,
+        )
+
+
+def test_a_store_with_dimensions_in_another_order(stores, tmp_path):
+    """Numbers are found by names of dimensions, whatever their order in the file."""
+    values = zarr.open_group(stores / "others", mode="r")["a"][:].swapaxes(1, 2)
+    write_array(tmp_path / "s", "a", values, dims=("time", "offset", "count", "y", "x"))
+    dali_zarr.statistics(stores / "others", arrays=["a"], channels=["count", "offset"], output=tmp_path / "stats.json")
+    (found,) = samples(path=tmp_path / "s", arrays=["a"], stddev=tmp_path / "stats.json")
+    expected = values[0] / values.std(axis=(0, 3, 4))[..., None, None]
+    np.testing.assert_allclose(np.frombuffer(found).reshape(expected.shape), expected, rtol=1e-9)
+
+
 def test_what_has_the_name(stores, tmp_path, monkeypatch):
     """Statistics are replaced; other stores and folders never. That is known before the pass."""
     target = tmp_path / "stats.zarr"
@@ -176,6 +211,26 @@ def test_what_has_the_name(stores, tmp_path, monkeypatch):
         with pytest.raises(kind, match=message):
             dali_zarr.statistics(stores / "fields", arrays=["t2m"], output=tmp_path / name)
     assert zarr.open_group(tmp_path / "data.zarr", mode="r")["x"].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("z/mean", "its group would be inside that of 'z'"),
+        ("../z2", "that isn't a name of a group"),
+        ("z2/", "that isn't a name of a group"),
+    ],
+)
+def test_names_that_groups_cannot_have(stores, tmp_path, monkeypatch, name, message):
+    """That is known before the pass, and JSON takes them."""
+    arrays = {"z": str(stores / "others/b"), name: str(stores / "others/c")}
+    found = dali_zarr.statistics(arrays=arrays, output=tmp_path / "stats.json")
+    assert list(json.loads((tmp_path / "stats.json").read_text())["arrays"]) == ["z", name]
+    with pytest.raises(ValueError, match=f"array '{name}': {message}; give the output another name, or write JSON"):
+        found.save(tmp_path / "stats.zarr")
+    monkeypatch.setattr("dali_zarr._statistics.compute._read", lambda *_: pytest.fail("the pass began"))
+    with pytest.raises(ValueError, match=f"statistics: output: array '{name}': {message}"):
+        dali_zarr.statistics(arrays=arrays, output=tmp_path / "stats.zarr")
 
 
 def test_a_link_and_a_failure(stores, tmp_path, monkeypatch):

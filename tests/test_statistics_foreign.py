@@ -166,7 +166,7 @@ def test_anemoi_has_no_numbers(anemoi, tmp_path):
         ({"stddev": odd, "pick": {"variable": [0, 3]}}, "variable lsm: expected a stddev other than 0"),
         ({"mean": odd}, "variable q_850: expected a finite number, but there is none"),
         ({"mean": path, "channels": []}, "expected one number, but found one for each of 5 elements of 'variable'"),
-        ({"mean": path, "channels": "ensemble"}, "expected a number for each element of 'ensemble', but found"),
+        ({"mean": path, "channels": "ensemble"}, "expected statistics for each element of 'ensemble', but found those along"),
         ({"mean": tmp_path / "none.zarr"}, "expected a Zarr group that dali_zarr.statistics wrote, or a store of anemoi-datasets"),
         ({"mean": tmp_path / "missing.zarr"}, "expected numbers or a file of statistics, but .*missing.zarr' can't be read"),
         ({"mean": twice}, "expected each label along 'variable' once, but the file has 2t twice"),

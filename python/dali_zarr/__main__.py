@@ -44,7 +44,7 @@ def _known(command: str) -> dict[str, bool]:
         case "rechunk":
             return dict(rechunk.ARGUMENTS)
         case _:
-            return known
+            return known | {"drop_last": True}
 
 
 def _run(command: str, stores: list[str], options: dict[str, Any], as_json: bool, quiet: bool) -> int:

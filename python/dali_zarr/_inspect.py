@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack, overload
 from . import _arguments, _native
 from ._arguments import values
 from ._arguments.types import Device, Paths, ReaderArguments
-from ._loading import labels, outputs
+from ._loading import epochs, labels, outputs
 from ._text import explanation_text
 
 
@@ -21,21 +21,21 @@ class Explanation(dict[str, Any]):
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[False] = False,
-    **arguments: Unpack[ReaderArguments],
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
+    json: Literal[False] = False, **arguments: Unpack[ReaderArguments],
 ) -> Explanation: ...
 
 
 @overload
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: Literal[True],
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False, json: Literal[True],
     **arguments: Unpack[ReaderArguments],
 ) -> str: ...
 
 
 def explain(
-    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", json: bool = False,
-    **arguments: Unpack[ReaderArguments],
+    *, path: Paths | None = None, batch_size: int = 1, device: Device = "cpu", drop_last: bool = False,
+    json: bool = False, **arguments: Unpack[ReaderArguments],
 ) -> Explanation | str:
     """Says what ``fn.zarr_reader`` with these arguments would do, without reading data.
 
@@ -46,6 +46,7 @@ def explain(
         path: One store or several; none where all arrays have stores of their own.
         batch_size: The pipeline's batch size.
         device: Where batches are delivered, ``"cpu"`` or ``"gpu"``; ``"cuda"`` too, as the loaders have it.
+        drop_last: As of the loaders: whether ``batches_per_epoch`` leaves out a last batch that isn't full on all ranks.
         json: Whether to return the dictionary as JSON text.
         arguments: The others of :func:`dali_zarr.zarr_reader`. ``offsets`` may be a dictionary, as of the loaders.
 
@@ -82,12 +83,15 @@ def explain(
         ValueError, TypeError, IndexError: As building the pipeline does, apart from limits that are too small and memory
             that the machine lacks.
     """
-    return explained(path=path, batch_size=batch_size, device=device, json=json, **arguments)
+    return explained(path=path, batch_size=batch_size, device=device, drop_last=drop_last, json=json, **arguments)
 
 
-def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, **arguments: Any) -> Explanation | str:
+def explained(
+    *, batch_size: int = 1, device: str = "cpu", drop_last: bool = False, json: bool = False, **arguments: Any,
+) -> Explanation | str:
     """The same for arguments of any kind."""
     values.check_text("device", device)
+    epochs.check_last_batch(drop_last, drop_last and arguments.get("pad_last_batch", False))
     if isinstance(arguments.get("offsets"), Mapping):
         arguments = {**arguments, "offsets": outputs.offsets_of(arguments["offsets"])}
     spec = _arguments.of_spec(arguments)
@@ -97,6 +101,10 @@ def explained(*, batch_size: int = 1, device: str = "cpu", json: bool = False, *
     found = Explanation(_native.explain(spec | {"batch_size": batch_size, "device": device}))
     # There may be millions.
     del found["segments"]["bounds"]
+    if drop_last:
+        whole = found["samples"], found["num_shards"], batch_size
+        epochs.check_whole_batches(*whole)
+        found["batches_per_epoch"] = epochs.whole_batches(*whole)
     if name is not None:
         found["name"] = name
     return _json.dumps(found, indent=2) if json else found

@@ -40,7 +40,8 @@ def zarr_reader(
         sel: Labels by dimension, as of xarray's ``sel``: ``{"time": slice("2015", "2017"), "level": [500, 850]}``. Slices include
             their ends, dates may be partial, and a single label drops its dimension. A list along `dims` says where samples start,
             in its order.
-        isel: Positions by dimension, as of xarray's ``isel``.
+        isel: Positions by dimension, as of xarray's ``isel``. A list of bools along the first of `dims` says which elements there
+            are: gaps are `breaks`.
         method, tolerance: How labels of `sel` that aren't coordinates are looked up: ``"nearest"``, ``"ffill"``, ``"bfill"``.
         pick: Indices to take along dimensions: ``{"level": [0, 5, -1]}``.
 

@@ -23,8 +23,9 @@ from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
 from ._loading.collate import Choice, Collate, check_needless, of_values
+from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_count, check_flags
+from ._loading.loader import BaseLoader, check_count
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 

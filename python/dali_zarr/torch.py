@@ -26,8 +26,9 @@ from ._arguments.types import Integers, LoaderArguments, Paths
 from ._collate import Collation
 from ._loading import outputs, pictures, ranks
 from ._loading.collate import Collate, of_values
+from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
-from ._loading.loader import BaseLoader, check_flags
+from ._loading.loader import BaseLoader
 from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 

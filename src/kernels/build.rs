@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+mod architectures;
+
 /// What the kernels are compiled for, in the form of CMake's variable CUDAARCHS, which may name others: `90` is machine code and PTX
-/// for this architecture, `90-real` only machine code, `90-virtual` only PTX, which the driver compiles for any later one.
+/// for this architecture, `90-real` only machine code, `90-virtual` only PTX, which the driver compiles for any later one; `native` is
+/// machine code for this machine's GPUs.
 const ARCHITECTURES: &str = "75;80-real;86-real;89-real;90-real;100-real;120";
 
 fn main() {
@@ -31,22 +34,26 @@ fn main() {
         .compile("dali_zarr_kernels_host");
     println!("cargo::rustc-link-lib=m");
     println!("cargo::rustc-check-cfg=cfg(dali_zarr_cuda_12)");
-    let architectures = env::var("CUDAARCHS").unwrap_or_default();
-    let architectures = if architectures.is_empty() { ARCHITECTURES.to_owned() } else { architectures };
-    // A test compares it with the fat binary.
-    println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={architectures}");
-    let target = out.join("kernels.fatbin");
-    let made = match env::var_os("DALI_ZARR_FATBIN") {
-        Some(named) => {
-            println!("cargo::rustc-cfg=dali_zarr_cuda_12");
-            ready(Path::new(&named), &target)
-        }
-        None => fat_binary(&architectures, &target),
-    };
-    if let Err(message) = made {
+    if let Err(message) = kernels(&out.join("kernels.fatbin")) {
         println!("cargo::error={}", message.replace('\n', " "));
         std::process::exit(1);
     }
+}
+
+/// Leaves the kernels in `target`, for the architectures that CUDAARCHS names.
+fn kernels(target: &Path) -> Result<(), String> {
+    let architectures = match env::var("CUDAARCHS").unwrap_or_default().as_str() {
+        "" => ARCHITECTURES.to_owned(),
+        "native" => architectures::native(&capabilities())?,
+        named => named.to_owned(),
+    };
+    // A test compares it with the fat binary.
+    println!("cargo::rustc-env=DALI_ZARR_ARCHITECTURES={architectures}");
+    if let Some(named) = env::var_os("DALI_ZARR_FATBIN") {
+        println!("cargo::rustc-cfg=dali_zarr_cuda_12");
+        return ready(Path::new(&named), target);
+    }
+    fat_binary(&architectures, target)
 }
 
 /// Takes a fat binary that CUDA 12 compiled already, as `make wheel` does by `cmake/kernels.py`.
@@ -62,7 +69,7 @@ fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     let mut command = Command::new(&nvcc);
     command.args(["-std=c++17", "-O3", "--fatbin", "--threads=0", "-Xfatbin=-compress-all", "--Werror=all-warnings"]);
     command.arg(format!("-ccbin={}", env::var("CXX").unwrap_or_else(|_| "c++".into())));
-    for (arch, kind) in architectures(named)? {
+    for (arch, kind) in architectures::parsed(named)? {
         command.arg(format!("-gencode=arch=compute_{arch},code={kind}_{arch}"));
     }
     command.arg("-o").arg(target).arg("cuda/kernels.cu");
@@ -75,21 +82,10 @@ fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     Err(format!("{} could not compile the kernels ({command:?}): {said}. {}", nvcc.display(), advice()))
 }
 
-/// Each architecture with "sm" (machine code) or "compute" (PTX).
-fn architectures(text: &str) -> Result<Vec<(u32, &'static str)>, String> {
-    let mut all = Vec::new();
-    for one in text.split(';') {
-        let (number, kinds): (&str, &[_]) = match one.rsplit_once('-') {
-            Some((number, "real")) => (number, &["sm"]),
-            Some((number, "virtual")) => (number, &["compute"]),
-            _ => (one, &["sm", "compute"]),
-        };
-        let Ok(number) = number.parse() else {
-            return Err(format!("CUDAARCHS: expected architectures as \"80-real;90\" has them, found \"{text}\""));
-        };
-        all.extend(kinds.iter().map(|&kind| (number, kind)));
-    }
-    Ok(all)
+/// The compute capabilities of this machine's GPUs, one a line; nothing where there is no driver.
+fn capabilities() -> String {
+    let told = Command::new("nvidia-smi").args(["--query-gpu=compute_cap", "--format=csv,noheader"]).output();
+    told.map_or_else(|_| String::new(), |told| String::from_utf8_lossy(&told.stdout).into_owned())
 }
 
 fn advice() -> &'static str {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,8 @@ from support.processes import start
 from support.server import Server
 
 T = TypeVar("T")
+
+_STATE = re.compile(rb"\nState:\t(.)")
 
 # The operator's arguments that change how it works but not what it delivers: the oracle doesn't take them.
 _HOW = {
@@ -176,18 +180,21 @@ def _asks_servers(counters: Any) -> bool:
     return any(map(_asks_servers, counters)) if isinstance(counters, list) else True
 
 
-def _threads() -> tuple[bool, dict[str, str]]:
+def _threads() -> tuple[bool, dict[str, bytes]]:
     """Whether a thread of a reader or of DALI runs, could run or waits for a disk; and how often each has stopped so far."""
     busy, turns = False, {}
-    for task in Path("/proc/self/task").iterdir():
+    for task in os.listdir("/proc/self/task"):
         try:
-            status = (task / "status").read_text()
+            file = os.open(f"/proc/self/task/{task}/status", os.O_RDONLY)
+            try:
+                status = os.read(file, 1 << 16)
+            finally:
+                os.close(file)
         except OSError:  # it has ended
             continue
-        if status.startswith(("Name:\tdali-zarr", "Name:\t[DALI]")):
-            fields = dict(line.split(":\t", 1) for line in status.splitlines() if line)
-            busy |= fields["State"][0] in "RD"
-            turns[task.name] = fields["voluntary_ctxt_switches"] + " " + fields["nonvoluntary_ctxt_switches"]
+        if status.startswith((b"Name:\tdali-zarr", b"Name:\t[DALI]")):
+            busy |= _STATE.search(status)[1] in b"RD"
+            turns[task] = status[status.index(b"\nvoluntary_ctxt_switches:") :]
     return busy, turns
 
 

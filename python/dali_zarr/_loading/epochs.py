@@ -12,6 +12,36 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+
+def check_flags(**flags: Any) -> None:
+    """Raises TypeError unless all are True or False: any text counts as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
+
+
+def check_last_batch(drop_last: Any, pad_last_batch: Any) -> None:
+    """Raises TypeError or ValueError unless one of them at most is True."""
+    check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
+    if drop_last and pad_last_batch:
+        raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+
+
+def whole_batches(samples: int, num_shards: int, batch_size: int) -> int:
+    """The batches of each rank that are full on all of them, which ``drop_last`` keeps."""
+    return samples // num_shards // batch_size
+
+
+def check_whole_batches(samples: int, num_shards: int, batch_size: int) -> None:
+    """Raises ValueError where ``drop_last`` keeps none."""
+    if not whole_batches(samples, num_shards, batch_size):
+        raise ValueError(
+            f"dali_zarr: drop_last: expected at least one whole batch, but the {samples} samples on {num_shards} ranks are less "
+            f"than {batch_size} each; use a smaller batch_size, or pad_last_batch=True"
+        )
+
 
 @dataclass(frozen=True)
 class Leg:

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
-import numpy as np
-
 from .._log import log
 from . import checkpoint as checkpoints
 from . import ranks
-from .epochs import Part
+from .epochs import Part, check_last_batch, check_whole_batches, whole_batches
 from .reading import NAME, Plan, Reading
 
 B = TypeVar("B")
@@ -36,13 +34,6 @@ def check_count(name: str, count: Any) -> None:
         raise ValueError(f"dali_zarr: {name}: expected at least 1, but found {count}")
 
 
-def check_flags(**flags: Any) -> None:
-    """Raises TypeError unless all are True or False: any text counts as true."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool | np.bool_):
-            raise TypeError(f"dali_zarr: {name}: expected True or False, but found {flag!r}")
-
-
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
@@ -62,9 +53,7 @@ class BaseLoader(Generic[B]):
         """
         check_count("batch_size", plan.batch_size)
         check_count("num_threads", plan.num_threads)
-        check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch)
-        if drop_last and pad_last_batch:
-            raise ValueError("dali_zarr: expected drop_last or pad_last_batch, but found both")
+        check_last_batch(drop_last, pad_last_batch)
         transform: Any = plan.transform
         if transform is not None and not callable(transform):
             raise TypeError(f"dali_zarr: transform: expected a function of the outputs, but found {transform!r}")
@@ -90,13 +79,8 @@ class BaseLoader(Generic[B]):
 
     def _check_reading(self, reading: Reading) -> None:
         """Raises ValueError where batches can't be made of what is read."""
-        part = reading.course.part()
-        if self._drop_last and self._batches(part) == 0:
-            plan = reading.plan
-            raise ValueError(
-                f"dali_zarr: drop_last: expected at least one whole batch, but the {part.samples} samples on {plan.num_shards} "
-                f"ranks are less than {plan.batch_size} each; use a smaller batch_size, or pad_last_batch=True"
-            )
+        if self._drop_last:
+            check_whole_batches(reading.course.part().samples, reading.plan.num_shards, reading.plan.batch_size)
 
     @property
     def _reading(self) -> Reading:
@@ -225,7 +209,7 @@ class BaseLoader(Generic[B]):
 
     def _batches(self, part: Part) -> int:
         if self._drop_last:
-            return part.samples // self._plan.num_shards // self._plan.batch_size
+            return whole_batches(part.samples, self._plan.num_shards, self._plan.batch_size)
         return part.batches
 
     def __iter__(self) -> Iterator[B]:

@@ -22,15 +22,26 @@ class Positions:
     indices: npt.NDArray[np.int64]
     # A single element, whose dimension is dropped.
     is_scalar: bool
-    # Elements that were listed one by one. Others are a slice, or those of a part of a date.
+    # Elements that were listed one by one. Others are a slice, those of a part of a date, or those for which a list has True.
     is_list: bool = False
+    # Of bools, which say what there is: what they leave out is a gap also where gaps are equal.
+    is_mask: bool = False
 
     def spacing(self) -> int | None:
-        """The distance of neighbours, at least 1; None where they are in another order, or unevenly spaced."""
+        """The distance of neighbours, at least 1; None where they are in another order, unevenly spaced, or have gaps."""
         steps = np.diff(self.indices)
         if not len(steps):
             return 1
+        if self.is_mask and steps[0] > 1:
+            return None
         return int(steps[0]) if steps[0] > 0 and bool((steps == steps[0]).all()) else None
+
+    def runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """Where runs of neighbours begin and end (one past the last), if that is how ascending elements with gaps lie."""
+        if self.spacing() is not None or not bool((np.diff(self.indices) > 0).all()):
+            return None
+        first = np.flatnonzero(np.diff(self.indices, prepend=-2) != 1)
+        return self.indices[first], self.indices[np.append(first[1:], len(self.indices)) - 1] + 1
 
 
 def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
@@ -110,7 +121,9 @@ def _check_form(name: str, dim: str, indexer: Any) -> None:
 def _checked(name: str, dim: str, indexer: Any, found: npt.NDArray[Any]) -> Positions:
     if found.ndim > 1:
         raise ValueError(f"zarr_reader: {name}: {dim!r}: expected a list, but found an array of {found.ndim} dimensions")
-    return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0, np.ndim(indexer) > 0)
+    is_mask = np.ndim(indexer) > 0 and np.asarray(indexer).dtype.kind == "b"
+    is_list = np.ndim(indexer) > 0 and not is_mask
+    return Positions(np.atleast_1d(found).astype(np.int64), found.ndim == 0, is_list, is_mask)
 
 
 def _first_missing(numbers: Any, dim: str, label: Any, options: Mapping[str, Any]) -> Any:

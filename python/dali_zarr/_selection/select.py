@@ -1,7 +1,8 @@
 """``sel`` and ``isel``, turned into the reader's own arguments.
 
 Along ``dims`` a slice is a region (``roi_start``, ``roi_end``), and one with a step also a ``stride``, whose steps and offsets
-count selected elements; a list says where samples start, a column of the table ``starts``. A single element of another dimension
+count selected elements. Gaps in what is selected, as bools leave them, are ``breaks``: the runs between them are ``segments``. A
+list says where samples start, a column of the table ``starts``. A single element of another dimension
 drops it: it becomes one of ``dims``, without a window. Along others a selection is a ``pick``.
 """
 
@@ -300,6 +301,8 @@ class _Cut:
         # By those of dims whose only element is picked: where it is in each store.
         self._origins: dict[int, list[int]] = {}
         self._given = {name: given[name] for name in ("roi_start", "roi_end") if given.get(name) is not None}
+        self._segments: dict[str, list[int]] = {}
+        self._cuts = {name: given[name] for name in ("breaks", "segments", "starts") if given.get(name) is not None}
         self._has_table = given.get("starts") is not None
 
     def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
@@ -325,6 +328,10 @@ class _Cut:
 
     def restrict(self, i: int, name: str, stores: list[Positions]) -> None:
         """Keeps the selected elements of one of ``dims``, in all stores or in each."""
+        runs = stores[0].runs() if i == 0 and not self._axes.one_by_one else None
+        if runs is not None:
+            self._part(name, *runs)
+            return
         each = [(self._spacing(i, name, one), len(one.indices)) for one in stores]
         spacings = {spacing for spacing, count in each if count > 1} or {1}
         spacing = spacings.pop()
@@ -337,6 +344,25 @@ class _Cut:
         self._start[i], self._end[i], _ = self._regions[i][0]
         if spacing > 1:
             self._space(i, name, spacing, {len(one.indices) for one in stores})
+
+    def _part(self, name: str, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+        """Has each run of selected elements along the first of ``dims`` be a segment, and leaves out what lies between."""
+        given = _names(self._cuts.get("breaks"))
+        named = any(isinstance(one, str) for one in given)
+        other = next((name for name in ("segments", "starts") if name in self._cuts), "breaks" if named else None)
+        if other is not None:
+            raise ValueError(
+                f"zarr_reader: {name}: {self._dims[0]!r}: the selection has gaps, which become breaks, and what lies in them "
+                "becomes segments that aren't read, so "
+                f"{other} can't be given too; give a slice, or numbers for breaks and no segments"
+            )
+        breaks = np.unique(np.concatenate([starts, ends, np.asarray(given, dtype=np.int64)]))
+        breaks = breaks[(breaks > 0) & (breaks < self._axes.axis_length(0))]
+        begins = np.append(0, breaks)
+        run = np.searchsorted(starts, begins, side="right") - 1
+        chosen = np.flatnonzero((run >= 0) & (begins < ends[run]))
+        self._segments = {"breaks": breaks.tolist(), "segments": chosen.tolist()}
+        self._start[0], self._end[0] = int(starts[0]), int(ends[-1])
 
     def _spacing(self, i: int, name: str, positions: Positions) -> int:
         """The distance of the selected elements of a store."""
@@ -354,7 +380,8 @@ class _Cut:
         if spacing is None:
             raise ValueError(
                 f"zarr_reader: {name}: {dim!r}: only evenly spaced ascending elements can be selected along a dimension that "
-                f"samples are cut along; give another slice, several readers, or positions with pick={{{dim!r}: [...]}}"
+                f"samples are cut along, and gaps along the first one; give another slice, several readers, positions with "
+                f"pick={{{dim!r}: [...]}}, or a list of numbers, which says where samples start"
             )
         return spacing
 
@@ -413,7 +440,7 @@ class _Cut:
     def arguments(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "dims": self._dims, "window": self._windows.get(None, self._windows), "stride": self._strides.get(None, self._strides),
-            **self._region_arguments(), **self._pads,
+            **self._region_arguments(), **self._pads, **self._segments,
         }
         if self._lists:
             found["starts"] = tables.named("starts", self._table())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ _WHY = "statistics as Zarr"
 _ENDING = ".zarr"
 NUMBERS = ("mean", "stddev", "min", "max", "nan_share", "count", "weight")
 _TENDENCY = "tendency_"
-# Names in the groups that channels' dimensions can't have.
-_RESERVED = {*NUMBERS, *(_TENDENCY + key for key in NUMBERS), "offset"}
+# Names in the groups that channels' dimensions can't have. "array" is the table's dimension, which xarray's trees inherit.
+_RESERVED = frozenset({*NUMBERS, *(_TENDENCY + key for key in NUMBERS), "offset", "array"})
 _GROUPS = "arrays"
+_NO_GROUPS = frozenset({"", ".", "..", "zarr.json"})
 _POSITIONS = "_position"
 # What is said of all arrays. What is None is left out: xarray writes no such attributes to other formats.
 _ATTRIBUTES = ("format", "version", "path", "samples", "dim", "offsets", "weights", "channels")
@@ -35,9 +36,15 @@ def is_meant(target: Path) -> bool:
     return target.name.endswith(_ENDING)
 
 
-def check(target: Path) -> None:
-    """Raises FileExistsError where another thing than such a group is in the way, ImportError where zarr-python is missing."""
+def check(target: Path, names: Collection[str]) -> None:
+    """Raises FileExistsError where another thing than such a group is in the way, ImportError where zarr-python is missing,
+    ValueError where arrays have names that groups beside each other can't have."""
     zarr = needed("zarr", _WHY)
+    for name in names:
+        inside = next((other for other in names if name.startswith(f"{other}/")), None)
+        if inside is not None or not _NO_GROUPS.isdisjoint(name.split("/")):
+            why = "that isn't a name of a group" if inside is None else f"its group would be inside that of '{inside}'"
+            raise ValueError(f"array '{name}': {why}; give the output another name, or write JSON, to a name that ends in .json")
     target = target.resolve()
     if not target.parent.is_dir():
         raise FileNotFoundError(f"expected an existing folder, but found none at {target.parent}")
@@ -55,7 +62,7 @@ def check(target: Path) -> None:
 
 def write(content: Mapping[str, Any], target: Path) -> None:
     """Writes what the JSON file would have. A former group is replaced whole; who is just reading it may fail."""
-    check(target)
+    check(target, content["arrays"])
     target = target.resolve()
     partial, former = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("new", "old"))
     try:
@@ -96,7 +103,7 @@ def _write(content: Mapping[str, Any], path: Path) -> None:
 def _write_channels(group: Any, entry: Mapping[str, Any], offsets: Sequence[str]) -> None:
     axes: list[Mapping[str, Any]] = entry["channels"]
     group.attrs.update({"dims": [axis["dim"] for axis in axes]} | {name: entry[name] for name in _OF_ARRAYS if name in entry})
-    dims = [axis["dim"] + "_" * (axis["dim"] in _RESERVED) for axis in axes]
+    dims = _names([axis["dim"] for axis in axes])
     shape = [len(axis["positions"]) for axis in axes]
     for dim, axis in zip(dims, axes, strict=True):
         _array(group, dim + _POSITIONS, axis["positions"], [dim])
@@ -112,6 +119,17 @@ def _write_channels(group: Any, entry: Mapping[str, Any], offsets: Sequence[str]
         if offsets:
             table = [entry["tendencies"][offset]["by_channel"][key] for offset in offsets]
             _array(group, _TENDENCY + key, table, ["offset", *dims], [len(offsets), *shape], beside)
+
+
+def _names(dims: Sequence[str]) -> list[str]:
+    """What the dimensions of channels are called in a group, where arrays of numbers, labels and positions have names too."""
+    taken, found = set(_RESERVED), list[str]()
+    for dim in dims:
+        while not taken.isdisjoint((dim, dim + _POSITIONS)):
+            dim += "_"
+        taken |= {dim, dim + _POSITIONS}
+        found.append(dim)
+    return found
 
 
 def _array(
@@ -170,8 +188,8 @@ def content(root: Any) -> dict[str, Any]:
 
 def _axes(group: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for dim in group.attrs["dims"]:
-        name = dim + "_" * (dim in _RESERVED)
+    dims = group.attrs["dims"]
+    for dim, name in zip(dims, _names(dims), strict=True):
         labels = group[name][:].tolist() if name in group else None
         found.append({"dim": dim, "positions": group[name + _POSITIONS][:].tolist(), "labels": labels})
     return found

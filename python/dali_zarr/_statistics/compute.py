@@ -15,6 +15,7 @@ from .._arguments.types import Arrays, Channels, Integers, Path, Paths
 from .._loading import outputs, ranks
 from .._loading.loader import BaseLoader
 from .._loading.reading import Plan
+from .._selection.axes import Array
 from . import channels as by_default
 from . import files, formats, gather
 from .accepted import StatisticsArguments, accepted
@@ -90,9 +91,6 @@ def statistics(
     chosen = accepted(arguments)
     _check(weights, batch_size)
     where, device_id = _device(device, device_id)
-    if output is not None:
-        # Known now rather than after the pass.
-        files.check_output(output)
     flat = [0, *(offset for offset in outputs.offsets_of(_plain(offsets)) if offset)]
     spec: dict[str, Any] = {"path": path, "arrays": arrays, **chosen, "offsets": list(dict.fromkeys(flat))}
     given = _arguments.resolved({name: value for name, value in spec.items() if value is not None})
@@ -100,6 +98,10 @@ def statistics(
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
     names = tuple(map(formats.key_of, selected.arrays))
+    if output is not None:
+        # Known now rather than after the pass.
+        files.check_output(output, names)
+    filled = [_filled(given, array) for array in selected.arrays]
     wanted = _arguments.by_name.checked("channels", channels)
     try:
         selected.check_channels(wanted)
@@ -119,11 +121,11 @@ def statistics(
         "path": selected.locations(),
         "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
         "arrays": {
-            name: {"mask_and_scale": is_decoded} | _filled(given, name) | files.described(
+            name: {"mask_and_scale": is_decoded} | fill | files.described(
                 one.channels,
                 [combined(_moments(part[i][offset]) for part in parts) for offset in range(len(told))], list(dict.fromkeys(flat)),
             )
-            for i, (name, one, is_decoded) in enumerate(zip(names, sums, blocks.decoded, strict=True))
+            for i, (name, one, is_decoded, fill) in enumerate(zip(names, sums, blocks.decoded, filled, strict=True))
         },
     })
     if output is not None and rank == 0:
@@ -135,12 +137,20 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _filled(arguments: Mapping[str, Any], name: str) -> dict[str, float]:
-    """What NaNs of an array became, where it was said."""
+def _filled(arguments: Mapping[str, Any], array: Array) -> dict[str, float]:
+    """What NaNs of an array became, where it was said.
+
+    Raises:
+        ValueError: It is infinite.
+    """
     value = arguments.get("fillna")
     if isinstance(value, Mapping):
-        value = _arguments.values.items(cast(Mapping[str, Any], value).get(name))[0]
-    return {} if value is None else {"fillna": float(value)}
+        value = _arguments.values.items(cast(Mapping[str, Any], value).get(array.output))[0]
+    if value is None:
+        return {}
+    if not np.isfinite(float(value)):
+        raise ValueError(f"dali_zarr: statistics: fillna: expected a finite number, but found {float(value)}")
+    return {"fillna": float(value)}
 
 
 def _moments(fields: Sequence[Sequence[float]]) -> Moments:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ class Statistics(dict[str, Any]):
 
         Raises:
             OSError: It can't be written, or something else than such a group has the name.
+            ValueError: As Zarr, arrays have names that can't be groups beside each other, such as ``"z"`` and ``"z/q"``.
             ImportError: zarr-python isn't installed.
         """
         target = Path(expanded(path))
@@ -58,19 +59,19 @@ class Statistics(dict[str, Any]):
         return "\n".join(line.rstrip() for line in lines)
 
 
-def check_output(path: str | os.PathLike[str]) -> None:
-    """Raises OSError, or ImportError, where statistics can't be written there."""
+def check_output(path: str | os.PathLike[str], names: Collection[str]) -> None:
+    """Raises OSError, ValueError or ImportError where statistics of arrays with these names can't be written there."""
     target = Path(expanded(path))
     try:
         if not target.parent.is_dir():
             raise FileNotFoundError(f"expected an existing folder, but found none at {target.parent}")
         if as_zarr.is_meant(target):
-            as_zarr.check(target)
+            as_zarr.check(target, names)
         elif target.name.endswith(".zip"):
             raise OSError(f"expected a name that ends in .json or .zarr, but found {target}: Zarr isn't written to zip files")
         elif target.is_dir():
             raise IsADirectoryError(f"expected the name of a file, or one that ends in .zarr, but found the folder {target}")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise type(error)(f"dali_zarr: statistics: output: {error}") from None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._selection.axes import Array
 from .._selection.coordinates import variables
-from .formats import File, Numbers, entry_of, key_of, places_of, reading
+from .formats import File, Numbers, entry_of, key_of, reading, rows_of
 from .moments import Doubles
 from .selected import Axis, Selected, labels_of
 
@@ -108,19 +108,14 @@ def _dim_of(array: Any) -> str:
 
 
 def _chosen(selected: Selected, array: Array, dims: list[str], axes: list[Axis], numbers: Doubles) -> list[float]:
-    """Of numbers along these axes those of the reader's elements, for each element along ``dims``."""
-    there = [axis.dim for axis in axes]
-    for dim in dims:
-        if dim not in there:
-            raise ValueError(f"array '{array.name}': expected a number for each element of {dim!r}, but found {tuple(there)}")
-    # Those that become channels first.
-    order = sorted(range(len(there)), key=lambda n: dims.index(there[n]) if there[n] in dims else len(dims))
-    for n, axis in enumerate(axes):
-        places = places_of(selected, array, axis)
-        if axis.dim not in dims and len(places) > 1:
-            raise ValueError(
-                f"array '{array.name}': expected one number, but found one for each of {len(places)} elements of {axis.dim!r}; "
-                f"select one of them, or give each its own by channels={ {array.output: axis.dim} }"
-            )
-        numbers = numbers.take(places, axis=n)
-    return [float(number) for number in numbers.transpose(order).reshape(-1)]
+    """Of numbers along these axes that of each of the reader's elements along ``dims``. These files have none for several of them
+    together."""
+    rows = rows_of(selected, array, dims, axes)
+    if rows.shape[1] > 1:
+        others = [axis.dim for axis in axes if axis.dim not in dims and len(selected.positions(array, axis.dim)) > 1]
+        which = others[0] if len(others) == 1 else others
+        raise ValueError(
+            f"array '{array.name}': expected one number, but found one for each of {rows.shape[1]} elements of {which!r}; select "
+            f"one of them, or give each its own by channels={ {array.output: which} }"
+        )
+    return [float(number) for number in numbers.reshape(-1)[rows[:, 0]]]

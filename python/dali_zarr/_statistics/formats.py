@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._hints import did_you_mean
 from .._log import log
@@ -100,17 +102,8 @@ class Own(File):
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         entry = entry_of(self._arrays, key_of(array))
         axes = [Axis(**axis) for axis in entry["channels"]]
-        places = [places_of(selected, array, axis) for axis in axes]
-        for dim in dims:
-            if dim not in [axis.dim for axis in axes]:
-                raise ValueError(f"array '{array.name}': expected statistics for each element of {dim!r}, but found none")
+        rows = rows_of(selected, array, dims, axes)
         by: Mapping[str, Sequence[float | None]] = entry["by_channel"]
-        shape = [len(axis.positions) for axis in axes]
-        # Those that become channels first, the others last: they are pooled.
-        order = sorted(range(len(axes)), key=lambda n: axes[n].dim not in dims)
-        index = np.arange(len(by["mean"])).reshape(shape)[np.ix_(*places)] if axes else np.zeros((), np.int64)
-        count = int(np.prod([len(p) for p, axis in zip(places, axes, strict=True) if axis.dim in dims], dtype=np.int64))
-        rows = index.transpose(order).reshape(count, -1)
         numbers = {key: np.array([np.nan if value is None else value for value in by[key]]) for key in ("mean", "stddev", "weight")}
         if name == "mean":
             others = [axis.dim for axis in axes if axis.dim not in dims]
@@ -199,3 +192,23 @@ def places_of(selected: Selected, array: Array, axis: Axis) -> list[int]:
             f"of {', '.join(map(label_of, there))}"
         )
     return [at[label] for label in wanted]
+
+
+def rows_of(selected: Selected, array: Array, dims: Sequence[str], axes: Sequence[Axis]) -> npt.NDArray[np.int64]:
+    """For each of the reader's elements along ``dims``, which become channels, a row: where its numbers are among those that a file
+    has along these axes. There are several where the file tells elements of other dimensions apart.
+
+    Raises:
+        ValueError: The file lacks some.
+    """
+    there = [axis.dim for axis in axes]
+    for dim in dims:
+        if dim not in there:
+            found = f"those along {', '.join(map(repr, there))}" if there else "none"
+            raise ValueError(f"array '{array.name}': expected statistics for each element of {dim!r}, but found {found}")
+    places = [places_of(selected, array, axis) for axis in axes]
+    shape = [len(axis.positions) for axis in axes]
+    index = np.asarray(np.arange(math.prod(shape)).reshape(shape)[np.ix_(*places)])
+    order = sorted(range(len(there)), key=lambda n: dims.index(there[n]) if there[n] in dims else len(dims))
+    count = math.prod(len(place) for dim, place in zip(there, places, strict=True) if dim in dims)
+    return index.transpose(order).reshape(count, -1)

@@ -20,7 +20,7 @@ class Axis:
     dim: str
     # In the store, of several stores in the first.
     positions: list[int]
-    # Their coordinates, or None where there are none (or no package that reads them).
+    # Their coordinates, or None where there are none (or no package that reads them), or one is missing or infinite.
     labels: list[float | str] | None
 
 
@@ -36,8 +36,9 @@ class Selected:
         self.axes = Axes.of_reader(arguments)
         self._arguments = arguments
         self._windows = self.axes.listed("window", arguments, 0)
-        self._picks = self._picked()
-        self._labels: dict[str, list[float | str] | None] = {}
+        # Of several stores in the first; as they are given: from the end too.
+        self._picks = {dim: lists[0] for dim, lists in self.axes.picks.items()}
+        self._coordinates: dict[str, npt.NDArray[Any] | None] = {}
 
     @property
     def arrays(self) -> list[Array]:
@@ -92,7 +93,10 @@ class Selected:
         """The selected elements along a dimension of an array; along the joined axis those of all stores."""
         found = self._picks.get(dim)
         region = self.region(array, dim)
-        return list(region) if found is None else [found[i] for i in region]
+        if found is None:
+            return list(region)
+        length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else array.shapes[0][array.dims.index(dim)]
+        return [found[i] + length if found[i] < 0 else found[i] for i in region]
 
     def length(self, array: Array, dim: str) -> int:
         """Elements of the dimension after ``pick``, also those outside of the region. Dimensions without names may be of different
@@ -112,12 +116,15 @@ class Selected:
     def axis(self, array: Array, dim: str) -> Axis:
         """A dimension of an array with its selected elements."""
         positions = self.positions(array, dim)
-        if dim not in self._labels:
-            self._labels[dim] = self._read_labels(dim)
-        labels = self._labels[dim]
-        if labels is not None and dim not in self.axes.dims and len(labels) != array.shapes[0][array.dims.index(dim)]:
-            labels = None
-        return Axis(dim, positions, None if labels is None else [labels[i] for i in positions])
+        if dim not in self._coordinates:
+            self._coordinates[dim] = self._read(dim)
+        found = self._coordinates[dim]
+        if found is None or (dim not in self.axes.dims and len(found) != array.shapes[0][array.dims.index(dim)]):
+            return Axis(dim, positions, None)
+        chosen = found[positions]
+        # NaN and NaT equal nothing, and JSON has no infinite numbers: positions tell the elements then.
+        is_whole = bool(np.all(chosen == chosen)) and (chosen.dtype.kind != "f" or bool(np.isfinite(chosen).all()))
+        return Axis(dim, positions, labels_of(chosen) if is_whole else None)
 
     def coordinates(self, array: Array, dim: str) -> Any:
         """The coordinates of the selected elements, as NumPy's array, or None where there are none.
@@ -128,22 +135,12 @@ class Selected:
         variable = self.axes.variable(dim, 0)
         return None if variable is None else np.asarray(variable.values)[self.positions(array, dim)]
 
-    def _read_labels(self, dim: str) -> list[float | str] | None:
+    def _read(self, dim: str) -> npt.NDArray[Any] | None:
         try:
             variable = self.axes.variable(dim, 0)
         except (ImportError, RuntimeError, ValueError):
             return None
-        if variable is None:
-            return None
-        return labels_of(np.asarray(variable.values))
-
-    def _picked(self) -> dict[str, list[int]]:
-        """The picked elements, counted from the start; of several stores in the first."""
-        found: dict[str, list[int]] = {}
-        for dim, lists in self.axes.picks.items():
-            length = sum(self.axes.lengths(dim)) if dim == self.axes.dims[0] else self.axes.lengths(dim)[0]
-            found[dim] = [index + length if index < 0 else index for index in lists[0]]
-        return found
+        return None if variable is None else np.asarray(variable.values)
 
 
 def labels_of(coordinates: npt.NDArray[Any]) -> list[float | str]:

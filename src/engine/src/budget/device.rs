@@ -328,14 +328,14 @@ pub(super) fn divide(
     if total < smallest {
         return Err(too_small("device_memory_limit", limit, smallest, 0));
     }
-    let least_landing = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
+    let min_gds_buffer = if device.gds_buffer > 0 { rounded(needs.encoded) } else { 0 };
     let gds_buffer = match device.gds_buffer {
         0 => 0,
-        wanted => rounded(wanted).min(total / 8).min(total - smallest).max(least_landing),
+        wanted => rounded(wanted).min(total / 8).min(total - smallest).max(min_gds_buffer),
     };
     let total = total - gds_buffer;
     let shapes = Shapes::new(needs, device, window);
-    let kept = kept(needs, &shapes, total, smallest - least_landing);
+    let kept = kept(needs, &shapes, total, smallest - min_gds_buffer);
     let best = shapes.best(total - kept, host_tables, ENOUGH * full_rate(needs));
     let shape = best.map_or(smallest_shape(needs, window), |best| best.shape);
     // One that is finished and waits, while as many are in preparation.

@@ -2,6 +2,9 @@
 
 use dali_zarr_kernels::FATBIN;
 
+#[path = "../../architectures.rs"]
+mod architectures;
+
 /// Kind (1: PTX, 2: machine code) and architecture of every entry.
 fn entries() -> Vec<(u16, u32)> {
     let u16_at = |at: usize| u16::from_le_bytes(FATBIN[at..at + 2].try_into().unwrap());
@@ -17,15 +20,11 @@ fn entries() -> Vec<(u16, u32)> {
     found
 }
 
-/// What `CUDAARCHS` or build.rs names, in the same form.
+/// What `CUDAARCHS` or build.rs names, in the same form: 90a is an entry for 90.
 fn named() -> Vec<(u16, u32)> {
-    let mut all = Vec::new();
-    for one in env!("DALI_ZARR_ARCHITECTURES").split(';') {
-        let number = one.split('-').next().unwrap().parse().unwrap();
-        all.extend((!one.ends_with("-virtual")).then_some((2, number)));
-        all.extend((!one.ends_with("-real")).then_some((1, number)));
-    }
-    all
+    let all = architectures::parsed(env!("DALI_ZARR_ARCHITECTURES")).unwrap();
+    let number = |name: &str| name.trim_end_matches(char::is_alphabetic).parse().unwrap();
+    all.into_iter().map(|(name, kind)| (if kind == "sm" { 2 } else { 1 }, number(name))).collect()
 }
 
 #[test]
@@ -34,10 +33,28 @@ fn there_is_code_for_every_architecture_that_is_named() {
     found.sort_unstable();
     named.sort_unstable();
     assert_eq!(found, named);
-    assert!(named.iter().any(|&(kind, _)| kind == 1), "no PTX for GPUs to come");
 }
 
 #[test]
 fn unless_others_are_named_there_is_machine_code_from_75_to_120_and_ptx_for_the_rest() {
     assert!(include_str!("../../build.rs").contains("\"75;80-real;86-real;89-real;90-real;100-real;120\""));
+}
+
+#[test]
+fn architectures_as_cmake_names_them() {
+    let parsed = architectures::parsed("75;80-real;90a-real;100f-virtual").unwrap();
+    assert_eq!(parsed, [("75", "sm"), ("75", "compute"), ("80", "sm"), ("90a", "sm"), ("100f", "compute")]);
+    for text in ["all", "", "90;", "sm_90", "9.0", "90x", "a", "90-real,100", "90-", "native;90"] {
+        let message = architectures::parsed(text).unwrap_err();
+        assert!(message.starts_with("CUDAARCHS: expected \"native\", or architectures as"), "{message}");
+        assert!(message.ends_with(&format!("found \"{text}\"")), "{message}");
+    }
+}
+
+#[test]
+fn native_is_what_this_machine_has() {
+    assert_eq!(architectures::native("9.0\n9.0\n12.0\n").unwrap(), "120-real;90-real");
+    for none in ["", "No devices were found\n", "NVIDIA-SMI has failed because it couldn't communicate\n", "[N/A]\n"] {
+        assert!(architectures::native(none).unwrap_err().contains("CUDAARCHS=native: expected a GPU"), "{none}");
+    }
 }

@@ -12,6 +12,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::options::{OF_CLIENTS, OWN};
 use super::{profile, validate};
 use crate::error::{Error, Result, Site};
 
@@ -119,10 +120,12 @@ pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
 /// The option `name` of the crate object_store.
 fn key<K: FromStr>(kind: &str, name: &str) -> Result<K> {
     name.parse().map_err(|_| {
+        let known = OF_CLIENTS.iter().filter(|other| other.parse::<K>().is_ok()).chain(OWN);
         Error::value(format!(
             "storage_options: {name} isn't an option of {kind} stores; the names are those of the object_store crate, \
              max_retries, retry_timeout and hedge, and for Icechunk repositories branch, tag, snapshot_id and virtual_chunks"
         ))
+        .unknown(Some(name), known.map(|&other| other.to_owned()).collect())
     })
 }
 

@@ -5,6 +5,56 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::store::retry::Policy;
 
+/// The names that an unknown one is compared with, of options that aren't secret: of this reader and Icechunk's repositories, and
+/// what the crate object_store, which has no list of its own, takes for reading.
+pub(super) const OWN: &[&str] =
+    &["max_retries", "retry_timeout", "hedge", "branch", "tag", "snapshot_id", "virtual_chunks"];
+pub(super) const OF_CLIENTS: &[&str] = &[
+    "allow_http",
+    "allow_invalid_certificates",
+    "aws_allow_http",
+    "aws_endpoint",
+    "aws_endpoint_url",
+    "aws_endpoint_url_sts",
+    "aws_metadata_endpoint",
+    "aws_region",
+    "aws_request_payer",
+    "aws_role_arn",
+    "aws_role_session_name",
+    "aws_s3_express",
+    "aws_skip_signature",
+    "aws_virtual_hosted_style_request",
+    "aws_web_identity_token_file",
+    "azure_federated_token_file",
+    "azure_skip_signature",
+    "azure_storage_account_name",
+    "azure_storage_authority_host",
+    "azure_storage_client_id",
+    "azure_storage_endpoint",
+    "azure_storage_tenant_id",
+    "azure_storage_use_emulator",
+    "azure_use_azure_cli",
+    "azure_use_fabric_endpoint",
+    "connect_timeout",
+    "endpoint",
+    "google_application_credentials",
+    "google_base_url",
+    "google_service_account",
+    "google_skip_signature",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "randomize_addresses",
+    "region",
+    "skip_signature",
+    "timeout",
+    "user_agent",
+];
+
 /// The policy that this reader's own options ask for, and the options of the client library, with lower-case names.
 ///
 /// # Errors
@@ -101,6 +151,17 @@ mod tests {
         );
         for (name, value) in [("max_retries", "-1"), ("retry_timeout", "soon"), ("timeout", "0s"), ("hedge", "2")] {
             assert!(divided(&[(name, value)]).unwrap_err().message().contains(name));
+        }
+    }
+
+    #[test]
+    fn names_to_compare_with_are_options() {
+        let kinds = ["s3://b", "gs://b", "az://c", "https://host"];
+        for name in OF_CLIENTS {
+            assert!(kinds.iter().any(|kind| super::super::knows(kind, name)), "{name}");
+        }
+        for name in OWN.iter().chain(OF_CLIENTS) {
+            assert!(refuse_secret(name, name, "1").is_ok(), "{name}");
         }
     }
 
