@@ -33,15 +33,40 @@ def make(path, device):
 
 
 def test_help():
-    """DALI's dynamic mode has the help of operators at their constructors."""
+    """DALI's dynamic mode has the help of operators at their constructors; this one's class has it too."""
     import dali_zarr  # noqa: F401
     import nvidia.dali.experimental.dynamic as ndd
 
     made = ndd.readers.Zarr.__init__
+    assert inspect.getdoc(ndd.readers.Zarr) == inspect.getdoc(made)
     assert made.__doc__.strip().startswith("Reads samples from Zarr arrays.")
     own = [name for name in inspect.signature(made).parameters if name in dali_zarr.zarr_reader.__doc__]
     assert {"path", "arrays", "window", "random_shuffle", "mean"} <= set(own)
     assert all(re.search(rf"\b{name}\b", made.__doc__) for name in own)
+
+
+IMPORTS = ("dali_zarr", "nvidia.dali.experimental.dynamic")
+
+
+@pytest.mark.parametrize("order", [IMPORTS, IMPORTS[::-1]], ids=["before", "after"])
+def test_arguments_that_it_has_not(order):
+    """Whichever is imported first."""
+    script = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+dynamic = sys.modules["nvidia.dali.experimental.dynamic"]
+for arguments in ({"sel": {"level": 500}}, {"windw": 3}, {"xyzzy": 3}):
+    try:
+        dynamic.readers.Zarr(path="s", arrays=["a"], **arguments)
+    except TypeError as error:
+        print(error)
+"""
+    assert run_script(script, *order, imports="nothing").splitlines() == [
+        "zarr_reader: sel: the dynamic mode doesn't take it; give positions with roi_start, roi_end and pick",
+        "zarr_reader: windw: there is no such argument; did you mean window?",
+        "zarr_reader: xyzzy: there is no such argument; see help(dali_zarr.zarr_reader) for the arguments that there are",
+    ]
 
 
 def numpy(data) -> np.ndarray:
@@ -63,6 +88,7 @@ for name in sys.argv[3:]:
     __import__(name)
 import nvidia.dali.experimental.dynamic as ndd
 reader = ndd.readers.Zarr(path=sys.argv[1], arrays=["n"], device=sys.argv[2])
+assert ndd.readers.Zarr.__doc__.strip().startswith("Reads samples from Zarr arrays.")
 print([[int(x) for x in np.asarray(ndd.as_tensor(b).cpu()).ravel()] for (b,) in reader.next_epoch(batch_size=4)])
 """
 

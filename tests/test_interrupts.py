@@ -1,7 +1,7 @@
 """Python while the reader waits for a store: other threads run, and Ctrl-C ends the wait.
 
-What is interrupted is a process of its own. Limits of time are wider than what is promised (a second), for busy machines, and far
-below the timeouts of requests.
+What is interrupted is a process of its own. Ctrl-C is promised to end a wait within a second. A machine that does much else may
+take longer to let a process run, so the best of a few tries counts: what waits on for a store does so in each of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from support.pipelines import build, run_script, to_numpy
 from support.server import Server
 from support.stores import Layout, write_array
 
-SECONDS = 10
+# What is promised, and how often it is tried.
+SECONDS = 1.0
+TRIES = 3
+# The end of a process isn't promised, but it doesn't wait for stores either.
+SECONDS_TO_END = 30.0
+pytestmark = pytest.mark.timeout_s(400)
+
 VALUES = np.arange(24, dtype="i4").reshape(12, 2)
 
 
@@ -171,18 +177,28 @@ def works():
 """
 
 
-def in_time(found: dict[str, float]) -> bool:
-    """A process takes long to end where a machine is busy; waits for stores don't."""
-    return all(seconds < (60 if name == "end" else SECONDS) for name, seconds in found.items())
+def late_ones(found: dict[str, float]) -> dict[str, float]:
+    """Those that took longer than they may."""
+    return {name: took for name, took in found.items() if took > (SECONDS_TO_END if name == "end" else SECONDS)}
 
 
-def interrupt(script: str, *argv: object) -> dict[str, float]:
-    """Seconds from signals to what came of them, and to the end of the process."""
+def interrupt(script: str, *argv: object) -> set[str]:
+    """Runs the script, in which waits are interrupted by signals, and gives the names of the waits that ended by one.
+
+    From signals to what came of them it takes no longer than it may, each in one of the tries."""
     script = SCRIPT + script + "\nprint(json.dumps(found | {'end': time.time()}))"
     imports = "torch" if "dynamic" in script or "torch" in script else "dali"
-    out = run_script(script, *map(str, argv), timeout=100, imports=imports)
-    found = json.loads(out.splitlines()[-1])
-    return found | {"end": time.time() - found["end"]}
+    best: dict[str, float] = {}
+    for _ in range(TRIES):
+        out = run_script(script, *map(str, argv), timeout=100, imports=imports)
+        found = json.loads(out.splitlines()[-1])
+        found["end"] = time.time() - found["end"]
+        assert not best or best.keys() == found.keys()
+        best = {name: min(took, best.get(name, took)) for name, took in found.items()}
+        if not late_ones(best):
+            break
+    assert not late_ones(best), best
+    return best.keys() - {"end"}
 
 
 def test_ctrl_c_while_a_store_is_opened_that_never_answers(silent, store):
@@ -197,8 +213,7 @@ interrupted("label", lambda: dali_zarr.explain(path=url, arrays="a", pick={"x": 
 assert works()
 """
     found = interrupt(script, silent, store / "s.zarr")
-    assert found.keys() == {"build", "explain", "statistics", "dynamic", "label", "end"}
-    assert in_time(found), found
+    assert found == {"build", "explain", "statistics", "dynamic", "label"}
 
 
 def late(number: int, method: str, path: str) -> float | None:
@@ -221,8 +236,7 @@ assert works()
 """
     with Server(store, fault=late) as server:
         found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
-    assert found.keys() == {"run", "dropped", "again", "end"}
-    assert in_time(found), found
+    assert found == {"run", "dropped", "again"}
 
 
 def test_ctrl_c_in_the_dynamic_mode_while_chunks_never_come(store):
@@ -233,8 +247,7 @@ assert works()
 """
     with Server(store, fault=late) as server:
         found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
-    assert found.keys() == {"run", "end"}
-    assert in_time(found), found
+    assert found == {"run"}
 
 
 def test_ctrl_c_that_python_hears_itself_does_not_keep_the_process(store):
@@ -247,8 +260,7 @@ pipe.schedule_run()
 interrupted("sleep", lambda: time.sleep(60))
 """
     with Server(store, fault=late) as server:
-        found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
-    assert in_time(found), found
+        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"sleep"}
 
 
 def soon(number: int, method: str, path: str) -> float | None:
@@ -265,7 +277,7 @@ assert heard == [1] and not found
 assert pipe.run()[0].as_array().tolist() == [[8, 9], [10, 11]]
 """
     with Server(store, fault=soon) as server:
-        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr").keys() == {"end"}
+        assert not interrupt(script, server.url + "/s.zarr", store / "s.zarr")
 
 
 def test_ctrl_c_outside_of_a_run_leaves_the_reader_alone(store):
@@ -281,7 +293,7 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 assert pipe.share_outputs()[0].as_array().tolist() == [[4, 5], [6, 7]]
 """
     with Server(store, fault=soon) as server:
-        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr").keys() == {"loop", "end"}
+        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"loop"}
 
 
 def test_batches_stay_in_step_after_ctrl_c(store):
@@ -304,7 +316,7 @@ for _ in range(10):
 assert numbers[0] > 10
 """
     with Server(store, fault=soon) as server:
-        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr").keys() == {"run", "end"}
+        assert interrupt(script, server.url + "/s.zarr", store / "s.zarr") == {"run"}
 
 
 LOADER = """
@@ -337,4 +349,4 @@ def test_ctrl_c_in_a_loader(store, kind):
     script = f"from dali_zarr.{kind} import Loader\n" + LOADER.replace("MAKE", loader)
     with Server(store, fault=soon) as server:
         found = interrupt(script, server.url + "/s.zarr", store / "s.zarr")
-    assert found.keys() == {"epoch", "again", "end"}
+    assert found == {"epoch", "again"}

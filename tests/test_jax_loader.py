@@ -101,6 +101,43 @@ def test_epochs_and_states(make):
         other.load_state_dict({})
 
 
+@pytest.mark.parametrize("use", [len, repr, lambda loader: loader.state_dict()], ids=["len", "repr", "state"])
+def test_the_rank_is_found_when_it_is_needed(path, monkeypatch, use):
+    """Where torchrun, or a process group of PyTorch, tells it; a loader that has given batches says what to do."""
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    loaders = [Loader(path, arrays=["n"], batch_size=4, device="cpu", host_memory_limit="128MiB") for _ in range(3)]
+    for loader in loaders:
+        use(loader)
+    next(iter(loaders[2]))
+    found = []
+    for rank, loader in enumerate(loaders[:2]):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        found += [n for batch in numbers(loader) for n in batch]
+        assert len(loader) == 3
+    assert sorted(found) == list(range(STEPS))
+    with pytest.raises(RuntimeError, match="has given batches as rank 0 of 1, but the process is rank 1 of 2 now"):
+        iter(loaders[2])
+
+
+LATE = """
+import sys
+import jax
+from dali_zarr.jax import Loader
+loader = Loader(sys.argv[1], arrays=["n"], device="cpu", host_memory_limit="128MiB")
+try:
+    jax.distributed.initialize("127.0.0.1:1", num_processes=2, process_id=1)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_processes_of_jax_come_first(path):
+    """The loader asks JAX for its processes; JAX refuses to have others later."""
+    assert "must be called before any JAX calls" in run_script(LATE, str(path), env={"JAX_PLATFORMS": "cpu"})
+
+
 SHARDED = """
 import sys
 import jax, numpy as np

@@ -109,6 +109,99 @@ def test_collate_is_checked(store, args, words):
         loader(store, **args)
 
 
+def jax_loader(store: Store, device: str = "cpu", arrays=ARRAYS, batch_size=16, **args):
+    jax = pytest.importorskip("jax")
+    if device == "gpu" and jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    from dali_zarr.jax import Loader
+
+    limits = {"host_memory_limit": "128MiB"} | ({"device_memory_limit": "256MiB"} if device == "gpu" else {})
+    args = {"dtype": {"obs/label": "int32"}, "ragged": "X/indptr"} | args
+    return Loader(store.path, arrays=arrays, batch_size=batch_size, device=device, **limits, **args)
+
+
+@pytest.mark.parametrize("args", [{}, {"random_shuffle": True}, {"max_length": 6, "pad_last_batch": True}], ids=str)
+def test_jax_padded(store, device, args):
+    """All batches have the shape of the longest sample, so that functions are compiled once."""
+    seen, arrays = [], [name for name in ARRAYS if name != "X/xyz"]
+    longest = args.get("max_length", int(np.diff(store.offsets).max()))
+    for batch in jax_loader(store, device, arrays, collate="padded", **args):
+        rows = batch["obs/label"].tolist()
+        assert list(batch) == [*arrays, "lengths"] and batch["lengths"].dtype == np.int32
+        assert len({tuple(array.devices()) for array in batch.values()}) == 1
+        for name in arrays:
+            found = np.asarray(batch[name])
+            assert name in DENSE or found.shape[:2] == (len(rows), longest)
+            for i, row in enumerate(rows):
+                expected = np.asarray(store.row(name, row, args.get("max_length")))
+                if name == "obs/label":
+                    assert found[i] == expected
+                elif name in DENSE:
+                    same(found[i], expected, name)
+                else:
+                    length = int(batch["lengths"][i])
+                    same(found[i, :length], expected, name)
+                    assert not found[i, length:].any()
+        seen += rows
+    assert sorted(set(seen)) == list(range(100)) and len(seen) == (112 if args.get("pad_last_batch") else 100)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("group", ["X/", ""], ids=["group", "root"])
+def test_jax_csr(tmp_path, device, wide, group):
+    """The parts of SciPy's matrices, from batches of which one is shorter and one has empty rows alone."""
+    jax = pytest.importorskip("jax")
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.random(50, COLUMNS, density=0.02, format="lil", random_state=np.random.default_rng(4), dtype="float32")
+    matrix[16:32] = 0
+    matrix = matrix.tocsr()
+    for name in ("data", "indices", "indptr"):
+        values = getattr(matrix, name)
+        write_array(tmp_path, group + name, values.astype("int64") if wide and name == "indices" else values, layout=Layout((37,)))
+    write_array(tmp_path, "label", np.arange(50, dtype="int32"), layout=Layout((9,)))
+    store = Store(tmp_path, matrix.indptr, {})
+    args = {
+        "arrays": [group + "data", group + "indices", "label"], "collate": "csr", "ragged": group + "indptr", "dtype": None,
+    }
+    with pytest.raises(ValueError, match="columns: expected the number"):
+        jax_loader(store, device, **args)
+    with pytest.raises(ValueError, match="expected indices from 0 to 2, the columns"):
+        list(jax_loader(store, device, columns=3, **args))
+    for x64 in (False, True):
+        with jax.enable_x64(x64):
+            sizes = []
+            # What changes values doesn't touch the columns.
+            for batch in jax_loader(store, device, columns=COLUMNS, **args, mean=[0.0, 0.0, 0.0], stddev=[2.0, 1.0, 1.0]):
+                assert list(batch) == [*args["arrays"], group + "indptr"]
+                expected = matrix[batch["label"].astype("int32").tolist()]
+                assert batch[group + "indices"].dtype == batch[group + "indptr"].dtype == ("int64" if wide and x64 else "int32")
+                for name in ("data", "indices", "indptr"):
+                    values = getattr(expected, name) / (2 if name == "data" else 1)
+                    np.testing.assert_array_equal(np.asarray(batch[group + name]), values)
+                sizes.append((len(batch["label"]), batch[group + "data"].size))
+            assert [samples for samples, _ in sizes] == [16, 16, 16, 2] and sizes[1] == (16, 0) and sizes[0][1] > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"collate": "nested"}, "expected 'padded' or 'csr', since JAX has no nested arrays"),
+        ({"collate": "dense"}, "expected 'nested', 'padded' or 'csr'"),
+        ({"collate": "csr"}, "expected the arrays 'data' and 'indices'"),
+        ({"collate": "padded", "columns": 3}, "expected collate='csr'"),
+        ({"collate": "padded", "transform": dict}, "expected no transform with it.*have the transform pad"),
+        ({"collate": "csr", "sharding": 1}, "expected no sharding with 'csr'"),
+        ({"arrays": ["X/data"], "dtype": None}, "give collate='padded' or 'csr', or have a transform pad them"),
+        ({"arrays": ["obs/label"], "ragged": None, "collate": "padded"}, "collate: expected ragged or ragged_ends with it"),
+        ({"arrays": ["obs/label"], "ragged": None, "columns": 3}, "columns: expected ragged or ragged_ends with it"),
+    ],
+    ids=str,
+)
+def test_collate_of_jax_is_checked(store, args, words):
+    with pytest.raises(ValueError, match=words):
+        jax_loader(store, **args)
+
+
 def test_collate_needs_ragged_outputs(store):
     torch = pytest.importorskip("dali_zarr.torch")
     with pytest.raises(ValueError, match="collate: expected ragged"):

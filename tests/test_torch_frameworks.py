@@ -66,7 +66,7 @@ def module(lightning):
 def trainer(lightning, tmp_path, **args):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     args = {"enable_checkpointing": "callbacks" in args} | args
-    return lightning.Trainer(accelerator="cpu", devices=1, default_root_dir=str(tmp_path), **quiet, **args)
+    return lightning.Trainer(**{"accelerator": "cpu", "devices": 1, "default_root_dir": str(tmp_path)} | quiet | args)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -78,6 +78,33 @@ def test_lightning(lightning, path, tmp_path):
     assert model.seen["train"] == [[n for b in straight for n in b["n"].tolist()] for _ in range(3)]
     assert model.seen["val"][0] == list(range(8)), "the sanity check takes two batches"
     assert model.seen["val"][1:] == [list(range(STEPS))] * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", ["cpu", "cuda"])
+def test_lightning_moves_batches_to_the_gpu(lightning, path, tmp_path, gpu, source):
+    """A loader to the CPU beside a model on the GPU: what steps get is still a batch, with its values and coordinates there."""
+    steps = []
+
+    class Model(type(module(lightning))):
+        def training_step(self, batch, number):
+            assert isinstance(batch, Batch) and isinstance(batch["target"], Batch)
+            assert self.device.type == "cuda" and batch["input"]["x"].device == batch["target"]["n"].device == self.device
+            n = batch["input"]["n"].tolist()
+            steps.append(n)
+            assert batch["input"]["x"].tolist() == [[3 * i, 3 * i + 1, 3 * i + 2] for i in n]
+            assert batch["target"]["n"].tolist() == [i + 1 for i in n]
+            assert batch["target"].coords["time"].tolist() == [i + 1 for i in n] and batch.index[:, 0].tolist() == n
+            return self.layer(batch["input"]["x"]).mean()
+
+    how = {"accelerator": "gpu", "max_epochs": 1}
+    limits = {} if source == "cpu" else {"device_memory_limit": "256MiB"}
+    loader = Loader(
+        path, arrays=["x", "n"], device=source, offsets={"input": 0, "target": 1}, batch_size=4, **limits,
+        host_memory_limit="128MiB",
+    )
+    trainer(lightning, tmp_path, **how).fit(Model(), loader)
+    assert [n for step in steps for n in step] == list(range(STEPS - 1))
 
 
 @pytest.mark.filterwarnings("ignore")

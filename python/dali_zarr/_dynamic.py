@@ -1,21 +1,66 @@
 """DALI's dynamic mode (``nvidia.dali.experimental.dynamic``).
 
 It makes its classes of the operators that are known when it is imported. Where that has happened before the plugin was
-loaded, the class of this operator is made here, with the same functions.
+loaded, the class of this operator is made here, with the same functions. DALI gives the help to constructors alone; here the class
+has it too, and the constructor says what it doesn't take.
 """
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from . import _dali
+from ._arguments import names
+from ._hints import did_you_mean
 
-_MODULE = "nvidia.dali.experimental.dynamic"
+_NAME = "dynamic"
+_MODULE = f"nvidia.dali.experimental.{_NAME}"
+
+
+class _Parent(ModuleType):
+    """The package of the dynamic mode, which Python tells when that has been imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == _NAME:
+            _complete(value)
 
 
 def add_operator() -> None:
     """Makes ``dynamic.readers.Zarr`` exist, if the dynamic mode is in use already."""
     dynamic = sys.modules.get(_MODULE)
-    readers = getattr(dynamic, "readers", None)
-    if dynamic is None or hasattr(readers, "Zarr"):
+    if dynamic is None:
+        _dali.module("experimental").__class__ = _Parent
         return
-    operator = _dali.module("experimental.dynamic._op_builder").build_operator_class(_dali.schema())
-    _dali.module("experimental.dynamic._ops")._all_ops.append(operator)
+    if not hasattr(getattr(dynamic, "readers", None), "Zarr"):
+        operator = _dali.module("experimental.dynamic._op_builder").build_operator_class(_dali.schema())
+        _dali.module("experimental.dynamic._ops")._all_ops.append(operator)
+    _complete(dynamic)
+
+
+def _complete(dynamic: Any) -> None:
+    reader = getattr(getattr(dynamic, "readers", None), "Zarr", None)
+    if reader is not None and not reader.__doc__:
+        reader.__doc__ = reader.__init__.__doc__
+        reader.__init__ = _checked(reader.__init__)
+
+
+def _checked(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that raises TypeError with the reader's own sentence for an argument that it hasn't."""
+    known = inspect.signature(init).parameters.keys() - {"self"}
+
+    @functools.wraps(init)
+    def checked(*positional: Any, **arguments: Any) -> None:
+        for name in arguments.keys() - known:
+            if name in names.SELECTION:
+                instead = "the dynamic mode doesn't take it; give positions with roi_start, roi_end and pick"
+            else:
+                otherwise = "see help(dali_zarr.zarr_reader) for the arguments that there are"
+                instead = f"there is no such argument; {did_you_mean(name, known, otherwise)}"
+            raise TypeError(f"zarr_reader: {name}: {instead}")
+        init(*positional, **arguments)
+
+    return checked

@@ -11,28 +11,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Unpack, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NoReturn, Unpack, cast
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
-from . import _arguments, _dali
+from . import _arguments, _collate_jax, _dali
 from ._arguments.types import Integers, LoaderArguments, Paths
 from ._loading import outputs, pictures, ranks
+from ._loading.collate import Choice, Collate, check_needless, of_values
 from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader, Iteration, check_count
-from ._loading.reading import Plan, Transform
+from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
-
-_RAGGED = (
-    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: have a "
-    "transform pad them, as lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
-)
 
 # Where JAX's own types are partial.
 _UNTYPED: Any = jax
@@ -128,24 +125,55 @@ def _index_of(parts: list[tuple[Any, int]]) -> npt.NDArray[np.int64]:
 class _OnDevice(BaseLoader[tuple[list[Any], Any, int]]):
     """The arrays, the index and the number of samples of each batch on one device."""
 
-    def __init__(self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool):
-        self._device = device
-        super().__init__(plan, drop_last, pad_last_batch)
+    def __init__(
+        self, plan: Plan, device: Any, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None,
+        collate: Collate | None, columns: int | None,
+    ):
+        self._device, self._columns = device, columns
+        self._collate: Collate | None = collate
+        self._choice: Choice | None = None
+        super().__init__(plan, drop_last, pad_last_batch, placed)
+
+    def _check_reading(self, reading: Reading) -> None:
+        super()._check_reading(reading)
+        ragged = reading.ragged()
+        if ragged is None:
+            check_needless(self._collate, self._columns)
+        elif self._collate is not None:
+            self._choice = Choice(self._collate, self._columns, ragged, reading.plan.places(), _collate_jax.indptr)
 
     def _taken(self, found: list[Any], valid: int) -> tuple[list[Any], Any, int]:
-        return [self._array(output, valid) for output in found[:-1]], found[-1], valid
+        if self._choice is not None and self._choice.matrices:
+            arrays = _collate_jax.rows(
+                self._choice, self._reading.places, found[:-1], valid, lambda output: self._array(output, valid), self._on_device,
+            )
+        else:
+            arrays = [self._array(output, valid) for output in found[:-1]]
+        return arrays, found[-1], valid
 
     def _array(self, output: Any, valid: int) -> Any:
         _check_type(output.dtype)
         if not output.is_dense_tensor():
-            raise ValueError(_RAGGED)
-        array = _UNTYPED.dlpack.from_dlpack(output.as_tensor())
-        if self._device is not None and array.devices() != {self._device}:
-            array = _UNTYPED.device_put(array, self._device)
+            raise ValueError(_collate_jax.RAGGED)
+        array = self._on_device(output.as_tensor())
         return array if valid == self._plan.batch_size else array[:valid]
 
+    def _on_device(self, tensor: Any) -> Any:
+        array = _UNTYPED.dlpack.from_dlpack(tensor)
+        device = self._device
+        if device is None and self._collate == "padded" and self._plan.device == "gpu":
+            # DALI has the lengths on the CPU.
+            device = _UNTYPED.local_devices()[0]
+        return array if device is None or array.devices() == {device} else _UNTYPED.device_put(array, device)
+
     def places(self) -> list[outputs.Place]:
-        return self._reading.places
+        """Those of a batch's arrays."""
+        matrices = self._choice.matrices if self._choice is not None else {}
+        return [*self._reading.places, *dict.fromkeys(matrix for matrix, _, _ in matrices.values())]
+
+    @property
+    def num_shards(self) -> int:
+        return self._plan.num_shards
 
     def is_ragged(self) -> bool:
         return self._reading.ragged() is not None
@@ -174,6 +202,8 @@ class Loader:
         transform: Transform | None = None,
         num_threads: int = 2,
         return_index: bool = False,
+        collate: Literal["padded", "csr"] | None = None,
+        columns: int | None = None,
         **arguments: Unpack[LoaderArguments],
     ):
         """Opens the store, and reads ahead from the first iteration on.
@@ -184,19 +214,27 @@ class Loader:
             device: ``"gpu"``, ``"cpu"``, or ``"auto"``: the GPU if JAX has one.
             sharding: A ``jax.sharding.Sharding`` that divides the samples, and nothing else, among devices: arrays are global ones
                 of all processes. Each device's part is read by a reader of its own. It needs ``drop_last`` or ``pad_last_batch``.
-            shard_id, num_shards: The rank and how many there are; default: JAX's processes.
+            shard_id, num_shards: The rank and how many there are; default: JAX's processes, which ``jax.distributed.initialize``
+                must have made before; where JAX knows one alone, those of ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
+            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest sample of the
+                store, or up to ``max_length``, so that all batches have one shape, and an entry ``"lengths"`` of int32. ``"csr"``:
+                the arrays ``X/data`` and ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that says where
+                each row begins; it isn't checked that the indices of a row ascend; that they are columns is. Arguments that
+                change values leave the indices as they are; without ``jax_enable_x64`` they become int32.
+            columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
             arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 
         Raises:
             TypeError: An output has integers of 64 bits, which JAX would cut without ``jax_enable_x64``; and as below.
-            ValueError: Outputs are ragged (``ragged``, ``ragged_ends``), and no transform pads them.
+            ValueError: Outputs are ragged, and neither ``collate`` nor a transform says what becomes of them.
             ValueError, IndexError, MemoryError: As building a pipeline with the reader does.
         """
         if device not in ("auto", "cpu", "gpu"):
             raise ValueError(f"dali_zarr: device: expected 'auto', 'cpu' or 'gpu', but found {device!r}")
         check_count("batch_size", batch_size)
         check_flags(drop_last=drop_last, pad_last_batch=pad_last_batch, return_index=return_index)
+        _collate_jax.check(collate, transform, sharding)
         on = ("gpu" if jax.default_backend() == "gpu" else "cpu") if device == "auto" else device
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
         flat = outputs.offsets_of(offsets)
@@ -204,16 +242,19 @@ class Loader:
         told = tuple(given.pop("offsets", ()))
         if shard_id is None and num_shards is None and jax.process_count() > 1:
             shard_id, num_shards = jax.process_index(), jax.process_count()
+        is_given = shard_id is not None
         rank, world = ranks.rank_and_world(None, shard_id, num_shards)
         devices = [None] if sharding is None else _devices(sharding, batch_size * world)
         if sharding is not None and not (drop_last or pad_last_batch):
             raise ValueError("dali_zarr: sharding: expected drop_last=True or pad_last_batch=True, since parts must have one shape")
         if batch_size % len(devices):
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
-        self._sharding, self._world, self._offsets = sharding, world, outputs.offsets_by_group(offsets, told)
+        self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
         self._return_index = return_index
         self._labels = check_stores(given, arguments)
         names = _arguments.array_names(given)
+        if collate == "csr":
+            given = _collate_jax.with_narrow_indices(of_values(given, names), names)
         self._loaders: list[_OnDevice] = []
         for i, one in enumerate(devices):
             plan = Plan(
@@ -221,12 +262,15 @@ class Loader:
                 device_id=None if on == "cpu" else _hardware_id(one), shard_id=rank * len(devices) + i,
                 num_shards=world * len(devices), num_threads=num_threads, transform=transform,
             )
-            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch))
+            if collate == "padded":
+                plan = replace(plan, transform=_collate_jax.padding(plan.lengths()))
+            placed = None if is_given else _placed(i, len(devices))
+            self._loaders.append(_OnDevice(plan, one, drop_last, pad_last_batch, placed, collate, columns))
             self._sources = plan.sources()
         if transform is None:
-            if self._loaders[0].is_ragged():
-                raise ValueError(_RAGGED)
-            for place, dtype in zip(self._loaders[0].places(), self._loaders[0].dtypes(), strict=False):
+            if collate is None and self._loaders[0].is_ragged():
+                raise ValueError(_collate_jax.RAGGED)
+            for place, dtype in zip(self._sources, self._loaders[0].dtypes(), strict=False):
                 _check_type(getattr(_dali.module("types"), dtype.upper(), None), "/".join(place))
 
     @property
@@ -249,7 +293,11 @@ class Loader:
         return len(self._loaders[0])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
+        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken.
+
+        Raises:
+            RuntimeError: Batches were handed out, and the process has another rank since.
+        """
         return Iteration(map(self._batch, zip(*map(iter, self._loaders), strict=True)), self.counters)
 
     def _batch(self, parts: tuple[tuple[list[Any], Any, int], ...]) -> Batch:
@@ -268,7 +316,7 @@ class Loader:
     def _joined(self, arrays: list[Any]) -> Any:
         if self._sharding is None:
             return arrays[0]
-        shape = (self._world * sum(len(array) for array in arrays), *arrays[0].shape[1:])
+        shape = (self._loaders[0].num_shards // len(arrays) * sum(len(array) for array in arrays), *arrays[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self._sharding, arrays)
 
     def __repr__(self) -> str:
@@ -311,6 +359,15 @@ def _devices(sharding: Any, samples: int) -> list[Any]:
             "samples; give shard_id and num_shards instead, and put the batches on the other devices by jax.device_put"
         )
     return [device for _, _, device in found]
+
+
+def _placed(number: int, devices: int) -> Callable[[Plan], Plan]:
+    """The plan of one of a process's devices, with the process's rank as PyTorch or torchrun tell it. JAX's own doesn't change."""
+    def placed(plan: Plan) -> Plan:
+        told = ranks.told()
+        return plan if told is None else replace(plan, shard_id=told[0] * devices + number, num_shards=told[1] * devices)
+
+    return placed
 
 
 def _hardware_id(device: Any) -> int:

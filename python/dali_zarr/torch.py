@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Unpack, cast
 
 import numpy as np
@@ -21,12 +23,13 @@ import torch
 
 from . import _arguments
 from ._arguments.types import Integers, LoaderArguments, Paths
-from ._collate import Collate, Collation, of_values
+from ._collate import Collation
 from ._loading import outputs, pictures, ranks
+from ._loading.collate import Collate, of_values
 from ._loading.epochs import check_flags
 from ._loading.labels import Labels, check_stores
 from ._loading.loader import BaseLoader
-from ._loading.reading import Plan, Transform
+from ._loading.reading import Plan, Reading, Transform
 from ._reader import describe
 
 __all__ = ["Batch", "Loader"]
@@ -171,12 +174,14 @@ class Loader(BaseLoader[Batch]):
         Args:
             path: One store or several, as of :func:`dali_zarr.zarr_reader`, or none.
             batch_size: Samples in each batch of this rank.
-            device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: the current CUDA device where there is one.
+            device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``; default: ``"cuda"`` where there is one. Without a number it is the
+                device that is current when the first batch is asked for, or ``LOCAL_RANK``'s, if CUDA isn't in use before.
             offsets: A list: names have the offset (``t2m+6``). A dictionary: batches are nested, ``{"input": 0, "target": 6}``
                 gives ``batch["target"]["t2m"]``; its values may be lists.
             drop_last: Leave out a last batch that isn't full on all ranks. Otherwise it is shorter, on some ranks perhaps empty.
             pad_last_batch: Fill the last batch with repetitions of the last sample instead.
-            process_group: Whose ranks share the samples; default: all of ``torch.distributed``, else of torchrun's environment.
+            process_group: Whose ranks share the samples; default: all of ``torch.distributed``, else of torchrun's environment,
+                as they are when the first batch is asked for.
             shard_id, num_shards: The rank and how many there are, where nothing else tells them; ranks with the same ``shard_id``
                 (of a parallel model) get the same samples.
             transform: A function of DALI's operators, run in the same pipeline: from the outputs by name (nested as the batch is)
@@ -201,6 +206,8 @@ class Loader(BaseLoader[Batch]):
         on = _device(device)
         rank, world = ranks.rank_and_world(process_group, shard_id, num_shards)
         _arguments.names.check(arguments, own=_arguments.names.OF_LOADERS)
+        is_given = shard_id is not None or process_group is not None
+        follows = on.type == "cuda" and ":" not in str(on)
         flat = outputs.offsets_of(offsets)
         given = _arguments.resolved({"path": path, **arguments, **({"offsets": flat} if flat else {})})
         # A selection with gaps spreads them.
@@ -210,16 +217,29 @@ class Loader(BaseLoader[Batch]):
             given = of_values(given, arrays)
         self._return_index = return_index
         self._labels = check_stores(given, arguments)
+        # A process that may become one of several shouldn't begin with the first one's device.
+        later = follows and not is_given and ranks.told() is None and not _is_device_known()
         plan = Plan(
             arguments=given, offsets=offsets, told_offsets=told, arrays=arrays, batch_size=batch_size,
-            device="gpu" if on.type == "cuda" else "cpu", device_id=on.index if on.type == "cuda" else None,
+            device="gpu" if on.type == "cuda" else "cpu", device_id=_current() if follows and not later else on.index,
             shard_id=rank, num_shards=world, num_threads=num_threads, transform=transform,
         )
-        super().__init__(plan, drop_last, pad_last_batch)
         self._is_host = plan.device == "cpu"
         self._sources = plan.sources()
         self._offsets = outputs.offsets_by_group(offsets, told)
-        self._collation = Collation.of(collate, columns, self._reading.ragged(), self._reading.places)
+        self._collate: tuple[Collate | None, int | None] = collate, columns
+        self._collation: Collation | None = None
+
+        def placed(plan: Plan) -> Plan:
+            # Where nobody tells them any more, they are those that were told last.
+            rank, world = (None if is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
+            return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if follows else plan.device_id)
+
+        super().__init__(plan, drop_last, pad_last_batch, placed if follows or not is_given else None, later)
+
+    def _check_reading(self, reading: Reading) -> None:
+        super()._check_reading(reading)
+        self._collation = Collation.of(*self._collate, reading.ragged(), reading.places)
 
     def _check_process(self) -> None:
         _check_worker()
@@ -285,8 +305,20 @@ def _device(device: str | torch.device | None) -> torch.device:
             f"dali_zarr: device: PyTorch finds {f'{there} CUDA devices' if there else 'no CUDA device'} here, but found "
             f"{str(device)!r}; " + (f"write 'cuda:0' to 'cuda:{there - 1}'" if there else "write 'cpu', or leave it out")
         )
-    has_index = ":" in str(on)
-    return torch.device("cuda", torch.cuda.current_device()) if on.type == "cuda" and not has_index else on
+    return torch.device("cpu") if on.type == "cpu" else on
+
+
+def _is_device_known() -> bool:
+    """Whether there is no choice of devices, or one was chosen."""
+    return torch.cuda.is_initialized() or "LOCAL_RANK" in os.environ or torch.cuda.device_count() < 2
+
+
+def _current() -> int:
+    """This process's CUDA device: the current one; before CUDA is in use, that of ``LOCAL_RANK``."""
+    local = os.environ.get("LOCAL_RANK", "")
+    if not torch.cuda.is_initialized() and local.isdecimal() and int(local) < torch.cuda.device_count():
+        return int(local)
+    return torch.cuda.current_device()
 
 
 def _check_worker() -> None:

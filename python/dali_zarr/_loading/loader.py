@@ -6,10 +6,12 @@ import base64
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
 
 from .._log import log
 from . import checkpoint as checkpoints
+from . import ranks
 from .epochs import Part, check_last_batch, check_whole_batches, whole_batches
 from .reading import NAME, Plan, Reading
 
@@ -45,8 +47,16 @@ class Iteration(Iterator[B]):
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
 
-    def __init__(self, plan: Plan, drop_last: bool, pad_last_batch: bool):
-        """Opens the store.
+    def __init__(
+        self, plan: Plan, drop_last: bool, pad_last_batch: bool, placed: Callable[[Plan], Plan] | None = None, later: bool = False,
+    ):
+        """Opens the store, or, if ``later``, checks that it could be.
+
+        Args:
+            plan: What is read, with the rank and the device as far as they are known.
+            placed: Gives the plan with the rank and the device as they are when it is called; None: they don't change.
+            drop_last, pad_last_batch: What becomes of the last batch.
+            later: Whether the store is opened when that is first needed.
 
         Raises:
             ValueError: With ``drop_last`` nothing would be left; and as building a pipeline raises.
@@ -65,11 +75,73 @@ class BaseLoader(Generic[B]):
         self._next_epoch: int | None = None
         self._is_restored = False
         self._last_epoch: int | None = None
-        self._reading = Reading(plan)
+        self._placed = placed
+        # The process group by which the rank was found; whether batches were handed out since the beginning, and with this rank.
+        self._group: Any = ranks.group()
+        self._is_used = self._is_shared = False
+        # The state from which the first batch goes on; None: the beginning.
+        self._begins: Mapping[str, Any] | None = None
+        self._opened: Reading | None = None
+        if later:
+            plan.explained()
+        else:
+            self._open()
+
+    def _check_reading(self, reading: Reading) -> None:
+        """Raises ValueError where batches can't be made of what is read."""
+        if self._drop_last:
+            check_whole_batches(reading.course.part().samples, reading.plan.num_shards, reading.plan.batch_size)
+
+    @property
+    def _reading(self) -> Reading:
+        if self._opened is None:
+            self._settle(strict=False)
+            self._open()
+        return cast(Reading, self._opened)
+
+    def _open(self) -> None:
+        reading = Reading(self._plan)
+        self._check_reading(reading)
+        if self._begins is not None:
+            template = reading.checkpoint()
+            reading.close()
+            reading = Reading(self._plan, self._states_of(self._begins, template), template)
+        self._opened = reading
         log.info("opened %r", self)
-        part = self._reading.course.part()
-        if drop_last:
-            check_whole_batches(part.samples, plan.num_shards, plan.batch_size)
+
+    def _settle(self, strict: bool = True) -> None:
+        """Finds the rank and the device anew, if they weren't given. Where they are others than those that the store was opened
+        for, it is opened anew, at once with ``strict``.
+
+        Raises:
+            RuntimeError: With ``strict``, where batches were handed out that another rank would have had.
+        """
+        if self._placed is not None:
+            self._place(self._placed, strict)
+        if strict and self._opened is None:
+            self._open()
+
+    def _place(self, placed: Callable[[Plan], Plan], strict: bool) -> None:
+        group, own, plan = ranks.group(), self._plan, placed(self._plan)
+        is_other = (plan.shard_id, plan.num_shards) != (own.shard_id, own.num_shards)
+        if self._is_shared and is_other:
+            if strict:
+                raise RuntimeError(
+                    f"dali_zarr: this loader has given batches as rank {own.shard_id} of {own.num_shards}, but the process is rank "
+                    f"{plan.shard_id} of {plan.num_shards} now, and samples would come twice or not at all: make the loader after "
+                    "torch.distributed.init_process_group (with Lightning in train_dataloader), call load_state_dict, or give "
+                    "shard_id and num_shards"
+                )
+            return
+        self._group = group
+        if self._is_used:
+            plan = replace(plan, device_id=own.device_id)
+        if is_other or plan.device_id != own.device_id:
+            if self._opened is not None:
+                log.info("the store is opened anew, as rank %d of %d", plan.shard_id, plan.num_shards)
+                self._opened.close()
+                self._opened = None
+            self._plan = plan
 
     def _taken(self, found: list[Any], valid: int) -> B:
         """A batch of the first ``valid`` samples of DALI's outputs, of which the last is the index."""
@@ -84,12 +156,14 @@ class BaseLoader(Generic[B]):
             )
 
     def __repr__(self) -> str:
-        plan, part = self._plan, self._reading.course.part()
+        self._settle(strict=False)
+        part = self._reading.course.part()
+        plan = self._plan
         stores = plan.arguments.get("path") or "stores of their own"
         store = repr(stores) if isinstance(stores, str) else f"{len(stores)} stores"
         ranks = f", rank {plan.shard_id} of {plan.num_shards}" if plan.num_shards > 1 else ""
         return (
-            f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {len(self)} batches of "
+            f"<{type(self).__name__} of {', '.join(plan.arrays)} from {store}: {part.samples} samples, {self._length()} batches of "
             f"{plan.batch_size}, to the {plan.device.upper()}{ranks}, epoch {self.epoch}>"
         )
 
@@ -109,6 +183,7 @@ class BaseLoader(Generic[B]):
             return self._last_epoch
         if self._next_epoch is not None:
             return self._next_epoch
+        self._settle(strict=False)
         part = self._reading.course.part()
         return part.epoch + (part.done >= self._batches(part))
 
@@ -130,7 +205,15 @@ class BaseLoader(Generic[B]):
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on all ranks. Of an epoch that began with other ranks: what these have delivered of it
-        counts."""
+        counts.
+
+        Raises:
+            RuntimeError: Batches were handed out, and the process has another rank since.
+        """
+        self._settle()
+        return self._length()
+
+    def _length(self) -> int:
         course = self._reading.course
         return course.batches_before() + self._batches(course.part())
 
@@ -140,22 +223,31 @@ class BaseLoader(Generic[B]):
         return part.batches
 
     def __iter__(self) -> Iterator[B]:
-        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken."""
+        """Begins the next epoch: the first one after :meth:`load_state_dict` goes on where the state was taken.
+
+        Raises:
+            RuntimeError: Batches were handed out, and the process has another rank since; or it is a worker process.
+        """
         self._check_process()
+        self._settle()
         return Iteration(self._epoch(), self.counters)
 
     def _epoch(self) -> Iterator[B]:
         self._turn += 1
         turn = self._turn
+        self._settle()
         self._begin()
         part = self._reading.course.part()
         size = self._plan.batch_size
         for number in range(part.done, self._batches(part)):
             if turn != self._turn:
                 raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
+            if self._placed is not None and ranks.group() is not self._group:
+                self._settle()
             valid = size if self._pad_last_batch else min(max(part.own - number * size, 0), size)
             batch = self._reading.next(self._taken, valid)
             self._last_epoch = part.epoch
+            self._is_used = self._is_shared = True
             yield batch
         if turn == self._turn:
             self._finish(part.epoch)
@@ -181,24 +273,27 @@ class BaseLoader(Generic[B]):
         """Leaves out what iterations, padding and ``drop_last`` leave of an epoch."""
         while self._reading.course.part().epoch == epoch:
             self._reading.next(_nothing, 0)
+        if not self._is_shared:
+            self._begins = self._state()
 
     def _go_to(self, epoch: int) -> None:
         log.info("the store is opened anew, to go to epoch %d", epoch)
         template = self._reading.checkpoint()
         state = self._reading.course.at(epoch).written(self._reading.state())
         self._reopen({NAME: state.encode()}, template)
+        self._begins = self._state()
 
     def _reopen(self, states: Mapping[str, bytes], template: bytes) -> None:
         # Before the new pipeline takes as much memory.
         self._reading.close()
         try:
-            self._reading = Reading(self._plan, states, template)
+            self._opened = Reading(self._plan, states, template)
         except KeyboardInterrupt:
             # The next iteration opens the store.
             self._reading.close(checkpoints.with_states(template, states))
             raise
         except BaseException:
-            self._reading = Reading(self._plan, {}, template)
+            self._opened = Reading(self._plan, {}, template)
             raise
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,11 +301,24 @@ class BaseLoader(Generic[B]):
 
         One rank's state serves all: each may load its own, or that of any other taken after as many batches.
         """
+        self._settle(strict=False)
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {
             "version": _VERSION, "reader": self._reading.state(), "next_epoch": self._next_epoch,
             "rank": self._plan.shard_id, "world_size": self._plan.num_shards,
             "pipeline": base64.b64encode(self._reading.checkpoint()).decode(),
         }
+
+    def _states_of(self, state: Mapping[str, Any], template: bytes) -> dict[str, bytes]:
+        """Those of the operators, by name, in a loader's state."""
+        states = {NAME: state["reader"].encode()}
+        if (state["rank"], state["world_size"]) == (self._plan.shard_id, self._plan.num_shards):
+            whole = checkpoints.states(base64.b64decode(state["pipeline"]))
+            if whole.keys() == checkpoints.states(template).keys():
+                states = whole | states
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the state was taken, also with another number of ranks or another batch size: what all ranks then had
@@ -226,13 +334,16 @@ class BaseLoader(Generic[B]):
             raise TypeError(f"dali_zarr: load_state_dict: expected the state of a loader, but found {type(given).__name__}")
         if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
+        # The state says where all ranks go on, whatever this one gave before.
+        self._is_shared = False
+        self._settle()
         template = self._reading.checkpoint()
-        states = {NAME: state["reader"].encode()}
-        if (state["rank"], state["world_size"]) == (self._plan.shard_id, self._plan.num_shards):
-            whole = checkpoints.states(base64.b64decode(state["pipeline"]))
-            if whole.keys() == checkpoints.states(template).keys():
-                states = whole | states
-        self._reopen(states, template)
+        self._begins = dict(state)
+        try:
+            self._reopen(self._states_of(state, template), template)
+        except Exception:
+            self._begins = None
+            raise
         log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)
         self._turn += 1
         self._next_epoch = state.get("next_epoch")

@@ -26,14 +26,27 @@ def rank_and_world(process_group: Any, shard_id: int | None, num_shards: int | N
             message = f"expected a number from 0 to num_shards - 1 = {num_shards - 1}, found {shard_id}"
             raise ValueError(f"dali_zarr: shard_id: {message}")
         return shard_id, num_shards
-    distributed = sys.modules.get("torch.distributed")
-    if process_group is not None or (distributed is not None and distributed.is_available() and distributed.is_initialized()):
-        import torch.distributed as group
+    if process_group is not None:
+        import torch.distributed
 
-        return group.get_rank(process_group), group.get_world_size(process_group)
+        return torch.distributed.get_rank(process_group), torch.distributed.get_world_size(process_group)
+    return told() or (0, 1)
+
+
+def group() -> Any:
+    """The process group of ``torch.distributed``; None before it is initialised and after it was destroyed."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed.group.WORLD if distributed is not None and distributed.is_available() else None
+
+
+def told() -> tuple[int, int] | None:
+    """What the process group or torchrun's environment says now; None where there is neither."""
+    if group() is not None:
+        distributed = sys.modules["torch.distributed"]
+        return distributed.get_rank(), distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return of_environment("RANK"), of_environment("WORLD_SIZE")
-    return 0, 1
+    return None
 
 
 def of_environment(name: str) -> int:

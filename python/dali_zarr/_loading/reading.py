@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import _dali, _errors
+from .. import _arguments, _dali, _errors, _native
 from .._inspect import counters
 from . import checkpoint as checkpoints
 from . import outputs
@@ -48,6 +48,20 @@ class Plan:
     def sources(self) -> dict[outputs.Place, outputs.Source]:
         """What the reader's outputs are of, by place."""
         return outputs.sources(self.arrays, self.offsets, bool(self.arguments.get("stack_arrays", False)), self.told_offsets)
+
+    def explained(self) -> dict[str, Any]:
+        """What the reader would do. It opens the stores, but no pipeline, and no device.
+
+        Raises:
+            TypeError, ValueError, IndexError: As building the pipeline does, apart from limits of memory and the transform.
+        """
+        spec = _arguments.of_spec({**self.arguments, "offsets": list(self.told_offsets)})
+        return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
+
+    def lengths(self) -> dict[outputs.Place, int]:
+        """The ragged outputs, each with the length of its longest sample."""
+        told = zip(self.places(), self.explained()["outputs"], strict=False)
+        return {place: output["shape"][0] for place, output in told if output["ragged"]}
 
     def pipeline_seed(self) -> int:
         """Of the transform's random operators: the same in each run, another one on each rank."""

@@ -1,0 +1,101 @@
+"""What JAX's batches have for ragged outputs: padded arrays, or the rows of matrices one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from . import _dali
+from ._loading.collate import LENGTHS, Choice, beyond_columns, check_name, is_in_columns
+from ._loading.outputs import Place
+from ._loading.ragged import Lengths
+from ._loading.reading import Transform
+
+_PAD = "lambda x: {'data': fn.pad(x['X/data'], axes=[0], shape=[max_length]), 'length': x['X/data'].shape()[0]}"
+RAGGED = (
+    "dali_zarr: expected outputs whose samples have one shape, since JAX has no other arrays, but found ragged ones: give "
+    f"collate='padded' or 'csr', or have a transform pad them, as {_PAD}"
+)
+
+# Where JAX's own types are partial.
+_UNTYPED: Any = jax
+
+
+def check(collate: Any, transform: Any, sharding: Any) -> None:
+    """Raises ValueError unless it is a form that JAX has, and nothing else is given that makes another one."""
+    check_name(collate)
+    if collate == "nested":
+        raise ValueError("dali_zarr: collate: expected 'padded' or 'csr', since JAX has no nested arrays, but found 'nested'")
+    if collate is not None and transform is not None:
+        raise ValueError(
+            "dali_zarr: collate: expected no transform with it, since the lengths of its outputs aren't known before: "
+            f"have the transform pad, as {_PAD}"
+        )
+    if collate == "csr" and sharding is not None:
+        raise ValueError(
+            "dali_zarr: collate: expected no sharding with 'csr', since the rows of devices have other numbers of elements; "
+            "collate='padded' has one shape"
+        )
+
+
+def padding(longest: Mapping[Place, int]) -> Transform | None:
+    """A transform that pads the ragged outputs to these lengths, so that batches have one shape."""
+    if not longest:
+        return None
+    fn, types = _dali.module("fn"), _dali.module("types")
+    lengths = {place[0]: max(length, 1) for place, length in longest.items()}
+
+    def padded(given: dict[str, Any]) -> dict[str, Any]:
+        found = {
+            name: fn.pad(value, axes=[0], shape=[lengths[name]]) if name in lengths else value for name, value in given.items()
+        }
+        return found | {LENGTHS: fn.cast(given[next(iter(lengths))].shape()[0], dtype=types.INT32)}
+
+    return padded
+
+
+def indptr(group: str) -> str:
+    """The name of what says where the rows of a group's matrix begin."""
+    return f"{group}/indptr" if group else "indptr"
+
+
+def with_narrow_indices(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The reader's arguments, with matrices' indices of 32 bits where JAX would cut others."""
+    dtype: Any = arguments.get("dtype") or {}
+    indices = [name for name in names if name.rpartition("/")[2] == "indices"]
+    if _UNTYPED.config.jax_enable_x64 or not indices or not isinstance(dtype, Mapping):
+        return arguments
+    return {**arguments, "dtype": {**dtype, **dict.fromkeys(indices, "int32")}}
+
+
+def rows(
+    choice: Choice, places: Sequence[Place], found: Sequence[Any], valid: int, dense: Callable[[Any], Any],
+    on_device: Callable[[Any], Any],
+) -> list[Any]:
+    """The batch's arrays, of the first ``valid`` samples: those of matrices have one row after the other, and after all of them it
+    is told where each row begins. ``dense`` makes arrays of DALI's outputs, ``on_device`` of DALI's tensors."""
+    values: list[Any] = []
+    starts: dict[Place, Any] = {}
+    for place, output in zip(places, found, strict=True):
+        if place not in choice.matrices:
+            values.append(dense(output))
+            continue
+        lengths = Lengths(output, valid, place)
+        flat = on_device(output.as_reshaped_tensor(list(lengths.shape)))
+        flat = flat if lengths.total == lengths.shape[0] else flat[: lengths.total]
+        values.append(flat)
+        name, _, indices = choice.matrices[place]
+        starts.setdefault(name, None)
+        if place == indices:
+            host: npt.NDArray[Any] = np.asarray(flat)
+            if not is_in_columns(host, choice.columns):
+                raise beyond_columns(int(host.min()), int(host.max()), choice.columns)
+            # A batch has fewer than 2^31 values where its indices have 32 bits, or memory would be short.
+            dtype = np.int64 if host.dtype == np.int64 else np.int32
+            (on,) = flat.devices()
+            starts[name] = _UNTYPED.device_put(lengths.offsets.astype(dtype), on)
+    return [*values, *starts.values()]

@@ -1,0 +1,120 @@
+"""What a loader is asked to make of ragged outputs, whatever its batches are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy.typing as npt
+
+from .outputs import Place
+from .ragged import Ragged
+
+Collate: TypeAlias = Literal["nested", "padded", "csr"]
+
+LENGTHS = "lengths"
+
+
+class Choice:
+    """What is asked for, which fits the outputs."""
+
+    def __init__(
+        self, how: Collate, columns: int | None, ragged: Ragged, places: Sequence[Place], added: Callable[[str], str],
+    ):
+        """Checks it. ``added`` gives the name of what comes for a matrix, by its group.
+
+        Raises:
+            ValueError: It doesn't fit the outputs.
+        """
+        self.how, self.ragged = how, ragged
+        wide = columns if columns is not None else ragged.columns
+        if columns is not None and how != "csr":
+            raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
+        if how == "padded" and (LENGTHS,) in places:
+            raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
+        # For each part of a matrix: what comes for the matrix, its data and its indices.
+        self.matrices = _matrices(ragged, places, wide, added) if how == "csr" else {}
+        # Where there are matrices, they have columns.
+        self.columns = wide or 0
+
+
+def check_name(how: Any) -> None:
+    """Raises ValueError unless ``how`` names a form."""
+    if how is not None and how not in get_args(Collate):
+        raise ValueError(f"dali_zarr: collate: expected 'nested', 'padded' or 'csr', but found {how!r}")
+
+
+def check_needless(how: Collate | None, columns: int | None) -> None:
+    """Raises ValueError if one is given, of outputs of which none is ragged."""
+    for name, value in {"collate": how, "columns": columns}.items():
+        if value is not None:
+            raise ValueError(f"dali_zarr: {name}: expected ragged or ragged_ends with it, but found neither; leave it out")
+
+
+def is_in_columns(indices: npt.NDArray[Any], columns: int) -> bool:
+    """Whether all indices are columns. One pass is enough: without their sign negative ones are the largest."""
+    return indices.size == 0 or bool(indices.view(f"u{indices.itemsize}").max() < columns)
+
+
+def beyond_columns(lowest: int, highest: int, columns: int) -> ValueError:
+    """The exception for indices that aren't columns."""
+    return ValueError(
+        f"dali_zarr: collate='csr': expected indices from 0 to {columns - 1}, the columns of the matrix, but found "
+        f"{lowest if lowest < 0 else highest}; the store is damaged, or `columns` is too small"
+    )
+
+
+# What changes the values of outputs.
+_OF_VALUES = ("dtype", "mean", "stddev", "channels", "mask_and_scale", "fillna")
+
+
+def of_values(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a reader of matrices, where what changes values applies to all outputs but the matrices' indices.
+
+    Raises:
+        ValueError: An argument names indices.
+    """
+    found = dict(arguments)
+    indices = {name for name in names if name.rpartition("/")[2] == "indices"}
+    for argument in _OF_VALUES & found.keys():
+        value = found[argument]
+        if value is None or not indices:
+            continue
+        if isinstance(value, Mapping):
+            for name in indices & value.keys():
+                raise ValueError(
+                    f"dali_zarr: {argument}: expected none for {name!r}, which holds the columns of a matrix (collate='csr'); "
+                    "leave it out"
+                )
+        elif not _is_list(value):
+            found[argument] = {name: value for name in names if name not in indices}
+        elif len(value) == len(names):
+            found[argument] = {name: one for name, one in zip(names, value, strict=True) if name not in indices}
+    return found
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _matrices(
+    ragged: Ragged, places: Sequence[Place], columns: int | None, added: Callable[[str], str],
+) -> dict[Place, tuple[Place, Place, Place]]:
+    found: dict[Place, tuple[Place, Place, Place]] = {}
+    for place in ragged.places:
+        group, _, name = place[-1].rpartition("/")
+        parts = {part: (f"{group}/{part}" if group else part,) for part in ("data", "indices")}
+        if name not in parts or not all(part in ragged.places for part in parts.values()):
+            raise ValueError(
+                "dali_zarr: collate='csr': expected the arrays 'data' and 'indices' of a matrix, and no other ragged ones, but "
+                f"found {', '.join(repr('/'.join(p)) for p in sorted(ragged.places))}"
+            )
+        matrix = (added(group),)
+        if matrix in places:
+            raise ValueError(f"dali_zarr: collate='csr': expected no output called {matrix[0]!r}, as what comes for the matrix is")
+        found[place] = (matrix, parts["data"], parts["indices"])
+    if columns is None:
+        raise ValueError(
+            "dali_zarr: columns: expected the number of the matrix's columns, since the group of its offsets has no 'shape'"
+        )
+    return found
