@@ -266,7 +266,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 store, folder, resumed = sys.argv[1:]
 
 def make(**args):
-    return Loader(store, arrays=["n", "x"], batch_size=4, device="cpu", host_memory_limit="128MB", **args)
+    return Loader(store, arrays=["n", "row"], batch_size=4, device="cpu", host_memory_limit="128MB", **args)
 
 class Model(lightning.LightningModule):
     def __init__(self):
@@ -276,7 +276,7 @@ class Model(lightning.LightningModule):
         self.seen.append([stage, self.current_epoch, self.trainer.sanity_checking, batch["n"].tolist()])
     def training_step(self, batch, _):
         self.seen_in("train", batch)
-        return self.layer(batch["x"]).mean()
+        return self.layer(batch["row"]).mean()
     def validation_step(self, batch, _):
         self.seen_in("validation", batch)
     def on_fit_end(self):

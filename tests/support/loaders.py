@@ -17,7 +17,7 @@ def write(base: Path) -> Path:
     """Numbered samples, fields that belong to them, hours and levels."""
     write_array(base, "n", np.arange(STEPS, dtype=np.int64), layout=Layout((4,)), dims=("time",))
     write_array(base, "u", np.arange(STEPS, dtype=np.uint16) + 65000, layout=Layout((4,)), dims=("time",))
-    write_array(base, "x", np.arange(STEPS * 3, dtype="float32").reshape(STEPS, 3), layout=Layout((4, 3)), dims=("time", "lat"))
+    write_array(base, "row", np.arange(STEPS * 3, dtype="float32").reshape(STEPS, 3), layout=Layout((4, 3)), dims=("time", "lat"))
     write_array(base, "field", fields(), layout=Layout((2, 2, 3, 4)), dims=("time", "level", "lat", "lon"))
     write_array(base, "level", np.array([1000, 500], dtype="int32"), dims=("level",))
     write_array(base, "lat", np.array([0.5, 1.5, 2.5]), dims=("lat",))
