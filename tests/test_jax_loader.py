@@ -200,3 +200,12 @@ def test_ragged_rows_are_padded_by_a_transform(tmp_path):
     for row, end, length, found in zip(range(6), ends, lengths, (row for batch in batches for row in batch["data"]), strict=True):
         start = 0 if row == 0 else ends[row - 1]
         assert found.tolist() == [*(np.arange(start, end)[:length] + 1), *[0] * (5 - length)]
+
+
+def test_matrices_come_in_the_order_of_the_arrays():
+    """Processes of one program must agree on it."""
+    groups = [f"g{i}" for i in range(9)]
+    places = [(f"{group}/{part}",) for group in groups for part in ("data", "indices")]
+    choice = Choice("csr", 5, Ragged(frozenset(places), None), places, indptr)
+    assert list(choice.matrices) == places
+    assert list(dict.fromkeys(matrix[0] for matrix, _, _ in choice.matrices.values())) == [f"{group}/indptr" for group in groups]

@@ -154,8 +154,21 @@ def test_gaps_of_labels_are_breaks(tmp_path):
     assert batch.coords["t"].astype("M8[D]").tolist() == days[[1, 2, 4]].tolist()
 
 
-def test_what_gaps_exclude(line):
+def test_breaks_beside_gaps_are_checked(line):
+    mask = (np.arange(23) > 2) & (np.arange(23) != 8)
+    args: dict[str, Any] = {"isel": {"t": mask}, "window": [3], "step": [1]}
+    assert read(line, breaks=[-8], **args)[:2] == read(line, breaks=[15], **args)[:2]
+    assert [14, 15, 16] not in read(line, breaks=[-8], **args)[1]
+    for wrong in (999, -24, 0):
+        with pytest.raises(ValueError, match="breaks"):
+            read(line, breaks=[wrong], **args)
+
+
+def test_what_gaps_exclude(line, tmp_path):
     mask = np.arange(23) % 5 < 2
+    write_array(tmp_path / "s", "a", np.zeros((23, 4)), dims=("t", "y"))
+    with pytest.raises(ValueError, match="sel: 't': the selection has gaps, which can't be where a list along 'y' says"):
+        dali_zarr.explain(path=str(tmp_path / "s"), arrays=["a"], dims=["t", "y"], isel={"t": mask, "y": [0, 2]})
     for other in ({"segments": [0]}, {"breaks": "ends"}, {"starts": np.array([[1]])}):
         with pytest.raises(ValueError, match=f"the selection has gaps, .* so {next(iter(other))} can't be given"):
             dali_zarr.explain(path=str(line), arrays=["a"], isel={"t": mask}, **other)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import threading
+import time
 from pathlib import Path
 
 import dali_zarr
 import pytest
 from support.loaders import STEPS, flat, make, numbers, write
+from support.pipelines import run_script
 from support.processes import start_program
 
 torch = pytest.importorskip("torch", reason="the Loader for PyTorch needs it")
 
+from dali_zarr._loading.loader import BaseLoader  # noqa: E402
+from dali_zarr._loading.reading import Reading  # noqa: E402
 from dali_zarr.torch import _current  # noqa: E402
 
 
@@ -329,3 +335,136 @@ def ranks_of(seen: list[list]) -> list[list[list[int]]]:
     """The batches that each rank saw in the second epoch of training."""
     batches = [one[3] for one in seen if one[:2] == ["train", 1]]
     return [batches[:3], batches[3:]]
+
+
+def test_threads_have_no_device_of_their_own(path, ranks, monkeypatch):
+    """In a new thread PyTorch's current device is 0, whatever was chosen: the loader stays where the thread that made it is."""
+    current = threading.local()
+    for name, value in (("is_available", True), ("is_initialized", True), ("device_count", 4)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: getattr(current, "device", 0))
+    current.device = 3
+    # Nothing is opened: what is asked for is where it would be.
+    monkeypatch.setattr(BaseLoader, "_open", lambda _: None)
+    loader = make(path, "cuda")
+    assert loader._plan.device_id == 3
+    ranks.become(1)
+    thread = threading.Thread(target=loader._settle)
+    thread.start()
+    thread.join()
+    assert (loader._plan.shard_id, loader._plan.device_id) == (1, 3)
+    current.device = 2
+    loader._settle()
+    assert loader._plan.device_id == 2
+
+
+def test_other_threads_may_ask_for_the_length(path, ranks, monkeypatch):
+    """While the first batch is read the rank changes, and another thread asks: the pipeline isn't closed under the first one."""
+    asked, answers = threading.Event(), []
+    loader = make(path)
+    next_of = Reading.next
+
+    def slow(self, *args):
+        asked.set()
+        time.sleep(0.3)
+        return next_of(self, *args)
+
+    monkeypatch.setattr(Reading, "next", slow)
+
+    def ask():
+        asked.wait()
+        ranks.become(1)
+        try:
+            answers.append(len(loader))
+        except RuntimeError as error:
+            answers.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    first = next(iter(loader))["n"].tolist()
+    thread.join()
+    assert first == [0, 1, 2, 3] and "has given batches as rank 0 of 1" in answers[0]
+
+
+def test_a_forked_process_tells_the_length(path):
+    """Launchers in notebooks fork, and ask for the length in the child: there the loader can't read, and must not crash."""
+    script = """
+import os, sys
+from support.loaders import make
+loader = make(sys.argv[1])
+child = os.fork()
+if not child:
+    os.environ.update(RANK="1", WORLD_SIZE="2")
+    found = [len(loader), "loader" in repr(loader).lower(), loader.state_dict()["rank"]]
+    try:
+        iter(loader)
+    except RuntimeError as error:
+        found.append("made in another process" in str(error))
+    print(found, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    assert run_script(script, str(path), imports="torch").split("\n")[:2] == ["[6, True, 0, True]", "0"]
+
+
+def test_a_refused_state_changes_nothing(path, ranks):
+    """Neither the position nor what keeps samples from coming twice."""
+    bad = make(path, random_shuffle=True, seed=3).state_dict()
+    good = make(path, random_shuffle=True)
+    batches = iter(good)
+    seen = [n for _ in range(2) for n in next(batches)["n"].tolist()]
+    state = good.state_dict()
+
+    loader = make(path, random_shuffle=True)
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="seed"):
+        loader.load_state_dict(bad)
+    rest = []
+    for rank in range(2):
+        ranks.leave()
+        one = make(path, random_shuffle=True)
+        one.load_state_dict(state)
+        with pytest.raises(ValueError, match="seed"):
+            one.load_state_dict(bad)
+        ranks.become(rank)
+        rest += flat(numbers(one))
+    assert sorted(seen + rest) == list(range(STEPS))
+
+    ranks.leave()
+    used = make(path, random_shuffle=True)
+    next(iter(used))
+    ranks.become(0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="seed"):
+            used.load_state_dict(bad)
+        with pytest.raises(RuntimeError, match="has given batches as rank 0 of 1"):
+            iter(used)
+    ranks.leave()
+    assert len(flat(numbers(used))) == STEPS - 4 or len(used) == 6
+
+
+def test_the_environment_says_nothing_after_a_group(path, ranks, tmp_path):
+    """It may have the ranks of machines, and the group those of processes."""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        loader = make(path)
+        assert len(loader) == 6
+    finally:
+        distributed.destroy_process_group()
+    ranks.become(1)
+    assert len(loader) == 6 and flat(numbers(loader)) == list(range(STEPS))
+
+
+def test_arguments_that_every_operator_has(path, ranks, monkeypatch):
+    """They are taken where the store is opened later, too."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name, value in (("is_available", True), ("is_initialized", False), ("device_count", 4)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert make(path, "cuda", preserve=True, bytes_per_sample_hint=10)._opened is None
+
+
+def test_an_iteration_can_be_closed(path):
+    with contextlib.closing(iter(make(path))) as batches:
+        assert next(batches)["n"].tolist() == [0, 1, 2, 3]
+    assert list(batches) == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack, cast
@@ -230,10 +231,14 @@ class Loader(BaseLoader[Batch]):
         self._collate: tuple[Collate | None, int | None] = collate, columns
         self._collation: Collation | None = None
 
+        # Each thread has a current device of its own, at first 0: it isn't what a thread that prefetches batches stands for.
+        thread = threading.get_ident()
+
         def placed(plan: Plan) -> Plan:
             # Where nobody tells them any more, they are those that were told last.
             rank, world = (None if is_given else ranks.told()) or (plan.shard_id, plan.num_shards)
-            return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if follows else plan.device_id)
+            is_asked = follows and (plan.device_id is None or threading.get_ident() == thread)
+            return replace(plan, shard_id=rank, num_shards=world, device_id=_current() if is_asked else plan.device_id)
 
         super().__init__(plan, drop_last, pad_last_batch, placed if follows or not is_given else None, later)
 

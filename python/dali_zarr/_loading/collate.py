@@ -101,7 +101,7 @@ def _matrices(
     ragged: Ragged, places: Sequence[Place], columns: int | None, added: Callable[[str], str],
 ) -> dict[Place, tuple[Place, Place, Place]]:
     found: dict[Place, tuple[Place, Place, Place]] = {}
-    for place in ragged.places:
+    for place in [place for place in places if place in ragged.places]:
         group, _, name = place[-1].rpartition("/")
         parts = {part: (f"{group}/{part}" if group else part,) for part in ("data", "indices")}
         if name not in parts or not all(part in ragged.places for part in parts.values()):

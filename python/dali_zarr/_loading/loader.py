@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import operator
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, SupportsIndex, TypeVar, cast
@@ -43,6 +44,11 @@ class Iteration(Iterator[B]):
     def __next__(self) -> B:
         return next(self._batches)
 
+    def close(self) -> None:
+        """Ends it, as of a generator."""
+        if close := getattr(self._batches, "close", None):
+            close()
+
 
 class BaseLoader(Generic[B]):
     """An iterable over epochs of batches."""
@@ -76,8 +82,12 @@ class BaseLoader(Generic[B]):
         self._is_restored = False
         self._last_epoch: int | None = None
         self._placed = placed
-        # The process group by which the rank was found; whether batches were handed out since the beginning, and with this rank.
+        # Held while the store is opened or the first batch of an iteration is looked for: other threads may ask for the length.
+        self._lock = threading.RLock()
+        # The process group by which the rank was found, and whether there ever was one; whether batches were handed out since the
+        # beginning, and with this rank.
         self._group: Any = ranks.group()
+        self._had_group = self._group is not None
         self._is_used = self._is_shared = False
         # The state from which the first batch goes on; None: the beginning.
         self._begins: Mapping[str, Any] | None = None
@@ -95,8 +105,10 @@ class BaseLoader(Generic[B]):
     @property
     def _reading(self) -> Reading:
         if self._opened is None:
-            self._settle(strict=False)
-            self._open()
+            with self._lock:
+                self._settle(strict=False)
+                if self._opened is None:
+                    self._open()
         return cast(Reading, self._opened)
 
     def _open(self) -> None:
@@ -116,13 +128,21 @@ class BaseLoader(Generic[B]):
         Raises:
             RuntimeError: With ``strict``, where batches were handed out that another rank would have had.
         """
-        if self._placed is not None:
-            self._place(self._placed, strict)
-        if strict and self._opened is None:
-            self._open()
+        if os.getpid() != self._pid:
+            # A copy, whose pipeline isn't there: it may still tell what it is.
+            return
+        with self._lock:
+            if self._placed is not None:
+                self._place(self._placed, strict)
+            if strict and self._opened is None:
+                self._open()
 
     def _place(self, placed: Callable[[Plan], Plan], strict: bool) -> None:
         group, own, plan = ranks.group(), self._plan, placed(self._plan)
+        if group is None and self._had_group:
+            # The environment may tell other ranks than the group did, those of machines for example.
+            plan = replace(plan, shard_id=own.shard_id, num_shards=own.num_shards)
+        self._had_group |= group is not None
         is_other = (plan.shard_id, plan.num_shards) != (own.shard_id, own.num_shards)
         if self._is_shared and is_other:
             if strict:
@@ -235,11 +255,15 @@ class BaseLoader(Generic[B]):
     def _epoch(self) -> Iterator[B]:
         self._turn += 1
         turn = self._turn
-        self._settle()
-        self._begin()
-        part = self._reading.course.part()
+        with self._lock:
+            self._settle()
+            self._begin()
+            part = self._reading.course.part()
+            batches = range(part.done, self._batches(part))
+            if batches:
+                self._is_used = self._is_shared = True
         size = self._plan.batch_size
-        for number in range(part.done, self._batches(part)):
+        for number in batches:
             if turn != self._turn:
                 raise RuntimeError("dali_zarr: another iteration over this loader has begun; only the last one can go on")
             if self._placed is not None and ranks.group() is not self._group:
@@ -247,7 +271,6 @@ class BaseLoader(Generic[B]):
             valid = size if self._pad_last_batch else min(max(part.own - number * size, 0), size)
             batch = self._reading.next(self._taken, valid)
             self._last_epoch = part.epoch
-            self._is_used = self._is_shared = True
             yield batch
         if turn == self._turn:
             self._finish(part.epoch)
@@ -334,21 +357,32 @@ class BaseLoader(Generic[B]):
             raise TypeError(f"dali_zarr: load_state_dict: expected the state of a loader, but found {type(given).__name__}")
         if state.get("version") != _VERSION or not isinstance(state.get("reader"), str):
             raise ValueError(f"dali_zarr: load_state_dict: expected the state of a loader, but found the keys {sorted(state)}")
-        # The state says where all ranks go on, whatever this one gave before.
-        self._is_shared = False
-        self._settle()
-        template = self._reading.checkpoint()
-        self._begins = dict(state)
-        try:
-            self._reopen(self._states_of(state, template), template)
-        except Exception:
-            self._begins = None
-            raise
+        with self._lock:
+            self._load(state)
         log.info("a state of rank %s of %s was loaded: %r", state["rank"], state["world_size"], self)
         self._turn += 1
         self._next_epoch = state.get("next_epoch")
         self._last_epoch = None
         self._is_restored = True
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        before = self._plan, self._begins, self._is_shared
+        left = self._state() if self._is_shared else None
+        try:
+            # The state says where all ranks go on, whatever this one gave before.
+            self._is_shared = False
+            self._settle()
+            template = self._reading.checkpoint()
+            self._begins = dict(state)
+            self._reopen(self._states_of(state, template), template)
+        except Exception:
+            plan, self._begins, self._is_shared = before
+            if left is not None and plan is not self._plan:
+                # It was opened anew, for another rank: this one must not give batches that others have.
+                if self._opened is not None:
+                    self._opened.close()
+                self._opened, self._plan, self._begins = None, plan, left
+            raise
 
     def __getstate__(self) -> Any:
         raise TypeError(

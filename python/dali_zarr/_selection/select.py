@@ -229,6 +229,12 @@ class _Chosen:
             if found.get(name) is not None and self._along:
                 raise ValueError(f"zarr_reader: {name}: expected {name} or a selection along dims, but found both")
         lists = {i: name for i, (name, positions) in self._along.items() if positions[0].is_list}
+        if lists and 0 in self._along and self._along[0][1][0].runs() is not None and 0 not in lists:
+            first, listed = self._along[0][0], self._axes.dims[next(iter(lists))]
+            raise ValueError(
+                f"zarr_reader: {first}: {self._axes.dims[0]!r}: the selection has gaps, which can't be where a list along "
+                f"{listed!r} says where samples start; give a slice, or a table of starts"
+            )
         _check_lists(self._given, self._axes.dims, lists)
         cut = _Cut(self._given, self._axes)
         for i, (name, positions) in self._along.items():
@@ -356,13 +362,18 @@ class _Cut:
                 "becomes segments that aren't read, so "
                 f"{other} can't be given too; give a slice, or numbers for breaks and no segments"
             )
-        breaks = np.unique(np.concatenate([starts, ends, np.asarray(given, dtype=np.int64)]))
-        breaks = breaks[(breaks > 0) & (breaks < self._axes.axis_length(0))]
+        length = self._axes.axis_length(0)
+        self._start[0], self._end[0] = int(starts[0]), int(ends[-1])
+        # Negative ones count from the end. The engine refuses those that aren't inside.
+        own = [at + length if at < 0 else at for at in given]
+        if not all(0 < at < length for at in own):
+            return
+        breaks = np.unique(np.array([*starts, *ends, *own], dtype=np.int64))
+        breaks = breaks[(breaks > 0) & (breaks < length)]
         begins = np.append(0, breaks)
         run = np.searchsorted(starts, begins, side="right") - 1
         chosen = np.flatnonzero((run >= 0) & (begins < ends[run]))
         self._segments = {"breaks": breaks.tolist(), "segments": chosen.tolist()}
-        self._start[0], self._end[0] = int(starts[0]), int(ends[-1])
 
     def _spacing(self, i: int, name: str, positions: Positions) -> int:
         """The distance of the selected elements of a store."""
