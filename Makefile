@@ -57,7 +57,7 @@ build: setup  ## Build the plugin and install the package dali_zarr into .venv
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
 
 # Tests run with assertions and checks of overflow (profile.checked in Cargo.toml). The library is not the one that users get, so it is
-# installed in a folder of its own. One worker for each core; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
+# installed in a folder of its own. One worker more than there are cores; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
 TESTED := $(HERE)/build/tested
 
 # Compiling the kernels for all architectures takes minutes. Without a GPU one shows that they compile.

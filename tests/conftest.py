@@ -74,6 +74,11 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
         yield "gpu"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: many tests wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A folder for tests of what only a file system on a disk does."""
