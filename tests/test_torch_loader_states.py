@@ -168,7 +168,7 @@ def check_schedule(path, rng, number):
     how = {"random_shuffle": rng.random() < 0.8, "seed": number, "initial_fill": rng.choice([4, 1024])}
     state, seen, epochs = None, [], 0
     log = []
-    while epochs < 2:
+    while epochs < 3:
         world, batch_size = rng.choice([1, 2, 3, 4, 5]), rng.choice([1, 2, 3, 4, 7])
         stick = rng.random() < 0.3
         loaders = [

@@ -37,7 +37,9 @@ fn there_is_code_for_every_architecture_that_is_named() {
 
 #[test]
 fn unless_others_are_named_there_is_machine_code_from_75_to_120_and_ptx_for_the_rest() {
-    assert!(include_str!("../../build.rs").contains("\"75;80-real;86-real;89-real;90-real;100-real;120\""));
+    let list = "75;80-real;86-real;89-real;90-real;100-real;120";
+    assert!(include_str!("../../build.rs").contains(&format!("\"{list}\"")));
+    assert!(architectures::parsed(list).unwrap().contains(&("120", "compute")), "no PTX for GPUs to come");
 }
 
 #[test]
