@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _dali
-from ._loading.collate import LENGTHS, Choice, beyond_columns, check_name, is_in_columns
+from ._loading.collate import LENGTHS, Choice, beyond_columns, check_name, indices_of, is_in_columns
 from ._loading.outputs import Place
 from ._loading.ragged import Lengths
 from ._loading.reading import Transform
@@ -66,7 +66,7 @@ def indptr(group: str) -> str:
 def with_narrow_indices(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The reader's arguments, with matrices' indices of 32 bits where JAX would cut others."""
     dtype: Any = arguments.get("dtype") or {}
-    indices = [name for name in names if name.rpartition("/")[2] == "indices"]
+    indices = indices_of(names)
     if _UNTYPED.config.jax_enable_x64 or not indices or not isinstance(dtype, Mapping):
         return arguments
     return {**arguments, "dtype": {**dtype, **dict.fromkeys(indices, "int32")}}

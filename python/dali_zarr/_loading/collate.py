@@ -64,6 +64,11 @@ def beyond_columns(lowest: int, highest: int, columns: int) -> ValueError:
     )
 
 
+def indices_of(names: Sequence[str]) -> list[str]:
+    """The arrays that hold the columns of a matrix."""
+    return [name for name in names if name.rpartition("/")[2] == "indices"]
+
+
 # What changes the values of outputs.
 _OF_VALUES = ("dtype", "mean", "stddev", "channels", "mask_and_scale", "fillna")
 
@@ -75,7 +80,7 @@ def of_values(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
         ValueError: An argument names indices.
     """
     found = dict(arguments)
-    indices = {name for name in names if name.rpartition("/")[2] == "indices"}
+    indices = set(indices_of(names))
     for argument in _OF_VALUES & found.keys():
         value = found[argument]
         if value is None or not indices:

@@ -112,14 +112,12 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
     places = {value: i for i, value in enumerate(stored.tolist())}
     if len(places) < length:
         raise ValueError(f"dali_zarr: from_xarray: the coordinates of {dim!r} aren't unique; give the reader isel={{{dim!r}: ...}}")
-    wrong = [value for value in wanted.tolist() if value not in places]
+    wrong = [label for label, value in zip(wanted, wanted.tolist(), strict=True) if value not in places]
     if wrong:
-        label = shown([wanted[i] for i, value in enumerate(wanted.tolist()) if value not in places][:1])[0]
-        first, last = shown([stored[0], stored[-1]])
+        (label,), (first, last) = shown(wrong[:1]), shown([stored[0], stored[-1]])
         of = f"the store {axes.paths[0]}" if len(axes.paths) == 1 else f"the {len(axes.paths)} stores"
-        several = "; if it joins several stores, give path=[...] with all of them, in their order"
-        if len(axes.paths) > 1 or dim != axes.dims[0]:
-            several = ""
+        is_alone = len(axes.paths) == 1 and dim == axes.dims[0]
+        several = "; if it joins several stores, give path=[...] with all of them, in their order" if is_alone else ""
         raise ValueError(
             f"dali_zarr: from_xarray: the dataset's {dim!r} has {label}, which isn't a coordinate of {of} (from {first} to "
             f"{last}): the reader takes coordinates as they are stored{several}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .._arguments import by_name, tables, values
 from .._hints import nearest
 from .._log import log
-from . import grids
+from . import gaps, grids
 from .axes import ORIGINS, REGIONS, Axes
 from .lookup import Positions, of_index, of_label, shown
 
@@ -309,7 +309,6 @@ class _Cut:
         self._given = {name: given[name] for name in ("roi_start", "roi_end") if given.get(name) is not None}
         self._segments: dict[str, list[int]] = {}
         self._cuts = {name: given[name] for name in ("breaks", "segments", "starts") if given.get(name) is not None}
-        self._has_table = given.get("starts") is not None
 
     def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
         padded = by_name.per_dim(name, given[name], self._dims, _UNSET)[None]
@@ -362,18 +361,8 @@ class _Cut:
                 "becomes segments that aren't read, so "
                 f"{other} can't be given too; give a slice, or numbers for breaks and no segments"
             )
-        length = self._axes.axis_length(0)
         self._start[0], self._end[0] = int(starts[0]), int(ends[-1])
-        # Negative ones count from the end. The engine refuses those that aren't inside.
-        own = [at + length if at < 0 else at for at in given]
-        if not all(0 < at < length for at in own):
-            return
-        breaks = np.unique(np.array([*starts, *ends, *own], dtype=np.int64))
-        breaks = breaks[(breaks > 0) & (breaks < length)]
-        begins = np.append(0, breaks)
-        run = np.searchsorted(starts, begins, side="right") - 1
-        chosen = np.flatnonzero((run >= 0) & (begins < ends[run]))
-        self._segments = {"breaks": breaks.tolist(), "segments": chosen.tolist()}
+        self._segments = gaps.segments(starts, ends, given, self._axes.axis_length(0))
 
     def _spacing(self, i: int, name: str, positions: Positions) -> int:
         """The distance of the selected elements of a store."""
@@ -406,7 +395,7 @@ class _Cut:
             # Stores with other counts have samples of other shapes, which the reader refuses.
             if window[i] == -1 and len(counts) == 1:
                 window[i] = step[i] = next(iter(counts))
-        if not self._has_table or self._step or self._overlap:
+        if "starts" not in self._cuts or self._step or self._overlap:
             self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
             self._overlap = []
         for pads in self._pads.values():
