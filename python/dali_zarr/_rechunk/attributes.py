@@ -1,6 +1,7 @@
 """Attributes and fill values of the target: packing stays as it is, in the other format and for another type too.
 
-xarray takes the fill value of Zarr v2 for missing values, and in v3 the attribute ``_FillValue``.
+xarray takes the fill value of Zarr v2 for missing values, and in v3 the attribute ``_FillValue``. Its arrays of v2 have
+the attribute ``_ARRAY_DIMENSIONS``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def attributes_of(array: Any, zarr_format: int, dtype: np.dtype[Any]) -> tuple[d
     if was == zarr_format:
         return attributes, fill
     if zarr_format == 3:
-        if fill is not None and dtype.kind in "biufcSU":
+        # Other arrays than xarray's have no missing values; they are zeros mostly.
+        if fill is not None and dtype.kind in "biufcSU" and "_ARRAY_DIMENSIONS" in dict(array.attrs):
             attributes["_FillValue"] = _encoded("_FillValue", fill, 3, dtype)
         elif "_FillValue" in attributes and isinstance(attributes["_FillValue"], int | float):
             attributes["_FillValue"] = _encoded("_FillValue", dtype.type(attributes["_FillValue"]), 3, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from . import codecs
 from .attributes import attributes_of, is_packed
 from .options import Options
 from .plan import Axis, Sizes
-from .source import Source, dims_of, is_coordinate, selections
+from .source import Source, dims_of, is_coordinate, linked, named, selections
 from .work import Selection
 
 
@@ -97,13 +97,42 @@ def wanted(source: Source, options: Options) -> list[Wanted]:
             if dim not in every:
                 there = did_you_mean(dim, every, f"the dimensions are {', '.join(sorted(every))}")
                 raise ValueError(f"--{name}: no array has a dimension {dim!r}; {there}")
-    return [_wanted(name, array, chosen[name], options, zarr_format) for name, array in source.arrays.items()]
+    beside = _beside(source)
+    found = [_wanted(name, array, chosen[name], options, zarr_format, name in beside) for name, array in source.arrays.items()]
+    if any(array.names for array in found):
+        # Zarr v3 leaves out that an array has no dimensions; in v2 xarray asks for it.
+        found = [array if array.names or array.source.ndim else replace(array, names=()) for array in found]
+    return [replace(one, attributes=one.attributes | _dropped(one, source)) if one.name not in beside else one for one in found]
 
 
-def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_format: int) -> Wanted:
+def _beside(source: Source) -> set[str]:
+    """The arrays that say where and when elements of others are, whose values must stay what they are."""
+    found = {place for folder, attributes in source.groups.items() for place in named(folder, attributes, source.arrays)}
+    for name, array in source.arrays.items():
+        found |= linked(name, array, source.arrays)
+        units = dict(array.attrs).get("units")
+        if is_coordinate(name, array) or (isinstance(units, str) and " since " in units):
+            found.add(name)
+    return found
+
+
+def _dropped(array: Wanted, source: Source) -> dict[str, Any]:
+    """The attribute that keeps the labels of dropped dimensions coordinates: as xarray writes those without a dimension."""
+    folder = array.name.rpartition("/")[0]
+    dims = [dim for dim, one in zip(dims_of(array.source), array.selection, strict=True) if isinstance(one, int)]
+    places = {dim: "/".join(filter(None, (folder, dim))) for dim in dims}
+    known = array.attributes.get("coordinates", "")
+    if not isinstance(known, str):
+        return {}
+    more = [dim for dim, place in places.items() if place in source.arrays and is_coordinate(place, source.arrays[place])]
+    more = [dim for dim in more if dim not in known.split()]
+    return {"coordinates": " ".join([*known.split(), *more])} if more else {}
+
+
+def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_format: int, beside: bool) -> Wanted:
     label = is_coordinate(name, array)
     dtype = _native(array)
-    if options.dtype is not None and not label and dtype.kind in "iuf" and dtype != options.dtype:
+    if options.dtype is not None and not beside and dtype.kind in "iuf" and dtype != options.dtype:
         if is_packed(array):
             raise ValueError(
                 f"--dtype: array {name!r}: its values are packed (scale_factor, add_offset), so their stored type can't change; "
@@ -150,7 +179,7 @@ def _names(array: Any) -> list[str | None] | None:
         found = array.metadata.dimension_names
     else:
         found = dict(array.attrs).get("_ARRAY_DIMENSIONS")
-    return list(found) if found and len(found) == array.ndim else None
+    return list(found) if found is not None and len(found) == array.ndim else None
 
 
 def _length(one: slice | list[int] | int) -> int:

@@ -72,6 +72,7 @@ def parsed(given: Mapping[str, Any]) -> Options:
     for name in ("sel", "isel"):
         if not isinstance(given.get(name, {}), Mapping):
             raise ValueError(f"--{name}: expected DIM=LABEL, but found {given[name]!r}")
+    _check_method(given)
     return Options(
         arrays=None if arrays is None else tuple(str(name).strip("/") for name in _listed(arrays)),
         chunks=extents("chunks", given.get("chunks")), shards=shards, codec=given.get("codec"), zarr_format=zarr_format,
@@ -80,6 +81,17 @@ def parsed(given: Mapping[str, Any]) -> Options:
         verify=bool(given.get("verify", False)), storage_options=_pairs("storage_options", given.get("storage_options")),
         target_options=_pairs("target_options", given.get("target_options")),
     )
+
+
+def _check_method(given: Mapping[str, Any]) -> None:
+    """Raises ValueError where ``method`` or ``tolerance`` have no effect, as the reader does."""
+    name = next((name for name in ("method", "tolerance") if given.get(name) is not None), None)
+    if name is None:
+        return
+    if all(isinstance(label, slice) for label in given.get("sel", {}).values()):
+        raise ValueError(f"--{name}: expected labels in --sel that aren't ranges, but found none")
+    if given.get("method") is None:
+        raise ValueError("--tolerance: expected --method too, such as --method nearest")
 
 
 def extents(name: str, given: Any) -> dict[str, int] | None:
@@ -108,8 +120,10 @@ def _dtype(given: Any) -> np.dtype[Any] | None:
         found = np.dtype(given)
     except TypeError:
         raise ValueError(f"--dtype: expected a type of NumPy's, such as float32, but found {given!r}") from None
-    if found.kind not in "iuf":
-        raise ValueError(f"--dtype: expected an integer or floating-point type, but found {given!r}")
+    if found.kind not in "iuf" or found.itemsize > 8:
+        raise ValueError(f"--dtype: expected an integer or floating-point type of at most 8 bytes, but found {given!r}")
+    if not found.isnative:
+        raise ValueError(f"--dtype: expected a type without a byte order, which is the machine's, but found {given!r}")
     return found
 
 

@@ -21,7 +21,7 @@ from .scratch import Scratch
 from .source import Source, read
 from .state import BETWEEN, State
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         asked = {
-            "version": _VERSION, "source": self._source.fingerprint(), "layout": self._options.layout(), "format": self._format,
+            "version": _VERSION, "place": self._source.place(self._options), "source": self._source.fingerprint(),
+            "layout": self._options.layout(), "format": self._format,
         }
         kept = self._state.plan()
         if kept is not None and {name: kept.get(name) for name in asked} != asked:
@@ -90,7 +91,10 @@ class _Run:
                 raise ValueError(
                     f"target {self._path}: expected nothing there, but found other data; remove it, or give another target"
                 )
-            return self._finished(True, {}, targets.written(self._store, self._arrays, self._format))
+            made = targets.written(self._store, self._arrays, self._format)
+            if not self._options.verify:
+                self._check_same(made)
+            return self._finished(True, {}, made)
         if kept is not None and kept.get("finished"):
             self._state.finish(kept)
             return self._finished(True, {}, targets.written(self._store, self._arrays, self._format))
@@ -108,6 +112,23 @@ class _Run:
         report = self._finished(False, plans, made)
         self._state.finish(plan)
         return report
+
+    def _check_same(self, made: dict[str, Any]) -> None:
+        """Raises ValueError where the first or the last chunk of an array has other values: another selection, or another source,
+        may have the same metadata."""
+        with self._executor.limited(1):
+            for array in self._arrays:
+                extents = list(zip(array.shape, array.chunks, strict=True))
+                first = tuple(slice(0, min(chunk, length)) for length, chunk in extents)
+                last = tuple(slice((length - 1) // chunk * chunk, length) for length, chunk in extents)
+                for region in ([] if 0 in array.shape else [first] if first == last else [first, last]):
+                    selection = work.part_of(array.selection, region)
+                    found = work.compare(array.source, made[array.name], selection, region, None)
+                    if found is not None:
+                        raise ValueError(
+                            f"target {self._path}: expected nothing there, or what this command writes, but "
+                            f"{array.name or 'the array'} has other values there; remove it, or give another target"
+                        )
 
     def _plans(self) -> dict[str, Plan]:
         """The fastest plans: with fewer objects in flight more memory is left for regions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,14 @@ from .._arguments import values
 from .._hints import did_you_mean
 from .._selection import select
 from .._selection.axes import Array, Axes
-from .._selection.stores import needed, opened
+from .._selection.stores import is_of_fsspec, needed, opened
 from .options import Options
 from .work import Selection
+
+# Storage options that say which version of an Icechunk repository is read.
+VERSION = ("branch", "tag", "snapshot_id")
+# Attributes of the CF conventions that name other arrays.
+_LINKS = ("coordinates", "bounds", "grid_mapping")
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Source:
     Attributes:
         path: Where it is.
         arrays: zarr-python's, by name with the groups before it; "" where the store is an array itself.
-        groups: The attributes of groups, by name, "" the root's; of those above the arrays only.
+        groups: The attributes of groups, by name, "" the root's; of all, or of those above the arrays that were asked for.
         zarr_format: 2 or 3.
     """
 
@@ -33,6 +39,11 @@ class Source:
     arrays: dict[str, Any]
     groups: dict[str, dict[str, Any]]
     zarr_format: int
+
+    def place(self, options: Options) -> list[Any]:
+        """Where it is, the same from every working directory, and which version of it was asked for."""
+        path = self.path if "://" in self.path else os.path.realpath(self.path)
+        return [path, *(options.storage_options.get(name) for name in VERSION)]
 
     def fingerprint(self) -> str:
         """Metadata of all arrays, as text: a source that differs in it can't be gone on with."""
@@ -49,6 +60,11 @@ def read(path: str, options: Options) -> Source:
     """
     zarr = needed("zarr", "rechunk")
     path = values.expanded(path)
+    strange = sorted(set(options.storage_options) - set(VERSION))
+    if strange and ("://" not in path or path.startswith("file://")) and not is_of_fsspec(path):
+        raise ValueError(
+            f"--storage_options: expected none but branch, tag or snapshot_id, since {path} is local, found {strange[0]!r}"
+        )
     try:
         store = opened(zarr, path, options.storage_options)
         root = zarr.open(store, mode="r")
@@ -62,6 +78,8 @@ def read(path: str, options: Options) -> Source:
         return Source(path, {"": root}, {}, root.metadata.zarr_format)
     found, above = _arrays(zarr, root, path, options.arrays)
     groups = {"": dict(root.attrs)}
+    if options.arrays is None:
+        groups |= {name: dict(group.attrs) for name, group in above.items()}
     for name in found:
         folder = name.rpartition("/")[0]
         while folder:
@@ -85,15 +103,40 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
             raise ValueError(f"store {path}: expected arrays, but found none")
         return arrays, above
     found = {name: arrays[name] if name in arrays else _one(root, path, name, arrays) for name in names}
-    for name, array in list(found.items()):
-        for dim in dims_of(array):
-            folders = name.split("/")[:-1]
-            for depth in range(len(folders), -1, -1):
-                place = "/".join([*folders[:depth], dim])
-                if place in arrays and arrays[place].ndim == 1:
-                    found.setdefault(place, arrays[place])
-                    break
+    waiting = list(found)
+    for name in waiting:
+        beside = {place for place in _of_dims(name, found[name], arrays) if place} | linked(name, found[name], arrays)
+        for place in sorted(beside - found.keys()):
+            found[place] = arrays[place]
+            waiting.append(place)
+    folders = {name.rpartition("/")[0] for name in names}
+    dims = {dim for name in names for dim in dims_of(found[name])}
+    for folder in folders:
+        # xarray keeps coordinates that no array names in the group.
+        group = root.attrs if not folder else above[folder].attrs if folder in above else {}
+        for place in named(folder, group, arrays) - found.keys():
+            if dims.issuperset(dims_of(arrays[place])):
+                found[place] = arrays[place]
     return found, above
+
+
+def _of_dims(name: str, array: Any, arrays: Mapping[str, Any]) -> list[str | None]:
+    """For each dimension the array with its labels, in the array's group or the nearest above it."""
+    folders = name.split("/")[:-1]
+    places = [["/".join([*folders[:depth], dim]) for depth in range(len(folders), -1, -1)] for dim in dims_of(array)]
+    return [next((place for place in some if place in arrays and arrays[place].ndim == 1), None) for some in places]
+
+
+def linked(name: str, array: Any, arrays: Mapping[str, Any]) -> set[str]:
+    """The arrays that an array's attributes name as what belongs to it: coordinates of other dimensions than theirs, bounds."""
+    return named(name.rpartition("/")[0], dict(array.attrs), arrays)
+
+
+def named(folder: str, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> set[str]:
+    """The arrays that attributes of a group, or of an array in it, name."""
+    texts = [attributes[link] for link in _LINKS if isinstance(attributes.get(link), str)]
+    words = [word.rstrip(":") for text in texts for word in text.split()]
+    return {place for place in ("/".join(filter(None, (folder, word))) for word in words) if place in arrays}
 
 
 def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:

@@ -32,6 +32,8 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
         return zarr.storage.FsspecStore.from_url(path, storage_options=dict(options) or None)
     if "://" in path and not path.startswith("file://"):
         return zarr.storage.ObjectStore(remote(path, options))
+    if options:
+        raise ValueError(f"--target_options: expected none, since the target {path} is local, but found {sorted(options)[0]!r}")
     folder = Path(path.removeprefix("file://"))
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"target {folder}: expected a folder, or nothing yet, but found a file")
@@ -75,6 +77,11 @@ def _made(zarr: Any, store: Any, array: Wanted, zarr_format: int) -> Any:
         more["shards"] = array.shards
     elif array.names is not None:
         attributes["_ARRAY_DIMENSIONS"] = list(array.names)
+    was = None if array.source is None else array.source.metadata
+    if was is not None and was.zarr_format == zarr_format:
+        # OME-Zarr asks for folders in Zarr v2.
+        keys = was.chunk_key_encoding if zarr_format == 3 else {"name": "v2", "separator": was.dimension_separator}
+        more["chunk_key_encoding"] = keys
     # Text has a type of its own in zarr-python.
     dtype = "str" if array.dtype.kind in "OT" else array.dtype
     config = {"write_empty_chunks": True}

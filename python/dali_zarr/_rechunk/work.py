@@ -64,7 +64,16 @@ def read(source: Any, selection: Selection, target: Any) -> npt.NDArray[Any]:
     else:
         found = source[selection]
     block = np.asarray(found)
-    return block if block.dtype == target.dtype else block.astype(target.dtype)
+    if block.dtype == target.dtype:
+        return block
+    try:
+        with np.errstate(over="raise"):
+            return block.astype(target.dtype)
+    except FloatingPointError:
+        raise ValueError(
+            f"--dtype: array {source.path!r}: it has values too large for {target.dtype}; remove the target, and give another "
+            "type, or leave the array out with --arrays"
+        ) from None
 
 
 def part_of(positions: Sequence[Any], region: Sequence[slice]) -> Selection:

@@ -1,0 +1,185 @@
+"""``rechunk`` and what others read in its target: coordinates as xarray has them, groups and keys as their writers made them; and
+arguments that would have no effect, or a silent one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+
+import numpy as np
+import pytest
+import xarray
+import zarr
+from support.command_line import command
+from support.stores import Layout, write_array
+
+pytest.importorskip("dask")
+# zarr-python warns of consolidated metadata in Zarr v3.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FORMATS = [(2, 2), (2, 3), (3, 2), (3, 3)]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return functools.partial(command, monkeypatch, capsys, "rechunk")
+
+
+def done(run, *words):
+    """Runs the command, which must succeed; gives its report."""
+    status, out, err = run(*words, "--json", "--quiet")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def forecasts(path, zarr_format=3):
+    """A forecast as cfgrib and xarray have it: coordinates without a dimension and of two, bounds, a grid mapping."""
+    hours = xarray.date_range("2020-01-01", periods=6, freq="6h", use_cftime=False)
+    grid = (("y", "x"), np.arange(12.0).reshape(3, 4))
+    found = xarray.Dataset(
+        {"t2m": (("time", "y", "x"), np.arange(72.0).reshape(6, 3, 4).astype("f4") * 2000, {"grid_mapping": "crs"}),
+         "z": (("time", "level", "y", "x"), np.arange(144).reshape(6, 2, 3, 4)),
+         "time_bnds": (("time", "nv"), np.arange(12).reshape(6, 2)), "crs": ((), np.int32(1))},
+        {"time": hours, "level": [500, 850], "number": 3, "step": np.timedelta64(6, "h").astype("m8[ns]"), "lat": grid, "lon": grid,
+         "valid_time": ("time", hours + np.timedelta64(6, "h")), "unused": ("other", np.arange(3.0))},
+    )
+    found["time"].attrs["bounds"] = "time_bnds"
+    seconds = {"units": "seconds since 1970-01-01", "dtype": "int64"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        encoding = {"valid_time": seconds, "time": seconds, "t2m": {"chunks": (4, 3, 4)}}
+        found.to_zarr(path, zarr_format=zarr_format, encoding=encoding)
+    return xarray.open_zarr(path).load()
+
+
+@pytest.mark.parametrize("formats", FORMATS, ids=str)
+def test_coordinates_without_a_dimension(tmp_path, run, formats):
+    """xarray opens no store of Zarr v2 in which an array doesn't tell its dimensions, though it has none."""
+    before = forecasts(tmp_path / "s", formats[0])
+    done(run, tmp_path / "s", tmp_path / "t", "--chunks", "time=1", "--format", formats[1], "--verify")
+    xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "t").load(), before)
+
+
+@pytest.mark.parametrize("formats", FORMATS, ids=str)
+def test_labels_of_dropped_dimensions_stay_coordinates(tmp_path, run, formats):
+    before = forecasts(tmp_path / "s", formats[0])
+    words = ("--sel", "time=2020-01-02T00", "--isel", "level=1", "--format", formats[1])
+    done(run, tmp_path / "s", tmp_path / "t", *words)
+    xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "t").load(), before.sel(time="2020-01-02T00").isel(level=1))
+
+
+def test_some_arrays_have_all_their_coordinates(tmp_path, run):
+    """Those of other dimensions than their own, which attributes name, too; and the bounds of these."""
+    before = forecasts(tmp_path / "s")
+    done(run, tmp_path / "s", tmp_path / "t", "--arrays", "t2m")
+    found = xarray.open_zarr(tmp_path / "t").load()
+    xarray.testing.assert_identical(found[["t2m"]], before[["t2m"]])
+    assert set(found.data_vars) == {"t2m", "crs", "time_bnds"}
+
+
+def test_types_of_coordinates_and_times_stay(tmp_path, run):
+    before = forecasts(tmp_path / "s")
+    done(run, tmp_path / "s", tmp_path / "t", "--dtype", "float32")
+    found = xarray.open_zarr(tmp_path / "t").load()
+    assert {name: str(found[name].dtype) for name in ("t2m", "z", "lat", "number")} == {
+        "t2m": "float32", "z": "float32", "lat": "float64", "number": "int64",
+    }
+    # Seconds in float32 are minutes off.
+    for name in before.coords:
+        assert found[name].identical(before[name]), name
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_values_too_large_for_the_type_are_an_error(tmp_path, run, dtype):
+    """As infinite numbers they would train a model."""
+    values = np.full((8, 4), 65504, dtype)
+    values[5, 2] = 70000
+    write_array(tmp_path / "s", "a", values, dims=("time", "x"))
+    status, out, err = run(tmp_path / "s", tmp_path / "t", "--dtype", "float16", "--quiet")
+    assert status == 1 and "--dtype: array 'a': it has values too large for float16" in err and not out
+    if dtype == "f4":
+        # Those of the source are no mistake.
+        values[5, 2] = np.inf
+        write_array(tmp_path / "other", "a", values, dims=("time", "x"))
+        done(run, tmp_path / "other", tmp_path / "u", "--dtype", "float16", "--verify")
+
+
+def test_groups_without_arrays_are_kept(tmp_path, run):
+    """AnnData has empty dictionaries, OME-Zarr has groups of labels."""
+    group = zarr.open_group(str(tmp_path / "s"))
+    group.create_group("deep/empty", attributes={"encoding-type": "dict"})
+    group.create_array("a", data=np.arange(3))
+    done(run, tmp_path / "s", tmp_path / "t")
+    found = zarr.open_group(str(tmp_path / "t"))
+    assert sorted(dict(found.members(max_depth=None))) == ["a", "deep", "deep/empty"]
+    assert dict(found["deep/empty"].attrs) == {"encoding-type": "dict"}
+
+
+def test_keys_of_chunks_are_the_sources(tmp_path, run):
+    """OME-Zarr 0.4 asks for folders in Zarr v2, whose keys have dots by default."""
+    for zarr_format, keys in ((2, {"name": "v2", "separator": "/"}), (3, {"name": "default", "separator": "."})):
+        source, target = tmp_path / f"s{zarr_format}", tmp_path / f"t{zarr_format}"
+        group = zarr.open_group(str(source), zarr_format=zarr_format)
+        group.create_array("0", data=np.ones((4, 4)), chunks=(2, 2), chunk_key_encoding=keys)
+        done(run, source, target, "--chunks", "dim_0=1", "--verify")
+        first = "0/3/0" if zarr_format == 2 else "0/c.3.0"
+        assert (target / first).is_file()
+
+
+def test_other_arrays_than_xarrays_get_no_missing_values(tmp_path, run):
+    """Zeros of images and counts, which are the fill value of Zarr v2, aren't missing in v3."""
+    group = zarr.open_group(str(tmp_path / "s"), zarr_format=2)
+    group.create_array("0", data=np.arange(16), fill_value=0)
+    group.create_array("scalar", shape=(), dtype="i4")
+    for source, target, zarr_format in (("s", "t", 3), ("t", "u", 2)):
+        done(run, tmp_path / source, tmp_path / target, "--format", zarr_format)
+        found = zarr.open_group(str(tmp_path / target))
+        assert all(dict(found[name].attrs) == {} for name in ("0", "scalar"))
+
+
+@pytest.mark.parametrize("first, second", [
+    ("--sel time=2020-01-01", "--sel time=2020-01-01T06..2020-01-02T00"),
+    ("--isel level=0", "--isel level=1"), ("--isel y=0..2", "--isel y=1..3"),
+])
+def test_another_selection_is_not_complete(tmp_path, run, first, second):
+    """Their metadata are the same."""
+    forecasts(tmp_path / "s")
+    done(run, tmp_path / "s", tmp_path / "t", *first.split(), "--arrays", "z")
+    status, out, err = run(tmp_path / "s", tmp_path / "t", *second.split(), "--arrays", "z")
+    assert status == 1 and "or what this command writes, but" in err and "has other values there" in err and not out
+    assert done(run, tmp_path / "s", tmp_path / "t", *first.split(), "--arrays", "z")["was_complete"]
+
+
+def test_another_source_does_not_go_on(tmp_path, run, monkeypatch):
+    """Years may differ in nothing but values."""
+    from dali_zarr._rechunk import work
+
+    for name, value in (("2019", 1.0), ("2020", 2.0)):
+        write_array(tmp_path / name, "a", np.full((8, 4), value), layout=Layout((2, 4)), dims=("time", "x"))
+
+    def failing(*_):
+        raise OSError("ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "copy", failing)
+        assert run(tmp_path / "2019", tmp_path / "t")[0] == 1
+    status, _, err = run(tmp_path / "2020", tmp_path / "t")
+    assert status == 1 and "found the unfinished target of another source" in err
+    monkeypatch.chdir(tmp_path)
+    done(run, "2019", tmp_path / "t", "--verify")
+
+
+@pytest.mark.parametrize("words, message", [
+    ("--method nearest", "--method: expected labels in --sel"),
+    ("--sel time=2020-01-01..2020-01-02 --tolerance 6h", "--tolerance: expected labels in --sel"),
+    ("--sel level=500 --tolerance 3", "--tolerance: expected --method too"),
+    ("--target_options aws_region=x", "--target_options: expected none"),
+    ("--storage_options aws_region=x", "--storage_options: expected none but branch, tag or snapshot_id"),
+    ("--dtype >f4 --arrays t2m", "--dtype: expected a type without a byte order"),
+    ("--dtype longdouble --arrays t2m", "--dtype: expected an integer or floating-point type of at most 8 bytes"),
+])
+def test_arguments_without_an_effect(tmp_path, run, words, message):
+    forecasts(tmp_path / "s")
+    status, out, err = run(tmp_path / "s", tmp_path / "t", *words.split())
+    assert status == 1 and message in err and not out and not (tmp_path / "t").exists(), err
