@@ -12,6 +12,7 @@ import pytest
 import xarray
 import zarr
 from support.command_line import command
+from support.server import Server
 from support.stores import Layout, write_array
 
 pytest.importorskip("dask")
@@ -183,3 +184,38 @@ def test_arguments_without_an_effect(tmp_path, run, words, message):
     forecasts(tmp_path / "s")
     status, out, err = run(tmp_path / "s", tmp_path / "t", *words.split())
     assert status == 1 and message in err and not out and not (tmp_path / "t").exists(), err
+
+
+def test_a_damaged_chunk_is_named(tmp_path, run):
+    write_array(tmp_path / "s", "a", np.random.default_rng(0).random((8, 4)), layout=Layout((2, 4)), dims=("time", "x"))
+    (tmp_path / "s/a/c/2/0").write_bytes(b"no frame of zstd")
+    status, out, err = run(tmp_path / "s", tmp_path / "t", "--chunks", "time=2", "--workers", "1", "--quiet")
+    assert status == 1 and "array 'a' can't be read at [4:6, 0:4]: " in err and not out
+
+
+def test_stores_that_do_not_answer(tmp_path, run):
+    write_array(tmp_path / "s", "a", np.arange(3), dims=("time",))
+    options = ("aws_endpoint=http://127.0.0.1:1", "aws_allow_http=true", "aws_access_key_id=a", "aws_secret_access_key=b")
+    for target, words in (("s3://", ()), ("s3://bucket/t", ("--target_options", *options, "aws_region=x"))):
+        status, out, err = run(tmp_path / "s", target, *words)
+        assert status == 1 and target in err and "Traceback" not in err and not out
+
+
+def test_places_in_one_another(tmp_path, run):
+    """However they are written."""
+    write_array(tmp_path / "s", "a", np.arange(3), dims=("time",))
+    for source, target in ((f"local://{tmp_path}/s", f"{tmp_path}/s/t"), (f"{tmp_path}/s", f"local://{tmp_path}/s"),
+                           ("memory://x", "memory:///x/y")):
+        if source.startswith("memory"):
+            done(run, tmp_path / "s", source)
+        status, _, err = run(source, target)
+        assert status == 1 and "expected a place outside of the source" in err
+
+
+def test_coordinates_of_a_store_that_cannot_be_listed(tmp_path, run):
+    """By HTTP without consolidated metadata."""
+    before = forecasts(tmp_path / "s").drop_vars("unused")
+    before.to_zarr(tmp_path / "plain", zarr_format=3, consolidated=False)
+    with Server(tmp_path) as server:
+        done(run, f"{server.url}/plain", tmp_path / "t", "--arrays", "t2m", "--storage_options", "max_retries=0")
+    xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "t").load()[["t2m"]], before[["t2m"]])

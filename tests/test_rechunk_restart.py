@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -266,3 +267,20 @@ def test_memory_stays_below_its_limit(tmp_path, large, case):
     assert process.returncode == 0, process.stderr
     grown = int(process.stdout.split()[-1])
     assert grown < limit * MIB, f"{grown / MIB:.1f} MiB"
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path, run):
+    """Whatever else is written at that time; and the run goes on when there is room."""
+    values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype("f4")
+    write_array(tmp_path / "s", "a", values, layout=Layout((1, 64, 64)), dims=DIMS)
+    words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "lat=8,lon=8", "--codec", "none", "--quiet"]
+
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    command = [sys.executable, "-m", "dali_zarr", "rechunk", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limited, check=False)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1 and line.endswith("File too large; when that is mended, the same command goes on")
+    assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
@@ -10,6 +11,7 @@ import os
 import runpy
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ _BATCH = 2048
 _TIGHT = 1 << 30
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
+# Seconds for which objects may still be written after an error.
+_SETTLING = 5.0
 _LOST = ("CancelledError", "CommClosedError", "KilledWorker")
 # Objects that a task reads or writes at a time; zarr-python's own limit is 10.
 _IN_FLIGHT = (16, 8, 4, 2, 1)
@@ -97,18 +101,33 @@ class Local:
         return needed("zarr", "rechunk").config.set({"async.concurrency": in_flight})
 
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
-        while batch := list(itertools.islice(tasks, _BATCH)):
-            named = {f"{task.copy}/{task.number}": task for task in batch}
-            lazy = [self._delayed(task, name) for name, task in named.items()]
-            told = functools.partial(_told, named, done)
-            with self._callback(posttask=told):
-                self._dask.compute(*lazy, scheduler="threads", num_workers=self.workers, optimize_graph=False)
+        try:
+            # After an error the other tasks still end in the pool.
+            with ThreadPoolExecutor(self.workers) as pool:
+                while batch := list(itertools.islice(tasks, _BATCH)):
+                    named = {f"{task.copy}/{task.number}": task for task in batch}
+                    lazy = [self._delayed(task, name) for name, task in named.items()]
+                    with self._callback(posttask=functools.partial(_told, named, done)):
+                        self._dask.compute(*lazy, scheduler="threads", pool=pool, num_workers=self.workers, optimize_graph=False)
+        except BaseException:
+            needed("zarr.core.sync", "rechunk").sync(_settled())
+            raise
 
     def _delayed(self, task: Task, name: str) -> Any:
         return self._dask.delayed(functools.partial(task.function, *task.arguments), pure=False)(dask_key_name=name)
 
     def close(self) -> None:
         pass
+
+
+async def _settled() -> None:
+    """Waits for what zarr-python still reads and writes after an error: Python would tell of each when the process ends."""
+    rest = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
+    if rest:
+        _, late = await asyncio.wait(rest, timeout=_SETTLING)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 def _told(

@@ -52,7 +52,12 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     targets.check_apart(source.path, target_path)
     arrays = wanted(source, options)
     zarr_format = options.zarr_format or source.zarr_format
-    store = targets.opened(target_path, options.target_options)
+    try:
+        store = targets.opened(target_path, options.target_options)
+    except (ValueError, ImportError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"target {target_path}: it can't be opened: {next(iter(str(error).splitlines()), '')}") from error
     executor: Executor
     executor = Local(options.workers, options.memory) if options.scheduler is None else Cluster(options.scheduler, options.memory)
     try:
@@ -60,6 +65,12 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
         executor.check(arrays[0].source, store)
         run = _Run(source, target_path, arrays, options, zarr_format, store, executor, task_bytes, in_flight, show)
         report = run.run()
+    except (ValueError, TypeError, LookupError, ImportError, RuntimeError, MemoryError):
+        raise
+    except Exception as error:
+        # Those of stores: the system's, obstore's, fsspec's.
+        why = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise RuntimeError(f"{source_path} to {target_path}: {why}; when that is mended, the same command goes on") from error
     finally:
         executor.close()
     return report | {"seconds": time.perf_counter() - began}

@@ -105,6 +105,10 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
     found = {name: arrays[name] if name in arrays else _one(root, path, name, arrays) for name in names}
     waiting = list(found)
     for name in waiting:
+        if not members:
+            # A store that can't be listed, such as one by HTTP without consolidated metadata.
+            for place in _candidates(name, found[name]) - arrays.keys():
+                arrays |= _tried(root, place)
         beside = {place for place in _of_dims(name, found[name], arrays) if place} | linked(name, found[name], arrays)
         for place in sorted(beside - found.keys()):
             found[place] = arrays[place]
@@ -118,6 +122,22 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
             if dims.issuperset(dims_of(arrays[place])):
                 found[place] = arrays[place]
     return found, above
+
+
+def _candidates(name: str, array: Any) -> set[str]:
+    """Where arrays that belong to an array may be."""
+    folders = name.split("/")[:-1]
+    labels = {"/".join([*folders[:depth], dim]) for depth in range(len(folders) + 1) for dim in dims_of(array)}
+    return labels | _places("/".join(folders), dict(array.attrs))
+
+
+def _tried(root: Any, place: str) -> dict[str, Any]:
+    """The array at a place, by its name, if there is one."""
+    try:
+        found = root[place]
+    except Exception:
+        return {}
+    return {place: found} if hasattr(found, "chunks") else {}
 
 
 def _of_dims(name: str, array: Any, arrays: Mapping[str, Any]) -> list[str | None]:
@@ -134,9 +154,13 @@ def linked(name: str, array: Any, arrays: Mapping[str, Any]) -> set[str]:
 
 def named(folder: str, attributes: Mapping[str, Any], arrays: Mapping[str, Any]) -> set[str]:
     """The arrays that attributes of a group, or of an array in it, name."""
+    return {place for place in _places(folder, attributes) if place in arrays}
+
+
+def _places(folder: str, attributes: Mapping[str, Any]) -> set[str]:
     texts = [attributes[link] for link in _LINKS if isinstance(attributes.get(link), str)]
     words = [word.rstrip(":") for text in texts for word in text.split()]
-    return {place for place in ("/".join(filter(None, (folder, word))) for word in words) if place in arrays}
+    return {"/".join(filter(None, (folder, word))) for word in words}
 
 
 def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:

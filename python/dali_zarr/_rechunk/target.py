@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
     """
     zarr = needed("zarr", "rechunk")
     path = values.expanded(path)
-    if path.startswith(("http://", "https://", "reference://")) or path.endswith((".json", ".parq", ".zip")):
+    if path.startswith(("http://", "https://", "reference://", "local://")) or path.endswith((".json", ".parq", ".zip")):
         raise ValueError(f"target {path}: expected a folder or a URL of an object store, which can be written in any order")
     if is_of_fsspec(path):
         needed("fsspec", f"opening {path}")
@@ -47,9 +48,10 @@ def opened(path: str, options: Mapping[str, str]) -> Any:
 
 def check_apart(source: str, target: str) -> None:
     """Raises ValueError where the target is the source, or one is in the other."""
-    places = [os.path.realpath(values.expanded(path).removeprefix("file://")) for path in (source, target)]
-    if any("://" in path and not path.startswith("file://") for path in (source, target)):
-        places = [source.rstrip("/"), target.rstrip("/")]
+    paths = [values.expanded(path).removeprefix("file://").removeprefix("local://") for path in (source, target)]
+    places = [os.path.realpath(path) for path in paths]
+    if any("://" in path for path in paths):
+        places = [re.sub("/+", "/", path).rstrip("/") for path in paths]
     if os.path.commonprefix([place + "/" for place in places]) in [place + "/" for place in places]:
         raise ValueError(f"target {target}: expected a place outside of the source {source}, and not around it")
 

@@ -56,14 +56,11 @@ def compare(source: Any, target: Any, selection: Selection, region: tuple[slice,
 
 def read(source: Any, selection: Selection, target: Any) -> npt.NDArray[Any]:
     """A selection of an array, in the target's type."""
-    listed = any(isinstance(one, list) for one in selection)
-    if not selection:
-        found = source[()]
-    elif listed:
-        found = source.oindex[tuple(np.asarray(one) if isinstance(one, list) else one for one in selection)]
-    else:
-        found = source[selection]
-    block = np.asarray(found)
+    try:
+        block = _read(source, selection)
+    except Exception as error:
+        why = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise RuntimeError(f"array {getattr(source, 'path', '')!r} can't be read at {_told(selection)}: {why}") from error
     if block.dtype == target.dtype:
         return block
     try:
@@ -74,6 +71,25 @@ def read(source: Any, selection: Selection, target: Any) -> npt.NDArray[Any]:
             f"--dtype: array {source.path!r}: it has values too large for {target.dtype}; remove the target, and give another "
             "type, or leave the array out with --arrays"
         ) from None
+
+
+def _read(source: Any, selection: Selection) -> npt.NDArray[Any]:
+    if not selection:
+        found = source[()]
+    elif any(isinstance(one, list) for one in selection):
+        found = source.oindex[tuple(np.asarray(one) if isinstance(one, list) else one for one in selection)]
+    else:
+        found = source[selection]
+    return np.asarray(found)
+
+
+def _told(selection: Selection) -> str:
+    """As in Python, from the first element of each dimension to the last."""
+    ends = [
+        (one.start, one.stop) if isinstance(one, slice) else (min(one), max(one) + 1) if isinstance(one, list) else (one, one + 1)
+        for one in selection
+    ]
+    return "[" + ", ".join(f"{first}:{end}" for first, end in ends) + "]"
 
 
 def part_of(positions: Sequence[Any], region: Sequence[slice]) -> Selection:
