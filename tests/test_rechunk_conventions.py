@@ -106,6 +106,26 @@ def test_values_too_large_for_the_type_are_an_error(tmp_path, run, dtype):
         done(run, tmp_path / "other", tmp_path / "u", "--dtype", "float16", "--verify")
 
 
+@pytest.mark.parametrize("formats", FORMATS, ids=str)
+@pytest.mark.parametrize("before, after, missing", [("i2", "f4", -999), ("f8", "f4", -999.5), ("u1", "i2", 255)])
+def test_missing_values_in_another_type(tmp_path, run, formats, before, after, missing):
+    values = np.arange(24).reshape(4, 6).astype(before)
+    values[1, 2] = missing
+    array = xarray.DataArray(values, dims=("t", "x"), attrs={"_FillValue": np.dtype(before).type(missing)})
+    array.to_dataset(name="a").to_zarr(tmp_path / "s", zarr_format=formats[0])
+    done(run, tmp_path / "s", tmp_path / "t", "--dtype", after, "--format", formats[1])
+    wanted, found = (xarray.open_zarr(tmp_path / path)["a"].load() for path in "st")
+    assert np.isnan(wanted).sum() == 1 and np.array_equal(wanted, found, equal_nan=True)
+    assert xarray.open_zarr(tmp_path / "t", decode_cf=False)["a"].dtype == after
+
+
+def test_an_element_of_a_sharded_array(tmp_path, run):
+    group = zarr.open_group(str(tmp_path / "s"))
+    group.create_array("a", data=np.arange(24), chunks=(3,), shards=(6,), dimension_names=["time"])
+    done(run, tmp_path / "s", tmp_path / "t", "--isel", "time=7", "--verify")
+    assert zarr.open_group(str(tmp_path / "t"))["a"][()] == 7
+
+
 def test_groups_without_arrays_are_kept(tmp_path, run):
     """AnnData has empty dictionaries, OME-Zarr has groups of labels."""
     group = zarr.open_group(str(tmp_path / "s"))

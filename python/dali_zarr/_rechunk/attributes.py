@@ -61,7 +61,7 @@ def _default(dtype: np.dtype[Any]) -> Any:
 
 def _decoded(array: Any, value: Any, dtype: np.dtype[Any] | None = None) -> Any:
     """An attribute with a value of the array: xarray writes floats of v3 as text."""
-    if isinstance(value, str) and array.metadata.zarr_format == 3 and array.dtype.kind in "fcS":
+    if isinstance(value, str) and array.metadata.zarr_format == 3 and (dtype or array.dtype).kind in "fcS":
         return needed("xarray.backends.zarr", "rechunk").FillValueCoder.decode(value, dtype or array.dtype)
     return value
 
