@@ -31,7 +31,7 @@ def chunking(found: Found, out: Path) -> None:
 def reading(found: Found, out: Path) -> None:
     rows = done(found)
     figure, axes = plt.subplots(figsize=(10, 0.36 * len(rows) + 1.4), layout="constrained")
-    names = [f"{row['way']} ({row['store']}, {row['bytes'] / 1e9:.1f} GB)" for row in rows]
+    names = [f"{row['way']} ({row['store']}, {_size(row['bytes'])})" for row in rows]
     drawn = axes.barh(range(len(rows)), [row["seconds"] for row in rows], color=[COLOURS.get(row["way"]) for row in rows])
     axes.bar_label(drawn, [f"{row['seconds']:.2f} s, {row['gb_per_second']:.1f} GB/s" for row in rows], fontsize=8, padding=3)
     axes.set_yticks(range(len(rows)), names, fontsize=8)
@@ -40,6 +40,10 @@ def reading(found: Found, out: Path) -> None:
     plain(axes)
     axes.set(xlabel="seconds", title=f"Reading once ({where(found)})")
     finished(figure, out / "reading.png")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
 def decompression(found: Found, out: Path) -> None:
@@ -77,7 +81,9 @@ def chain(found: Found, out: Path) -> None:
     steps += [(f"{row['way']},\n{row['store']}", row["share"], COLOURS[row["way"]]) for row in rows]
     figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
     drawn = axes.bar(range(len(steps)), [100 * share for _, share, _ in steps], color=[colour for *_, colour in steps])
-    axes.bar_label(drawn, [f"{100 * share:.3g} %" for _, share, _ in steps], fontsize=9, padding=2)
+    # Over the line at 100 %.
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes.bar_label(drawn, [f"{100 * share:.3g} %" for _, share, _ in steps], fontsize=9, padding=3, bbox=box)
     axes.set_xticks(range(len(steps)), [name for name, *_ in steps], fontsize=8)
     axes.axhline(100, color="black", linewidth=0.8, linestyle=":")
     axes.margins(y=0.12)
@@ -155,9 +161,12 @@ def main() -> None:
     args = arguments(__doc__)
     for draw in (chunking, reading, decompression, bars, timelines, gpus, skill):
         file = args.out / f"{draw.__name__}.json"
-        if file.exists():
-            draw(json.loads(file.read_text()), args.out)
+        found = json.loads(file.read_text()) if file.exists() else None
+        if found is not None and done(found):
+            draw(found, args.out)
             print(f"drew {draw.__name__}")
+        elif found is not None:
+            print(f"{draw.__name__}: nothing was measured: {found['rows'][0]['error'] if found['rows'] else 'no rows'}")
 
 
 if __name__ == "__main__":

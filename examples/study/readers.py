@@ -49,6 +49,8 @@ def opened(path: Path, gpu: bool = False, gds: bool = False) -> Any:
     import zarr
 
     store: Any = str(path)
+    if gpu and not has_gpu():
+        raise RuntimeError("no GPU")
     if gds:
         from kvikio.zarr import GDSStore
 
