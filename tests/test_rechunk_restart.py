@@ -284,3 +284,19 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, run):
     (line,) = ended.stderr.splitlines()
     assert ended.returncode == 1 and line.endswith("File too large; when that is mended, the same command goes on")
     assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")
+
+
+def test_an_interruption_is_told_in_a_sentence(tmp_path, run):
+    """By Ctrl-C, soon, and the run goes on where it was."""
+    values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype("f4")
+    write_array(tmp_path / "s", "a", values, layout=Layout((8, 64, 64)), dims=DIMS)
+    words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=2,lat=2,lon=2", "--quiet"]
+    process = subprocess.Popen([sys.executable, "-m", "dali_zarr", "rechunk", *words], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "t/a/c").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "python -m dali_zarr rechunk: interrupted\n")
+    assert (tmp_path / "t/.rechunk/plan.json").exists()
+    assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")

@@ -161,6 +161,9 @@ def main() -> int:
         command.error("expected a store before the options, or --arrays OUTPUT=LOCATION ... that all have stores of their own")
     try:
         quiet = getattr(known, "quiet", True)
+        if known.command == "rechunk":
+            # It is all Python, and notes what it has done when it is interrupted.
+            return _run(known.command, stores, options, known.json, quiet)
         return _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)

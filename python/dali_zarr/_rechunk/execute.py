@@ -30,8 +30,8 @@ _BATCH = 2048
 _TIGHT = 1 << 30
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
-# Seconds for which objects may still be written after an error.
-_SETTLING = 5.0
+# How often zarr-python's calls are ended after an error.
+_ENDINGS = 10
 _LOST = ("CancelledError", "CommClosedError", "KilledWorker")
 # Objects that a task reads or writes at a time; zarr-python's own limit is 10.
 _IN_FLIGHT = (16, 8, 4, 2, 1)
@@ -101,17 +101,20 @@ class Local:
         return needed("zarr", "rechunk").config.set({"async.concurrency": in_flight})
 
     def run(self, tasks: Iterator[Task], done: Callable[[Task, Any], None]) -> None:
-        try:
-            # After an error the other tasks still end in the pool.
-            with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
+            try:
                 while batch := list(itertools.islice(tasks, _BATCH)):
                     named = {f"{task.copy}/{task.number}": task for task in batch}
                     lazy = [self._delayed(task, name) for name, task in named.items()]
                     with self._callback(posttask=functools.partial(_told, named, done)):
                         self._dask.compute(*lazy, scheduler="threads", pool=pool, num_workers=self.workers, optimize_graph=False)
-        except BaseException:
-            needed("zarr.core.sync", "rechunk").sync(_settled())
-            raise
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                # A task that was between two calls of zarr-python is ended in its next.
+                for _ in range(_ENDINGS):
+                    needed("zarr.core.sync", "rechunk").sync(_ended())
+                    time.sleep(0.02)
+                raise
 
     def _delayed(self, task: Task, name: str) -> Any:
         return self._dask.delayed(functools.partial(task.function, *task.arguments), pure=False)(dask_key_name=name)
@@ -120,12 +123,11 @@ class Local:
         pass
 
 
-async def _settled() -> None:
-    """Waits for what zarr-python still reads and writes after an error: Python would tell of each when the process ends."""
-    rest = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
-    if rest:
-        _, late = await asyncio.wait(rest, timeout=_SETTLING)
-        for task in late:
+async def _ended() -> None:
+    """Ends what zarr-python reads and writes: after an error it would go on, and be told of in many lines when the process ends."""
+    this = cast("asyncio.Task[Any]", asyncio.current_task())
+    while rest := asyncio.all_tasks() - {this}:
+        for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 

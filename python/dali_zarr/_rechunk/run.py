@@ -227,15 +227,25 @@ class _Run:
             self._state.add(task.copy, task.number)
             next(ticks, None)
 
-        with self._executor.limited(self._in_flight):
-            self._executor.run(self._tasks(function, passes, done), note)
-        # So that the bar ends.
-        next(ticks, None)
+        try:
+            with self._executor.limited(self._in_flight):
+                self._executor.run(self._tasks(function, passes, done), note)
+        finally:
+            self._end(ticks)
 
     def _ticks(self, count: int, what: str) -> Iterator[Any]:
         """An iterator whose steps move the bar."""
         steps = itertools.repeat(None, count)
         return iter(_progress.shown(steps, count, what, "region", "regions") if self._show else steps)
+
+    def _end(self, ticks: Iterator[Any]) -> None:
+        """Ends the bar's line, after an error too."""
+        close = getattr(ticks, "close", None)
+        if close is None:
+            return
+        # A generator that has begun, and isn't at its end, closes its bar.
+        next(ticks, None)
+        close()
 
     def _tasks(self, function: Any, passes: list[_Pass], done: dict[str, frozenset[int]]) -> Iterator[Task]:
         for one in passes:
@@ -272,9 +282,11 @@ class _Run:
                     "target and write it again"
                 )
 
-        with self._executor.limited(self._in_flight):
-            self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)
-        next(ticks, None)
+        try:
+            with self._executor.limited(self._in_flight):
+                self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)
+        finally:
+            self._end(ticks)
 
 
 def _kept(array: Wanted, extents: tuple[int, ...]) -> tuple[int, ...]:
