@@ -129,6 +129,25 @@ def test_an_element_of_a_sharded_array(tmp_path, run):
     assert zarr.open_group(str(tmp_path / "t"))["a"][()] == 7
 
 
+def test_blosc_is_told_the_size_of_elements(tmp_path, run):
+    values = np.arange(24.0)
+    blosc = zarr.codecs.BloscCodec(cname="lz4", clevel=7, typesize=8, shuffle="bitshuffle")
+    zarr.open_group(str(tmp_path / "s")).create_array("a", data=values, compressors=blosc)
+    done(run, tmp_path / "s", tmp_path / "t", "--dtype", "float32")
+    found = zarr.open_group(str(tmp_path / "t"))["a"]
+    assert np.array_equal(found[...], values)
+    assert found.compressors[0].to_dict()["configuration"] == blosc.to_dict()["configuration"] | {"typesize": 4}
+
+
+@pytest.mark.parametrize("zarr_format, codec", [(2, "blosc-lz4"), (3, "blosc-zstd"), (2, "lz4")])
+def test_chunks_beyond_what_a_codec_takes(tmp_path, run, zarr_format, codec):
+    zarr.open_group(str(tmp_path / "s")).create_array("a", shape=(1 << 15, 1 << 16), chunks=(1, 1 << 16), dtype="u1")
+    words = ("--chunks", "dim_0=-1", "--codec", codec, "--format", zarr_format, "--memory", "100GiB")
+    status, out, err = run(tmp_path / "s", tmp_path / "t", *words)
+    assert status == 1 and "array 'a': expected chunks of at most 2" in err and "give smaller ones" in err
+    assert not out and not (tmp_path / "t").exists()
+
+
 def test_groups_without_arrays_are_kept(tmp_path, run):
     """AnnData has empty dictionaries, OME-Zarr has groups of labels."""
     group = zarr.open_group(str(tmp_path / "s"))

@@ -18,6 +18,9 @@ _BLOSC_LEVELS = {"lz4": 5, "lz4hc": 9, "zstd": 3, "zlib": 5, "blosclz": 5}
 # Filters that don't give back every value; what they decoded to is stored as it is.
 _LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 
+# The most bytes that these compress at a time.
+_MOST = {"blosc": 2147483631, "lz4": 2113929216}
+
 
 @dataclass(frozen=True)
 class Codecs:
@@ -91,8 +94,14 @@ def _of_v2(kind: str, cname: str | None, level: int, shuffle: str) -> Any:
             return None
 
 
-def kept(array: Any, zarr_format: int, same_type: bool) -> Codecs:
-    """Those of the source. Filters stay where format and type stay and where they lose nothing.
+def largest_chunk(chain: Codecs) -> int | None:
+    """The most bytes of a chunk that the compressors take, if there is a limit."""
+    found = chain.compressors if isinstance(chain.compressors, list | tuple) else [chain.compressors]
+    return min((_MOST[name] for name in map(_name, filter(None, found)) if name in _MOST), default=None)
+
+
+def kept(array: Any, zarr_format: int, same_type: bool, itemsize: int) -> Codecs:
+    """Those of the source, for elements of ``itemsize`` bytes. Filters stay where format and type stay and where they lose nothing.
 
     Raises:
         ValueError: They aren't known in the other format.
@@ -103,7 +112,8 @@ def kept(array: Any, zarr_format: int, same_type: bool) -> Codecs:
             return Codecs(array.compressors or None, filters or None)
         # The order of the axes of a chunk in storage is the writer's choice, not a filter of values.
         serializer = array.serializer if same_type else "auto"
-        return Codecs(array.compressors, tuple(one for one in filters if _name(one) != "transpose"), serializer)
+        compressors = tuple(one if same_type else _resized(one, itemsize) for one in array.compressors)
+        return Codecs(compressors, tuple(one for one in filters if _name(one) != "transpose"), serializer)
     if not array.compressors:
         return Codecs(None if zarr_format == 2 else ())
     names = [_told(one) for one in array.compressors]
@@ -115,7 +125,14 @@ def kept(array: Any, zarr_format: int, same_type: bool) -> Codecs:
         )
     if names[0].startswith("lz4") and zarr_format == 3:
         names[0] = "blosc-lz4"
-    return named(names[0], zarr_format, array.dtype.itemsize)
+    return named(names[0], zarr_format, itemsize)
+
+
+def _resized(codec: Any, itemsize: int) -> Any:
+    """A codec of Zarr v3; Blosc shuffles the bytes of elements, so that it is told their size."""
+    if _name(codec) != "blosc":
+        return codec
+    return type(codec).from_dict({"name": "blosc", "configuration": codec.to_dict()["configuration"] | {"typesize": itemsize}})
 
 
 def _config(codec: Any) -> dict[str, Any]:

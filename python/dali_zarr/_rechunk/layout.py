@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._hints import did_you_mean
+from .._text import shape as _told
+from .._text import size
 from . import codecs
 from .attributes import attributes_of, is_packed
 from .options import Options
@@ -155,9 +157,15 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
         whole = tuple(array.shards[i] for i in kept)
         shards = tuple(-(-min(n, length) // chunk) * chunk for n, length, chunk in zip(whole, shape, chunks, strict=True))
     if options.codec is None:
-        chain = codecs.kept(array, zarr_format, dtype == _native(array))
+        chain = codecs.kept(array, zarr_format, dtype == _native(array), dtype.itemsize)
     else:
         chain = codecs.named(options.codec, zarr_format, dtype.itemsize)
+    most = codecs.largest_chunk(chain)
+    if most is not None and math.prod(chunks) * dtype.itemsize > most:
+        raise ValueError(
+            f"--chunks: array {name!r}: expected chunks of at most {size(most)} for its codec, but found {_told(chunks)}, which is "
+            f"{size(math.prod(chunks) * dtype.itemsize)}; give smaller ones, or --codec zstd"
+        )
     if dtype.kind in "OT" and zarr_format == 2:
         # Text needs its filter.
         chain = codecs.Codecs(chain.compressors, "auto")
