@@ -91,6 +91,18 @@ def test_types_of_coordinates_and_times_stay(tmp_path, run):
         assert found[name].identical(before[name]), name
 
 
+def test_types_of_indices_stay(tmp_path, run):
+    """AnnData's matrices and categories are no more without them."""
+    group = zarr.open_group(str(tmp_path / "s"))
+    for name, kind, parts in (("X", "csr_matrix", ("data", "indices", "indptr")), ("obs/cell", "categorical", ("codes",))):
+        made = group.create_group(name, attributes={"encoding-type": kind})
+        for part in parts:
+            made.create_array(part, data=np.arange(5))
+    done(run, tmp_path / "s", tmp_path / "t", "--dtype", "float32")
+    found = {name: str(m.dtype) for name, m in zarr.open_group(str(tmp_path / "t")).members(max_depth=None) if hasattr(m, "dtype")}
+    assert found == {"X/data": "float32", "X/indices": "int64", "X/indptr": "int64", "obs/cell/codes": "int64"}
+
+
 @pytest.mark.parametrize("dtype", ["f4", "i4"])
 def test_values_too_large_for_the_type_are_an_error(tmp_path, run, dtype):
     """As infinite numbers they would train a model."""

@@ -19,6 +19,9 @@ from .plan import Axis, Sizes
 from .source import Source, dims_of, is_coordinate, linked, named, selections
 from .work import Selection
 
+# Arrays of AnnData's groups that count elements of others.
+_INDICES = {"csr_matrix": ("indices", "indptr"), "csc_matrix": ("indices", "indptr"), "categorical": ("codes",)}
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -109,7 +112,11 @@ def wanted(source: Source, options: Options) -> list[Wanted]:
 
 def _beside(source: Source) -> set[str]:
     """The arrays that say where and when elements of others are, whose values must stay what they are."""
-    found = {place for folder, attributes in source.groups.items() for place in named(folder, attributes, source.arrays)}
+    found: set[str] = set()
+    for folder, attributes in source.groups.items():
+        found |= named(folder, attributes, source.arrays)
+        parts = _INDICES.get(str(attributes.get("encoding-type")), ())
+        found |= {"/".join(filter(None, (folder, part))) for part in parts}
     for name, array in source.arrays.items():
         found |= linked(name, array, source.arrays)
         units = dict(array.attrs).get("units")
