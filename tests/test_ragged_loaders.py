@@ -100,6 +100,8 @@ def test_csr(tmp_path, device):
         ({"collate": "csr"}, "expected the arrays 'data' and 'indices'"),
         ({"collate": "dense"}, "expected 'nested', 'padded' or 'csr'"),
         ({"columns": 3}, "expected collate='csr'"),
+        ({"collate": "csr", "columns": -1}, "columns: expected a whole number of at least 0, but found -1"),
+        ({"collate": "csr", "columns": 2.5}, "but found 2.5"),
     ],
     ids=str,
 )
