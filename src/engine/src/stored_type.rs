@@ -186,7 +186,8 @@ fn refuse(value: &Value) -> Error {
     let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).unwrap_or("");
     // In v2 the kind is a letter, with a size in bytes: "<f16".
     let kind = name.trim_start_matches(['<', '>', '|', '=']);
-    let is_kind = |letter| kind.strip_prefix(letter).is_some_and(|size: &str| size.starts_with(|c: char| c.is_ascii_digit()));
+    let is_kind =
+        |letter| kind.strip_prefix(letter).is_some_and(|size: &str| size.starts_with(|c: char| c.is_ascii_digit()));
     let way_out = if name.starts_with("complex") || is_kind('c') {
         "write it as complex64 or complex128, or leave the array out"
     } else if name.contains("float") || is_kind('f') {
