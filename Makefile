@@ -127,10 +127,11 @@ wheel: $(WHEEL)/.venv/.installed  ## Build the wheel for all versions of DALI an
 wheel-test: setup  ## Install the wheel of dist into fresh environments, one for each build of DALI, and read by it
 	$(BIN)/python tests/wheel.py
 
-lint: setup  ## Check format and style of Rust and Python
+lint: setup  ## Check format, style and types of Rust and Python
 	cargo fmt --all --check
 	cargo clippy --profile checked --locked --workspace --all-targets -- --deny warnings
 	$(BIN)/ruff check python examples tests cmake docs
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: setup  ## Format the Rust sources
 	cargo fmt --all

@@ -17,12 +17,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support import remote
 from support.pipelines import why_no_gpu
+
+# What is imported stays. Looking through it for garbage, again and again, is a tenth of the time that this takes.
+gc.disable()
+# Threads of OpenMP turn round for 200 ms after each loop, in wait for the next one.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
 settings.register_profile(
@@ -50,8 +56,9 @@ async def _here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
     return function(*args, **kwargs)
 
 
-# zarr-python hands each of its steps on small chunks to another thread, which takes longer than the steps do.
+# zarr-python hands each of its steps on small chunks to another thread, and makes a task of each, which takes longer than they do.
 asyncio.to_thread = _here
+zarr.config.set({"codec_pipeline.batch_size": 1000})
 
 # No test may hang: a reader that waits for ever is one of the faults that the suites look for.
 TIME_LIMIT = int(os.environ.get("DALI_ZARR_TEST_TIMEOUT", "180"))
@@ -79,6 +86,7 @@ def pytest_collection_finish() -> None:
     """Looking for garbage among all that was imported, some millions of objects, took a fifth of the tests' time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 from support.pipelines import build, check, to_numpy
-from support.stores import Layout, sample_values, write_array
+from support.stores import Layout, read_back, sample_values, write_array
 
 SHAPE = (6, 4, 5)
 DIMS = ("time", "lat", "lon")
@@ -21,7 +21,7 @@ def _write(path, dtype, zarr_format, attributes, fill_value=0, name="a", seed=0)
         # Some of everything that may be masked.
         values[::2, 1] = fill_value if fill_value is not None else 0
         values[1::2, 2] = 7
-    return write_array(
+    write_array(
         path, name, values, zarr_format=zarr_format, layout=LAYOUT, dims=DIMS, fill_value=fill_value, attributes=attributes,
         missing=((1, 0, 0),),
     )
@@ -118,7 +118,8 @@ def test_with_normalisation_and_cast(tmp_path, device, dtype):
 
 def test_off(tmp_path, device):
     """With mask_and_scale=False the stored integers come through."""
-    written = _write(tmp_path, "int16", 2, {"scale_factor": 0.01}, fill_value=100)
+    _write(tmp_path, "int16", 2, {"scale_factor": 0.01}, fill_value=100)
+    written = read_back(tmp_path, "a")
     out = to_numpy(build(device, 6, path=tmp_path, arrays=["a"], mask_and_scale=False).run()[0])
     assert out.dtype == np.int16
     np.testing.assert_array_equal(out, written)

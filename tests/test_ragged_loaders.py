@@ -6,7 +6,7 @@ import dali_zarr
 import numpy as np
 import pytest
 import zarr
-from support.pipelines import same
+from support.pipelines import run_script, same
 from support.ragged import ARRAYS, COLUMNS, DENSE, Store, write
 from support.stores import Layout, write_array
 
@@ -146,6 +146,34 @@ def test_jax_padded(store, device, args):
                     assert not found[i, length:].any()
         seen += rows
     assert sorted(set(seen)) == list(range(100)) and len(seen) == (112 if args.get("pad_last_batch") else 100)
+
+
+PADDED = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from dali_zarr.jax import Loader
+
+sharding = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), P("batch"))
+loader = Loader(sys.argv[1], arrays=["X/data", "obs/label"], ragged="X/indptr", batch_size=8, device="cpu", sharding=sharding,
+                dtype={"obs/label": "int32"}, collate="padded", pad_last_batch=True, host_memory_limit="128MiB")
+for batch in loader:
+    assert all(len(array.sharding.device_set) == 4 for array in batch.values())
+    for row, length, values in zip(batch["obs/label"].tolist(), batch["lengths"].tolist(), np.asarray(batch["X/data"])):
+        print(row, length, len(values), values[:length].tobytes().hex(), values[length:].any())
+"""
+
+
+def test_jax_padded_over_devices(store):
+    """All devices have the length of the longest sample of all."""
+    pytest.importorskip("jax")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    lines = [line.split(" ") for line in run_script(PADDED, str(store.path), env=flags).splitlines()]
+    assert {int(line[0]) for line in lines} == set(range(100)) and len(lines) == 104
+    for row, length, wide, values, rest in lines:
+        expected = store.row("X/data", int(row))
+        assert (int(length), values, rest) == (len(expected), expected.tobytes().hex(), "False")
+        assert int(wide) == np.diff(store.offsets).max()
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])

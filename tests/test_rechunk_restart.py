@@ -18,6 +18,7 @@ from dali_zarr._rechunk import run as running
 from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from support.command_line import command
+from support.processes import start_program
 from support.stores import Layout, write_array, write_era5
 
 pytest.importorskip("dask")
@@ -259,10 +260,8 @@ def test_memory_stays_below_its_limit(tmp_path, large, case):
     common = ["--verify", "--quiet", "--json"]
     warm = ["rechunk", str(large / "small"), str(tmp_path / "w"), "--chunks", "time=2", *common]
     measured = ["rechunk", str(large / source), str(tmp_path / "t"), *words.split(), "--memory", f"{limit}MiB", *common]
-    process = subprocess.run(
-        [sys.executable, "-m", "support.memory", *warm, "--", *measured], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-    )
-    assert process.returncode == 0, process.stderr
-    grown = int(process.stdout.split()[-1])
+    process = start_program(TESTS / "support" / "memory.py", *warm, "--", *measured, imports="dask")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    grown = int(out.split()[-1])
     assert grown < limit * MIB, f"{grown / MIB:.1f} MiB"

@@ -230,7 +230,8 @@ def test_arrays_without_dimensions_are_one_sample(tmp_path, device, codec, zarr_
         write_array(tmp_path, name, np.array(value, "float32"), **how)
         if not there:
             chunk_files(tmp_path, name)[0].unlink()
-    field = write_array(tmp_path, "field", sample_values("float32", (3, 4)), dims=("t", "x"), **how)
+    field = sample_values("float32", (3, 4))
+    write_array(tmp_path, "field", field, dims=("t", "x"), **how)
     a, b = (np.float32(v) for v in ((2.5, -1.25) if there else (7, 7)))
 
     pipe = build(device, 2, path=tmp_path / "a")

@@ -1,17 +1,10 @@
-"""The typed function and DALI's schema are the same interface, and type checkers accept the package and its examples."""
+"""The typed function and DALI's schema are the same interface. `make lint` runs the type checker: see typed_uses.py."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -150,42 +143,3 @@ def test_hovering_and_completion(call):
 
 def test_the_package_is_typed():
     assert (Path(dali_zarr.__file__).parent / "py.typed").exists()
-
-
-def pyright() -> list[str]:
-    if importlib.util.find_spec("pyright"):
-        return [sys.executable, "-m", "pyright"]
-    if found := shutil.which("pyright"):
-        return [found]
-    pytest.skip("pyright isn't installed: pip install 'pyright[nodejs]'")
-
-
-USES = """
-import dali_zarr
-print(dali_zarr.explain(path="s", arrays=["a"])["samples"])
-dali_zarr.zarr_reader(path="s", windw=3)
-dali_zarr.zarr_reader(path="s", random_shuffle="yes")
-dali_zarr.explain(path="s", out_of_bounds_policy="wrap")
-"""
-
-
-@pytest.mark.timeout_s(600)
-def test_pyright(tmp_path):
-    """It finds nothing in the package and the examples, with the settings of pyproject.toml, and what is wrong with uses of them.
-    All is one run, since it takes long."""
-    (tmp_path / "uses.py").write_text(USES)
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]
-    for name in ("include", "exclude", "extraPaths"):
-        settings[name] = [os.path.relpath(ROOT / path, tmp_path) for path in settings[name]]
-    settings["include"].append("uses.py")
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [*pyright(), "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    told = json.loads(done.stdout)
-    sources = [file for folder in ("python", "examples") for file in (ROOT / folder).rglob("*.py") if "study" not in file.parts]
-    assert told["summary"]["filesAnalyzed"] >= len(sources) + 1, done.stdout
-    found = [(Path(d["file"]), d["range"]["start"]["line"], d["message"]) for d in told["generalDiagnostics"]
-             if d["severity"] in ("error", "warning")]
-    others = [f"{file}:{line + 1}: {message}" for file, line, message in found if file.name != "uses.py"]
-    assert not others, "\n".join(others)
-    assert {line for file, line, _ in found if file.name == "uses.py"} == {3, 4, 5}, found

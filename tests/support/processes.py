@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -29,6 +30,7 @@ IMPORTS = {
     "dali": ["numpy", "zarr", "nvidia.dali.fn", "nvidia.dali.pipeline"],
     "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "nvidia.dali.experimental.dynamic"],
     "only torch": ["torch"],
+    "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded"],
     "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],
 }
 
@@ -209,5 +211,8 @@ def _become(asked: dict) -> dict:
 if __name__ == "__main__":
     for _name in IMPORTS[sys.argv[2]]:
         importlib.import_module(_name)
+    # Else each process would copy all pages of what was imported, when it looks for garbage.
+    gc.collect()
+    gc.freeze()
     _asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     exec(compile(_asked["script"], "<string>", "exec"), _become(_asked))

@@ -112,8 +112,8 @@ def write_array(
     path: Path | str, name: str, values: np.ndarray, *, zarr_format: int = 3, codec: str = "zstd",
     layout: Layout | None = None, dims: tuple[str | None, ...] | None = None, fill_value: Any = 0,
     attributes: dict[str, Any] | None = None, missing: tuple[tuple[int, ...], ...] = (), filters: list[Any] | None = None,
-) -> np.ndarray:
-    """Writes one array into the group at ``path`` (made where needed) and returns what zarr-python reads back.
+) -> None:
+    """Writes one array into the group at ``path`` (made where needed).
 
     ``missing`` names regions, by chunk (or shard) coordinates, that are never written.
     """
@@ -153,6 +153,10 @@ def write_array(
             if coords not in missing:
                 region = tuple(slice(i * c, (i + 1) * c) for i, c in zip(coords, stored))
                 array[region] = values[region]
+
+
+def read_back(path: Path | str, name: str) -> np.ndarray:
+    """What zarr-python reads of an array."""
     return zarr.open_array(str(path), path=name, mode="r")[...]
 
 

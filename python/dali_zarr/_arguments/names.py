@@ -8,6 +8,8 @@ from .._hints import did_you_mean
 
 # What all operators of DALI take.
 _COMMON = frozenset({"name", "device"})
+# What DALI adds to each operator's schema, and says nothing of what is read.
+DALIS = frozenset({"preserve", "bytes_per_sample_hint"})
 # What Python adds, and turns into others.
 SELECTION = frozenset({"sel", "isel", "method", "tolerance"})
 OF_LOADERS = frozenset({"batch_size", "collate", "columns", "drop_last", "process_group", "transform", "num_threads", "sharding"})

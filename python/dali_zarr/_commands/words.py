@@ -29,8 +29,7 @@ def _is_text(name: str) -> bool:
 def of_reader() -> dict[str, bool]:
     """The reader's arguments that may be given beside the store, and whether each is true or false."""
     types, schema = _dali.module("types"), _dali.schema()
-    # The first has no place here, and two are for all of DALI's operators.
-    given: set[str] = set(schema.GetArgumentNames()) - {"path", "bytes_per_sample_hint", "preserve"}
+    given: set[str] = set(schema.GetArgumentNames()) - names.DALIS - {"path"}
     others = dict.fromkeys((*names.SELECTION, "batch_size", "device"), False)
     return others | {name: schema.GetArgumentType(name) == types.BOOL for name in given}
 

@@ -55,8 +55,7 @@ class Plan:
         Raises:
             TypeError, ValueError, IndexError: As building the pipeline does, apart from limits of memory and the transform.
         """
-        # Those that every operator of DALI's takes say nothing of what is read.
-        given = {name: value for name, value in self.arguments.items() if name not in ("preserve", "bytes_per_sample_hint")}
+        given = {name: value for name, value in self.arguments.items() if name not in _arguments.names.DALIS}
         spec = _arguments.of_spec({**given, "offsets": list(self.told_offsets)})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
