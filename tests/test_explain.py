@@ -138,6 +138,24 @@ def test_advice_fits(tmp_path):
     assert any("host_memory_limit" in text for text in tight["advice"])
 
 
+def test_advice_on_chunks_in_flight(tmp_path):
+    """More memory is advised only where it would help: batches in preparation may have too few chunks."""
+    told = {"path": write(tmp_path / "s", np.zeros((4000, 8, 16), "float32"), 1), "arrays": "a", "device": "gpu"}
+
+    def advice(**more):
+        return [text for text in dali_zarr.explain(**told, **more)["advice"] if "busy" in text]
+
+    assert advice(batch_size=64) == []
+    (one,) = advice(batch_size=1)
+    assert one == advice(batch_size=1, device_memory_limit="4GiB")[0]
+    assert one.startswith("the 32 batches in preparation have 32 chunks, of 64 that") and one.endswith("use a larger batch_size")
+    (few,) = advice(batch_size=16, prefetch_queue_depth=2)
+    assert "the 2 batches in preparation have 32 chunks" in few and few.endswith("or raise prefetch_queue_depth")
+    least = dali_zarr.explain(**told, batch_size=64)["memory"]["smallest_device_memory_limit"]
+    (tight,) = advice(batch_size=64, device_memory_limit=least + 100_000)
+    assert "raise device_memory_limit" in tight
+
+
 def test_reads_depend_on_who_waits_where_memory_is_short(tmp_path, values):
     """A chunk that is read serves all batches in preparation, or only one at a time if these are ready before they are taken."""
     args = {"path": write(tmp_path / "s", values, 8), "batch_size": 2, "random_shuffle": True, "initial_fill": 48}

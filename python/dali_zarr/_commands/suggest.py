@@ -39,15 +39,16 @@ def suggested(
         return {"suggested": None, "about": None, "explained": None}
     for call in _calls(path, options, found, outputs):
         try:
-            told = _native.explain(_arguments.of_spec(call.arguments) | {"device": "gpu"})
+            told = _explained(call)
+            sample = sum(output["sample_bytes"] for output in told["outputs"])
+            batch = min(_BATCH, told["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
+            how = {"batch_size": 1 << (batch.bit_length() - 1), "random_shuffle": True}
+            told = _explained(call, **how)
         except (ValueError, TypeError, IndexError):
             if len(found) == 1 and options:
                 raise
             continue
-        sample = sum(output["sample_bytes"] for output in told["outputs"])
-        batch = min(_BATCH, told["samples"], max(1, _BATCH_BYTES // max(sample, 1)))
-        size = 1 << (batch.bit_length() - 1)
-        arguments = {**call.arguments, **(call.of_loader or {}), "batch_size": size, "random_shuffle": True}
+        arguments = {**call.arguments, **(call.of_loader or {}), **how}
         place = [repr(path)] if "path" in arguments else []
         shown = [*place, *(f"{name}={value!r}" for name, value in arguments.items() if name != "path")]
         return {
@@ -55,6 +56,10 @@ def suggested(
             "explained": {name: told[name] for name in ("samples", "outputs", "advice")},
         }
     return {"suggested": None, "about": None, "explained": None}
+
+
+def _explained(call: Call, batch_size: int = 1, **how: Any) -> dict[str, Any]:
+    return _native.explain(_arguments.of_spec({**call.arguments, **how}) | {"batch_size": batch_size, "device": "gpu"})
 
 
 def _calls(

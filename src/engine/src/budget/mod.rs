@@ -18,7 +18,7 @@ mod tests;
 
 pub use device::DeviceBudget;
 pub use host::{HostBudget, LimitFinder};
-pub use needs::{Decoding, DeviceNeeds, Needs};
+pub use needs::{Decoding, DeviceNeeds, MAX_WINDOW, Needs};
 pub use rates::{Expected, Rates, WaveTime};
 
 use crate::error::{Error, Result};

@@ -4,7 +4,7 @@ use super::rates::WaveTime;
 use crate::error::Error;
 
 /// Batches in preparation, at most, if the user doesn't say how many.
-pub(super) const MAX_WINDOW: usize = 32;
+pub const MAX_WINDOW: usize = 32;
 
 /// The error of a limit on which one chunk and one batch don't fit, with tables of so many bytes.
 pub(super) fn too_small(argument: &str, limit: u64, smallest: usize, tables: usize) -> Error {

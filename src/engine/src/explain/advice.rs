@@ -1,6 +1,7 @@
 //! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
 
 use super::Explanation;
+use crate::budget::MAX_WINDOW;
 use crate::chunk_index::Route;
 use crate::codec::Compression;
 use crate::memory::shown as bytes;
@@ -141,7 +142,7 @@ fn cpu_codecs(e: &Explanation) -> Vec<String> {
     all
 }
 
-/// Memory for fewer chunks than keep the decoders busy.
+/// Memory, or batches, for fewer chunks than keep the decoders busy.
 fn few_in_flight(e: &Explanation) -> Option<String> {
     let in_flight = e.memory.chunks_in_flight;
     let budget = &e.memory.division.budget;
@@ -152,13 +153,23 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
     };
     // More than an epoch has are of no use.
     let wanted = wanted.min(e.reads().total().chunks.max(1.0) as usize);
-    (in_flight < wanted).then(|| {
-        format!(
-            "the memory limits allow {in_flight} chunks in flight, of {wanted} that would keep the decoders busy: raise \
-             {argument}, by {} for each chunk",
-            bytes(e.memory.chunk as u64)
-        )
-    })
+    if in_flight >= wanted {
+        return None;
+    }
+    let (window, given) = (budget.window, e.spec.resources.prefetch_queue_depth.is_some());
+    let of_batches = e.memory.chunks_of_batches;
+    if of_batches < wanted && (given || window == MAX_WINDOW) {
+        return Some(format!(
+            "the {window} batches in preparation have {of_batches} chunks, of {wanted} that would keep the decoders busy: use a \
+             larger batch_size{}",
+            if given { ", or raise prefetch_queue_depth" } else { "" }
+        ));
+    }
+    Some(format!(
+        "the memory limits allow {in_flight} chunks in flight, of {wanted} that would keep the decoders busy: raise {argument}, by {} \
+         for each chunk",
+        bytes(e.memory.chunk as u64)
+    ))
 }
 
 /// Chunks that keep the GPU's decoders busy: as many streams as have to be in flight for the codec that has fewest in a chunk.

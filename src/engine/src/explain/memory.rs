@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     pub lookahead: usize,
     /// Chunks of the largest size that may be between reading and decoding at a time.
     pub chunks_in_flight: usize,
+    /// Chunks of the largest size that as many bytes have as the chunks of all batches in preparation.
+    pub chunks_of_batches: usize,
     pub io_threads: usize,
     /// Bytes of the largest chunk, encoded and decoded.
     pub chunk: usize,
@@ -48,6 +50,7 @@ impl Memory {
             machine: there.host.clone(),
             lookahead: rules(spec, needs, order, &division.budget).lookahead,
             chunks_in_flight: chunks_in_flight.max(1),
+            chunks_of_batches: needs.of_batches(division.budget.window).div_ceil(needs.decoded.max(1)),
             io_threads,
             chunk,
             device_total: device.map(|d| d.total(needs)),
