@@ -49,6 +49,20 @@ def test_one_of_several_paths_is_wrong(era5, tmp_path, device):
     refused(device, ValueError, "gone.zarr", path=[era5, tmp_path / "gone.zarr"], arrays=["t2m"])
 
 
+@pytest.mark.parametrize("name", ["num_samples", "samples_per_volume", "max_length", "initial_fill"])
+@pytest.mark.parametrize("value", [[], [3, 4], np.array([5])], ids=str)
+def test_a_list_where_one_integer_is_meant(era5, device, name, value):
+    refused(device, TypeError, f"{name}: expected integers, found [", path=era5, arrays=["t2m"], **{name: value})
+
+
+@pytest.mark.parametrize("name", ["ragged", "ragged_ends", "concat", "out_of_bounds_policy"])
+@pytest.mark.parametrize("value", [[], ["X/indptr"], np.arange(10**6), True, 5], ids=lambda value: str(value)[:20])
+def test_what_is_no_text(era5, device, name, value):
+    """Nor is an array shown in full."""
+    message = refused(device, TypeError, f"{name}: expected text, found ", path=era5, arrays=["t2m"], **{name: value})
+    assert len(message.split("\n")[0]) < 150
+
+
 def test_wrong_array_name(era5, device):
     """The message lists the names that there are."""
     refused(device, ValueError, "t3m", "t2m", "lsm", "time", path=era5, arrays=["t3m"])

@@ -100,6 +100,8 @@ def test_csr(tmp_path, device):
         ({"collate": "csr"}, "expected the arrays 'data' and 'indices'"),
         ({"collate": "dense"}, "expected 'nested', 'padded' or 'csr'"),
         ({"columns": 3}, "expected collate='csr'"),
+        ({"collate": "csr", "columns": -1}, "columns: expected a whole number of at least 0, but found -1"),
+        ({"collate": "csr", "columns": 2.5}, "but found 2.5"),
     ],
     ids=str,
 )
@@ -293,3 +295,23 @@ def test_splits_of_rows(tmp_path):
         dali_zarr.splits(**told, starts=[1], train=slice(0, 4))
     with pytest.raises(ValueError, match="splits: by: expected ragged or ragged_ends"):
         dali_zarr.splits(path=tmp_path, arrays=["data"], by="rows", train=slice(0, 4))
+
+
+def test_splits_of_rows_that_are_cut(tmp_path):
+    """Along a further dimension, or with a step: parts are slices of rows."""
+    from dali_zarr.torch import Loader
+
+    offsets, values = np.array([0, 3, 3, 7, 8, 12, 20]), np.arange(80).reshape(20, 4)
+    write_array(tmp_path, "data", values, layout=Layout((6, 4)), dims=("element", "y"))
+    write_array(tmp_path, "indptr", offsets)
+    told = {"path": tmp_path, "arrays": ["data"], "ragged": "indptr", "device": "cpu"}
+    cut = {"dims": ["element", "y"], "window": {"y": 2}}
+    parts = dali_zarr.splits(**told, **cut, train=slice(0, 4), validation=[4, 5])
+    for name, rows in (("train", range(4)), ("validation", (4, 5))):
+        (batch,) = Loader(**parts[name], batch_size=20)
+        assert batch.index.tolist() == [[row, y] for row in rows for y in (0, 2)]
+        for (row, y), found in zip(batch.index.tolist(), batch["data"].unbind(), strict=True):
+            same(found.numpy(), values[offsets[row] : offsets[row + 1], y : y + 2], f"row {row}")
+    for name, args in (("dims", cut), ("step", {"step": 2})):
+        with pytest.raises(ValueError, match=f"splits: train: expected a slice of rows, since {name} is given"):
+            dali_zarr.splits(**told, **args, train=[0, 2], validation=[1])

@@ -307,6 +307,8 @@ def test_what_from_xarray_refuses(era5):
         dali_zarr.from_xarray(ds.isel(time=slice(3)) * 2, path=era5)
     with pytest.raises(ValueError, match="'longitude' has no coordinates, so it can't be told which 3 of 20"):
         dali_zarr.from_xarray(ds.isel(longitude=slice(3)))
+    with pytest.raises(ValueError, match="expected at least one element along 'time', but the dataset has none"):
+        dali_zarr.from_xarray(ds.sel(time=slice("1900", "1901")))
     with pytest.raises(ValueError, match="doesn't tell its store"):
         dali_zarr.from_xarray(xr.Dataset({"z": ds.z.variable}))
     with pytest.raises(ValueError, match="the dataset's 'level' has 1, which isn't a coordinate of the store"):

@@ -137,6 +137,28 @@ def test_gaps_are_breaks(line, data):
     assert [(one[-1], of) for one, of in zip(index, values, strict=True)] == wanted
 
 
+@pytest.mark.parametrize("breaks", [[], [4, 13], [10]], ids=str)
+@pytest.mark.parametrize("gaps", [[(12, 15)], [(3, 5), (8, 10)], [(9, 11)], [(0, 2), (5, 6), (18, 25)]], ids=str)
+def test_gaps_beside_borders_of_stores(tmp_path, gaps, breaks):
+    """Segments are numbered with the borders that samples may not cross: no other elements are read than those selected."""
+    paths, first = [], 0
+    for number, length in enumerate((10, 6, 9)):
+        paths.append(str(tmp_path / f"{number}.zarr"))
+        write_array(paths[-1], "a", np.arange(first, first + length), layout=Layout((4,)), dims=("t",))
+        first += length
+    chosen = np.ones(25, bool)
+    for start, end in gaps:
+        chosen[start:end] = False
+    cuts = {10, 16, *breaks, *(at for gap in gaps for at in gap)} - {0, 25}
+    windows = [at for at in range(24) if chosen[at : at + 2].all() and at + 1 not in cuts]
+    args = {"path": paths, "isel": {"t": chosen}, "cross_stores": False} | ({"breaks": breaks} if breaks else {})
+    index, values, _ = read(window=[2], step=[1], **args)
+    assert values == [[at, at + 1] for at in windows]
+    assert index == [[sum(cut <= at for cut in cuts), at] for at in windows]
+    found = dali_zarr.statistics(arrays=["a"], **args)["arrays"]["a"]
+    assert found["count"] == chosen.sum() and found["mean"] == pytest.approx(np.flatnonzero(chosen).mean())
+
+
 def test_gaps_of_labels_are_breaks(tmp_path):
     """A year whose days aren't in order, and two stores of which the later one comes first."""
     days = np.array(["2019-12-30", "2020-01-01", "2020-01-02", "2019-12-31", "2020-01-03"], "M8[D]")

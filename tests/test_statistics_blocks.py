@@ -133,6 +133,24 @@ def test_random_selections(tmp_path):
             agrees(found["arrays"]["a"]["tendencies"][str(offset)], np.concatenate(differences))
 
 
+@pytest.mark.parametrize("breaks", [[12, 15], [3, 5], [1, 2, 3, 4, 5, 20, 21]], ids=str)
+@pytest.mark.parametrize("chunk", [1, 4, 25])
+def test_segments_that_lie_near_each_other(tmp_path, breaks, chunk):
+    """Blocks that reach from one chosen segment into the next count its elements once."""
+    values = np.random.default_rng(2).standard_normal((25, 3))
+    write_array(tmp_path, "a", values, layout=Layout((chunk, 3)), dims=("t", "c"))
+    segment = np.repeat(np.arange(len(breaks) + 1), np.diff([0, *breaks, 25]))
+    told = {"path": tmp_path, "arrays": ["a"]}
+    for chosen in (segment % 2 == 0, segment % 3 != 1):
+        numbers = {"breaks": breaks, "segments": np.unique(segment[chosen]).tolist()}
+        for selection in (numbers, {"isel": {"t": chosen}}):
+            found = dali_zarr.statistics(**told, **selection, offsets=[0, 1])
+            assert found["samples"] == chosen.sum()
+            agrees(found["arrays"]["a"], values[chosen])
+    of_runs = np.diff(values, axis=0)[chosen[1:] & chosen[:-1]]
+    agrees(found["arrays"]["a"]["tendencies"]["1"], of_runs)
+
+
 def test_latitudes_may_be_cut(tmp_path):
     latitudes = np.linspace(90, -90, 10)
     values = np.random.default_rng(0).standard_normal((6, 10, 8))

@@ -3,6 +3,7 @@
 import operator
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -26,9 +27,15 @@ def checked(name: str, value: Any) -> Any:
         return None
     if name in BYTES and isinstance(value, str):
         value = byte_count(f"zarr_reader: {name}", value)
-    if name in names.of_type("INT64", *_INTEGERS):
+    if name in names.of_type("INT64"):
+        check_integer(name, value)
+    elif name in names.of_type(*_INTEGERS):
         for item in items(value):
             check_integer(name, item)
+    elif name in names.of_type("STRING"):
+        if not isinstance(value, str | bytes | os.PathLike):
+            # It may be a long array.
+            raise TypeError(f"zarr_reader: {name}: expected text, found {reprlib.repr(value)}")
     elif name in names.of_type("BOOL"):
         if not isinstance(value, bool):
             raise TypeError(f"zarr_reader: {name}: expected True or False, found {value!r}")

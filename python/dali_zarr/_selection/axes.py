@@ -189,6 +189,10 @@ class Axes:
         # -1 is the whole region.
         return [-1 if -1 in of else max(of) for of in zip(*found, strict=True)]
 
+    def borders(self) -> list[int]:
+        """Where the second store and each later one begins along the axis that joins them."""
+        return np.cumsum(self.lengths(self.dims[0]))[:-1].tolist() if self.is_joined else []
+
     def axis_length(self, i: int) -> int:
         """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""
         return self._length(i, 0)

@@ -109,6 +109,8 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
             f"{length} elements are selected; give the reader isel={{{dim!r}: ...}}"
         )
     wanted = np.atleast_1d(dataset[dim].values)
+    if not len(wanted):
+        raise ValueError(f"dali_zarr: from_xarray: expected at least one element along {dim!r}, but the dataset has none")
     places = {value: i for i, value in enumerate(stored.tolist())}
     if len(places) < length:
         raise ValueError(f"dali_zarr: from_xarray: the coordinates of {dim!r} aren't unique; give the reader isel={{{dim!r}: ...}}")

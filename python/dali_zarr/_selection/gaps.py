@@ -9,14 +9,15 @@ import numpy.typing as npt
 
 
 def segments(
-    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: Sequence[int], length: int,
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: Sequence[int], borders: Sequence[int], length: int,
 ) -> dict[str, list[int]]:
     """``breaks`` and ``segments`` for runs from ``starts`` to ``ends`` of a dimension with ``length`` elements, which are cut at
-    ``breaks`` too. Negative ones count from the end. Nothing if one isn't inside: the engine refuses it, if it is left as given."""
+    ``breaks`` and at ``borders`` of stores too. Negative breaks count from the end. Nothing if one isn't inside: the engine refuses
+    it, if it is left as given."""
     own = [at + length if at < 0 else at for at in breaks]
     if not all(0 < at < length for at in own):
         return {}
-    found = np.unique(np.array([*starts, *ends, *own], dtype=np.int64))
+    found = np.unique(np.array([*starts, *ends, *own, *borders], dtype=np.int64))
     found = found[(found > 0) & (found < length)]
     begins = np.append(0, found)
     run = np.searchsorted(starts, begins, side="right") - 1

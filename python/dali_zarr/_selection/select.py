@@ -308,6 +308,7 @@ class _Cut:
         self._origins: dict[int, list[int]] = {}
         self._given = {name: given[name] for name in ("roi_start", "roi_end") if given.get(name) is not None}
         self._segments: dict[str, list[int]] = {}
+        self._cross_stores = given.get("cross_stores", True)
         self._cuts = {name: given[name] for name in ("breaks", "segments", "starts") if given.get(name) is not None}
 
     def _padded(self, name: str, given: dict[str, Any]) -> dict[str, int]:
@@ -362,7 +363,8 @@ class _Cut:
                 f"{other} can't be given too; give a slice, or numbers for breaks and no segments"
             )
         self._start[0], self._end[0] = int(starts[0]), int(ends[-1])
-        self._segments = gaps.segments(starts, ends, given, self._axes.axis_length(0))
+        borders = [] if self._cross_stores else self._axes.borders()
+        self._segments = gaps.segments(starts, ends, given, borders, self._axes.axis_length(0))
 
     def _spacing(self, i: int, name: str, positions: Positions) -> int:
         """The distance of the selected elements of a store."""

@@ -100,10 +100,20 @@ def _by_rows(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, di
     if told["ragged"] is None:
         raise ValueError("dali_zarr: splits: by: expected ragged or ragged_ends, whose rows are told, but found none of them")
     found: dict[str, dict[str, Any]] = {}
+    dims = _arguments.values.items(given.get("dims") or "0")
+    other = "dims" if len(dims) > 1 else next((name for name in ("step", "overlap") if given.get(name) is not None), None)
     for name, rows in _chosen(parts, told["ragged"]["rows"], "rows").items():
         first, end = int(rows[0]), int(rows[-1]) + 1
-        is_region = end - first == len(rows) and bool((np.diff(rows) == 1).all())
-        found[name] = {"roi_start": [first], "roi_end": [end]} if is_region else {"starts": rows}
+        if end - first == len(rows) and bool((np.diff(rows) == 1).all()):
+            bounds = {"roi_start": first, "roi_end": end}
+            found[name] = {key: {dims[0]: bound} if len(dims) > 1 else [bound] for key, bound in bounds.items()}
+        elif other is None:
+            found[name] = {"starts": rows}
+        else:
+            raise ValueError(
+                f"dali_zarr: splits: {name}: expected a slice of rows, since {other} is given, but found rows that don't follow "
+                f"each other; leave {other} out, or give a table of starts to a reader for each part"
+            )
     return found
 
 

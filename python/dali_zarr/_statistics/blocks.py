@@ -202,11 +202,12 @@ class Blocks:
         return Part(None, tuple(first), tuple(counts), chosen)
 
     def _is_chosen(self, store: int, place: Indices) -> npt.NDArray[np.bool_]:
+        """Of a block's elements those of the run that the first is in: a later run has blocks of its own."""
         runs = self._runs[store]
         if not len(runs):
             return np.zeros(len(place), np.bool_)
         run = np.searchsorted(runs[:, 0], place, "right") - 1
-        return (run >= 0) & (place < runs[run, 1])
+        return (run >= 0) & (run == run[:1]) & (place < runs[run, 1])
 
     def _joins(self, store: int, place: Indices, other: Indices) -> npt.NDArray[np.bool_]:
         """Whether both are in the region, in one segment."""

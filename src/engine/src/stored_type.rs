@@ -184,10 +184,13 @@ fn float_or_integer(name: &str) -> Option<DType> {
 fn refuse(value: &Value) -> Error {
     let text = shown(value);
     let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str)).unwrap_or("");
+    // In v2 the kind is a letter, with a size in bytes: "<f16".
     let kind = name.trim_start_matches(['<', '>', '|', '=']);
-    let way_out = if name.starts_with("complex") || kind.starts_with('c') {
+    let is_kind =
+        |letter| kind.strip_prefix(letter).is_some_and(|size: &str| size.starts_with(|c: char| c.is_ascii_digit()));
+    let way_out = if name.starts_with("complex") || is_kind('c') {
         "write it as complex64 or complex128, or leave the array out"
-    } else if name.contains("float") || kind.starts_with('f') {
+    } else if name.contains("float") || is_kind('f') {
         "write it as float16 or float32, or leave the array out"
     } else if name.contains("datetime64") || name.contains("timedelta64") || kind.starts_with(['M', 'm']) {
         "give it a unit of NumPy's, such as datetime64[ns], or write it as int64"
@@ -398,7 +401,8 @@ mod tests {
             (json!("complex_float8_e4m3"), "write it as complex64"),
             (json!({"name": "numpy.datetime64", "configuration": {"unit": "year"}}), "datetime64[ns]"),
             (json!("float8_e4m3"), "float32"),
-            (json!("string"), "leave the array out"),
+            (json!("string"), "write it as numbers"),
+            (json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}), "write it as numbers"),
             (json!("r16"), "leave the array out"),
         ] {
             let error = parse_v3(&value).unwrap_err();

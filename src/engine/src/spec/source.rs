@@ -70,7 +70,13 @@ impl SourceArguments {
         let own = self.own().count();
         let is_alone = own > 0 && own == self.arrays.len();
         match self.paths.len() {
-            0 if !is_alone => Err(Error::value("path: expected at least one store, but found none")),
+            0 if !is_alone => Err(Error::value(match self.arrays.iter().find(|array| !array.is_own()) {
+                Some(ArrayArgument { array, .. }) => format!(
+                    "path: expected at least one store, since the array '{array}' is relative to it, but found none; give path, or \
+                     ./{array} if that is where the array is"
+                ),
+                None => "path: expected at least one store, but found none".to_owned(),
+            })),
             1.. if is_alone => Err(Error::value(
                 "path: expected none, since every array of arrays has a location of its own; leave path out, or give names relative \
                  to it",

@@ -193,6 +193,8 @@ fn errors_say_what_was_expected_and_found() {
 #[test]
 fn only_objects_with_a_store_are_specs() {
     assert_eq!(refused("{}"), (ErrorKind::Value, "path: expected at least one store, but found none".into()));
+    let (_, message) = refused(r#"{"arrays": ["/a.zarr/x", "b.zarr/x"]}"#);
+    assert!(message.contains("'b.zarr/x' is relative to it") && message.contains("./b.zarr/x if"), "{message}");
     assert_eq!(refused("[]"), (ErrorKind::Type, "the spec: expected a JSON object, but found a list".into()));
     for text in ["", "{", "{\"path\": \"a\"} x", &"[".repeat(100_000)] {
         let (kind, message) = refused(text);
