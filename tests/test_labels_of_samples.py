@@ -1,4 +1,4 @@
-"""Labels of samples are the coordinates of the elements that were read, whatever arguments cut them: numbers tell where they lie."""
+"""Labels of samples are the coordinates of the elements that were read, whatever cuts them: numbers tell where they lie."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .. import _arguments, _native
 from .._arguments import names
 from .._arguments.values import items
 from .._log import log
-from .._selection.axes import ORIGINS, Axes
+from .._selection.axes import Axes
 from .ragged import RAGGED
 
 
@@ -114,10 +114,7 @@ class Labels:
         index = index[:, 1:] if axes.one_by_one else index
         segments = index[:, 0] if index.shape[1] > len(axes.dims) else None
         index = index[:, index.shape[1] - len(axes.dims) :]
-        origins = self._arguments.get(ORIGINS)
-        if origins:
-            # Elements that were picked alone are named by their positions in the store.
-            index = index - np.array(origins, np.int64)[axes.store_of(index[:, 0])]
+        index = axes.within_picks(index, self._arguments)
         policy = self._arguments.get("out_of_bounds_policy")
         edge, is_bounded = policy == "edge", policy in ("edge", "pad")
         for i, dim in enumerate(axes.dims):

@@ -209,6 +209,12 @@ class Axes:
         outputs = [array.output for array in self.arrays if self.dims[i] in array.dims]
         return {output: tuple(of.get(output, of.get(None, [n] * (i + 1)))[i] for of, n in given) for output in outputs}
 
+    def within_picks(self, index: npt.NDArray[np.int64], arguments: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+        """Starts of samples, one column for each of ``dims``, where elements that were picked alone count among those picked: the
+        reader's index has their positions in the store."""
+        origins = arguments.get(ORIGINS)
+        return index - np.array(origins, np.int64)[self.store_of(index[:, 0])] if origins else index
+
     def borders(self) -> list[int]:
         """Where the second store and each later one begins along the axis that joins them."""
         return np.cumsum(self.lengths(self.dims[0]))[:-1].tolist() if self.is_joined else []
