@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _arguments, _native, _progress
-from .._selection import select
+from .._selection import indexers, select
 from .._selection.axes import Axes
 from .._text import number_of, wrapped
 from . import owned
@@ -125,7 +125,7 @@ def _regions(
                 if dim not in array.dims:
                     continue
                 axes = Axes.of_reader(_arguments.of_places({**options, **array.arguments(path)}))
-                (positions,) = select.positions(name, dim, indexer, axes, chosen.get("method"), chosen.get("tolerance"))
+                (positions,) = indexers.selected(name, dim, indexer, axes, chosen.get("method"), chosen.get("tolerance"))
                 if not len(positions.indices):
                     raise ValueError(f"dali_zarr: check: {name}: {dim!r}: expected at least one element, but found none")
                 i = array.dims.index(dim)

@@ -246,7 +246,8 @@ def check_stores(arguments: Mapping[str, Any], asked: Mapping[str, Any]) -> Labe
     Raises:
         ValueError: Joined stores have other coordinates along a dimension without a selection.
     """
-    selected = {str(dim): indexer for name in ("sel", "isel") for dim, indexer in (asked.get(name) or {}).items()}
+    given = [cast("Mapping[Any, Any]", asked.get(name) or {}) for name in ("sel", "isel")]
+    selected = {str(dim): indexer for one in given for dim, indexer in one.items()}
     # slice(None) selects nothing.
     whole = {dim for dim, indexer in selected.items() if isinstance(indexer, slice) and indexer == slice(None)}
     labels = Labels(arguments, selected.keys() - whole)

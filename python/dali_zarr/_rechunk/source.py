@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arguments import values
 from .._hints import did_you_mean
-from .._selection import select
+from .._selection import indexers, select
 from .._selection.axes import Array, Axes
 from .._selection.stores import is_of_fsspec, needed, opened
 from .options import Options
@@ -229,7 +229,7 @@ def _positions(source: Source, options: Options, name: str, array: Any, how: str
     dims = dims_of(array)
     axes = Axes([source.path], options.storage_options, [Array(name, name, dims, (tuple(array.shape),))], [dims[0]], {})
     indexer = options.sel[dim] if how == "sel" else options.isel[dim]
-    (found,) = select.positions(how, dim, indexer, axes, options.method, options.tolerance)
+    (found,) = indexers.selected(how, dim, indexer, axes, options.method, options.tolerance)
     if not len(found.indices):
         raise ValueError(f"--{how}: {dim!r}: expected at least one element, but {indexer!r} selects none")
     if found.is_scalar:

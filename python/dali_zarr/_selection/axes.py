@@ -205,9 +205,14 @@ class Axes:
 
     def windows_along(self, arguments: Mapping[str, Any], i: int) -> dict[str, tuple[int, int]]:
         """The window and the stride along one of ``dims`` of each output whose array has it."""
-        given = [(by_name.per_dim(name, arguments.get(name), self.dims, n), n) for name, n in (("window", 0), ("stride", 1))]
+        window, stride = (by_name.per_dim(name, arguments.get(name), self.dims, n) for name, n in (("window", 0), ("stride", 1)))
+
+        def of(output: str, given: Mapping[str | None, list[int]], default: int) -> int:
+            found = given.get(output, given.get(None))
+            return default if found is None else found[i]
+
         outputs = [array.output for array in self.arrays if self.dims[i] in array.dims]
-        return {output: tuple(of.get(output, of.get(None, [n] * (i + 1)))[i] for of, n in given) for output in outputs}
+        return {output: (of(output, window, 0), of(output, stride, 1)) for output in outputs}
 
     def within_picks(self, index: npt.NDArray[np.int64], arguments: Mapping[str, Any]) -> npt.NDArray[np.int64]:
         """Starts of samples, one column for each of ``dims``, where elements that were picked alone count among those picked: the

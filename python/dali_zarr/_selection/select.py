@@ -17,9 +17,9 @@ import numpy.typing as npt
 from .._arguments import by_name, tables, values
 from .._hints import nearest
 from .._log import log
-from . import gaps, grids
+from . import gaps, grids, indexers
 from .axes import ORIGINS, REGIONS, Axes
-from .lookup import Positions, of_index, of_label, shown
+from .lookup import Positions, shown
 
 NAMES = ("sel", "isel", "method", "tolerance")
 # Stands for what is left out of arguments by dimension: no dimension is so long.
@@ -62,7 +62,7 @@ def resolved(arguments: Mapping[str, Any]) -> dict[str, Any]:
                     f"zarr_reader: pick: {dim!r}: expected pick or a selection, but found {name} too; labels are looked up among "
                     "all elements, not among those picked: give the positions of all that is wanted in pick, or all in sel or isel"
                 )
-            stores = positions(name, dim, indexer, axes, method, tolerance)
+            stores = indexers.selected(name, dim, indexer, axes, method, tolerance)
             if not all(len(one.indices) for one in stores):
                 raise ValueError(_empty(name, dim, indexer, axes))
             chosen.add(name, dim, stores)
@@ -93,7 +93,7 @@ def _empty(name: str, dim: str, indexer: Any, axes: Axes) -> str:
         if given.start is not None and given.stop is not None and (given.step or 1) > 0:
             turned = slice(given.stop, given.start, given.step)
             try:
-                if all(len(one.indices) for one in positions(name, dim, turned, axes, None, None)):
+                if all(len(one.indices) for one in indexers.selected(name, dim, turned, axes, None, None)):
                     hint = f"; write slice({given.stop!r}, {given.start!r})"
             except (ValueError, TypeError):
                 # Bounds that can't be looked up that way round.
@@ -108,92 +108,6 @@ def check_dim(name: str, dim: str, known: Iterable[str]) -> None:
         like = nearest(dim, names)
         hint = f"; did you mean {like}?" if like else ""
         raise ValueError(f'zarr_reader: {name}: no array has a dimension "{dim}"; the dimensions are {", ".join(names)}{hint}')
-
-
-def positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolerance: Any) -> list[Positions]:
-    """The selected elements in each store; along the joined axis, of all stores together. ``name`` is ``sel`` or ``isel``.
-
-    Raises:
-        ValueError, TypeError, IndexError: A label or an index isn't there.
-    """
-    lengths = axes.lengths(dim)
-    joined = axes.is_joined and dim == axes.dims[0]
-    if name == "isel":
-        return [of_index(name, dim, length, indexer) for length in ([sum(lengths)] if joined else lengths)]
-    if not joined:
-        return [
-            _of_label(dim, length, axes.variable(dim, store), indexer, method, tolerance) for store, length in enumerate(lengths)
-        ]
-    return [_of_joined(dim, indexer, axes, method, tolerance)]
-
-
-def _of_label(dim: str, length: int, variable: Any, label: Any, method: Any, tolerance: Any) -> Positions:
-    """The same as :func:`of_label`, with a ValueError where there is no such label."""
-    try:
-        return of_label(dim, length, variable, label, method, tolerance)
-    except KeyError as error:
-        raise ValueError(error.args[0]) from error
-
-
-def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
-    """Along the joined axis: each store is looked up, since it has coordinates of its own."""
-    step: Any = None
-    is_list = np.ndim(label) > 0
-    found = _variables(dim, axes)
-    if not found:
-        # Labels are positions, which count on over the borders.
-        return _of_label(dim, sum(axes.lengths(dim)), None, label, method, tolerance)
-    if len(found) < len(axes.lengths(dim)):
-        raise ValueError(
-            f"zarr_reader: sel: {dim!r}: expected coordinates in every store, since labels are looked up in all of them, but some "
-            "have none; select by position, with isel"
-        )
-    if isinstance(label, slice):
-        # Steps count elements of all stores.
-        whole = cast("slice[Any, Any, Any]", label)
-        label, step = slice(whole.start, whole.stop), whole.step
-        bounded = whole.start is not None or whole.stop is not None
-        if bounded and len({bool(one[0] < one[-1]) for one in _by_store(dim, axes) if len(one) > 1}) > 1:
-            raise ValueError(
-                f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
-                "order; select by position, with isel"
-            )
-        if bounded and not all(map(_is_sorted, found)):
-            # It goes from one label's place to the other's, which only one store has.
-            return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), whole, None, None)
-    elif is_list or method is not None:
-        # Each label may be in another store; the nearest is that of all stores.
-        return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
-    start, parts, missing = 0, list[Positions](), None
-    for store, length in enumerate(axes.lengths(dim)):
-        try:
-            part = of_label(dim, length, axes.variable(dim, store), label, None, None)
-            parts.append(Positions(part.indices + start, part.is_scalar))
-        except KeyError as error:
-            missing = missing or error
-        start += length
-    if not parts and missing is not None:
-        raise ValueError(missing.args[0]) from missing
-    is_scalar = all(part.is_scalar for part in parts)
-    if is_scalar and len(parts) > 1:
-        raise ValueError(f"zarr_reader: sel: {dim!r}: {label!r} is in {len(parts)} stores; select by position, with isel")
-    return Positions(np.concatenate([part.indices for part in parts])[:: step or 1], is_scalar)
-
-
-def _variables(dim: str, axes: Axes) -> list[Any]:
-    """xarray's variables with the coordinates of each store that has some."""
-    variables = [axes.variable(dim, store) for store in range(len(axes.lengths(dim)))]
-    return [variable for variable in variables if variable is not None]
-
-
-def _by_store(dim: str, axes: Axes) -> list[Any]:
-    """The coordinates of each store that has some."""
-    return [np.asarray(variable.values) for variable in _variables(dim, axes)]
-
-
-def _is_sorted(variable: Any) -> bool:
-    index = variable.to_index()
-    return bool(index.is_monotonic_increasing or index.is_monotonic_decreasing)
 
 
 class _Chosen:

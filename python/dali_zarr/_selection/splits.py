@@ -15,7 +15,7 @@ from .._arguments import segments as segments_of
 from .._arguments.types import Paths
 from .._loading import outputs
 from .._loading.ragged import RAGGED
-from . import select
+from . import indexers
 from .axes import Axes
 from .lookup import of_index
 
@@ -143,7 +143,7 @@ def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, 
 
 def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.int64]:
     """The elements along the first of ``dims`` that samples of a part read."""
-    found, *others = select.positions("sel", axes.dims[0], label, axes, None, None)
+    found, *others = indexers.selected("sel", axes.dims[0], label, axes, None, None)
     if not found.is_list:
         # Where each store is cut on its own, its elements follow those of the stores before it.
         firsts = np.cumsum([0, *axes.lengths(axes.dims[0])])

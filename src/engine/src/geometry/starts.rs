@@ -70,7 +70,7 @@ impl Starts {
     }
 
     /// The starts of one grid from `bounds[0]` to the last of `bounds`, each with its segment: the one that holds all that the
-    /// start reads, or, where none does, the one that it lies in.
+    /// start reads between these two, or, where none does, the one that it lies in.
     pub fn told(step: i64, reach: (i64, i64), bounds: &[i64]) -> Self {
         let mut all = Self::none(step);
         let (first, end) = (bounds[0], bounds[bounds.len() - 1]);
@@ -86,8 +86,11 @@ impl Starts {
                 at = bounds[own + 1];
             }
         };
-        for (i, segment) in bounds.windows(2).enumerate() {
-            let (from, to) = ((segment[0] - reach.0).max(at), (segment[1] - reach.1 + 1).min(end));
+        for (i, segment) in bounds.windows(2).enumerate().filter(|(_, segment)| segment[0] < segment[1]) {
+            // What is read before the first segment, or after the last one, doesn't count, but something else must be.
+            let from = if segment[0] == first { first - reach.1 + 1 } else { segment[0] - reach.0 };
+            let to = if segment[1] == end { end - reach.0 } else { segment[1] - reach.1 + 1 };
+            let (from, to) = (from.max(at), to.min(end));
             if from < to {
                 lie_in(&mut all, at, from);
                 all.push(above(from, first, step), to - 1, i);
@@ -221,7 +224,8 @@ mod tests {
             let bounds = bounds(cuts);
             let (from, end) = (bounds[0], bounds[bounds.len() - 1]);
             let of = |start: i64| {
-                let holds = |b: &[i64]| b[0] <= start + least && start + least + len <= b[1];
+                let (first, last) = ((start + least).max(from), (start + least + len).min(end));
+                let holds = |b: &[i64]| first < last && b[0] <= first && last <= b[1];
                 let around = |b: &[i64]| b[0] <= start && start < b[1];
                 bounds.windows(2).position(holds).or(bounds.windows(2).position(around))
             };
