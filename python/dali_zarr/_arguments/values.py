@@ -14,6 +14,8 @@ from .types import ReaderArguments
 BYTES = frozenset(name for name, hint in ReaderArguments.__annotations__.items() if "Bytes" in hint.__forward_arg__)
 # Lists of integers: DALI has those of 64 bits since 2.4.
 _INTEGERS = ("_INT64_VEC", "_INT32_VEC")
+# What is taken for text.
+_TEXT: Any = (str, bytes, os.PathLike)
 _UNITS = {"B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)} | {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
 
 
@@ -33,7 +35,7 @@ def checked(name: str, value: Any) -> Any:
         for item in items(value):
             check_integer(name, item)
     elif name in names.of_type("STRING"):
-        if not isinstance(value, str | bytes | os.PathLike):
+        if not isinstance(value, _TEXT):
             # It may be a long array.
             raise TypeError(f"zarr_reader: {name}: expected text, found {reprlib.repr(value)}")
     elif name in names.of_type("BOOL"):

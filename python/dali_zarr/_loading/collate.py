@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
-import numpy as np
 import numpy.typing as npt
 
 from .outputs import Place
@@ -31,8 +31,9 @@ class Choice:
         wide = columns if columns is not None else ragged.columns
         if columns is not None and how != "csr":
             raise ValueError("dali_zarr: columns: expected collate='csr' with it; leave it out")
-        if columns is not None and (isinstance(columns, bool) or not isinstance(columns, (int, np.integer)) or columns < 0):
-            raise ValueError(f"dali_zarr: columns: expected a whole number of at least 0, but found {columns!r}")
+        given: Any = columns
+        if given is not None and (isinstance(given, bool) or not isinstance(given, SupportsIndex) or operator.index(given) < 0):
+            raise ValueError(f"dali_zarr: columns: expected a whole number of at least 0, but found {given!r}")
         if how == "padded" and (LENGTHS,) in places:
             raise ValueError("dali_zarr: collate: expected no output called 'lengths', since padded batches add it")
         # For each part of a matrix: what comes for the matrix, its data and its indices.

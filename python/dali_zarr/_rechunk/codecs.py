@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from .._selection.stores import needed
 
@@ -96,8 +97,10 @@ def _of_v2(kind: str, cname: str | None, level: int, shuffle: str) -> Any:
 
 def largest_chunk(chain: Codecs) -> int | None:
     """The most bytes of a chunk that the compressors take, if there is a limit."""
-    found = chain.compressors if isinstance(chain.compressors, list | tuple) else [chain.compressors]
-    return min((_MOST[name] for name in map(_name, filter(None, found)) if name in _MOST), default=None)
+    given: Any = chain.compressors
+    found = cast("Sequence[Any]", given if isinstance(given, list | tuple) else [given])
+    names = [_name(one) for one in found if one]
+    return min((_MOST[name] for name in names if name in _MOST), default=None)
 
 
 def kept(array: Any, zarr_format: int, same_type: bool, itemsize: int) -> Codecs:
@@ -132,7 +135,8 @@ def _resized(codec: Any, itemsize: int) -> Any:
     """A codec of Zarr v3; Blosc shuffles the bytes of elements, so that it is told their size."""
     if _name(codec) != "blosc":
         return codec
-    return type(codec).from_dict({"name": "blosc", "configuration": codec.to_dict()["configuration"] | {"typesize": itemsize}})
+    kind = cast(Any, type(codec))
+    return kind.from_dict({"name": "blosc", "configuration": codec.to_dict()["configuration"] | {"typesize": itemsize}})
 
 
 def _config(codec: Any) -> dict[str, Any]:

@@ -159,8 +159,8 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
     chunks = _chunks(dims, shape, tuple(array.chunks[i] for i in kept), options.chunks, label)
     shards = _shards(name, dims, shape, chunks, options, label)
     # zarr-python can't write a shard without dimensions.
-    keeps = dims and options.chunks is None and options.shards is None and array.shards is not None and zarr_format == 3
-    if keeps and shards is None:
+    keeps = bool(dims) and shards is None and options.chunks is None and options.shards is None and zarr_format == 3
+    if keeps and array.shards is not None:
         whole = tuple(array.shards[i] for i in kept)
         shards = tuple(-(-min(n, length) // chunk) * chunk for n, length, chunk in zip(whole, shape, chunks, strict=True))
     if options.codec is None:

@@ -117,8 +117,9 @@ def _arrays(zarr: Any, root: Any, path: str, names: tuple[str, ...] | None) -> t
     dims = {dim for name in names for dim in dims_of(found[name])}
     for folder in folders:
         # xarray keeps coordinates that no array names in the group.
-        group = root.attrs if not folder else above[folder].attrs if folder in above else {}
-        for place in named(folder, group, arrays) - found.keys():
+        group: Any = root if not folder else above.get(folder)
+        links = named(folder, dict(group.attrs), arrays) if group is not None else set[str]()
+        for place in links - found.keys():
             if dims.issuperset(dims_of(arrays[place])):
                 found[place] = arrays[place]
     return found, above
