@@ -181,6 +181,27 @@ def test_stores_of_different_lengths(tmp_path):
         read(paths, isel={"time": 1})
 
 
+def test_slices_of_stores_whose_coordinates_are_not_in_order(tmp_path):
+    """They go from one label's place to the other's, over the border."""
+    days = {"0": [5, 1, 3], "1": [9, 7, 8]}
+    for name, of in days.items():
+        write_array(tmp_path / name, "z", np.array(of, "float32"), dims=("time",))
+        write_array(tmp_path / name, "time", np.array(of), dims=("time",))
+    paths = [tmp_path / name for name in days]
+    for label, want in ((slice(None, 7), [5, 1, 3, 9, 7]), (slice(1, 9), [1, 3, 9]), (slice(3, None), [3, 9, 7, 8])):
+        (found,) = read(paths, sel={"time": label})
+        assert found.tolist() == want, label
+    with pytest.raises(ValueError, match="sel: 'time'.*isn't among the coordinates"):
+        read(paths, sel={"time": slice(None, 4)})
+
+
+def test_a_step_between_windows_of_all_that_is_selected(written):
+    """It is the one that is given, beside a selection with a step too."""
+    for time in (slice(0, 8), slice(0, 16, 2)):
+        how = {"path": written, "arrays": ["n"], "window": [-1], "step": [2], "out_of_bounds_policy": "edge"}
+        assert dali_zarr.explain(**how, isel={"time": time})["samples"] == 4
+
+
 def test_stores_that_go_both_ways_have_no_slices(tmp_path):
     for name, days in (("0", [1, 2, 3]), ("1", [5, 4]), ("2", [6, 7])):
         write_array(tmp_path / name, "z", np.array(days, "float32"), dims=("time",))
@@ -421,3 +442,33 @@ def test_splits_of_lists_share_no_element(written):
     for more in ({"window": [3]}, {"offsets": {"now": 0, "next": 2}}, {"window": [2], "stride": [2]}):
         with pytest.raises(ValueError, match="without common elements along 'time', but train and validation share"):
             dali_zarr.splits(**how, validation=[7], **more)
+    how |= {"arrays": {"few": "n", "many": "n"}, "train": [0]}
+    windows = {"window": {"few": {"time": 2}, "many": {"time": 3}}, "stride": {"few": {"time": 4}, "many": {"time": 1}}}
+    assert list(dali_zarr.splits(**how, **windows, validation=[5])) == ["train", "validation"]
+    with pytest.raises(ValueError, match="train and validation share 1"):
+        dali_zarr.splits(**how, **windows, validation=[3])
+
+
+def test_splits_of_stores_with_samples_of_their_own(tmp_path):
+    """A label may be in several; parts are compared store by store."""
+    paths = [tmp_path / name for name in "01"]
+    for i, path in enumerate(paths):
+        write_array(path, "n", np.arange(6) + 10 * i, dims=("time",))
+        write_array(path, "time", np.arange(6), dims=("time",))
+    parts = dali_zarr.splits(path=paths, arrays=["n"], concat="samples", train=slice(0, 3), validation=4)
+    (found,) = read(**parts["validation"])
+    assert found.tolist() == [4, 14]
+    with pytest.raises(ValueError, match="train and validation share 2"):
+        dali_zarr.splits(path=paths, arrays=["n"], concat="samples", train=slice(0, 4), validation=4)
+
+
+def test_splits_along_the_first_dimension_that_windows_name(tmp_path):
+    write_array(tmp_path, "n", np.arange(12).reshape(4, 3), dims=("time", "lat"))
+    write_array(tmp_path, "lat", np.array([30, 20, 10]), dims=("lat",))
+    parts = dali_zarr.splits(path=tmp_path, arrays=["n"], window={"lat": 1, "time": 2}, train=slice(30, 20), validation=10)
+    assert [part["sel"] for part in parts.values()] == [{"lat": slice(30, 20)}, {"lat": 10}]
+
+
+def test_an_empty_dataset(era5):
+    with pytest.raises(ValueError, match="expected a dataset with elements, but found none along 'time'"):
+        dali_zarr.from_xarray(opened(era5)[["z"]].isel(time=slice(0, 0)))

@@ -150,10 +150,16 @@ def test_stores_without_coordinates(tmp_path):
     paths = [tmp_path / "0", tmp_path / "1"]
     for one in paths:
         write_array(one, "z", VALUES, dims=DIMS)
-    with pytest.raises(ValueError, match="expected coordinates in every store.*select by position, with isel"):
-        dali_zarr.explain(path=paths, arrays="z", sel={"time": [3, 4]})
     found, _ = epoch(paths[0], sel={"time": [3, 4]})
     assert (found == VALUES[3:5]).all(), "positions are the labels"
+    joined = np.concatenate([VALUES, VALUES])
+    for label, chosen in ((slice(3, 60), slice(3, 60)), ([3, 60], [3, 60]), (slice(60, None, 7), slice(60, None, 7)), (51, [51])):
+        found, _ = epoch(paths, sel={"time": label})
+        assert (found == joined[chosen]).all(), f"{label}: they count on over the border"
+    write_array(paths[1], "time", np.arange(50), dims=("time",))
+    for label in ([3, 4], slice(3, 4), 3):
+        with pytest.raises(ValueError, match="expected coordinates in every store.*select by position, with isel"):
+            dali_zarr.explain(path=paths, arrays="z", sel={"time": label})
 
 
 def test_own_stores(path, tmp_path, device):

@@ -190,6 +190,18 @@ def test_several_stores(tmp_path):
         agrees(entry["tendencies"]["3"]["by_channel"], reference(np.concatenate([p[3:] - p[:-3] for p in pieces])), 1)
 
 
+def test_a_label_that_stores_have_elsewhere(tmp_path):
+    """The index of its samples has the label's position in each store."""
+    values = [np.arange(30, dtype="float32").reshape(5, 3, 2) + 100 * i for i in range(2)]
+    for i, levels in enumerate(([1000, 850, 500], [500, 1000, 850])):
+        write_array(tmp_path / str(i), "z", values[i], dims=("time", "level", "lat"))
+        write_array(tmp_path / str(i), "level", np.array(levels), dims=("level",))
+    chosen = np.concatenate([values[0][:, 1], values[1][:, 2]])
+    for more in ({}, {"dims": ["time", "lat"]}, {"breaks": [4, 6], "segments": [0, 2]}):
+        found = dali_zarr.statistics([tmp_path / "0", tmp_path / "1"], arrays=["z"], sel={"level": 850}, **more)["arrays"]["z"]
+        agrees(found, reference(np.delete(chosen, [4, 5], axis=0) if "breaks" in more else chosen))
+
+
 def test_nothing_but_nans(tmp_path):
     write_array(tmp_path, "a", np.full((4, 3, 2), np.nan, "f4"), dims=("time", "y", "x"))
     file = tmp_path / "stats.json"

@@ -101,6 +101,20 @@ def test_both_forms(stores, tmp_path, name):
     assert read["json"] == read["zarr"] != samples(**reader)
 
 
+@pytest.mark.parametrize("ending", ["json", "zarr"])
+def test_outputs_with_other_names(stores, tmp_path, ending):
+    """Channels that were asked for by output are those of its array, whatever a reader calls it."""
+    how = {"path": stores / "fields", "arrays": {"x": "z"}}
+    both = how | {"arrays": {"x": "z", "w": "t2m"}}
+    found = dali_zarr.statistics(**both, channels={"x": "level"}, output=tmp_path / f"stats.{ending}")
+    assert found["channels"] == {"z": ["level"]}
+    told = dali_zarr.explain(path=stores / "fields", arrays={"y": "z", "x": "t2m"}, mean=tmp_path / f"stats.{ending}")
+    assert [array["channels"] for array in told["arrays"]] == [["level"], []]
+    by_output = {**found, "channels": {"x": ["level"]}}
+    (tmp_path / "former.json").write_text(json.dumps(by_output))
+    assert dali_zarr.explain(**how, mean=tmp_path / "former.json")["arrays"][0]["channels"] == ["level"]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_xarray_opens_it(stores, tmp_path, name):
     """By xarray's own calls, without a warning: a table of the arrays, and of each its channels with their labels."""

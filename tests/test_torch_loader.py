@@ -364,7 +364,9 @@ def test_labels_of_elements_that_are_selected(years):
     across = [b.coords for b in make(years, arrays=["z"], window=[2], step=[1], batch_size=1, **picked)]
     assert ["level" in coords for coords in across] == [True, True, False, True, True] and all("time" in c for c in across)
     first = years[0]
-    for level, expected in ((slice(1, 3), [500, 850]), ([2, 0], [850, 1000]), (slice(None), None), (1, 500)):
+    whole = [1000, 500, 850]
+    cases = ((slice(1, 3), whole[1:]), ([2, 0], [850, 1000]), (slice(None), None), (slice(3), whole), ([True] * 3, whole), (1, 500))
+    for level, expected in cases:
         (batch,) = make(first, arrays=["z"], isel={"level": level}, batch_size=3)
         found = batch.coords.get("level")
         assert found is None if expected is None else (found == expected).all()
@@ -398,3 +400,33 @@ def test_coords_of_each_entry(path, stacked, offsets):
         assert (found == HOURS[first + offset : first + offset + 4]).all(), place
     with pytest.raises(KeyError, match="coords_of: expected an output of the reader, but found 'index'"):
         batch.coords_of("index")
+
+
+def test_coords_of_outputs_with_windows_of_their_own(path):
+    """The batch has those of the longest window, with its stride; a dimension that an array lacks doesn't count."""
+    how = {"window": {"n": {"time": 2}, "x": {"time": 3, "lat": 1}, "u": {"lat": 2}}, "stride": {"n": {"time": 4}}}
+    batch = next(iter(make(path, arrays={"n": "n", "x": "row", "u": "u"}, **how)))
+    assert (batch.coords["time"][0] == HOURS[:3]).all() and batch.coords["lat"].shape == (4, 1)
+    assert (batch.coords_of("n")["time"][0] == HOURS[[0, 4]]).all() and (batch.coords_of("u")["time"][:1] == HOURS[:1]).all()
+
+
+@pytest.mark.parametrize("args", [{"breaks": [3]}, {"roi_start": [2], "roi_end": [9]}, {"isel": {"time": slice(2, 9)}}], ids=str)
+def test_what_is_padded_has_no_label(path, args):
+    """Beside offsets too, on which depends how much may be padded."""
+    pads = {"pad_before": [2], "pad_after": [1]} if "breaks" in args else {}
+    how = {"window": [2], "step": [1], "fill_value": -1, "offsets": [0, 2], "out_of_bounds_policy": "pad", **args, **pads}
+    for batch in make(path, **how):
+        for entry in ("n", "n+2"):
+            found = batch[entry].numpy()
+            assert (np.isnat(batch.coords_of(entry)["time"]) == (found == -1)).all()
+            assert (batch.coords_of(entry)["time"] == HOURS[found])[found != -1].all()
+
+
+@pytest.mark.parametrize("policy", ["edge", "pad"])
+def test_labels_beyond_the_border_of_stores(years, policy):
+    """Where all that a sample reads lies behind the border, it is the next store's."""
+    how = {"window": [2], "offsets": [1], "step": [1], "cross_stores": False, "out_of_bounds_policy": policy, "fill_value": -1}
+    for batch in make(years, arrays=["z"], isel={"level": [0]}, **how):
+        found, times = batch["z+1"].numpy()[..., 0], batch.coords_of("z+1")["time"]
+        assert (np.isnan(times.astype("f8")) == (found == -1)).all()
+        assert (times % 3 == found % 10)[found != -1].all()

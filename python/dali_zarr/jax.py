@@ -65,8 +65,8 @@ class Batch(dict[str, Any]):
             return self[name].coords
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
-        offset = outputs.offset_of(self._origin.sources, name, self._origin.offset)
-        return self._origin.labels.of(self._origin.index(), offset)
+        source = outputs.source_of(self._origin.sources, name, self._origin.offset)
+        return self._origin.labels.of(self._origin.index(), source.offset, source.array)
 
     def plot(self, sample: int | Sequence[int] = 0, **how: Any) -> Any:
         """Matplotlib's figure of samples; see :meth:`dali_zarr.torch.Batch.plot`."""
@@ -251,7 +251,7 @@ class Loader:
             raise ValueError(f"dali_zarr: batch_size: expected a multiple of the {len(devices)} devices, but found {batch_size}")
         self._sharding, self._offsets = sharding, outputs.offsets_by_group(offsets, told)
         self._return_index = return_index
-        self._labels = check_stores(given, arguments)
+        self._labels = check_stores({**given, "offsets": told}, arguments)
         names = _arguments.array_names(given)
         if collate == "csr":
             given = _collate_jax.with_narrow_indices(of_values(given, names), names)

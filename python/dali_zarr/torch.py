@@ -51,16 +51,17 @@ class Batch(dict[str, Any]):
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
         """Labels of the samples by dimension, as NumPy's arrays (datetime64, or cftime's objects, for times), which are read when
-        they are first asked for. Their shape is (sample,), or (sample, window) along dimensions that have windows; those of an
-        inner batch are shifted by its offset. Other dimensions of which elements are selected (``sel={"level": [500, 850]}``) have
-        the labels of these: (element,), or (sample, element) where stores differ."""
+        they are first asked for. Their shape is (sample,), or (sample, window) along dimensions that have windows, the longest
+        where outputs differ; those of an inner batch are shifted by its offset. Elements that are padded have NaT or NaN. Other
+        dimensions of which elements are selected (``sel={"level": [500, 850]}``) have the labels of these: (element,), or
+        (sample, element) where stores differ."""
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
         return self._origin.coords()
 
     def coords_of(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """The same of one entry, shifted by its offset: of an inner batch, or of a tensor such as ``"t2m+6"`` or a stack's
-        ``"target"``, which has no coords of its own.
+        """The same of one entry, shifted by its offset and with its own windows: of an inner batch, or of a tensor such as
+        ``"t2m+6"`` or a stack's ``"target"``, which has no coords of its own.
 
         Raises:
             KeyError: It isn't an output of the reader.
@@ -70,7 +71,7 @@ class Batch(dict[str, Any]):
             return self[name].coords
         if self._origin is None:
             raise AttributeError("dali_zarr: this batch doesn't come from a loader, so it has no coords")
-        return self._origin.coords(outputs.offset_of(self._origin.sources, name, self._origin.offset))
+        return self._origin.coords(outputs.source_of(self._origin.sources, name, self._origin.offset))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False) -> Batch:
         """The same batch on another device, or its floating-point tensors in another type; ``coords`` stay."""
@@ -139,9 +140,10 @@ class _Origin:
     ):
         self.labels, self.index, self.offset, self.sources = labels, index, offset, sources
 
-    def coords(self, offset: int | None = None) -> dict[str, npt.NDArray[Any]]:
+    def coords(self, source: outputs.Source | None = None) -> dict[str, npt.NDArray[Any]]:
         index = cast("npt.NDArray[np.int64]", self.index.cpu().numpy())
-        return self.labels.of(index, self.offset if offset is None else offset)
+        source = source or outputs.Source(None, self.offset)
+        return self.labels.of(index, source.offset, source.array)
 
 
 class Loader(BaseLoader[Batch]):
@@ -217,7 +219,7 @@ class Loader(BaseLoader[Batch]):
         if collate == "csr":
             given = of_values(given, arrays)
         self._return_index = return_index
-        self._labels = check_stores(given, arguments)
+        self._labels = check_stores({**given, "offsets": told}, arguments)
         # A process that may become one of several shouldn't begin with the first one's device.
         later = follows and not is_given and ranks.told() is None and not _is_device_known()
         plan = Plan(

@@ -13,15 +13,15 @@ from .. import _arguments, _native
 from .._arguments import names
 from .._arguments.values import items
 from .._log import log
-from .._selection.axes import ORIGINS, Axes
+from .._selection.axes import Axes
 from .ragged import RAGGED
 
 
 class Labels:
     """The coordinates of the dimensions that samples are cut along. They are read when they are first asked for."""
 
-    def __init__(self, arguments: Mapping[str, Any]):
-        self._arguments = arguments
+    def __init__(self, arguments: Mapping[str, Any], selected: Collection[str] = ()):
+        self._arguments, self._selected = arguments, selected
         self._axes: Axes | None = None
         # One array for all stores, or one for each.
         self._values: dict[str, list[npt.NDArray[Any]] | None] = {}
@@ -37,9 +37,9 @@ class Labels:
     def _is_ragged(self) -> bool:
         return any(self._arguments.get(name) for name in RAGGED)
 
-    def listed(self, name: str, default: int) -> list[int]:
-        """An argument of the reader "for each of dims"."""
-        return self.axes().listed(name, self._arguments, default)
+    def windows(self, output: str | None = None) -> list[tuple[int, int]]:
+        """The window and its stride along each of ``dims``: of one output, or the longest."""
+        return self.axes().windows(self._arguments, output)
 
     def check(self, selected: Collection[str]) -> None:
         """Raises ValueError where joined stores have other coordinates along a dimension of which nothing is ``selected``: one
@@ -92,11 +92,12 @@ class Labels:
                         f"but element {at} is {text[at]!r} beside {first} and {other[at]!r} beside {name}"
                     )
 
-    def of(self, index: npt.NDArray[np.int64], offset: int) -> dict[str, npt.NDArray[Any]]:
+    def of(self, index: npt.NDArray[np.int64], offset: int, output: str | None = None) -> dict[str, npt.NDArray[Any]]:
         """Labels by dimension, of samples with this ``index`` (sample, column), plus ``offset`` along the first one.
 
-        Their shape is (sample,), or (sample, window) along dimensions that have windows. Elements that the store doesn't have
-        are NaT or NaN, as are those outside of the sample's segment; where edges are repeated, they are those at the edge.
+        Their shape is (sample,), or (sample, window) along dimensions that have windows: those of an ``output``, or the longest.
+        Elements that the store doesn't have are NaT or NaN, as are those that are padded, since they are outside of the region or
+        of the sample's segment; where edges are repeated, they are those at the edge.
         Dimensions without coordinates have positions. Others, of which ``pick`` or a selection takes some elements, have the labels
         of these: (element,), or (sample, element) where stores differ; none if a sample then reaches from one into another.
 
@@ -107,25 +108,24 @@ class Labels:
         if self._is_ragged():
             raise AttributeError("dali_zarr: coords: ragged samples have none; batch.index tells the number of each sample's row")
         axes = self.axes()
-        window, stride = self.listed("window", 0), self.listed("stride", 1)
+        windows = self.windows(output)
         found: dict[str, npt.NDArray[Any]] = {}
         own_stores = index[:, 0] if axes.one_by_one else None
         index = index[:, 1:] if axes.one_by_one else index
         segments = index[:, 0] if index.shape[1] > len(axes.dims) else None
         index = index[:, index.shape[1] - len(axes.dims) :]
-        origins = self._arguments.get(ORIGINS)
-        if origins:
-            # Elements that were picked alone are named by their positions in the store.
-            index = index - np.array(origins, np.int64)[axes.store_of(index[:, 0])]
-        edge = self._arguments.get("out_of_bounds_policy") == "edge"
+        index = axes.within_picks(index, self._arguments)
+        policy = self._arguments.get("out_of_bounds_policy")
+        edge, is_bounded = policy == "edge", policy in ("edge", "pad")
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
-            if window[i]:
-                length = window[i] if window[i] > 0 else axes.region_length(i, self._arguments)
-                place = place[:, None] + np.arange(length) * stride[i]
+            window, stride = windows[i]
+            if window:
+                length = window if window > 0 else axes.region_length(i, self._arguments)
+                place = place[:, None] + np.arange(length) * stride
             values = self._coordinates(axes, i)
-            if edge or (i == 0 and segments is not None):
-                start, end = (one[:, None] if window[i] else one for one in self._segments(axes, i, index, segments, own_stores))
+            if is_bounded or (i == 0 and segments is not None):
+                start, end = (one[:, None] if window else one for one in self._segments(axes, i, index, segments, own_stores))
                 if edge:
                     last = end - axes.regions(i, self._arguments)[0][2]
                     place = np.clip(place, start, np.maximum(last, start))
@@ -137,21 +137,21 @@ class Labels:
                 found[dim] = _taken(values[0], place)
             else:
                 if own_stores is None:
-                    within = self._segments(axes, 0, index, segments, None) if edge or segments is not None else None
-                    stores = self._stores_of(axes, dim, index[:, 0] + offset, within)
+                    within = self._segments(axes, 0, index, segments, None) if is_bounded or segments is not None else None
+                    stores = self._stores_of(axes, dim, index[:, 0] + offset, windows[0], within)
                 else:
                     stores = own_stores
                 found[dim] = _of_stores(values, stores, place)
-        for dim in axes.picks.keys() - axes.dims:
+        for dim in {*axes.picks, *self._selected} - {*axes.dims}:
             values = self._picked(axes, dim)
             if len(values) == 1:
                 found[dim] = values[0].copy()
             elif values and own_stores is not None:
                 found[dim] = np.stack(values)[own_stores]
             elif values:
-                within = self._segments(axes, 0, index, segments, None) if edge or segments is not None else None
+                within = self._segments(axes, 0, index, segments, None) if is_bounded or segments is not None else None
                 with contextlib.suppress(AttributeError):
-                    found[dim] = np.stack(values)[self._stores_of(axes, dim, index[:, 0] + offset, within)]
+                    found[dim] = np.stack(values)[self._stores_of(axes, dim, index[:, 0] + offset, windows[0], within)]
         return found
 
     def _picked(self, axes: Axes, dim: str) -> list[npt.NDArray[Any]]:
@@ -165,8 +165,10 @@ class Labels:
                 self._values[dim] = []
                 return []
             if found is None:
-                found = [np.array(one, np.int64) for one in axes.picks[dim]]
-                found = [np.where(one < 0, one + axes.lengths(dim)[i], one) for i, one in enumerate(found)]
+                lengths = axes.lengths(dim)
+                # A selection of all elements is none.
+                found = [np.array(one, np.int64) for one in axes.picks.get(dim) or map(range, lengths)]
+                found = [np.where(one < 0, one + lengths[i], one) for i, one in enumerate(found)]
             self._values[dim] = found[:1] if all(_equal(one, found[0]) for one in found) else found
         return self._values[dim] or []
 
@@ -190,10 +192,20 @@ class Labels:
             own = np.full(len(index), True) if stores is None else stores == store
             # With the ends left out, what is before the first or after the last segment counts to it.
             # Segments outside of the region are empty.
-            place: npt.NDArray[np.int64] = np.clip(index[own][:, 0], bounds[0], bounds[-1] - 1)
-            at = np.searchsorted(bounds[1:-1], place, side="right") if segments is None else segments[own]
+            at = self._around(axes, index[own][:, 0], bounds) if segments is None else segments[own]
             starts[own], ends[own] = bounds[at], bounds[at + 1]
         return starts, ends
+
+    def _around(self, axes: Axes, first: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The segments, between ``bounds``, of samples with these starts: those that hold all that a sample's windows have of the
+        region, or the start where several do, or none."""
+        offsets = [int(offset) for offset in self._arguments.get("offsets") or [0]]
+        last = first + max(offsets) + axes.span(self._arguments, 0) - 1
+        begin = first + min(offsets)
+        segment, one, other = (
+            np.searchsorted(bounds[1:-1], np.clip(place, bounds[0], bounds[-1] - 1), side="right") for place in (first, begin, last)
+        )
+        return np.where((one == other) & (begin < bounds[-1]) & (last >= bounds[0]), one, segment)
 
     def _coordinates(self, axes: Axes, i: int) -> list[npt.NDArray[Any]] | None:
         dim = axes.dims[i]
@@ -208,11 +220,12 @@ class Labels:
         return self._values[dim]
 
     def _stores_of(
-        self, axes: Axes, dim: str, first: npt.NDArray[np.int64],
+        self, axes: Axes, dim: str, first: npt.NDArray[np.int64], along: tuple[int, int],
         within: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
     ) -> npt.NDArray[np.int64]:
-        """Which store each sample is in, by its first element and, if known, where its segment starts and ends."""
-        window, stride = self.listed("window", 0)[0], self.listed("stride", 1)[0]
+        """Which store each sample is in, by its first element, its window and stride ``along`` the first of ``dims`` and, if known,
+        where its segment starts and ends."""
+        window, stride = along
         if window < 0:
             window = axes.region_length(0, self._arguments)
         place = first[:, None] + np.arange(max(window, 1)) * stride
@@ -233,8 +246,11 @@ def check_stores(arguments: Mapping[str, Any], asked: Mapping[str, Any]) -> Labe
     Raises:
         ValueError: Joined stores have other coordinates along a dimension without a selection.
     """
-    labels = Labels(arguments)
-    labels.check({str(dim) for name in ("sel", "isel") for dim in asked.get(name) or ()})
+    selected = {str(dim): indexer for name in ("sel", "isel") for dim, indexer in (asked.get(name) or {}).items()}
+    # slice(None) selects nothing.
+    whole = {dim for dim, indexer in selected.items() if isinstance(indexer, slice) and indexer == slice(None)}
+    labels = Labels(arguments, selected.keys() - whole)
+    labels.check(selected)
     return labels
 
 

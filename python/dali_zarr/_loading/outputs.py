@@ -76,7 +76,7 @@ def places(arrays: Sequence[str], offsets: Any, stack_arrays: bool, return_mask:
 class Source:
     """What an output of the reader is of."""
 
-    # None: a stack of all arrays.
+    # The output's name; None: a stack of all arrays.
     array: str | None
     # In elements of the store, along the first of dims.
     offset: int
@@ -89,16 +89,17 @@ def sources(arrays: Sequence[str], offsets: Any, stack_arrays: bool, told: Seque
     return dict(zip(places(arrays, offsets, stack_arrays), found, strict=True))
 
 
-def offset_of(sources: Mapping[Place, Source], name: str, of_group: int) -> int:
-    """The offset of an entry of a batch, or of an inner batch whose own is ``of_group``, in elements of the store.
+def source_of(sources: Mapping[Place, Source], name: str, of_group: int) -> Source:
+    """What an entry of a batch is of, or of an inner batch whose own offset is ``of_group``, in elements of the store.
 
     Raises:
         KeyError: It isn't an output of the reader that is shifted as a whole: the mask, the index, or what a transform made.
     """
-    found = {source.offset for place, source in sources.items() if place[-1] == name}
+    found = {source for place, source in sources.items() if place[-1] == name}
     if not found:
         raise KeyError(f"dali_zarr: coords_of: expected an output of the reader, but found {name!r}")
-    return next(iter(found)) if len(found) == 1 else of_group
+    one = next(iter(found))
+    return one if len(found) == 1 else Source(one.array, of_group)
 
 
 def missing(batch: Mapping[str, Any], name: object) -> KeyError:

@@ -104,11 +104,11 @@ def field_of(output: Output, sample: int) -> Any:
     if output.source is None:
         return xarray.DataArray(values, name=output.title)
     axes = output.labels.axes()
-    array = next((array for array in axes.arrays if array.name == output.source.array), None)
+    array = next((array for array in axes.arrays if array.output == output.source.array), None)
     dims = _dims(array, axes, output.labels, values.ndim)
     coords: dict[str, Any] = {}
     try:
-        found = output.labels.of(output.index[sample : sample + 1 or None], output.source.offset)
+        found = output.labels.of(output.index[sample : sample + 1 or None], output.source.offset, output.source.array)
     except (ImportError, RuntimeError, ValueError, AttributeError):
         found = {}
     for dim, label in found.items():
@@ -129,7 +129,7 @@ def field_of(output: Output, sample: int) -> Any:
 
 def _dims(array: Array | None, axes: Axes, labels: Labels, ndim: int) -> list[str]:
     """The names of an output's dimensions; numbers where a transform changed how many there are."""
-    dropped = {dim for dim, window in zip(axes.dims, labels.listed("window", 0), strict=True) if window == 0}
+    dropped = _dropped(axes, labels, array)
     if array is not None:
         dims = [dim for dim in array.dims if dim not in dropped]
     else:
@@ -137,6 +137,12 @@ def _dims(array: Array | None, axes: Axes, labels: Labels, ndim: int) -> list[st
         largest = max(axes.arrays, key=lambda one: len(one.dims))
         dims = ["channel", *(dim for dim in largest.dims if dim in common and dim not in dropped)]
     return dims if len(dims) == ndim else [f"dim_{i}" for i in range(ndim)]
+
+
+def _dropped(axes: Axes, labels: Labels, array: Array | None) -> set[str]:
+    """The dimensions along which an array, or a stack of all, has no window."""
+    windows = labels.windows(None if array is None else array.output)
+    return {dim for dim, (window, _) in zip(axes.dims, windows, strict=True) if window == 0}
 
 
 def _common(axes: Axes) -> set[str]:
@@ -147,7 +153,7 @@ def _common(axes: Axes) -> set[str]:
 
 def _channels(axes: Axes, labels: Labels) -> list[str]:
     """The names of a stack's channels: of the array, and where it gives several, of their places too."""
-    dropped = {dim for dim, window in zip(axes.dims, labels.listed("window", 0), strict=True) if window == 0}
+    dropped = _dropped(axes, labels, None)
     common, found = _common(axes), list[str]()
     for array in axes.arrays:
         stacked = [dim for dim in array.dims if dim not in common and dim not in dropped]

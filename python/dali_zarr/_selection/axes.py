@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -189,6 +190,31 @@ class Axes:
         # -1 is the whole region.
         return [-1 if -1 in of else max(of) for of in zip(*found, strict=True)]
 
+    def windows(self, arguments: Mapping[str, Any], output: str | None = None) -> list[tuple[int, int]]:
+        """The window and its stride along each of ``dims``: of one output, or of the one with the longest window. What is given for
+        a dimension that an output's array lacks doesn't count."""
+        # -1 is the whole region. Of windows with as many elements the first one's stride counts.
+        found = [self.windows_along(arguments, i) for i in range(len(self.dims))]
+        return [of[output] if output in of else max(of.values(), key=lambda one: _length_of(one[0])) for of in found]
+
+    def span(self, arguments: Mapping[str, Any], i: int) -> int:
+        """Elements along one of ``dims`` from the first to the last of all windows that begin together."""
+        whole = self.region_length(i, arguments)
+        found = [(whole if window < 0 else window, stride) for window, stride in self.windows_along(arguments, i).values()]
+        return max((max(window, 1) - 1) * stride + 1 for window, stride in found)
+
+    def windows_along(self, arguments: Mapping[str, Any], i: int) -> dict[str, tuple[int, int]]:
+        """The window and the stride along one of ``dims`` of each output whose array has it."""
+        given = [(by_name.per_dim(name, arguments.get(name), self.dims, n), n) for name, n in (("window", 0), ("stride", 1))]
+        outputs = [array.output for array in self.arrays if self.dims[i] in array.dims]
+        return {output: tuple(of.get(output, of.get(None, [n] * (i + 1)))[i] for of, n in given) for output in outputs}
+
+    def within_picks(self, index: npt.NDArray[np.int64], arguments: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+        """Starts of samples, one column for each of ``dims``, where elements that were picked alone count among those picked: the
+        reader's index has their positions in the store."""
+        origins = arguments.get(ORIGINS)
+        return index - np.array(origins, np.int64)[self.store_of(index[:, 0])] if origins else index
+
     def borders(self) -> list[int]:
         """Where the second store and each later one begins along the axis that joins them."""
         return np.cumsum(self.lengths(self.dims[0]))[:-1].tolist() if self.is_joined else []
@@ -224,6 +250,10 @@ class Axes:
         """How many elements samples may touch along one of ``dims``; of several stores, in the first."""
         start, end, spacing = self.regions(i, arguments)[0]
         return -((start - end) // spacing)
+
+
+def _length_of(window: int) -> float:
+    return math.inf if window < 0 else window
 
 
 def _arrays(spec: Mapping[str, Any]) -> list[Array]:

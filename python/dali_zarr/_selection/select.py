@@ -121,23 +121,31 @@ def positions(name: str, dim: str, indexer: Any, axes: Axes, method: Any, tolera
     if name == "isel":
         return [of_index(name, dim, length, indexer) for length in ([sum(lengths)] if joined else lengths)]
     if not joined:
-        try:
-            return [
-                of_label(dim, length, axes.variable(dim, store), indexer, method, tolerance)
-                for store, length in enumerate(lengths)
-            ]
-        except KeyError as error:
-            raise ValueError(error.args[0]) from error
+        return [
+            _of_label(dim, length, axes.variable(dim, store), indexer, method, tolerance) for store, length in enumerate(lengths)
+        ]
     return [_of_joined(dim, indexer, axes, method, tolerance)]
+
+
+def _of_label(dim: str, length: int, variable: Any, label: Any, method: Any, tolerance: Any) -> Positions:
+    """The same as :func:`of_label`, with a ValueError where there is no such label."""
+    try:
+        return of_label(dim, length, variable, label, method, tolerance)
+    except KeyError as error:
+        raise ValueError(error.args[0]) from error
 
 
 def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
     """Along the joined axis: each store is looked up, since it has coordinates of its own."""
     step: Any = None
     is_list = np.ndim(label) > 0
-    if is_list and any(axes.variable(dim, store) is None for store in range(len(axes.lengths(dim)))):
+    found = _variables(dim, axes)
+    if not found:
+        # Labels are positions, which count on over the borders.
+        return _of_label(dim, sum(axes.lengths(dim)), None, label, method, tolerance)
+    if len(found) < len(axes.lengths(dim)):
         raise ValueError(
-            f"zarr_reader: sel: {dim!r}: expected coordinates in every store, since a list is looked up in all of them, but some "
+            f"zarr_reader: sel: {dim!r}: expected coordinates in every store, since labels are looked up in all of them, but some "
             "have none; select by position, with isel"
         )
     if isinstance(label, slice):
@@ -150,12 +158,12 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
                 f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
                 "order; select by position, with isel"
             )
+        if bounded and not all(map(_is_sorted, found)):
+            # It goes from one label's place to the other's, which only one store has.
+            return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), whole, None, None)
     elif is_list or method is not None:
         # Each label may be in another store; the nearest is that of all stores.
-        try:
-            return of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
-        except KeyError as error:
-            raise ValueError(error.args[0]) from error
+        return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
     start, parts, missing = 0, list[Positions](), None
     for store, length in enumerate(axes.lengths(dim)):
         try:
@@ -172,10 +180,20 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
     return Positions(np.concatenate([part.indices for part in parts])[:: step or 1], is_scalar)
 
 
+def _variables(dim: str, axes: Axes) -> list[Any]:
+    """xarray's variables with the coordinates of each store that has some."""
+    variables = [axes.variable(dim, store) for store in range(len(axes.lengths(dim)))]
+    return [variable for variable in variables if variable is not None]
+
+
 def _by_store(dim: str, axes: Axes) -> list[Any]:
     """The coordinates of each store that has some."""
-    variables = [axes.variable(dim, store) for store in range(len(axes.lengths(dim)))]
-    return [np.asarray(variable.values) for variable in variables if variable is not None]
+    return [np.asarray(variable.values) for variable in _variables(dim, axes)]
+
+
+def _is_sorted(variable: Any) -> bool:
+    index = variable.to_index()
+    return bool(index.is_monotonic_increasing or index.is_monotonic_decreasing)
 
 
 class _Chosen:
@@ -392,11 +410,11 @@ class _Cut:
         dim = self._dims[i]
         if dim in self._crops or str(i) in self._crops:
             raise ValueError(f"zarr_reader: {name}: {dim!r}: a selection with gaps can't be cropped at random; give a slice")
-        step = self._steps()
         for window in self._windows.values():
             # Stores with other counts have samples of other shapes, which the reader refuses.
             if window[i] == -1 and len(counts) == 1:
-                window[i] = step[i] = next(iter(counts))
+                window[i] = next(iter(counts))
+        step = self._steps()
         if "starts" not in self._cuts or self._step or self._overlap:
             self._step = [n * spacing if at == i else n for at, n in enumerate(step)]
             self._overlap = []
@@ -411,7 +429,8 @@ class _Cut:
     def _steps(self) -> list[int]:
         """The distance of starts along each of ``dims``; 0 along those that are cropped at random."""
         found: list[int] = []
-        for i, window in enumerate(max(of) if -1 not in of else -1 for of in zip(*self._windows.values(), strict=True)):
+        for i in range(len(self._dims)):
+            window = self._longest(i)
             dim, given = self._dims[i], self._step[i] if self._step else None
             crop = dim in self._crops or str(i) in self._crops
             default = 0 if crop else window if window > 0 else 1 if window == 0 else max(self._end[i] - self._start[i], 1)
@@ -421,6 +440,12 @@ class _Cut:
                 raise ValueError(f"zarr_reader: overlap: {dim!r}: expected {expected}, but found {overlap}")
             found.append(default - overlap if given is None else given)
         return found
+
+    def _longest(self, i: int) -> int:
+        """The longest window along one of dims, of the outputs whose arrays have it; -1 is all of the region."""
+        having = {array.output for array in self._axes.arrays if self._dims[i] in array.dims}
+        found = [of[i] for output, of in self._windows.items() if output is None or output in having]
+        return -1 if -1 in found else max(found, default=0)
 
     def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
         """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one.

@@ -131,7 +131,7 @@ def _chosen(parts: Mapping[str, Any], count: int, what: str) -> dict[str, npt.ND
 
 def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """``sel`` of each part."""
-    axes = Axes.of_reader(_arguments.of_places(given))
+    axes = Axes.of_reader({**_arguments.of_places(given), **{name: given.get(name) for name in ("window", "concat")}})
     dim = axes.dims[0]
     sel = cast(Mapping[str, Any], given.get("sel") or {})
     if dim in sel:
@@ -143,13 +143,15 @@ def _by_labels(given: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, 
 
 def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.int64]:
     """The elements along the first of ``dims`` that samples of a part read."""
-    (found, *_) = select.positions("sel", axes.dims[0], label, axes, None, None)
+    found, *others = select.positions("sel", axes.dims[0], label, axes, None, None)
     if not found.is_list:
-        return found.indices
+        # Where each store is cut on its own, its elements follow those of the stores before it.
+        firsts = np.cumsum([0, *axes.lengths(axes.dims[0])])
+        return np.concatenate([one.indices + first for one, first in zip([found, *others], firsts, strict=False)])
     # Of a list, samples go on from each element.
     offsets = outputs.offsets_of(given.get("offsets")) or [0]
-    window, stride = (axes.listed(name, given, default)[0] for name, default in (("window", 0), ("stride", 1)))
-    inside = np.arange(max(window, 1)) * stride
+    windows = axes.windows_along(given, 0).values()
+    inside = np.unique(np.concatenate([np.arange(max(window, 1)) * stride for window, stride in windows]))
     return np.unique(found.indices[:, None, None] + np.array(offsets)[:, None] + inside)
 
 

@@ -176,7 +176,7 @@ class Blocks:
         """The samples of a batch with this index, grouped by what is inside of them; of those at an offset along the first of dims
         the elements that are inside, and belong to the sample's own. ``told``: along which of dims it matters where they begin."""
         stores = index[:, 0] if self._axes.one_by_one else np.zeros(len(index), np.int64)
-        at = index[:, index.shape[1] - self._count :]
+        at = self._axes.within_picks(index[:, index.shape[1] - self._count :], self.arguments)
         keys: dict[tuple[Any, ...], list[int]] = {}
         made: dict[tuple[Any, ...], Part] = {}
         for row, (store, starts) in enumerate(zip(stores.tolist(), at.tolist(), strict=True)):

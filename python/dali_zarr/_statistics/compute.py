@@ -119,7 +119,8 @@ def statistics(
     found = files.Statistics({
         "format": formats.FORMAT, "version": formats.VERSION,
         "path": selected.locations(),
-        "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights, "channels": wanted,
+        "samples": blocks.samples, "dim": selected.axes.dims[0], "offsets": flat[1:], "weights": weights,
+        "channels": formats.by_array(wanted, selected.arrays),
         "arrays": {
             name: {"mask_and_scale": is_decoded} | fill | files.described(
                 one.channels,

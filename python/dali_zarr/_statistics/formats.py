@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,14 @@ class Own(File):
     def named(self, selected: Selected, array: Array) -> list[str]:
         """Those that statistics were asked for by name."""
         dims = [axis["dim"] for axis in entry_of(self._arrays, key_of(array))["channels"]]
-        return [dim for dim in selected.named_channels(array, self._named) or [] if dim in dims]
+        named = self._named
+        if isinstance(named, Mapping):
+            # By the names of arrays; files of former versions have those of outputs.
+            of_arrays = cast("Mapping[str, Any]", named)
+            named = of_arrays.get(key_of(array), of_arrays.get(array.output))
+            if named is None:
+                return []
+        return [dim for dim in selected.named_channels(array, named) or [] if dim in dims]
 
     def of_array(self, name: str, selected: Selected, array: Array, dims: list[str]) -> list[float]:
         entry = entry_of(self._arrays, key_of(array))
@@ -143,6 +150,14 @@ def _of_channels(name: str, row: Any, numbers: Mapping[str, Doubles]) -> float:
 def key_of(array: Array) -> str:
     """The name of an array in files: its own, or that of its output if it has a store of its own, which may be moved."""
     return array.output if array.is_own else array.name
+
+
+def by_array(channels: Any, arrays: Sequence[Array]) -> Any:
+    """Dimensions of channels that are told by output, by the names that arrays have in files. Others stay as they are."""
+    if not isinstance(channels, Mapping):
+        return channels
+    told = cast("Mapping[str, Any]", channels)
+    return {key_of(array): told[array.output] for array in arrays if array.output in told}
 
 
 def entry_of(arrays: Mapping[str, Any], name: str) -> Any:
