@@ -200,6 +200,48 @@ def test_caches(files, tmp_path, cache):
 
 
 @pytest.mark.parametrize("form", ["json", "parq"])
+@pytest.mark.parametrize("validate", [True, False])
+def test_a_cached_chunk_is_that_of_the_reference(tmp_path, form, validate):
+    """References that are written anew and lead elsewhere, though no file has changed."""
+    pytest.importorskip("fastparquet")
+    from kerchunk.df import refs_to_dataframe
+
+    array = {
+        "zarr_format": 2, "shape": [4, 4], "chunks": [1, 4], "dtype": "<i4", "order": "C", "compressor": None, "filters": None,
+        "fill_value": 0,
+    }
+    values = np.arange(32, dtype="<i4").reshape(2, 4, 4)
+    for name, part in zip("xy", values, strict=True):
+        part.tofile(tmp_path / name)
+    path = tmp_path / f"refs.{form}"
+
+    def write(places) -> None:
+        refs = {".zgroup": json.dumps({"zarr_format": 2}), "t/.zarray": json.dumps(array)}
+        refs |= {f"t/{i}.0": [f"{server.url}/{name}", 16 * row, 16] for i, (name, row) in enumerate(places)}
+        if form == "json":
+            path.write_text(json.dumps(refs))
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                refs_to_dataframe(refs, str(path), record_size=10)
+
+    with Server(tmp_path) as server:
+        args = {"storage_options": {"virtual_chunks": server.url}, "cache_dir": str(tmp_path / "cache"), "cache_validate": validate}
+        for places, asked in (
+            ([("x", 0), ("x", 1), ("x", 2), ("x", 3)], 4), ([("x", 0), ("x", 1), ("x", 3), ("y", 3)], 2),
+            ([("x", 0), ("x", 1), ("x", 3), ("y", 3)], 0),
+        ):
+            write(places)
+            server.take_log()
+            want = np.stack([values["xy".index(name)][row] for name, row in places])
+            same(read("cpu", path, "t", 4, **args)[0], want, f"{places}")
+            log = [method for method, _, _ in server.take_log()]
+            assert log.count("GET") == asked, log
+            assert validate or "HEAD" not in log, "it asks"
+
+
+@pytest.mark.parametrize("form", ["json", "parq"])
 def test_near_ranges_are_one_request(files, tmp_path, form):
     """Of a variable whose twelve chunks lie back to back. Each Parquet file of references is read once."""
     from kerchunk.df import refs_to_dataframe

@@ -329,6 +329,22 @@ def test_damaged_and_foreign_checkpoints(path, device):
         pipeline(path, device, checkpoint.replace(b'"num_shards":1', b'"num_shards":0'))
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_changed_digit_is_noticed(path, device, shards):
+    """Of the numbers that say where all shards are: others may lead to the same place, and to other samples after it."""
+    args = {"num_shards": shards, "shard_id": 0, "pad_last_batch": True, "random_shuffle": True}
+    pipe = pipeline(path, device, **args)
+    run(pipe, 2)
+    checkpoint = pipe.checkpoint()
+    begin = checkpoint.index(b'"legs":[')
+    digits = [i for i in range(begin, checkpoint.index(b"]", begin)) if chr(checkpoint[i]).isdigit()]
+    assert len(digits) >= 5
+    for i in digits:
+        changed = checkpoint[:i] + bytes([checkpoint[i] ^ 1]) + checkpoint[i + 1 :]
+        with pytest.raises(ValueError, match="checkpoint|contradicts itself"):
+            pipeline(path, device, changed, **args)
+
+
 def test_a_checkpoint_needs_checkpointing(path, device):
     pipe = build(device, BATCH, path=path, arrays=["n"])
     pipe.run()

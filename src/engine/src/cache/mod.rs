@@ -89,6 +89,8 @@ pub(crate) struct Name {
     bytes: Vec<u8>,
     /// Whether the piece may be on the disk.
     remote: bool,
+    /// Whether what the disk has must be confirmed.
+    confirm: bool,
 }
 
 impl Name {
@@ -113,6 +115,8 @@ struct Piece {
 struct Origin {
     identity: String,
     remote: bool,
+    /// Whether the store says where values lie, which may be elsewhere when it is opened again.
+    refers: bool,
 }
 
 /// The result of looking for a piece without a request.
@@ -164,9 +168,13 @@ impl Cache {
                     Ok(path) if !location.contains("://") => path.to_string_lossy().into_owned(),
                     _ => location.to_owned(),
                 };
-                Origin { identity: format!("{location}\0{how:016x}{snapshot}"), remote: true }
+                Origin {
+                    identity: format!("{location}\0{how:016x}{snapshot}"),
+                    remote: true,
+                    refers: store.has_extents(),
+                }
             }
-            Latency::Local => Origin { identity: store.location().to_owned(), remote: false },
+            Latency::Local => Origin { identity: store.location().to_owned(), remote: false, refers: false },
         };
         let origins = stores.iter().map(origin).collect();
         let threads = spec.copying_threads();
@@ -185,7 +193,7 @@ impl Cache {
             ByteRange::From(offset) => (1, offset, len as u64),
             ByteRange::Last => (2, 0, len as u64),
         };
-        let Origin { identity, remote } = &self.origins[store];
+        let Origin { identity, remote, refers } = &self.origins[store];
         let mut bytes = Vec::with_capacity(18 + identity.len() + key.len());
         bytes.push(tag);
         bytes.extend(offset.to_le_bytes());
@@ -194,7 +202,8 @@ impl Cache {
         bytes.extend(identity.as_bytes());
         bytes.push(0);
         bytes.extend(key.as_bytes());
-        Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote }
+        let confirm = self.validate || *refers;
+        Name { hash: hash(&bytes), object: hash(&bytes[object..]), bytes, remote: *remote, confirm }
     }
 
     /// Copies a piece to the front of `to`, if the memory cache has it in the given version (`None`: in any). For a
@@ -245,7 +254,7 @@ impl Cache {
         let Some(piece) = disk.look(name) else { return CacheLookup::Missing };
         let current = match &piece.version {
             None => Some(false),
-            Some(_) if !self.validate => Some(true),
+            Some(_) if !name.confirm => Some(true),
             Some(held) => disk.knows(name.object, held),
         };
         match current {
@@ -301,6 +310,13 @@ impl Cache {
         // Another read may have shown the version meanwhile.
         let current = match disk.knows(name.object, held) {
             Some(known) => known,
+            None if !self.validate => {
+                let same = store.leads_to(key, held).await?;
+                if same {
+                    disk.saw(name.object, held);
+                }
+                same
+            }
             None => {
                 let _turn = permits.acquire().await;
                 add(&self.counters.disk_checks, u64::from(store.head_asks(key)));

@@ -12,7 +12,7 @@ use super::*;
 use crate::cache::file::FileLookup;
 
 fn name(number: u64) -> Name {
-    Name { hash: number, object: number, bytes: format!("store\0{number}").into_bytes(), remote: true }
+    Name { hash: number, object: number, bytes: format!("store\0{number}").into_bytes(), remote: true, confirm: true }
 }
 
 fn bytes(number: u64, version: u64, len: usize) -> Vec<u8> {

@@ -11,7 +11,7 @@ use crate::random::mix;
 
 fn name(number: u64) -> Name {
     let bytes = format!("store\0key/{number}").into_bytes();
-    Name { hash: mix(number + 1), object: 0, bytes, remote: false }
+    Name { hash: mix(number + 1), object: 0, bytes, remote: false, confirm: true }
 }
 
 fn memory(limit: u64) -> Memory {

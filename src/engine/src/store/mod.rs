@@ -193,6 +193,15 @@ pub trait Store: Send + Sync {
         true
     }
 
+    /// Whether a version that was found before, perhaps by another process, is of the place that `key` leads to now: where a
+    /// store says where values lie. Servers of values aren't asked. In [`Phase::Running`].
+    ///
+    /// # Errors
+    /// If the store can't tell.
+    async fn leads_to(&self, _key: &str, _version: &str) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Whether `key` has a value, or had one a few seconds ago. In [`Phase::Running`].
     ///
     /// # Errors

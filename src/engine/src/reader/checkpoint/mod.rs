@@ -6,6 +6,8 @@
 //! - `epoch`, `position`, `shard_id`, `package`: for people. A reader only checks that the segments lead there.
 //! - `legs`: the segments of the schedule: how the samples were divided, and how many each shard delivered (see
 //!   [`crate::order::Segment`]).
+//! - `check`: a hash of the segments. Other segments may lead to the same place, but not to the same samples. States of earlier
+//!   builds, and those that a loader makes for a reader, don't have it.
 //! - `samples`, `cut`, `folder`, `arrays`, and with several stores `stores`: what the order and the values of samples
 //!   depend on ([`samples`]). They must be the same when the state is restored. Long lists are represented by a hash.
 //!
@@ -20,6 +22,7 @@ mod tests_differences;
 use serde_json::{Map, Value, json};
 
 use crate::dataset::Dataset;
+use crate::digest::digest;
 use crate::error::{Error, Result};
 use crate::order::{Blocks, Order, Segment, Sharding, Weights};
 use crate::plan::Planner;
@@ -53,7 +56,7 @@ impl Identity {
         let mut state = json!({
             "format": FORMAT, "version": VERSION, "package": env!("CARGO_PKG_VERSION"),
             "epoch": epoch, "position": position, "shard_id": shard_id,
-            "legs": segments, "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
+            "legs": segments, "check": check_of(&order.segments(delivered)), "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
         });
         if let Some(stores) = &self.0.stores {
             state["stores"] = stores.clone();
@@ -121,6 +124,9 @@ impl Identity {
         let read = |segment| segment_from_json(segment, *count).ok_or_else(|| broken("legs"));
         let segments: Vec<Segment> = segments.iter().map(read).collect::<Result<_>>()?;
         check_place(&state, &segments, *count)?;
+        if state.get("check").is_some_and(|check| *check != check_of(&segments)) {
+            return Err(broken("legs"));
+        }
         Ok(segments)
     }
 }
@@ -188,6 +194,16 @@ fn segment_to_json(segment: &Segment) -> Value {
         "num_shards": num_shards, "batch_size": batch_size, "pad_last_batch": pad_last_batch, "stick_to_shard": stick_to_shard,
         "epoch": epoch, "rest": rest, "delivered": delivered,
     })
+}
+
+/// A hash of all that segments say.
+fn check_of(segments: &[Segment]) -> String {
+    let numbers = segments.iter().flat_map(|Segment { sharding, epoch, rest, delivered }| {
+        let Sharding { num_shards, batch_size, pad_last_batch, stick_to_shard } = sharding;
+        let flags = u64::from(*pad_last_batch) | u64::from(*stick_to_shard) << 1;
+        [*num_shards, *batch_size, flags, *epoch, *rest, *delivered]
+    });
+    digest(numbers, 1)
 }
 
 fn segment_from_json(value: &Value, samples: u64) -> Option<Segment> {
