@@ -231,6 +231,29 @@ def test_joined_stores(tmp_path, device):
         same(window, wanted, "window")
 
 
+@pytest.mark.parametrize("policy", ["edge", "pad", "drop"])
+def test_all_segments_are_none_in_particular(tmp_path, device, policy):
+    """Also where windows with offsets reach beyond the region: their segment is that of what they read within it."""
+    write_array(tmp_path, "a", np.arange(7), layout=Layout((3,)), dims=("t",))
+    rng, compared = np.random.default_rng(5), 0
+    for _ in range(40):
+        breaks = sorted(rng.choice(np.arange(1, 7), rng.integers(1, 4), replace=False).tolist())
+        told = {
+            "path": tmp_path, "arrays": ["a"], "breaks": breaks,
+            "window": [int(rng.integers(1, 4))], "step": [int(rng.integers(1, 3))], "offsets": [int(rng.integers(-2, 3))], "roi_end": [int(rng.integers(4, 8))], "out_of_bounds_policy": policy,
+            "return_index": True,
+        }
+        try:
+            samples = dali_zarr.explain(**told)["samples"]
+        except ValueError:
+            continue
+        found = [epoch(build(device, 4, **told, **more), samples) for more in ({}, {"segments": list(range(len(breaks) + 1))})]
+        values = [[[out.tolist() for out in one] for one in some] for some in found]
+        assert values[0] == values[1], told
+        compared += 1
+    assert compared > 20
+
+
 def test_picked_elements(tmp_path, device):
     """Along a dimension of picked elements a new segment begins where these are of another episode."""
     arrays = write(tmp_path / "a.zarr", [4, 3, 5])
