@@ -238,9 +238,10 @@ def test_all_segments_are_none_in_particular(tmp_path, device, policy):
     rng, compared = np.random.default_rng(5), 0
     for _ in range(40):
         breaks = sorted(rng.choice(np.arange(1, 7), rng.integers(1, 4), replace=False).tolist())
+        window, step, offset, end = (int(rng.integers(*bounds)) for bounds in ((1, 4), (1, 3), (-2, 3), (4, 8)))
         told = {
-            "path": tmp_path, "arrays": ["a"], "breaks": breaks,
-            "window": [int(rng.integers(1, 4))], "step": [int(rng.integers(1, 3))], "offsets": [int(rng.integers(-2, 3))], "roi_end": [int(rng.integers(4, 8))], "out_of_bounds_policy": policy,
+            "path": tmp_path, "arrays": ["a"], "breaks": breaks, "window": [window], "step": [step], "offsets": [offset],
+            "roi_end": [end], "out_of_bounds_policy": policy,
             "return_index": True,
         }
         try:
