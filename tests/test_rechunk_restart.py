@@ -285,12 +285,21 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, run):
     assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")
 
 
+# What a shell starts in the background ignores the signal.
+INTERRUPTED = """
+import signal, sys
+from dali_zarr.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+
+
 def test_an_interruption_is_told_in_a_sentence(tmp_path, run):
     """By Ctrl-C, soon, and the run goes on where it was."""
     values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype("f4")
     write_array(tmp_path / "s", "a", values, layout=Layout((8, 64, 64)), dims=DIMS)
     words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=2,lat=2,lon=2", "--quiet"]
-    process = subprocess.Popen([sys.executable, "-m", "dali_zarr", "rechunk", *words], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "rechunk", *words], stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "t/a/c").exists():
         assert process.poll() is None
         time.sleep(0.01)

@@ -467,8 +467,3 @@ def test_splits_along_the_first_dimension_that_windows_name(tmp_path):
     write_array(tmp_path, "lat", np.array([30, 20, 10]), dims=("lat",))
     parts = dali_zarr.splits(path=tmp_path, arrays=["n"], window={"lat": 1, "time": 2}, train=slice(30, 20), validation=10)
     assert [part["sel"] for part in parts.values()] == [{"lat": slice(30, 20)}, {"lat": 10}]
-
-
-def test_an_empty_dataset(era5):
-    with pytest.raises(ValueError, match="expected a dataset with elements, but found none along 'time'"):
-        dali_zarr.from_xarray(opened(era5)[["z"]].isel(time=slice(0, 0)))

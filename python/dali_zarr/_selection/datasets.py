@@ -124,8 +124,6 @@ def _selected(dataset: Any, dim: str, axes: Axes) -> Any:
             f"dali_zarr: from_xarray: the dataset's {dim!r} has {label}, which isn't a coordinate of {of} (from {first} to "
             f"{last}): the reader takes coordinates as they are stored{several}"
         )
-    if not len(wanted):
-        raise ValueError(f"dali_zarr: from_xarray: expected a dataset with elements, but found none along {dim!r}")
     positions = Positions(np.array([places[value] for value in wanted.tolist()], np.int64), dataset[dim].ndim == 0)
     if positions.is_scalar:
         return int(positions.indices[0])

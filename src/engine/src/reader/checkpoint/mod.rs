@@ -56,7 +56,8 @@ impl Identity {
         let mut state = json!({
             "format": FORMAT, "version": VERSION, "package": env!("CARGO_PKG_VERSION"),
             "epoch": epoch, "position": position, "shard_id": shard_id,
-            "legs": segments, "check": check_of(&order.segments(delivered)), "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
+            "legs": segments, "check": check_of(&order.segments(delivered)),
+            "samples": self.0.count, "cut": self.0.cut, "folder": self.0.folder, "arrays": self.0.arrays,
         });
         if let Some(stores) = &self.0.stores {
             state["stores"] = stores.clone();
