@@ -21,6 +21,8 @@ struct HostWarp {
   uint32_t lane;        // the one that runs
   uint32_t round;       // of ballots
   uint32_t ballots[2];  // of this round and the one before
+  uint32_t exchange;    // of shuffles
+  uint32_t values[2][kWarp];  // likewise
   uint32_t running;     // lanes that have begun
   uint32_t finished;
   void (*body)(void*, uint32_t);
@@ -65,6 +67,14 @@ uint32_t host_warp_ballot(bool mine) {
   // Lane 0 is the first to go on, and counts for all.
   if (warp->lane == 0) ++warp->round;
   return warp->ballots[(warp->round - 1) & 1];
+}
+
+uint32_t host_warp_shuffle(uint32_t value, uint32_t from) {
+  const uint32_t mine = warp->lane;
+  warp->values[warp->exchange & 1][mine] = value;
+  yield();
+  if (mine == 0) ++warp->exchange;
+  return warp->values[(warp->exchange - 1) & 1][from % kWarp];
 }
 
 void run_host_warp(void (*body)(void*, uint32_t), void* argument) {

@@ -7,3 +7,4 @@
 #include "lz4.cuh"
 #include "zstd_entropy.cuh"
 #include "zstd_execute_kernel.cuh"
+#include "zstd_sequences.cuh"

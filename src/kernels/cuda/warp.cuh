@@ -10,6 +10,7 @@ constexpr uint32_t kWarp = 32;
 #ifndef __CUDA_ARCH__
 void host_warp_sync();
 uint32_t host_warp_ballot(bool mine);
+uint32_t host_warp_shuffle(uint32_t value, uint32_t from);
 #endif
 
 // What lanes wrote before it, all read after it.
@@ -27,6 +28,25 @@ DZ_HD uint32_t lanes_ballot(bool mine) {
   return __ballot_sync(0xffffffff, mine);
 #else
   return host_warp_ballot(mine);
+#endif
+}
+
+// The value of lane `from`.
+DZ_HD uint32_t lanes_shuffle(uint32_t value, uint32_t from) {
+#ifdef __CUDA_ARCH__
+  return __shfl_sync(0xffffffff, value, int(from));
+#else
+  return host_warp_shuffle(value, from);
+#endif
+}
+
+// The value of the lane that is `by` before this one; its own where there is none.
+DZ_HD uint32_t lanes_shuffle_up(uint32_t value, uint32_t by, uint32_t lane) {
+#ifdef __CUDA_ARCH__
+  (void)lane;
+  return __shfl_up_sync(0xffffffff, value, by);
+#else
+  return host_warp_shuffle(value, lane < by ? lane : lane - by);
 #endif
 }
 

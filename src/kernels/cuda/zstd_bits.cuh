@@ -16,25 +16,25 @@ DZ_HD uint32_t log2_of(uint32_t value) {
 #endif
 }
 
-// The upper half of (high, low) << n, for n below 32.
+// The upper half of (high, low) << n % 32.
 DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
 #ifdef __CUDA_ARCH__
   return __funnelshift_l(low, high, n);
 #else
-  return n ? high << n | low >> (32 - n) : high;
+  return uint32_t((uint64_t(high) << 32 | low) << n % 32 >> 32);
 #endif
 }
 
-// The lower half of (high, low) >> n, for n below 32.
+// The lower half of (high, low) >> n % 32.
 DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
 #ifdef __CUDA_ARCH__
   return __funnelshift_r(low, high, n);
 #else
-  return n ? low >> n | high << (32 - n) : low;
+  return uint32_t((uint64_t(high) << 32 | low) >> n % 32);
 #endif
 }
 
-// The n highest bits, for n below 32.
+// The n % 32 highest bits.
 DZ_HD uint32_t top(uint32_t value, uint32_t n) { return shift_in(0, value, n); }
 
 // Reads forward, least significant bit first.
@@ -60,7 +60,7 @@ struct ForwardBits {
   }
 };
 
-// Three words, in which 64 bits begin at any bit of the first one.
+// Three words, in which 64 bits begin at bit `shift` % 32 of the first one.
 struct Words {
   uint32_t word[3], shift;
 
@@ -97,17 +97,24 @@ struct BackwardBits {
 #endif
   }
 
-  // Whether there is a mark that says where the bits begin. At most 2^17 bytes.
-  DZ_HD bool open(const uint8_t* from, uint32_t bytes) {
-    if (bytes == 0 || from[bytes - 1] == 0) return false;
+  // Reads of bytes from `first` on, of which there are so many; positions count from the word that holds the first one.
+  DZ_HD void reach(const uint8_t* first, uint32_t bytes) {
 #ifdef __CUDA_ARCH__
-    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3);
+    (void)bytes;
+    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(first) & 3);
 #else
     const uint32_t skew = 0;
     len = bytes;
 #endif
-    base = from - skew;
+    base = first - skew;
     begin = int32_t(skew * 8);
+  }
+
+  // Whether there is a mark that says where the bits begin. At most 2^17 bytes, with those `before` them that are within reach too.
+  DZ_HD bool open(const uint8_t* from, uint32_t bytes, uint32_t before = 0) {
+    if (bytes == 0 || from[bytes - 1] == 0) return false;
+    reach(from - before, before + bytes);
+    begin += int32_t(before * 8);
     at = begin + int32_t((bytes - 1) * 8 + log2_of(from[bytes - 1]));
     return true;
   }

@@ -1,7 +1,9 @@
 // The zstd kernels on the host, with the threads one after the other: for tests, which then need no GPU.
 #pragma once
+#include "host_warp.h"
 #include "zstd_entropy.cuh"
 #include "zstd_execute.cuh"
+#include "zstd_sequences.cuh"
 
 namespace dz {
 namespace zstd {
@@ -9,23 +11,42 @@ namespace zstd {
 // As many sequences as a batch has, and its bytes: small, so that tests come to all their edges.
 constexpr uint32_t kHostThreads = 37, kHostWindow = 1000;
 
-inline void host_entropy(const Frame* frames, const Block* blocks, uint32_t index, uint8_t* workspace,
-                         BlockResult& result) {
+// Blocks that a warp decodes.
+constexpr uint32_t kHostGroup = 8;
+
+// What the lanes of a warp are given.
+struct HostWave {
+  const Frame* frames;
+  const Block* blocks;
+  const uint32_t* work;
+  uint32_t begin, end;  // of `work`
+  uint8_t* workspace;
+  BlockResult* results;
+  EntropyShared<kHostGroup>* shared;
+};
+
+inline void host_sequences(HostWave& wave) {
+  run_host_warp([](void* argument, uint32_t lane) {
+    const HostWave& w = *static_cast<HostWave*>(argument);
+    record_sequences<kHostGroup>(w.frames, w.blocks, w.work, w.begin, w.end, w.workspace, w.results, *w.shared, lane);
+    for (uint32_t i = w.begin; i < w.end; ++i) {
+      const uint32_t own = w.work[i];
+      const Block& b = w.blocks[own];
+      const Frame& f = w.frames[b.frame];
+      lanes_sync();
+      if (b.sequences == 0 || w.results[own].sequences != kGood) continue;
+      uint64_t* const to = reinterpret_cast<uint64_t*>(w.workspace + f.workspace + b.sequences_to);
+      make_sequences(f, b, own == f.first_block, w.shared->sequences.lengths, to, w.results[own], lane);
+    }
+  }, &wave);
+}
+
+inline void host_literals(const Frame* frames, const Block* blocks, uint32_t index, uint8_t* workspace, BlockResult& result) {
   const Block& b = blocks[index];
   const Frame& f = frames[b.frame];
-  const uint32_t own = index - f.first_block;
-  EntropyTables t;
-  Lengths lengths;
-  for (uint32_t i = 0; i < Lengths::kCodes; ++i) lengths.prepare(i);
-  if (b.sequences) {
-    for (uint32_t a = 0; a < 3; ++a) prepare_sequences(f, blocks + f.first_block, own, a, lengths, t);
-    decode_sequences(f, b, own == 0, t, lengths, reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to),
-                     result);
-  } else {
-    no_sequences(b, own == 0, result);
-  }
+  LiteralTables t;
   result.literals = kGood;
-  if (streams(b)) prepare_literals(f, blocks + f.first_block, own, t);
+  if (streams(b)) prepare_literals(f, blocks + f.first_block, index - f.first_block, t);
   for (uint32_t s = 0; s < streams(b); ++s) {
     if (!decode_literals(f, b, t, s, workspace + f.workspace + b.literals_to)) result.literals = kDamaged;
   }
@@ -116,11 +137,18 @@ inline Status host_execute(const Frame& f, const Block* blocks, const uint8_t* w
 
 extern "C" {
 
-// Both kernels for a whole wave; arguments as theirs.
+// All kernels for a whole wave; arguments as theirs.
 void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zstd::Block* blocks, const uint32_t* work,
                   uint32_t n_work, uint8_t* workspace, dz::zstd::BlockResult* results, uint64_t* out_bytes,
                   int32_t* statuses) {
-  for (uint32_t i = 0; i < n_work; ++i) dz::zstd::host_entropy(frames, blocks, work[i], workspace, results[work[i]]);
+  using dz::zstd::kHostGroup;
+  for (uint32_t begin = 0; begin < n_work; begin += kHostGroup) {
+    const uint32_t end = n_work - begin < kHostGroup ? n_work : begin + kHostGroup;
+    dz::zstd::EntropyShared<kHostGroup> shared;
+    dz::zstd::HostWave wave = {frames, blocks, work, begin, end, workspace, results, &shared};
+    dz::zstd::host_sequences(wave);
+  }
+  for (uint32_t i = 0; i < n_work; ++i) dz::zstd::host_literals(frames, blocks, work[i], workspace, results[work[i]]);
   for (uint32_t i = 0; i < n_frames; ++i) {
     uint32_t produced;
     const uint32_t first = frames[i].first_block;

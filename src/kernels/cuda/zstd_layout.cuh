@@ -1,8 +1,9 @@
-// What the host and the two kernels that decode zstd frames (RFC 8878) share. Mirrors src/zstd.rs of this crate; both
+// What the host and the kernels that decode zstd frames (RFC 8878) share. Mirrors src/zstd.rs of this crate; both
 // sides assert the sizes.
 //
-// A frame's compressed blocks are entropy-decoded independently of each other, by dz_zstd_entropy: literals and
-// sequences go to a workspace. dz_zstd_execute_* then writes each frame's bytes, block after block. The host only finds
+// A frame's compressed blocks are entropy-decoded independently of each other: dz_zstd_entropy writes their literals and records
+// of their sequences to a workspace, dz_zstd_sequences puts sequences in the records' place. dz_zstd_execute_* then writes each
+// frame's bytes, block after block. The host only finds
 // out where the parts of each block lie. Bytes of the frame are never trusted: all lengths in them are compared with
 // the ends of what they lie in. What the host writes into these structures is trusted, since the host has checked it.
 #pragma once
@@ -52,7 +53,7 @@ struct Block {
   uint32_t unused;
 };
 
-// What dz_zstd_entropy finds for one compressed block.
+// What dz_zstd_entropy and dz_zstd_sequences find for one compressed block.
 struct BlockResult {
   int32_t literals;   // a Status
   int32_t sequences;  // a Status
@@ -77,6 +78,8 @@ constexpr uint32_t kLargestOffset = kSymbol - 3 * kSymbols;
 constexpr uint32_t kMaxBlock = 1 << 17;
 constexpr uint32_t kMaxSequences = kMaxBlock / 3;
 static_assert(kMaxSequences < kSymbols, "one may be subtracted for each sequence of a block");
+
+DZ_HD const uint8_t* source(const Frame& f) { return reinterpret_cast<const uint8_t*>(f.src); }
 
 DZ_HD uint64_t pack(uint32_t literals, uint32_t output, uint32_t offset) {
   return uint64_t(literals) | uint64_t(output) << kCountBits | uint64_t(offset) << (2 * kCountBits);

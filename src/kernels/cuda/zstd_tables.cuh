@@ -119,12 +119,16 @@ DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, 
   }
 }
 
-// A cell of a sequences' table. Bits 0-4: extra bits of the symbol; 8-11: bits of the next state; 16-21: symbol; 22-31:
-// what the next state begins at.
+// A cell of a sequences' table: bits 0-5: extra bits of the symbol; 6-10: bits of the next state; 11-16: a literal
+// length's code; 17-22: a match length's code; 23-31: what the next state begins at. The cells of one sequence add up, but for
+// the last field: their sum has the extra bits and the states' bits of all three, and both codes (SequenceRecord).
+constexpr uint32_t kCellBits = 6, kCellLiteral = 11, kCellMatch = 17, kCellBase = 23;
+
 struct SequenceCell {
   const uint8_t* extra;  // bits that follow each code; null: as many as the code says
+  uint32_t code;         // where the code goes; 0: nowhere, it is the number of extra bits
   DZ_HD uint32_t operator()(uint32_t symbol, uint32_t bits, uint32_t base) const {
-    return (extra ? extra[symbol] : symbol) | bits << 8 | symbol << 16 | base << 22;
+    return (extra ? extra[symbol] : symbol) | bits << kCellBits | (code ? symbol << code : 0) | base << kCellBase;
   }
 };
 
@@ -180,7 +184,8 @@ DZ_HD bool read_table(const uint8_t* frame, const Block& b, uint32_t last, const
     }
   }
   if (!table) return true;
-  const SequenceCell cell = {lengths.extra(last)};
+  const uint32_t code = last == kLiteralLength ? kCellLiteral : last == kMatchLength ? kCellMatch : 0;
+  const SequenceCell cell = {lengths.extra(last), code};
   if (mode == 1) {
     log = 0;
     table[0] = cell(symbol, 0, 0);

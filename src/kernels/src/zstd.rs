@@ -1,11 +1,12 @@
-//! Zstd frames (RFC 8878) for `dz_zstd_entropy` and `dz_zstd_execute_*`: the structures that they share with the host,
-//! which mirror `cuda/zstd_layout.cuh`, and how a wave of frames is put together.
+//! Zstd frames (RFC 8878) for `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`: the structures that they share with the
+//! host, which mirror `cuda/zstd_layout.cuh`, and how a wave of frames is put together.
 //!
 //! A wave: each frame's [`plan`](crate::zstd_plan::plan), all of them [pushed](Wave::push) with the addresses of their
 //! bytes and their output; the arrays of the [`Wave`] copied to the device, with [`Wave::workspace`] bytes of workspace,
 //! a [`BlockResult`] for each block, and a u64 and an i32 for each frame; then on one stream
-//! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: `ceil(n_work / GROUP)` blocks of
-//!   [`ENTROPY_THREADS`] threads, unless `n_work` is 0;
+//! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: [`ENTROPY`] says how many blocks of how many threads,
+//!   unless `n_work` is 0;
+//! - `dz_zstd_sequences` with the same arguments, by [`SEQUENCES`];
 //! - one of [`EXECUTE`], which [`Wave::execute_kernel`] chooses, `(frames, blocks, workspace, results, out_bytes,
 //!   statuses)`: a block of threads for each frame.
 //!
@@ -16,11 +17,29 @@
 
 use crate::zstd_plan::FramePlan;
 
-/// Compressed blocks that one block of threads of `dz_zstd_entropy` decodes.
-pub const GROUP: u32 = 4;
+/// How many blocks of threads a kernel takes that works on the compressed blocks of frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Compressed blocks that one block of threads works on.
+    pub group: u32,
+    /// Blocks of threads for each group.
+    pub blocks: u32,
+    /// Threads in each.
+    pub threads: u32,
+}
 
-/// Threads in a block of `dz_zstd_entropy`.
-pub const ENTROPY_THREADS: u32 = 64;
+impl Grid {
+    /// Blocks of threads, and threads in each, for so many compressed blocks.
+    pub const fn launch(&self, compressed_blocks: u32) -> (u32, u32) {
+        (compressed_blocks.div_ceil(self.group) * self.blocks, self.threads)
+    }
+}
+
+/// Of `dz_zstd_entropy`: a warp for the sequences of a group, and one for its literals.
+pub const ENTROPY: Grid = Grid { group: 8, blocks: 2, threads: 32 };
+
+/// Of `dz_zstd_sequences`.
+pub const SEQUENCES: Grid = Grid { group: 4, blocks: 1, threads: 128 };
 
 /// The kernels that write the bytes of frames, with the threads in their blocks.
 pub const EXECUTE: [(&str, u32); 3] =
@@ -125,7 +144,7 @@ pub struct Block {
     pub unused: u32,
 }
 
-/// What `dz_zstd_entropy` finds for one compressed block.
+/// What `dz_zstd_entropy` and `dz_zstd_sequences` find for one compressed block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockResult {

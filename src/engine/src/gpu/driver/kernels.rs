@@ -3,7 +3,7 @@
 use super::{DecodeArrays, Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
-use dali_zarr_kernels::zstd::{self, ENTROPY_THREADS, EXECUTE, GROUP};
+use dali_zarr_kernels::zstd::{self, ENTROPY, EXECUTE, SEQUENCES};
 use dali_zarr_kernels::{FATBIN, INFLATE, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -54,6 +54,7 @@ pub struct Module {
     inflate: [sys::CUfunction; INFLATE.len()],
     lz4: sys::CUfunction,
     zstd_entropy: sys::CUfunction,
+    zstd_sequences: sys::CUfunction,
     /// In the order of [`zstd::EXECUTE`].
     zstd_execute: [sys::CUfunction; EXECUTE.len()],
 }
@@ -101,6 +102,7 @@ impl Module {
                 inflate,
                 lz4: function("dz_lz4")?,
                 zstd_entropy: function("dz_zstd_entropy")?,
+                zstd_sequences: function("dz_zstd_sequences")?,
                 zstd_execute,
             })
         })();
@@ -295,9 +297,12 @@ impl Module {
             argument(&mut workspace),
             argument(&mut results),
         ];
-        let grid = (n_work.div_ceil(GROUP), ENTROPY_THREADS);
+        let grid = ENTROPY.launch(n_work);
         // SAFETY: the arguments are those of dz_zstd_entropy; the caller vouches for the addresses.
         unsafe { self.launch("dz_zstd_entropy", self.zstd_entropy, stream, grid, &mut arguments)? };
+        let grid = SEQUENCES.launch(n_work);
+        // SAFETY: the arguments are those of dz_zstd_sequences, which are the same.
+        unsafe { self.launch("dz_zstd_sequences", self.zstd_sequences, stream, grid, &mut arguments)? };
         let mut arguments = [
             argument(&mut frames),
             argument(&mut blocks),

@@ -1,0 +1,92 @@
+// The literals of zstd blocks (RFC 8878, section 3.1.1.3.1): up to four streams of Huffman codes, each of one thread.
+#pragma once
+#include "zstd_tables.cuh"
+
+namespace dz {
+namespace zstd {
+
+// Of one block, in shared memory.
+struct LiteralTables {
+  uint16_t huffman[1 << kMaxCodeBits];
+  uint8_t weights[256];
+  uint32_t log;   // of the table's size; 0 for damage
+  uint32_t used;  // bytes of the table's description, where it is the block's own
+};
+
+DZ_HD uint32_t streams(const Block& b) {
+  return b.literals_kind == kFourStreams ? 4 : b.literals_kind == kOneStream ? 1 : 0;
+}
+
+// Builds the Huffman table that block `own` of a frame uses. `blocks` are the frame's.
+DZ_HD void prepare_literals(const Frame& f, const Block* blocks, uint32_t own, LiteralTables& t) {
+  const uint32_t from = blocks[own].huffman;
+  const Block& b = blocks[from];
+  uint32_t used = 0;
+  t.log = build_huffman(source(f) + b.literals_at, b.literals_size, t.huffman, t.weights, used);
+  t.used = from == own ? used : 0;
+}
+
+DZ_HD uint8_t literal(const uint16_t* table, uint32_t log, BackwardBits& bits) {
+  const uint32_t cell = table[top(bits.load(bits.at).high(), log)];
+  bits.at -= int32_t(cell & 255);
+  return uint8_t(cell >> 8);
+}
+
+// Decodes one of the four streams of a block's literals, or the one that there is. Section 4.2.2.
+DZ_HD bool decode_literals(const Frame& f, const Block& b, const LiteralTables& t, uint32_t stream, uint8_t* to) {
+  const uint32_t log = t.log;
+  if (log == 0 || t.used >= b.literals_size) return false;
+  const uint8_t* data = source(f) + b.literals_at + t.used;
+  uint32_t len = b.literals_size - t.used, count = b.literals;
+  if (b.literals_kind == kFourStreams) {
+    // The lengths of the first three, section 3.1.1.3.1.6.
+    if (len < 6) return false;
+    const uint32_t each = (b.literals + 3) / 4;
+    uint32_t begin = 6, size = 0;
+    for (uint32_t s = 0; s <= stream; ++s) {
+      begin += size;
+      size = s < 3 ? data[2 * s] | uint32_t(data[2 * s + 1]) << 8 : len - begin;
+      if (begin > len || size > len - begin) return false;
+    }
+    data += begin;
+    len = size;
+    count = stream < 3 ? each : b.literals - 3 * each;
+    to += stream * each;
+  }
+  BackwardBits bits;
+  if (!bits.open(data, len)) return false;
+  // At least one and at most `log` bits a literal.
+  if (bits.left() < int32_t(count) || bits.left() > int32_t(count * log)) return false;
+  const uint16_t* const table = t.huffman;
+  uint32_t i = 0;
+  for (; i < count && (reinterpret_cast<uintptr_t>(to + i) & 3); ++i) to[i] = literal(table, log, bits);
+  // Of five words the next 64 bits are in three, wherever among them these begin after four literals of at most 11
+  // bits; so words are loaded long before their bits are needed.
+  int32_t index = bits.at >> 5;
+  uint32_t w0 = bits.word(index), w1 = bits.word(index - 1), w2 = bits.word(index - 2);
+  for (; i + 4 <= count; i += 4) {
+    const uint32_t w3 = bits.word(index < 3 ? 0 : index - 3), w4 = bits.word(index < 4 ? 0 : index - 4);
+    const uint32_t shift = uint32_t(bits.at) & 31;
+    uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
+    for (uint32_t k = 0; k < 4; ++k) {
+      const uint32_t cell = table[top(high, log)], length = cell & 255;
+      high = shift_in(high, low, length);
+      low <<= length;
+      taken += length;
+      word |= cell >> 8 << (8 * k);
+    }
+    *reinterpret_cast<uint32_t*>(to + i) = word;
+    bits.at -= int32_t(taken);
+    const int32_t next = bits.at >> 5, moved = index - next;
+    w0 = moved == 0 ? w0 : moved == 1 ? w1 : w2;
+    w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
+    w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
+    index = next;
+    bits.prefetch(index);
+  }
+  for (; i < count; ++i) to[i] = literal(table, log, bits);
+  return bits.left() == 0;
+}
+
+}  // namespace zstd
+}  // namespace dz

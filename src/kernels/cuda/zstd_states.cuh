@@ -1,0 +1,218 @@
+// The bits of zstd's sequences (RFC 8878, section 3.1.1.3.2), one thread for each block: a chain of table look-ups, each of
+// which tells where the bits of the next one are.
+//
+// How long one sequence takes decides how fast blocks are decoded, and a thread issues one instruction every few cycles. So the
+// chain does nothing else: it notes where each sequence's extra bits are and how many, and zstd_sequences.cuh makes lengths and
+// offsets of that, many at a time. The other lanes of the warp bring the bits to shared memory before they are needed, and
+// take the records away.
+#pragma once
+#include "warp.cuh"
+#include "zstd_tables.cuh"
+
+namespace dz {
+namespace zstd {
+
+// Sequences between two times that the lanes meet.
+constexpr uint32_t kStep = 8;
+// Words of a stream that are brought at once, and those in shared memory.
+constexpr uint32_t kChunkWords = 16, kRingWords = 4 * kChunkWords;
+// A sequence has at most 63 extra bits and 26 bits of states. In a step a stream moves by less than two chunks, with the three words
+// that are read beyond the last one.
+static_assert(kStep * 89 + 3 * 32 + 31 <= 2 * 32 * kChunkWords, "the words of a step lie in three chunks");
+
+// What the chain notes of a sequence, 64 bits: the position of its first bit from the word that holds the block's first byte,
+// 32 bits, and above it the sum of its three cells, whose last field means nothing.
+DZ_HD uint64_t record(int32_t at, uint32_t cells) { return uint64_t(cells) << 32 | uint32_t(at); }
+
+// Of one block, in shared memory.
+struct SequenceTables {
+  uint32_t lengths[kLengthCells];
+  uint32_t matches[kLengthCells];
+  uint32_t offsets[kOffsetCells];
+  struct Flow {
+    alignas(16) uint64_t records[kStep];
+    // Word i of the stream is at i % kRingWords + 3. The last three come before the first one again, so that four words in a row
+    // lie beside each other.
+    uint32_t ring[kRingWords + 3];
+  };
+  union {
+    int16_t counts[3][kMaxSymbols];  // while tables are built
+    Flow flow;
+  };
+  BackwardBits bits;   // of the block
+  uint64_t to;         // address of its records
+  uint32_t sequences;  // how many; 0: none, or damage
+  uint32_t last_word;  // of the stream
+  uint32_t log[3];
+  uint32_t good[3];
+  uint32_t bits_at;    // where the sequences' bits begin
+
+  DZ_HD uint32_t* of(uint32_t alphabet) {
+    return alphabet == kLiteralLength ? lengths : alphabet == kOffset ? offsets : matches;
+  }
+};
+
+// Builds the table of one alphabet. `own` is the index of the block within its frame, `blocks` are the frame's.
+DZ_HD void prepare_sequences(const Frame& f, const Block* blocks, uint32_t own, uint32_t alphabet,
+                             const Lengths& lengths, SequenceTables& t) {
+  const Block& b = blocks[own];
+  const uint32_t from = b.tables[alphabet];
+  uint32_t at = 0, log = 0;
+  bool good = true;
+  if (alphabet == kMatchLength && from != own) {
+    // Where the bits begin, is behind this block's own descriptions.
+    good = read_table(source(f), b, kMatchLength, lengths, t.counts[alphabet], nullptr, log, at);
+    t.bits_at = at;
+  }
+  good = good &&
+         read_table(source(f), blocks[from], alphabet, lengths, t.counts[alphabet], t.of(alphabet), log, at);
+  if (alphabet == kMatchLength && from == own) t.bits_at = at;
+  t.log[alphabet] = log;
+  t.good[alphabet] = good;
+}
+
+// The states of one block's sequences.
+struct Chain {
+  uint32_t lengths, offsets, matches;  // cells of the next sequence
+  int32_t at;                          // of its bits
+  uint32_t more;                       // bits of states that the last sequence took
+  uint32_t rest;                       // sequences that are left
+
+  // Reads the first states. False for damage.
+  DZ_HD bool open(const Frame& f, const Block& b, SequenceTables& t) {
+    const uint32_t end = b.at + b.size;
+    if (!t.good[0] || !t.good[1] || !t.good[2] || t.bits_at >= end ||
+        !t.bits.open(source(f) + t.bits_at, end - t.bits_at, t.bits_at - b.at)) {
+      return false;
+    }
+    t.last_word = uint32_t(t.bits.at) >> 5;
+    BackwardBits bits = t.bits;
+    lengths = t.lengths[bits.take(t.log[kLiteralLength])];
+    offsets = t.offsets[bits.take(t.log[kOffset])];
+    matches = t.matches[bits.take(t.log[kMatchLength])];
+    at = bits.at;
+    rest = b.sequences;
+    return true;
+  }
+
+  // Up to kStep sequences.
+  DZ_HD void step(SequenceTables& t) {
+    const uint32_t n = rest < kStep ? rest : kStep;
+    rest -= n;
+    Window window = look(t.flow.ring, at);
+    DZ_UNROLL_BY(4)
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t sum = lengths + offsets + matches;
+      const uint32_t extra = sum & 63;
+      more = sum >> kCellBits & 31;
+      t.flow.records[i] = record(at, sum);
+      uint32_t next = window.behind(extra);
+      at -= int32_t(extra + more);
+      // These are on their way while cells are.
+      window = look(t.flow.ring, at);
+      const uint32_t length_bits = lengths >> kCellBits, match_bits = matches >> kCellBits, offset_bits = offsets >> kCellBits;
+      lengths = t.lengths[(lengths >> kCellBase) + top(next, length_bits)];
+      next = shift_in(next, 0, length_bits);
+      matches = t.matches[(matches >> kCellBase) + top(next, match_bits)];
+      next = shift_in(next, 0, match_bits);
+      offsets = t.offsets[(offsets >> kCellBase) + top(next, offset_bits)];
+    }
+  }
+
+  // Whether all bits were taken. The last sequence has no next states.
+  DZ_HD bool ended(const SequenceTables& t) const { return rest == 0 && at + int32_t(more) == t.bits.begin; }
+
+  // Four words, in which at least 97 bits begin at bit `shift` % 32 of the first one.
+  struct Window {
+    uint32_t word[4], shift;
+
+    // 32 bits behind the first `n`, at most 63.
+    DZ_HD uint32_t behind(uint32_t n) const {
+      const uint32_t high = shift_out(word[0], word[1], shift), middle = shift_out(word[1], word[2], shift),
+                     low = shift_out(word[2], word[3], shift);
+      const uint32_t near = shift_in(high, middle, n), far = shift_in(middle, low, n);
+      return n < 32 ? near : far;
+    }
+  };
+
+  // Volatile, so that the words are asked for here and not where they are used.
+  DZ_HD static Window look(const volatile uint32_t* ring, int32_t at) {
+    const volatile uint32_t* word = ring + (uint32_t(at >> 5) % kRingWords);
+    return {{word[3], word[2], word[1], word[0]}, uint32_t(at)};
+  }
+};
+
+// Brings a word of a stream to the ring; it is there after fetched() and a meeting of the lanes.
+DZ_HD void fetch(SequenceTables& t, uint32_t index) {
+  const uint32_t slot = index % kRingWords;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const uint32_t* const from = reinterpret_cast<const uint32_t*>(t.bits.base) + index;
+  const uint32_t to = uint32_t(__cvta_generic_to_shared(t.flow.ring + slot + 3));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+  if (slot >= kRingWords - 3) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to - 4 * kRingWords), "l"(from) : "memory");
+  }
+#else
+  const uint32_t word = t.bits.word(int32_t(index));
+  t.flow.ring[slot + 3] = word;
+  if (slot >= kRingWords - 3) t.flow.ring[slot + 3 - kRingWords] = word;
+#endif
+}
+
+DZ_HD void fetched() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Brings the chunks of each lane's stream down to `wanted`; `lowest` is the last that was brought. Whether there were any.
+DZ_HD bool fetch_down_to(SequenceTables* tables, uint32_t wanted, uint32_t& lowest, uint32_t lane) {
+  bool any = false;
+  for (uint32_t streams = lanes_ballot(lowest > wanted); streams; streams = lanes_ballot(lowest > wanted)) {
+    any = true;
+    if (lowest > wanted) --lowest;
+    for (; streams; streams &= streams - 1) {
+      const uint32_t stream = lowest_bit(streams);
+      const uint32_t index = lanes_shuffle(lowest, stream) * kChunkWords + lane;
+      if (lane < kChunkWords && index <= tables[stream].last_word) fetch(tables[stream], index);
+    }
+  }
+  return any;
+}
+
+// The records of up to GROUP blocks, each with its tables prepared, by a warp; lane i has the chain of block i.
+template <uint32_t GROUP>
+DZ_HD void follow(SequenceTables* tables, Chain& chain, uint32_t lane) {
+  static_assert(GROUP * kStep / 2 <= kWarp, "a lane writes two records of a step");
+  uint32_t lowest = chain.rest ? tables[lane].last_word / kChunkWords + 1 : 0;
+  for (uint32_t done = 0; lanes_ballot(chain.rest > 0); done += kStep) {
+    // Of a chain that has ended nothing is wanted. Damaged ones go below zero.
+    const int32_t chunk = chain.at >> 5 < 0 ? 0 : (chain.at >> 5) / int32_t(kChunkWords);
+    const uint32_t now = chain.rest == 0 ? lowest : chunk < 2 ? 0 : uint32_t(chunk - 2);
+    fetched();
+    lanes_sync();
+    if (fetch_down_to(tables, now, lowest, lane)) {
+      fetched();
+      lanes_sync();
+    }
+    // For the next step. It takes the place of the chunk above this one.
+    fetch_down_to(tables, now && chain.rest ? now - 1 : now, lowest, lane);
+    if (chain.rest) chain.step(tables[lane]);
+    lanes_sync();
+    const uint32_t block = lane / (kStep / 2), two = lane % (kStep / 2) * 2;
+    if (block < GROUP && done + two < tables[block].sequences) {
+      const uint64_t* const from = tables[block].flow.records + two;
+      uint64_t* const to = reinterpret_cast<uint64_t*>(tables[block].to) + done + two;
+#ifdef __CUDA_ARCH__
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#else
+      to[0] = from[0];
+      if (done + two + 1 < tables[block].sequences) to[1] = from[1];
+#endif
+    }
+  }
+  fetched();
+}
+
+}  // namespace zstd
+}  // namespace dz
