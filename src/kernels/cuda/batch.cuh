@@ -1,7 +1,7 @@
 // What the kernels that copy matches have in common: a batch of output is put together in shared memory by many threads
 // at once, which mark the bytes that they have written; a match with a source in the batch waits until that is marked.
 #pragma once
-#include "layout.cuh"
+#include "warp.cuh"
 
 namespace dz {
 
@@ -121,14 +121,6 @@ DZ_HD Bits bits_of(uint32_t at, uint32_t n) {
 DZ_HD bool marked(const uint32_t* written, const Bits& bits) {
   const volatile uint32_t* at = written + bits.word;
   return ((bits.low & ~at[0]) | (bits.high & ~at[1])) == 0;
-}
-
-DZ_HD void set_bits(uint32_t* at, uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  if (bits) atomicOr(at, bits);
-#else
-  *at |= bits;
-#endif
 }
 
 DZ_HD void mark(uint32_t* written, const Bits& bits) {

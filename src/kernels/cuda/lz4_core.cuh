@@ -1,9 +1,9 @@
 // A decoder of raw LZ4 blocks (lz4's lz4_Block_format.md) that trusts nothing: whatever the bytes are, it stays within its
 // input and its output (lz_window.cuh says how strictly), ends, and says how.
 //
-// A warp decodes a stream, its lanes in lockstep. Many sequences have a few literals and a short match, 32 bytes at most
-// together: each lane finds out where its byte of them comes from, and one load and one store make the whole
-// sequence. The store waits for its load only after the next sequence's first loads are on their way.
+// A warp decodes a stream. Where a sequence begins is known when the one before has been read, and no sooner. So first the
+// headers of up to 32 sequences are read, which takes few instructions each; then their output is made, 32 bytes at a time,
+// each lane one of them.
 #pragma once
 #include "lz_window.cuh"
 
@@ -32,110 +32,131 @@ DZ_HD bool read_length(LzWindow<RING>& w, uint32_t& length) {
   }
 }
 
-// `x / by` for x below 32, by from 1 to 31: the quotient is far enough from the next integer for any rounding.
-DZ_HD uint32_t divide_small(uint32_t x, uint32_t by) {
+// `x % by` for x below 512, by from 1 on: the quotient is far enough from the next integer for any rounding.
+DZ_HD uint32_t remainder_small(uint32_t x, uint32_t by) {
 #ifdef __CUDA_ARCH__
-  return uint32_t(__fdividef(float(x) + 0.5f, float(by)));
+  return x - uint32_t(__fdividef(float(x) + 0.5f, float(by))) * by;
 #else
-  return uint32_t((float(x) + 0.5f) / float(by));
+  return x - uint32_t((float(x) + 0.5f) / float(by)) * by;
 #endif
 }
 
-// A byte that a lane has loaded and not stored yet, and its position in the output.
-struct Pending {
-  uint32_t to;
-  uint32_t byte;
-  bool there;
+// The most input that a sequence takes whose lengths have one byte each beside the token, with the next token and what is
+// loaded together with it; and the most output.
+constexpr uint32_t kMostIn = 1 + 1 + (15 + 254) + 2 + 1 + 1, kMostOut = (15 + 254) + (kMinMatch + 15 + 254);
+static_assert(kMostIn <= kRound, "what refill() promises is enough");
+static_assert(kMostOut <= kBatchBytes, "one of them always fits a batch");
 
-  template <uint32_t RING>
-  DZ_HD void store(LzWindow<RING>& w) {
-    if (there) *w.ring(to) = uint8_t(byte);
-    there = false;
-  }
-};
-
-// Sequences whose lengths take at most one byte beside the token, as long as there are such. False if one is wrong.
+// Reads the headers of such sequences to w.batch(), until another might not fit. How many; `total` becomes the bytes that they
+// decode to. w.pos is behind them.
 template <uint32_t RING>
-DZ_HD bool quick_sequences(LzWindow<RING>& w) {
-  // The most input that such a sequence and the next token take, and the most output, where lanes step by kWarp.
-  constexpr uint32_t kMostIn = 1 + 1 + (15 + 254) + 2 + 1 + 1, kMostOut = (15 + 254) + (kMinMatch + 15 + 254) + kWarp;
-  static_assert(kMostIn <= kRound, "what refill() promises is enough");
-  const uint32_t lane = w.lane;
-  Pending pending = {0, 0, false};
-  bool good = true;
-  uint32_t token = w.input(w.pos);
-  while (w.left() >= kMostIn && w.room() >= kMostOut) {
-    if (w.loaded - w.pos < kMostIn) w.refill();
-    uint32_t literals = token >> 4, first = w.pos + 1;
+DZ_HD uint32_t read_batch(LzWindow<RING>& w, uint32_t& total) {
+  const uint32_t most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
+  const uint32_t last = (w.loaded < w.in_end ? w.loaded : w.in_end) - kMostIn;
+  uint32_t pos = w.pos, n = 0, token = w.input(pos);
+  total = 0;
+  while (n < kWarp && pos <= last) {
+    uint32_t literals = token >> 4, first = pos + 1;
     if (literals == 15) {
       const uint32_t more = w.input(first);
       if (more == 255) break;
       literals += more;
       ++first;
     }
-    // The offset, and a length's byte or the next token.
-    const uint32_t behind = first + literals;
-    const uint32_t low = w.input(behind), high = w.input(behind + 1);
-    const uint32_t third = w.input(behind + 2), fourth = w.input(behind + 3);
+    // The offset, a length's byte or the next token, and that.
+    const uint32_t behind = first + literals, bytes = w.window_word(behind);
     uint32_t length = token & 15, used = 2;
     if (length == 15) {
-      if (third == 255) break;
-      length += third;
+      const uint32_t more = bytes >> 16 & 255;
+      if (more == 255) break;
+      length += more;
       used = 3;
     }
     length += kMinMatch;
-    token = used == 2 ? third : fourth;
-    const uint32_t offset = high << 8 | low;
-    pending.store(w);
-    if (offset - 1 >= w.produced() + literals) {  // a zero is as wrong as one that is too far
-      good = false;
-      break;
-    }
-    // Many literals go by themselves, few together with the match.
-    uint32_t own = literals;
-    if (literals >= 15) {
-      for (uint32_t i = lane; i < literals; i += kWarp) *w.ring(w.at + i) = uint8_t(w.input(first + i));
-      w.at += literals;
-      own = 0;
-    }
-    lanes_sync();
-    w.pos = behind + used;
-    if (own + length > kWarp) {
-      if (lane < own) *w.ring(w.at + lane) = uint8_t(w.input(first + lane));
-      w.at += own;
-      w.settle();
-      w.copy_match(offset, length);
+    if (total + literals + length > most) break;
+    if (w.lane == 0) w.batch().sequences[n] = {total, first, literals, bytes & 0xffff};
+    ++n;
+    total += literals + length;
+    pos = behind + used;
+    token = bytes >> (8 * used) & 255;
+  }
+  w.pos = pos;
+  return n;
+}
+
+// Writes the output of the first `n` sequences of w.batch(), `total` bytes. False, and nothing, if one is wrong.
+template <uint32_t RING>
+DZ_HD bool write_batch(LzWindow<RING>& w, uint32_t n, uint32_t total) {
+  const uint32_t lane = w.lane;
+  LzBatch& batch = w.batch();
+  batch.starts[lane] = 0;
+  lanes_sync();
+  bool bad = false;
+  if (lane < n) {
+    const LzSequence mine = batch.sequences[lane];
+    // A zero is as wrong as one that is too far.
+    bad = mine.offset - 1 >= w.produced() + mine.start + mine.literals;
+    set_bits(batch.starts + mine.start / 32, 1u << mine.start % 32);
+  }
+  if (lanes_ballot(bad)) return false;
+  lanes_sync();
+  uint32_t before = 0;  // sequences that begin before these bytes
+  for (uint32_t done = 0; done < total; done += kWarp) {
+    const uint32_t starts = batch.starts[done / 32], at = done + lane;
+    const LzSequence& first = batch.sequences[before + (starts & 1) - 1];
+    if (done + kWarp <= first.start + first.literals) {
+      // Nothing but literals of one sequence.
+      *w.ring(w.at + at) = uint8_t(w.input(first.first + at - first.start));
+      before += starts & 1;
       continue;
     }
-    // This lane's byte is number `lane` of them. In the match it is one of the `offset` bytes before that, which may be
-    // literals of this same sequence.
-    int32_t from = int32_t(lane);
-    if (lane >= own) {
-      uint32_t in_match = lane - own;
-      if (offset < length) in_match -= divide_small(in_match, offset) * offset;
-      from = int32_t(own + in_match) - int32_t(offset);
-    }
-    pending.there = lane < own + length;
-    pending.to = w.at + lane;
-    if (pending.there) {
-      if (from >= 0 || offset <= LzWindow<RING>::kNear) {
-        // An index, not a pointer: the compiler has to see that it is shared memory in either case.
-        const uint32_t inside = (first + uint32_t(from)) % kInput, before = (w.at + uint32_t(from)) % RING;
-        pending.byte = w.buffer[from >= 0 ? inside : kInput + before];
+    lanes_sync();
+    const LzSequence from = batch.sequences[before + count_bits(starts & ((2u << lane) - 1)) - 1];
+    before += count_bits(starts);
+    // The byte is a literal, or one of the `offset` bytes before the match, which may be one of these 32.
+    const uint32_t number = at - from.start;
+    uint32_t byte = 0, source = lane;
+    if (at < total && number < from.literals) {
+      byte = w.input(from.first + number);
+    } else if (at < total) {
+      uint32_t in_match = number - from.literals;
+      if (in_match >= from.offset) in_match = remainder_small(in_match, from.offset);
+      const int32_t place = int32_t(from.start + from.literals + in_match) - int32_t(from.offset);
+      if (place >= int32_t(done)) {
+        source = uint32_t(place) - done;
       } else {
-        pending.byte = w.out[w.at + uint32_t(from)];
+        const uint32_t position = w.at + uint32_t(place);
+        byte = at - uint32_t(place) <= LzWindow<RING>::kNear ? *w.ring(position) : w.out[position];
       }
     }
-    w.at += own + length;
-    if (((w.at ^ w.flushed) & ~(kRound - 1)) != 0) {
-      pending.store(w);
-      w.settle();
+    if (lanes_ballot(source != lane)) {
+      // To where the byte is read from, twice as far each time.
+      for (bool on = true; on;) {
+        const uint32_t further = lanes_shuffle(source, source);
+        on = lanes_ballot(further != source) != 0;
+        source = further;
+      }
+      byte = lanes_shuffle(byte, source);
     }
+    if (at < total) *w.ring(w.at + at) = uint8_t(byte);
   }
-  pending.store(w);
+  w.at += total;
   w.settle();
+  return true;
+}
+
+// Sequences whose lengths take at most one byte beside the token, as long as there are such. False if one is wrong.
+template <uint32_t RING>
+DZ_HD bool quick_sequences(LzWindow<RING>& w) {
+  while (w.left() >= kMostIn && w.room() >= kMostOut) {
+    w.refill();
+    uint32_t total;
+    const uint32_t n = read_batch(w, total);
+    if (n == 0) break;
+    if (!write_batch(w, n, total)) return false;
+  }
   w.refill();
-  return good;
+  return true;
 }
 
 // Decodes a whole block. Its output is in w.out, all that was produced.

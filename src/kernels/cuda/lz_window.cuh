@@ -23,19 +23,37 @@ struct alignas(16) Bytes16 {
   uint32_t word[4];
 };
 
+// A sequence whose output is to be written with that of others.
+struct alignas(16) LzSequence {
+  uint32_t start;     // its first byte, in the batch's output
+  uint32_t first;     // its first literal, in the input
+  uint32_t literals;  // how many
+  uint32_t offset;    // of the match behind them
+};
+
+// Sequences that are written together: their output is at most kBatchBytes.
+constexpr uint32_t kBatchBytes = 2 * kRound;
+
+struct LzBatch {
+  LzSequence sequences[kWarp];
+  uint32_t starts[kBatchBytes / 32];  // a bit for each byte of the output with which a sequence begins
+};
+
 // Of one stream; in shared memory on the device.
 template <uint32_t RING>
 struct LzBuffers {
   alignas(16) uint8_t bytes[kInput + RING];  // the window, then the ring
+  LzBatch batch;
 };
 
 // Positions in input and output count from the aligned 16 bytes that hold the first byte. All lanes have the same
 // values but for `lane` and `ahead`.
 template <uint32_t RING>
 struct LzWindow {
-  static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave and steps fit the ring");
+  static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave, and a batch, fit the ring");
   static constexpr uint32_t kNear = RING - 2 * kRound;  // the furthest match that is in the ring for every kind of step
 
+  LzBuffers<RING>* buffers;
   uint8_t* buffer;
   uint32_t lane;
 
@@ -50,9 +68,10 @@ struct LzWindow {
   uint32_t at;       // of the next byte
   uint32_t flushed;  // what is before it has left the ring
 
-  DZ_HD void open(LzBuffers<RING>& buffers, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity,
+  DZ_HD void open(LzBuffers<RING>& mine, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity,
                   uint32_t my_lane) {
-    buffer = buffers.bytes;
+    buffers = &mine;
+    buffer = mine.bytes;
     lane = my_lane;
     in_begin = uint32_t(reinterpret_cast<uintptr_t>(from) & 15);
     in = from - in_begin;
@@ -107,6 +126,14 @@ struct LzWindow {
 
   // The byte at `from`, which the window holds.
   DZ_HD uint32_t input(uint32_t from) const { return buffer[from % kInput]; }
+
+  DZ_HD LzBatch& batch() const { return buffers->batch; }
+
+  // Four bytes from `from` on, which the window holds.
+  DZ_HD uint32_t window_word(uint32_t from) const {
+    constexpr uint32_t kWord = kInput - 4;
+    return joined(buffer + (from & kWord), buffer + ((from + 4) & kWord), from & 3);
+  }
 
   // Takes the byte at `pos`, with a window that is full.
   DZ_HD uint32_t take() {

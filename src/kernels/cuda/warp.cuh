@@ -58,4 +58,21 @@ DZ_HD uint32_t lowest_bit(uint32_t mask) {
 #endif
 }
 
+DZ_HD uint32_t count_bits(uint32_t mask) {
+#ifdef __CUDA_ARCH__
+  return uint32_t(__popc(int(mask)));
+#else
+  return uint32_t(__builtin_popcount(mask));
+#endif
+}
+
+// Sets bits of a word that other lanes set bits of too.
+DZ_HD void set_bits(uint32_t* at, uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  if (bits) atomicOr(at, bits);
+#else
+  *at |= bits;
+#endif
+}
+
 }  // namespace dz
