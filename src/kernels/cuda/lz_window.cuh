@@ -52,6 +52,8 @@ template <uint32_t RING>
 struct LzWindow {
   static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave, and a batch, fit the ring");
   static constexpr uint32_t kNear = RING - 2 * kRound;  // the furthest match that is in the ring for every kind of step
+  // A lane that is behind by a whole batch reads no byte that another one writes.
+  static_assert(kBatchBytes <= RING - kNear, "the ring has room for a batch beside what matches reach");
 
   LzBuffers<RING>* buffers;
   uint8_t* buffer;

@@ -75,7 +75,8 @@ constexpr int32_t kPrefetch = 24;
 // Reads backward from the highest set bit of the last byte. The position is all the state there is; words are loaded
 // anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
 // that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
-// in the end. On the device up to twelve bytes before the data are read; a frame has as many before any stream.
+// in the end. On the device up to twelve bytes before the data are read, or eight before the word that holds a block's first byte; the header of a
+// frame has as many.
 struct BackwardBits {
   const uint8_t* base;  // the word that holds the first byte
   int32_t at;           // bits from there to the end of those not taken

@@ -49,7 +49,7 @@ struct Block {
   uint32_t huffman;        // the block whose Huffman table is used
   uint32_t tables[3];      // the blocks whose tables of literal lengths, offsets, match lengths are used
   uint32_t literals_to;    // where decoded literals go in the frame's workspace
-  uint32_t sequences_to;   // where sequences go, a multiple of 8
+  uint32_t sequences_to;   // where sequences go, a multiple of 16, with room up to one
   uint32_t unused;
 };
 

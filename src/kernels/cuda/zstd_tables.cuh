@@ -121,7 +121,7 @@ DZ_HD void build_fse(T* table, int16_t* counts, uint32_t symbols, uint32_t log, 
 
 // A cell of a sequences' table: bits 0-5: extra bits of the symbol; 6-10: bits of the next state; 11-16: a literal
 // length's code; 17-22: a match length's code; 23-31: what the next state begins at. The cells of one sequence add up, but for
-// the last field: their sum has the extra bits and the states' bits of all three, and both codes (SequenceRecord).
+// the last field: their sum has the extra bits and the states' bits of all three, and both codes (record() in zstd_states.cuh).
 constexpr uint32_t kCellBits = 6, kCellLiteral = 11, kCellMatch = 17, kCellBase = 23;
 
 struct SequenceCell {

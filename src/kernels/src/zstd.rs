@@ -138,7 +138,7 @@ pub struct Block {
     pub tables: [u32; 3],
     /// Where decoded literals go in the frame's workspace.
     pub literals_to: u32,
-    /// Where sequences go, a multiple of 8.
+    /// Where sequences go, a multiple of 16. Their bytes are rounded up to one: two are written at a time.
     pub sequences_to: u32,
     /// Zero.
     pub unused: u32,

@@ -35,7 +35,7 @@ pub enum StreamCodec {
 /// The decoder of zstd frames on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZstdDecoder {
-    /// `dz_zstd_entropy` and `dz_zstd_execute_*`, which trust nothing.
+    /// `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`, which trust nothing.
     #[default]
     Kernels,
     /// nvCOMP, for comparison: damage that the walk doesn't see can cost the process its CUDA context.

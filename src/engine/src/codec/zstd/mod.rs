@@ -1,7 +1,7 @@
 //! Zstandard: zarr-python's default for format 3, written by numcodecs, zarrs, tensorstore and others.
 //!
 //! Specification: RFC 8878. Decoded on the CPU by libzstd, which takes any number of frames, skips skippable ones and
-//! verifies checksums; on the GPU by `dz_zstd_entropy` and `dz_zstd_execute_*`.
+//! verifies checksums; on the GPU by `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`.
 
 mod entropy;
 pub(super) mod streams;

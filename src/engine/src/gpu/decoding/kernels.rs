@@ -32,7 +32,7 @@ impl StreamDecoder for Lz4 {
     }
 }
 
-/// `dz_zstd_entropy` and `dz_zstd_execute_*`. Each stream has a plan.
+/// `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*`. Each stream has a plan.
 pub(super) struct ZstdKernels;
 
 impl StreamDecoder for ZstdKernels {
