@@ -41,55 +41,61 @@ DZ_HD uint32_t remainder_small(uint32_t x, uint32_t by) {
 #endif
 }
 
-// The most input that a sequence takes whose lengths have one byte each beside the token, with the next token and what is
-// loaded together with it; and the most output.
-constexpr uint32_t kMostIn = 1 + 1 + (15 + 254) + 2 + 1 + 1, kMostOut = (15 + 254) + (kMinMatch + 15 + 254);
+// The most input that a sequence takes whose lengths have one byte each beside the token, up to the end of what is loaded with
+// its offset; and the most output.
+constexpr uint32_t kMostIn = 1 + 1 + (15 + 254) + 8, kMostOut = (15 + 254) + (kMinMatch + 15 + 254);
 static_assert(kMostIn <= kRound, "what refill() promises is enough");
 static_assert(kMostOut <= kBatchBytes, "one of them always fits a batch");
 
 // Reads the headers of such sequences to w.batch(), until another might not fit. How many; `total` becomes the bytes that they
 // decode to. w.pos is behind them.
+//
+// Each step waits for one load: the eight bytes behind the literals hold the offset, what the match's length goes on with, the
+// next token, and what its literals' length goes on with.
 template <uint32_t RING>
 DZ_HD uint32_t read_batch(LzWindow<RING>& w, uint32_t& total) {
   const uint32_t most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
   const uint32_t last = (w.loaded < w.in_end ? w.loaded : w.in_end) - kMostIn;
-  uint32_t pos = w.pos, n = 0, token = w.input(pos);
+  uint32_t pos = w.pos, n = 0, head = w.window_word(pos);
   total = 0;
   while (n < kWarp && pos <= last) {
-    uint32_t literals = token >> 4, first = pos + 1;
+    uint32_t literals = head >> 4 & 15, first = pos + 1;
     if (literals == 15) {
-      const uint32_t more = w.input(first);
+      const uint32_t more = head >> 8 & 255;
       if (more == 255) break;
       literals += more;
       ++first;
     }
-    // The offset, a length's byte or the next token, and that.
-    const uint32_t behind = first + literals, bytes = w.window_word(behind);
-    uint32_t length = token & 15, used = 2;
+    const uint32_t behind = first + literals, low = w.window_word(behind), high = w.window_word(behind + 4);
+    uint32_t length = head & 15, used = 2;
     if (length == 15) {
-      const uint32_t more = bytes >> 16 & 255;
+      const uint32_t more = low >> 16 & 255;
       if (more == 255) break;
       length += more;
       used = 3;
     }
     length += kMinMatch;
     if (total + literals + length > most) break;
-    if (w.lane == 0) w.batch().sequences[n] = {total, first, literals, bytes & 0xffff};
+    if (w.lane == 0) w.batch().sequences[n] = {total, first, literals, low & 0xffff};
     ++n;
     total += literals + length;
     pos = behind + used;
-    token = bytes >> (8 * used) & 255;
+    head = shifted(low, high, 8 * used);
   }
   w.pos = pos;
   return n;
 }
 
 // Writes the output of the first `n` sequences of w.batch(), `total` bytes. False, and nothing, if one is wrong.
+//
+// Which sequence a lane's byte belongs to is looked up while the 32 bytes before are written.
 template <uint32_t RING>
 DZ_HD bool write_batch(LzWindow<RING>& w, uint32_t n, uint32_t total) {
-  const uint32_t lane = w.lane;
+  const uint32_t lane = w.lane, until_mine = (2u << lane) - 1;
   LzBatch& batch = w.batch();
+  static_assert(kBatchBytes / 32 == kWarp, "a word for each lane");
   batch.starts[lane] = 0;
+  if (lane < kNoBytes) batch.starts[kWarp + lane] = 0;
   lanes_sync();
   bool bad = false;
   if (lane < n) {
@@ -100,37 +106,34 @@ DZ_HD bool write_batch(LzWindow<RING>& w, uint32_t n, uint32_t total) {
   }
   if (lanes_ballot(bad)) return false;
   lanes_sync();
-  uint32_t before = 0;  // sequences that begin before these bytes
+  uint32_t starts = batch.starts[0], before = count_bits(starts);  // sequences that begin before the next bytes
+  LzSequence next = batch.sequences[count_bits(starts & until_mine) - 1];
+  starts = batch.starts[1];
   for (uint32_t done = 0; done < total; done += kWarp) {
-    const uint32_t starts = batch.starts[done / 32], at = done + lane;
-    const LzSequence& first = batch.sequences[before + (starts & 1) - 1];
-    if (done + kWarp <= first.start + first.literals) {
-      // Nothing but literals of one sequence.
-      *w.ring(w.at + at) = uint8_t(w.input(first.first + at - first.start));
-      before += starts & 1;
-      continue;
-    }
-    lanes_sync();
-    const LzSequence from = batch.sequences[before + count_bits(starts & ((2u << lane) - 1)) - 1];
+    const LzSequence from = next;
+    next = batch.sequences[before + count_bits(starts & until_mine) - 1];
     before += count_bits(starts);
+    starts = batch.starts[done / 32 + 2];
+    lanes_sync();
     // The byte is a literal, or one of the `offset` bytes before the match, which may be one of these 32.
-    const uint32_t number = at - from.start;
-    uint32_t byte = 0, source = lane;
-    if (at < total && number < from.literals) {
-      byte = w.input(from.first + number);
-    } else if (at < total) {
-      uint32_t in_match = number - from.literals;
-      if (in_match >= from.offset) in_match = remainder_small(in_match, from.offset);
-      const int32_t place = int32_t(from.start + from.literals + in_match) - int32_t(from.offset);
-      if (place >= int32_t(done)) {
-        source = uint32_t(place) - done;
-      } else {
-        const uint32_t position = w.at + uint32_t(place);
-        byte = at - uint32_t(place) <= LzWindow<RING>::kNear ? *w.ring(position) : w.out[position];
-      }
+    const uint32_t at = done + lane, number = at - from.start;
+    const bool is_literal = number < from.literals;
+    uint32_t in_match = number - from.literals;
+    if (!is_literal && in_match >= from.offset) in_match = remainder_small(in_match, from.offset);
+    const uint32_t place = from.start + from.literals + in_match - from.offset;  // below 0 where it is before the batch
+    const bool is_matched = at < total && !is_literal;
+    const bool is_here = is_matched && int32_t(place) >= int32_t(done);
+    uint32_t byte;
+    if (is_matched && at - place > LzWindow<RING>::kNear) {
+      byte = w.out[w.at + place];
+    } else {
+      // An index, not a pointer: the compiler has to see that it is shared memory in either case.
+      const uint32_t literal = (from.first + number) % kInput, matched = kInput + (w.at + place) % RING;
+      byte = w.buffer[is_literal ? literal : matched];
     }
-    if (lanes_ballot(source != lane)) {
+    if (lanes_ballot(is_here)) {
       // To where the byte is read from, twice as far each time.
+      uint32_t source = is_here ? place - done : lane;
       for (bool on = true; on;) {
         const uint32_t further = lanes_shuffle(source, source);
         on = lanes_ballot(further != source) != 0;

@@ -23,6 +23,15 @@ struct alignas(16) Bytes16 {
   uint32_t word[4];
 };
 
+// 32 bits of two words, behind the first `skip` ones: at most 31.
+DZ_HD uint32_t shifted(uint32_t low, uint32_t high, uint32_t skip) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_r(low, high, skip);
+#else
+  return uint32_t((uint64_t(high) << 32 | low) >> skip);
+#endif
+}
+
 // A sequence whose output is to be written with that of others.
 struct alignas(16) LzSequence {
   uint32_t start;     // its first byte, in the batch's output
@@ -33,10 +42,11 @@ struct alignas(16) LzSequence {
 
 // Sequences that are written together: their output is at most kBatchBytes.
 constexpr uint32_t kBatchBytes = 2 * kRound;
+constexpr uint32_t kNoBytes = 2;  // words of `starts` behind those of the output, which are zero
 
 struct LzBatch {
   LzSequence sequences[kWarp];
-  uint32_t starts[kBatchBytes / 32];  // a bit for each byte of the output with which a sequence begins
+  uint32_t starts[kBatchBytes / 32 + kNoBytes];  // a bit for each byte of the output with which a sequence begins
 };
 
 // Of one stream; in shared memory on the device.
@@ -192,11 +202,7 @@ struct LzWindow {
   // Bytes `skip` and on of two aligned words.
   DZ_HD static uint32_t joined(const uint8_t* low, const uint8_t* high, uint32_t skip) {
     const uint32_t a = *reinterpret_cast<const uint32_t*>(low), b = *reinterpret_cast<const uint32_t*>(high);
-#ifdef __CUDA_ARCH__
-    return __funnelshift_r(a, b, skip * 8);
-#else
-    return uint32_t((uint64_t(b) << 32 | a) >> (skip * 8));
-#endif
+    return shifted(a, b, skip * 8);
   }
 
   // `n` literals: at most left() and room(). What was written before is settled, and this is.
