@@ -18,6 +18,11 @@ def shape(extents: Iterable[int]) -> str:
     return "x".join(map(str, extents)) or "scalar"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 def number_of(count: int, what: str) -> str:
     """A count with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -117,6 +117,13 @@ class Labels:
         index = axes.within_picks(index, self._arguments)
         policy = self._arguments.get("out_of_bounds_policy")
         edge, is_bounded = policy == "edge", policy in ("edge", "pad")
+
+        def stores_along(dim: str) -> npt.NDArray[np.int64]:
+            if own_stores is not None:
+                return own_stores
+            within = self._segments(axes, 0, index, segments, None) if is_bounded or segments is not None else None
+            return self._stores_of(axes, dim, index[:, 0] + offset, windows[0], within)
+
         for i, dim in enumerate(axes.dims):
             place = index[:, i] + (offset if i == 0 else 0)
             window, stride = windows[i]
@@ -136,22 +143,14 @@ class Labels:
             elif len(values) == 1:
                 found[dim] = _taken(values[0], place)
             else:
-                if own_stores is None:
-                    within = self._segments(axes, 0, index, segments, None) if is_bounded or segments is not None else None
-                    stores = self._stores_of(axes, dim, index[:, 0] + offset, windows[0], within)
-                else:
-                    stores = own_stores
-                found[dim] = _of_stores(values, stores, place)
+                found[dim] = _of_stores(values, stores_along(dim), place)
         for dim in {*axes.picks, *self._selected} - {*axes.dims}:
             values = self._picked(axes, dim)
             if len(values) == 1:
                 found[dim] = values[0].copy()
-            elif values and own_stores is not None:
-                found[dim] = np.stack(values)[own_stores]
             elif values:
-                within = self._segments(axes, 0, index, segments, None) if is_bounded or segments is not None else None
                 with contextlib.suppress(AttributeError):
-                    found[dim] = np.stack(values)[self._stores_of(axes, dim, index[:, 0] + offset, windows[0], within)]
+                    found[dim] = np.stack(values)[stores_along(dim)]
         return found
 
     def _picked(self, axes: Axes, dim: str) -> list[npt.NDArray[Any]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import _progress
+from .._text import first_line
 from . import target as targets
 from . import work
 from .execute import Cluster, Executor, Local, Task, budget, machine_memory
@@ -57,7 +58,7 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
     except (ValueError, ImportError):
         raise
     except Exception as error:
-        raise RuntimeError(f"target {target_path}: it can't be opened: {next(iter(str(error).splitlines()), '')}") from error
+        raise RuntimeError(f"target {target_path}: it can't be opened: {first_line(error)}") from error
     executor: Executor
     executor = Local(options.workers, options.memory) if options.scheduler is None else Cluster(options.scheduler, options.memory)
     try:
@@ -69,8 +70,8 @@ def rechunk(source_path: str, target_path: str, options: Options, show: bool) ->
         raise
     except Exception as error:
         # Those of stores: the system's, obstore's, fsspec's.
-        why = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise RuntimeError(f"{source_path} to {target_path}: {why}; when that is mended, the same command goes on") from error
+        copied = f"{source_path} to {target_path}"
+        raise RuntimeError(f"{copied}: {first_line(error)}; when that is mended, the same command goes on") from error
     finally:
         executor.close()
     return report | {"seconds": time.perf_counter() - began}
@@ -220,16 +221,21 @@ class _Run:
     def _run(self, function: Any, passes: list[_Pass], what: str) -> None:
         """Runs the tasks of passes that aren't done."""
         done = {one.name: frozenset(self._state.done.get(one.name, ())) for one in passes}
-        count = sum(one.count - len(done[one.name]) for one in passes)
-        ticks = self._ticks(count, what)
+        self._work(function, passes, done, what, lambda task, _: self._state.add(task.copy, task.number))
 
-        def note(task: Task, _result: Any) -> None:
-            self._state.add(task.copy, task.number)
+    def _work(
+        self, function: Any, passes: list[_Pass], done: dict[str, frozenset[int]], what: str, note: Callable[[Task, Any], None],
+    ) -> None:
+        """Runs the tasks of passes that aren't ``done``, beside a bar that is called ``what``. ``note`` is told each result."""
+        ticks = self._ticks(sum(one.count - len(done[one.name]) for one in passes), what)
+
+        def told(task: Task, result: Any) -> None:
             next(ticks, None)
+            note(task, result)
 
         try:
             with self._executor.limited(self._in_flight):
-                self._executor.run(self._tasks(function, passes, done), note)
+                self._executor.run(self._tasks(function, passes, done), told)
         finally:
             self._end(ticks)
 
@@ -270,11 +276,8 @@ class _Run:
         for array in self._arrays:
             region = compared(array.axes(), _of_source(array, array.chunks), array.sizes(self._in_flight), self._task_bytes)
             passes.append(_Pass(f"{array.name}:verify", array.source, made[array.name], array.selection, _kept(array, region)))
-        count = sum(one.count for one in passes)
-        ticks = self._ticks(count, "verify")
 
         def note(task: Task, found: list[int] | None) -> None:
-            next(ticks, None)
             if found is not None:
                 name = task.copy.removesuffix(":verify")
                 raise RuntimeError(
@@ -282,11 +285,7 @@ class _Run:
                     "target and write it again"
                 )
 
-        try:
-            with self._executor.limited(self._in_flight):
-                self._executor.run(self._tasks(work.compare, passes, {one.name: frozenset() for one in passes}), note)
-        finally:
-            self._end(ticks)
+        self._work(work.compare, passes, {one.name: frozenset() for one in passes}, "verify", note)
 
 
 def _kept(array: Wanted, extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -222,7 +222,11 @@ class Axes:
 
     def borders(self) -> list[int]:
         """Where the second store and each later one begins along the axis that joins them."""
-        return np.cumsum(self.lengths(self.dims[0]))[:-1].tolist() if self.is_joined else []
+        return self.begins()[1:].tolist() if self.is_joined else []
+
+    def begins(self) -> npt.NDArray[np.int64]:
+        """Where each store begins along the first of ``dims``, one after the other."""
+        return np.cumsum([0, *self.lengths(self.dims[0])[:-1]])
 
     def axis_length(self, i: int) -> int:
         """Elements along one of ``dims``, of all stores along the joined one, after ``pick``."""

@@ -53,7 +53,7 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         whole = cast("slice[Any, Any, Any]", label)
         label, step = slice(whole.start, whole.stop), whole.step
         bounded = whole.start is not None or whole.stop is not None
-        if bounded and len({bool(one[0] < one[-1]) for one in _by_store(dim, axes) if len(one) > 1}) > 1:
+        if bounded and len({bool(one[0] < one[-1]) for one in map(_values, found) if len(one) > 1}) > 1:
             raise ValueError(
                 f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
                 "order; select by position, with isel"
@@ -65,9 +65,9 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         # Each label may be in another store; the nearest is that of all stores.
         return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
     start, parts, missing = 0, list[Positions](), None
-    for store, length in enumerate(axes.lengths(dim)):
+    for variable, length in zip(found, axes.lengths(dim), strict=True):
         try:
-            part = of_label(dim, length, axes.variable(dim, store), label, None, None)
+            part = of_label(dim, length, variable, label, None, None)
             parts.append(Positions(part.indices + start, part.is_scalar))
         except KeyError as error:
             missing = missing or error
@@ -86,9 +86,8 @@ def _variables(dim: str, axes: Axes) -> list[Any]:
     return [variable for variable in variables if variable is not None]
 
 
-def _by_store(dim: str, axes: Axes) -> list[Any]:
-    """The coordinates of each store that has some."""
-    return [np.asarray(variable.values) for variable in _variables(dim, axes)]
+def _values(variable: Any) -> Any:
+    return np.asarray(variable.values)
 
 
 def _is_sorted(variable: Any) -> bool:

@@ -132,7 +132,7 @@ def _stored(axes: Axes, array: Array, at: list[Indices], encoding: Mapping[str, 
     parts: list[tuple[Indices, npt.NDArray[Any]]] = []
     joined = axes.is_joined and axes.dims[0] in array.dims
     axis = array.dims.index(axes.dims[0]) if joined else 0
-    starts = np.cumsum([0, *axes.lengths(axes.dims[0])]) if joined else np.array([0])
+    starts = axes.begins() if joined else np.array([0])
     store = np.searchsorted(starts, at[axis], side="right") - 1 if joined else np.zeros(len(at[0]) if at else 1, np.int64)
     for number in np.unique(store):
         rows = np.flatnonzero(store == number)

@@ -146,8 +146,7 @@ def _read(axes: Axes, label: Any, given: Mapping[str, Any]) -> npt.NDArray[np.in
     found, *others = indexers.selected("sel", axes.dims[0], label, axes, None, None)
     if not found.is_list:
         # Where each store is cut on its own, its elements follow those of the stores before it.
-        firsts = np.cumsum([0, *axes.lengths(axes.dims[0])])
-        return np.concatenate([one.indices + first for one, first in zip([found, *others], firsts, strict=False)])
+        return np.concatenate([one.indices + first for one, first in zip([found, *others], axes.begins(), strict=False)])
     # Of a list, samples go on from each element.
     offsets = outputs.offsets_of(given.get("offsets")) or [0]
     windows = axes.windows_along(given, 0).values()
