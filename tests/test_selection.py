@@ -240,6 +240,14 @@ def test_a_slice_over_stores_without_order(tmp_path):
     assert found.tolist() == [1, 2, 4, 9]
 
 
+def test_empty_lists_select_nothing(written):
+    for args in ({"isel": {"time": []}}, {"isel": {"time": np.array([])}}, {"sel": {"time": []}}):
+        with pytest.raises(ValueError, match="expected at least one element, but .* selects none"):
+            read(written, arrays=["n"], **args)
+    with pytest.raises(ValueError, match=r"train: expected at least one of the 2 segments, but \[\] has none of them"):
+        dali_zarr.splits(path=written, arrays=["n"], breaks=[3], by="segments", train=[])
+
+
 def test_explain_and_the_loader_take_them(era5):
     torch_loader = pytest.importorskip("torch") and dali_zarr.torch.Loader
     sel = {"time": slice("2020-02-28", None, 2), "level": [500, 850]}

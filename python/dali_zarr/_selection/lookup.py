@@ -53,8 +53,10 @@ def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
         TypeError: It is none of these.
     """
     _check_form(name, dim, indexer)
+    # An empty list has no type of its own.
+    at = indexer if isinstance(indexer, slice) else np.asarray(indexer, np.int64 if np.size(indexer) == 0 else None)
     try:
-        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer)]
+        found = np.arange(length)[at]
     except IndexError as error:
         if "valid indices" in str(error) or "must be of integer" in str(error):
             raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}") from None
