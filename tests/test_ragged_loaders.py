@@ -263,6 +263,22 @@ def test_a_transform_may_change_ragged_outputs(store):
             same(batch["half"].values()[start:end].numpy(), store.row("X/data", row).astype("float16"), f"row {row}")
 
 
+@pytest.mark.parametrize("how", ["nested", "padded"])
+def test_a_last_sample_alone_is_ragged_after_a_transform(store, how):
+    """Also beside what a transform makes dense."""
+    pytest.importorskip("torch")
+    from nvidia.dali import fn
+
+    def doubled(arrays):
+        return {"double": arrays["X/data"] * 2, "wide": fn.pad(arrays["X/data"], axes=[0], shape=[40]), "row": arrays["obs/label"]}
+
+    batches = list(loader(store, collate=how, transform=doubled, arrays=["X/data", "obs/label"], batch_size=33))
+    assert [len(batch["row"]) for batch in batches] == [33, 33, 33, 1]
+    for batch in batches:
+        assert ("lengths" in batch) == (how == "padded") and batch["double"].is_nested == (how == "nested")
+        assert tuple(batch["wide"].shape) == (len(batch["row"]), 40)
+
+
 def test_loader_states(store):
     pytest.importorskip("torch")
 
