@@ -231,6 +231,18 @@ def test_a_slice_over_stores_that_descend(tmp_path, stores):
         read(paths, sel={"level": slice(7, 9)})
 
 
+def test_text_over_stores_whose_dates_descend(tmp_path):
+    """xarray refuses it for dates that descend: no store may be left out for that."""
+    for i, days in enumerate([[5, 4], [3, 2]]):
+        write_array(tmp_path / f"{i}", "z", np.array(days, "float32"), dims=("time",))
+        write_array(tmp_path / f"{i}", "time", np.array(days), dims=("time",), attributes={"units": "days since 2000-01-01"})
+    paths = [tmp_path / "0", tmp_path / "1"]
+    with pytest.raises(ValueError, match="bounds are numpy.datetime64, not text"):
+        read(paths, sel={"time": slice("2000-01-05", None)})
+    (found,) = read(paths, sel={"time": slice(np.datetime64("2000-01-05"), None)})
+    assert found.tolist() == [4, 3, 2]
+
+
 def test_a_slice_over_stores_without_order(tmp_path):
     """It goes from one label's place to the other's, whether a store's last coordinate is above or below its first."""
     for name, levels in (("0", [3, 1, 2]), ("1", [4, 9, 5])):

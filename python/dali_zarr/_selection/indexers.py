@@ -75,6 +75,9 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
             part = of_label(dim, length, variable, asked, None, None)
             parts.append(Positions(part.indices + start, part.is_scalar))
         except KeyError as error:
+            if isinstance(label, slice):
+                # Sorted coordinates take all bounds but text where dates descend, as in xarray: nothing may be left out.
+                raise ValueError(error.args[0]) from error
             missing = missing or error
         start += length
     if not parts and missing is not None:

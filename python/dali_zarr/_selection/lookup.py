@@ -222,6 +222,9 @@ def _of_years(label: Any, variable: Any) -> str:
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
+    is_text = any(isinstance(one, str) for one in _labels(label))
+    if isinstance(label, slice) and is_text and variable is not None and np.asarray(variable.values).dtype.kind == "M":
+        return "; where dates don't ascend, bounds are numpy.datetime64, not text"
     of_calendar = _of_calendar(_labels(label), variable) if np.ndim(label) else ""
     if of_calendar:
         return f"; {of_calendar}"
