@@ -54,9 +54,9 @@ def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
     """
     _check_form(name, dim, indexer)
     # An empty list has no type of its own.
-    at = indexer if isinstance(indexer, slice) else np.asarray(indexer, np.int64 if np.size(indexer) == 0 else None)
+    dtype = np.int64 if not isinstance(indexer, slice) and np.size(indexer) == 0 else None
     try:
-        found = np.arange(length)[at]
+        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer, dtype)]
     except IndexError as error:
         if "valid indices" in str(error) or "must be of integer" in str(error):
             raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}") from None
@@ -222,12 +222,12 @@ def _of_years(label: Any, variable: Any) -> str:
 
 def _hint(label: Any, variable: Any) -> str:
     """For text where coordinates are numbers, or where xarray takes it for dates only outside of lists."""
-    is_text = any(isinstance(one, str) for one in _labels(label))
-    if isinstance(label, slice) and is_text and variable is not None and np.asarray(variable.values).dtype.kind == "M":
-        return "; where dates don't ascend, bounds are numpy.datetime64, not text"
     of_calendar = _of_calendar(_labels(label), variable) if np.ndim(label) else ""
     if of_calendar:
         return f"; {of_calendar}"
+    is_text = any(isinstance(one, str) for one in _labels(label))
+    if isinstance(label, slice) and is_text and variable is not None and np.asarray(variable.values).dtype.kind == "M":
+        return "; where dates don't ascend, bounds are numpy.datetime64, not text"
     if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
         return ""
     try:
