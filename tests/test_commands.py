@@ -384,6 +384,14 @@ def test_bench_counts_the_opening_of_stores(tmp_path, monkeypatch):
     )
 
 
+def test_arguments_before_the_command(tmp_path, run):
+    """They are the command's, and not ignored."""
+    write_array(tmp_path, "a", np.zeros(3))
+    for word in ("--json", "--batch_size=3"):
+        status, out, err = run(word, "explain", tmp_path)
+        assert (status, out) == (2, "") and f"expected arguments after explain, but found {word} before it" in err
+
+
 def test_the_script_is_the_module():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"dali-zarr": "dali_zarr.__main__:main"}

@@ -152,7 +152,10 @@ def main() -> int:
         parser.print_help()
         return 0
     command = commands[known.command]
-    given = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in _FLAGS]
+    place = sys.argv.index(known.command, 1)
+    if place > 1:
+        parser.error(f"expected arguments after {known.command}, but found {' '.join(sys.argv[1:place])} before it")
+    given = [word for word in sys.argv[place + 1 :] if word not in _FLAGS]
     stores = list(itertools.takewhile(lambda word: not word.startswith("--"), given))
     try:
         options = words.options(given[len(stores) :], _known(known.command))

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -53,10 +53,10 @@ class Source:
             group = group.rpartition("/")[0]
             attributes = self.groups.get(group, {})
             of_ome = attributes.get("ome")
-            images = (of_ome if isinstance(of_ome, dict) else attributes).get("multiscales")
+            images: Any = cast("dict[str, Any]", of_ome if isinstance(of_ome, dict) else attributes).get("multiscales")
             if isinstance(images, list):
                 level = name.removeprefix(group).strip("/")
-                found = (_axes(image, level, array.ndim) for image in images)
+                found = (_axes(image, level, array.ndim) for image in cast("list[Any]", images))
                 return next((axes for axes in found if axes), dims_of(array))
         return dims_of(array)
 
