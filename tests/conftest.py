@@ -29,6 +29,8 @@ from support.pipelines import why_no_gpu
 gc.disable()
 # Threads of OpenMP turn round for 200 ms after each loop, in wait for the next one.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# JAX takes three quarters of a GPU's memory otherwise, which tests in other processes need too.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # The same examples on every run, so that a red CI means a change and not luck; DALI_ZARR_EXAMPLES=2000 searches further.
 settings.register_profile(

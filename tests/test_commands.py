@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -195,6 +199,44 @@ def test_info_tells_what_is_stored(tmp_path, values, run):
         assert line in out
 
 
+def test_info_counts_files_of_chunks_alone(tmp_path, run):
+    """Not those that file systems, programs and interrupted writers leave beside them."""
+    array = zarr.create_array(tmp_path / "s", shape=(10,), chunks=(3,), dtype="f8", compressors=None)
+    array[:6] = 1.0
+    for name in (".DS_Store", "c/.nfs0001", "c/README", "c/3.0a1b.partial"):
+        (tmp_path / "s" / name).write_bytes(b"x" * 1000)
+    _, out, _ = run("info", tmp_path / "s")
+    assert "80 bytes decoded, 48 bytes stored; 2 of 4 chunks are stored, the others are the fill value" in out
+    assert "for a GPU: uncompressed: its chunks are copied to the GPU as they are" in out
+
+
+def test_info_counts_files_of_any_keys(tmp_path, run):
+    for number, (zarr_format, keys) in enumerate([
+        (2, {"name": "v2", "separator": "."}), (2, {"name": "v2", "separator": "/"}), (3, {"name": "default", "separator": "/"}),
+        (3, {"name": "default", "separator": "."}), (3, {"name": "v2", "separator": "."}),
+    ]):
+        path = tmp_path / str(number)
+        how = {"zarr_format": zarr_format, "chunk_key_encoding": keys, "compressors": None}
+        zarr.create_array(path, name="a", shape=(4, 6), chunks=(2, 2), dtype="u1", **how)[:] = 1
+        zarr.create_array(path, name="scalar", shape=(), dtype="u1", **how)[...] = 1
+        _, out, _ = run("info", path, "--json")
+        arrays = by_name(json.loads(out)[0])
+        assert {name: (one["files"], one["stored_bytes"]) for name, one in arrays.items()} == {"a": (6, 24), "scalar": (1, 1)}, keys
+
+
+def test_the_reader_of_the_output_may_go(tmp_path):
+    """`dali-zarr info a.zarr | head -1` says nothing of a broken pipe."""
+    write_array(tmp_path, "a", np.zeros(3))
+    for buffered in ("", "1"):
+        words = [sys.executable, "-m", "dali_zarr", "info", str(tmp_path)]
+        environment = os.environ | {"PYTHONUNBUFFERED": buffered}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 128 + signal.SIGPIPE
+
+
 def test_arrays_that_are_not_there(tmp_path, values, run):
     path = write(tmp_path / "s", values)
     for subcommand in ("info", "check"):
@@ -340,6 +382,14 @@ def test_bench_counts_the_opening_of_stores(tmp_path, monkeypatch):
     assert f"opening the store took {found['opening_seconds']:.1f} s, {found['opened']} times" in bench.text(found) or (
         found["seconds"] > found["opening_seconds"]
     )
+
+
+def test_arguments_before_the_command(tmp_path, run):
+    """They are the command's, and not ignored."""
+    write_array(tmp_path, "a", np.zeros(3))
+    for word in ("--json", "--batch_size=3"):
+        status, out, err = run(word, "explain", tmp_path)
+        assert (status, out) == (2, "") and f"expected arguments after explain, but found {word} before it" in err
 
 
 def test_the_script_is_the_module():

@@ -71,7 +71,7 @@ def test_csr(tmp_path, device):
     write_array(tmp_path, "label", np.arange(50), layout=Layout((9,)))
     store = Store(tmp_path, matrix.indptr, {})
     args = {"arrays": ["X/data", "X/indices", "label"], "collate": "csr", "random_shuffle": True}
-    with pytest.raises(ValueError, match="columns: expected the number"):
+    with pytest.raises(ValueError, match="columns: expected the number.*lacks the attributes 'encoding-type' and 'shape'"):
         loader(store, device, **args)
     attributes = zarr.open_group(tmp_path, mode="r+")["X"].attrs
     attributes.update({"encoding-type": "csr_matrix", "shape": [50, COLUMNS]})
@@ -146,6 +146,18 @@ def test_jax_padded(store, device, args):
                     assert not found[i, length:].any()
         seen += rows
     assert sorted(set(seen)) == list(range(100)) and len(seen) == (112 if args.get("pad_last_batch") else 100)
+
+
+def test_jax_padded_of_float64(store, device):
+    """DALI's operator that pads doesn't take it."""
+    jax = pytest.importorskip("jax")
+    longest = int(np.diff(store.offsets).max())
+    with jax.enable_x64(True):
+        for batch in jax_loader(store, device, ["X/xyz", "obs/label"], collate="padded"):
+            found = np.asarray(batch["X/xyz"])
+            for row, length, values in zip(batch["obs/label"].tolist(), batch["lengths"].tolist(), found, strict=True):
+                same(values[:length], store.row("X/xyz", row), f"row {row}")
+                assert len(values) == longest and not values[length:].any()
 
 
 PADDED = """
@@ -249,6 +261,22 @@ def test_a_transform_may_change_ragged_outputs(store):
         for i, row in enumerate(batch["row"].tolist()):
             start, end = batch["half"].offsets()[i : i + 2].tolist()
             same(batch["half"].values()[start:end].numpy(), store.row("X/data", row).astype("float16"), f"row {row}")
+
+
+@pytest.mark.parametrize("how", ["nested", "padded"])
+def test_a_last_sample_alone_is_ragged_after_a_transform(store, how):
+    """Also beside what a transform makes dense."""
+    pytest.importorskip("torch")
+    from nvidia.dali import fn
+
+    def doubled(arrays):
+        return {"double": arrays["X/data"] * 2, "wide": fn.pad(arrays["X/data"], axes=[0], shape=[40]), "row": arrays["obs/label"]}
+
+    batches = list(loader(store, collate=how, transform=doubled, arrays=["X/data", "obs/label"], batch_size=33))
+    assert [len(batch["row"]) for batch in batches] == [33, 33, 33, 1]
+    for batch in batches:
+        assert ("lengths" in batch) == (how == "padded") and batch["double"].is_nested == (how == "nested")
+        assert tuple(batch["wide"].shape) == (len(batch["row"]), 40)
 
 
 def test_loader_states(store):

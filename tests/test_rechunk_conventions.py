@@ -273,3 +273,32 @@ def test_coordinates_of_a_store_that_cannot_be_listed(tmp_path, run):
     with Server(tmp_path) as server:
         done(run, f"{server.url}/plain", tmp_path / "t", "--arrays", "t2m", "--storage_options", "max_retries=0")
     xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "t").load()[["t2m"]], before[["t2m"]])
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_axes_of_images_name_dimensions(tmp_path, run, version):
+    """As the reader has them: those that the attributes of an image or its labels tell, where arrays have no names."""
+    zarr_format = 2 if version == "0.4" else 3
+    values = {"a/0": np.arange(384).reshape(2, 4, 6, 8), "a/1": np.ones((2, 4, 3, 4)), "a/labels/cells/0": np.ones((4, 6, 8))}
+    root = zarr.open_group(str(tmp_path / "s"), mode="w", zarr_format=zarr_format)
+    for name, data in (values | {"a/other": np.ones((4, 6))}).items():
+        root.create_array(name, data=data)
+    for group, axes, levels in (("a", "czyx", ("0", "./1")), ("a/labels/cells", "zyx", ("0",))):
+        image = {"axes": [{"name": axis} for axis in axes], "datasets": [{"path": level} for level in levels]}
+        found = {"multiscales": [image]}
+        root[group].attrs.update(found if version == "0.4" else {"ome": found | {"version": "0.5"}})
+    words = ["--chunks", "c=1,z=2,dim_0=3", "--isel", "z=1..4", "--verify"]
+    done(run, tmp_path / "s", tmp_path / "t", *words)
+    target = zarr.open_group(str(tmp_path / "t"), mode="r")
+    for name, data in values.items():
+        part = data[1:4] if data.ndim == 3 else data[:, 1:4]
+        assert target[name].chunks == ((1,) * (data.ndim - 3) + (2, *data.shape[-2:])) and (target[name][:] == part).all(), name
+    assert target["a/other"].chunks == (3, 6)
+    window = 'arrays={image: "a/0", label: "a/labels/cells/0"}, dims=[z, y, x], window=[2, 4, 4], random_crop=[z, y, x]'
+    done(run, tmp_path / "s", tmp_path / "u", "--for", window, "--verify")
+    # Attributes that aren't as specified name nothing.
+    for axes in (None, "zyx", [1, 2, 3, 4], ["z", "z", "y", "x"], [{}, "z", "y", "x"]):
+        image = {"axes": axes, "datasets": [{"path": "0"}]}
+        root["a"].attrs.update({"multiscales": [None, image]} if version == "0.4" else {"ome": {"multiscales": [None, image]}})
+        status, _, err = run(tmp_path / "s", tmp_path / "v", "--arrays", "a/0", "--chunks", "c=1", "--quiet")
+        assert status == 1 and "the dimensions are dim_0, dim_1, dim_2, dim_3" in err

@@ -273,6 +273,8 @@ def test_what_is_refused_and_perhaps_not_there(tmp_path, values, lacking):
         ("s3://bucket/x", {"aws_region": "eu central"}, "aws_region: expected letters"),
         ("gs://bucket/x", {"google_base_url": "localhost:9000"}, "google_base_url: expected a URL"),
         ("az://bucket/x", {"azure_storage_endpoint": "127.0.0.1:10000"}, "azure_storage_endpoint: expected a URL"),
+        ("s3://bucket/x", {"aws_region": "a", "region": "b"}, "aws_region and region are the same option of S3 stores"),
+        ("http://127.0.0.1:1/x", ["timeout=1s", "timeout=2s"], "timeout and timeout are the same option"),
         ("gcs://bucket/x", {}, "write gs://"),
         ("s3a://bucket/x", {}, "write s3://"),
         ("http://hunter2@127.0.0.1:1/x", {}, "without user and password"),

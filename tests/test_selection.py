@@ -215,6 +215,51 @@ def test_stores_that_go_both_ways_have_no_slices(tmp_path):
     assert found.tolist() == [4]
 
 
+@pytest.mark.parametrize("stores", [[[9, 8], [7], [6, 5, 4]], [[9], [8], [7]], [[7], [9, 8]], [[9, 8, 7], [6, 6]]], ids=str)
+def test_a_slice_over_stores_that_descend(tmp_path, stores):
+    """One of a single coordinate has no order of its own."""
+    for i, levels in enumerate(stores):
+        for name in ("z", "level"):
+            write_array(tmp_path / f"{i}", name, np.array(levels, "float32"), dims=("level",))
+    paths = [tmp_path / f"{i}" for i in range(len(stores))]
+    levels = np.concatenate(stores)
+    for first, last in ((10, 7), (None, 7.5), (8.5, None), (9, 6)):
+        among = levels[(levels <= (first or 99)) & (levels >= (last or 0))]
+        (found,) = read(paths, sel={"level": slice(first, last)})
+        assert found.tolist() == among.tolist()
+    with pytest.raises(ValueError, match="selects none"):
+        read(paths, sel={"level": slice(7, 9)})
+
+
+def test_text_over_stores_whose_dates_descend(tmp_path):
+    """xarray refuses it for dates that descend: no store may be left out for that."""
+    for i, days in enumerate([[5, 4], [3, 2]]):
+        write_array(tmp_path / f"{i}", "z", np.array(days, "float32"), dims=("time",))
+        write_array(tmp_path / f"{i}", "time", np.array(days), dims=("time",), attributes={"units": "days since 2000-01-01"})
+    paths = [tmp_path / "0", tmp_path / "1"]
+    with pytest.raises(ValueError, match="bounds are numpy.datetime64, not text"):
+        read(paths, sel={"time": slice("2000-01-05", None)})
+    (found,) = read(paths, sel={"time": slice(np.datetime64("2000-01-05"), None)})
+    assert found.tolist() == [4, 3, 2]
+
+
+def test_a_slice_over_stores_without_order(tmp_path):
+    """It goes from one label's place to the other's, whether a store's last coordinate is above or below its first."""
+    for name, levels in (("0", [3, 1, 2]), ("1", [4, 9, 5])):
+        for array in ("z", "level"):
+            write_array(tmp_path / name, array, np.array(levels, "float32"), dims=("level",))
+    (found,) = read([tmp_path / "0", tmp_path / "1"], sel={"level": slice(1, 9)})
+    assert found.tolist() == [1, 2, 4, 9]
+
+
+def test_empty_lists_select_nothing(written):
+    for args in ({"isel": {"time": []}}, {"isel": {"time": np.array([])}}, {"sel": {"time": []}}):
+        with pytest.raises(ValueError, match="expected at least one element, but .* selects none"):
+            read(written, arrays=["n"], **args)
+    with pytest.raises(ValueError, match=r"train: expected at least one of the 2 segments, but \[\] has none of them"):
+        dali_zarr.splits(path=written, arrays=["n"], breaks=[3], by="segments", train=[])
+
+
 def test_explain_and_the_loader_take_them(era5):
     torch_loader = pytest.importorskip("torch") and dali_zarr.torch.Loader
     sel = {"time": slice("2020-02-28", None, 2), "level": [500, 850]}

@@ -104,6 +104,14 @@ def test_kernels_are_told_apart(study):
     assert {name: study["timelines"].kind_of(name, of_model) for name in kinds} == kinds
 
 
+def test_what_ran_on_the_gpu_is_read_from_a_trace(study):
+    kernel = {"ph": "X", "cat": "kernel", "name": "conv", "ts": 10.5, "dur": 2.0}
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 11, "dur": 1}
+    others = [{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 9, "dur": 1}, {"ph": "M", "name": "process_name"}]
+    found = study["timelines"].on_gpu({"traceEvents": [*others, kernel, copy]})
+    assert found == [("conv", 10.5, 12.5), ("Memcpy HtoD", 11, 12)]
+
+
 def test_shares_of_a_timeline(study):
     """Kernels of a kind that run side by side count once, and one that runs over a point's end counts in both."""
     events = [("conv", 1000.0, 1400.0), ("conv", 1300.0, 1500.0), ("zstd_fse", 1500.0, 2250.0), ("conv", 2900.0, 4500.0)]

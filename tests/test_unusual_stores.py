@@ -11,10 +11,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import dali_zarr.torch
 import numcodecs
 import numpy as np
 import pytest
 import zarr
+from dali_zarr._commands import bench
 from support.pipelines import build, check, same, stats_of, to_numpy
 from support.stores import Layout, chunk_files, metadata, sample_values, write_array
 
@@ -272,3 +274,17 @@ def test_messages_of_damaged_chunks(tmp_path, device, codec, bend, words):
     file.write_bytes(bend(file.read_bytes()))
     with pytest.raises(RuntimeError, match=f"chunk a/c/0/0/0.*{words}"):
         build(device, 1, path=tmp_path, arrays=["a"]).run()
+
+
+def test_single_numbers(tmp_path):
+    """Nobody gave a step, so no message and no measurement is about one."""
+    write_array(tmp_path, "a", np.float32(3))
+    loader = dali_zarr.torch.Loader(tmp_path, device="cpu")
+    (batch,) = loader
+    assert batch["a"].tolist() == [3.0] and batch.coords == {}
+    assert bench.bench(str(tmp_path), {"seconds": 0.01}, False)["faster_chunks"] == []
+    with pytest.raises(ValueError, match="statistics: expected an array with dimensions, but a has none"):
+        dali_zarr.statistics(tmp_path, arrays=["a"])
+    for name in ("sel", "isel"):
+        with pytest.raises(ValueError, match=f'{name}: no array has a dimension "x"'):
+            dali_zarr.explain(tmp_path, arrays=["a"], **{name: {"x": 0}})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import tempfile
 
+import dali_zarr
 import numpy as np
 import pytest
+import zarr
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.oracle import Oracle
@@ -263,3 +265,19 @@ def test_random_windows(device, data):
         seen = [tuple(s[k] for k in fixed) for s in starts[: oracle.num_samples]]
         expected = list(itertools.product(*(oracle.places[k] for k in fixed)))
         assert (sorted(seen) if shuffle else seen) == (sorted(expected) if shuffle else expected)
+
+
+def test_small_windows_of_a_huge_volume(tmp_path, device):
+    """A batch needs few of its billions of chunks, however many elements a window has."""
+    path = tmp_path / "a.zarr"
+    chunk, length = 64, 64 * 1000
+    array = zarr.create_array(path, shape=(length,) * 3, chunks=(chunk,) * 3, dtype="u1", dimension_names="zyx")
+    values = np.random.default_rng(0).integers(0, 255, (2 * chunk,) * 3, "u1")
+    array[-2 * chunk :, -2 * chunk :, -2 * chunk :] = values
+    start = [length - 2 * chunk] * 3
+    how = {"dims": ["z", "y", "x"], "window": [80] * 3, "step": [48] * 3, "roi_start": start, "roi_end": [length] * 3}
+    pipe = build(device, 8, path=path, **how)
+    places = itertools.product((0, 48), repeat=3)
+    same(to_numpy(pipe.run()[0]), np.stack([values[z : z + 80, y : y + 80, x : x + 80] for z, y, x in places]), "windows")
+    with pytest.raises(ValueError, match="a batch needs more than 524288 chunks"):
+        dali_zarr.explain(path, dims=["z", "y", "x"], window=[6400] * 3)

@@ -19,7 +19,9 @@ from store import Waves
 
 CHUNKS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 WAYS = ("numcodecs", "dali_zarr, CPU", "dali_zarr, GPU", "nvCOMP")
-TOTALS = {"whole": 1 << 30, "small": 256 << 20, "tiny": 64 << 20}
+TOTALS = {"whole": 8 << 30, "small": 256 << 20, "tiny": 64 << 20}
+# Bytes of an array that are encoded. Files behind them are links to those before.
+ENCODED = 1 << 30
 
 
 @functools.cache
@@ -37,7 +39,7 @@ def written(data: Path, chunk: int, total: int) -> Path:
     path = data / f"zstd-{chunk}-{total}.zarr"
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
-        rows, columns = total // chunk, chunk // 4
+        rows, columns, encoded = total // chunk, chunk // 4, ENCODED // chunk
         zarr.create_array(
             str(unfinished), shape=(rows, columns), chunks=(1, columns), dtype="f4", compressors=[ZstdCodec(level=3)],
             overwrite=True,
@@ -53,7 +55,11 @@ def written(data: Path, chunk: int, total: int) -> Path:
             file.write_bytes(codec.encode(part + np.float32(row * columns // len(values))))
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            list(pool.map(write, range(rows)))
+            list(pool.map(write, range(min(rows, encoded))))
+        for row in range(encoded, rows):
+            link = unfinished / f"c/{row}/0"
+            link.parent.mkdir()
+            link.hardlink_to(unfinished / f"c/{row % encoded}/0")
         unfinished.rename(path)
     return path
 
@@ -86,7 +92,7 @@ def by_reader(path: Path, chunk: int, total: int, seconds: float, device: str) -
             yield from loader
 
     limit: Any = {"device_memory_limit" if device == "gpu" else "host_memory_limit": total // 2}
-    rows = max(1, total // 32 // chunk)
+    rows = max(1, total // 128 // chunk)
     loader = Loader(
         str(path), batch_size=rows, device="cuda" if device == "gpu" else "cpu", decode_device=device, drop_last=True, **limit,
     )

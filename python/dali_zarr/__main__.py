@@ -5,6 +5,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -151,7 +152,10 @@ def main() -> int:
         parser.print_help()
         return 0
     command = commands[known.command]
-    given = [word for word in sys.argv[sys.argv.index(known.command) + 1 :] if word not in _FLAGS]
+    place = sys.argv.index(known.command, 1)
+    if place > 1:
+        parser.error(f"expected arguments after {known.command}, but found {' '.join(sys.argv[1:place])} before it")
+    given = [word for word in sys.argv[place + 1 :] if word not in _FLAGS]
     stores = list(itertools.takewhile(lambda word: not word.startswith("--"), given))
     try:
         options = words.options(given[len(stores) :], _known(known.command))
@@ -163,8 +167,15 @@ def main() -> int:
         quiet = getattr(known, "quiet", True)
         if known.command == "rechunk":
             # It is all Python, and notes what it has done when it is interrupted.
-            return _run(known.command, stores, options, known.json, quiet)
-        return _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
+            status = _run(known.command, stores, options, known.json, quiet)
+        else:
+            status = _native.interruptible(lambda: _run(known.command, stores, options, known.json, quiet))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever reads the output (`| head`) has enough of it. Python mustn't flush the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, TypeError, IndexError, RuntimeError, MemoryError, ImportError, OSError) as error:
         print(f"{prog} {known.command}: {error}", file=sys.stderr)
         return 1

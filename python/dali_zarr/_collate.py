@@ -25,6 +25,8 @@ class Collation:
         """
         check_name(how)
         self._choice = Choice(how or "nested", columns, ragged, places, lambda group: group or "matrix")
+        # Outputs that were ragged, those of a transform too: in a batch their samples may have one length, as a last one alone.
+        self._ragged: set[Place] = set()
 
     @classmethod
     def of(cls, how: Collate | None, columns: int | None, ragged: Ragged | None, places: Sequence[Place]) -> Collation | None:
@@ -49,9 +51,10 @@ class Collation:
         # Those of outputs with equal lengths are one tensor, by which PyTorch knows that their shapes agree.
         offsets: list[tuple[Lengths, torch.Tensor]] = []
         for place, output in zip(places, found, strict=True):
-            if not choice.ragged.has(place, output):
+            if place not in self._ragged and not choice.ragged.has(place, output):
                 values[place] = dense(output)
                 continue
+            self._ragged.add(place)
             lengths = Lengths(output, valid, place)
             tensor = flat(output, lengths.shape)[: lengths.total]
             at = _offsets(offsets, lengths, tensor.device)

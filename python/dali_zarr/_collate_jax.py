@@ -42,18 +42,23 @@ def check(collate: Any, transform: Any, sharding: Any) -> None:
         )
 
 
-def padding(longest: Mapping[Place, int]) -> Transform | None:
-    """A transform that pads the ragged outputs to these lengths, so that batches have one shape."""
+def padding(longest: Mapping[Place, tuple[int, str]]) -> Transform | None:
+    """A transform that pads the ragged outputs to these lengths, so that batches have one shape. Their types are told too."""
     if not longest:
         return None
     fn, types = _dali.module("fn"), _dali.module("types")
-    lengths = {place[0]: max(length, 1) for place, length in longest.items()}
+    told = {place[0]: (max(length, 1), dtype) for place, (length, dtype) in longest.items()}
+
+    def pad(value: Any, length: int, dtype: str) -> Any:
+        if dtype != "float64":
+            return fn.pad(value, axes=[0], shape=[length])
+        # DALI pads no float64, so its bits are padded, which are zeros of 0.
+        bits = fn.pad(fn.reinterpret(value, dtype=types.INT64), axes=[0], shape=[length])
+        return fn.reinterpret(bits, dtype=types.FLOAT64)
 
     def padded(given: dict[str, Any]) -> dict[str, Any]:
-        found = {
-            name: fn.pad(value, axes=[0], shape=[lengths[name]]) if name in lengths else value for name, value in given.items()
-        }
-        return found | {LENGTHS: fn.cast(given[next(iter(lengths))].shape()[0], dtype=types.INT32)}
+        found = {name: pad(value, *told[name]) if name in told else value for name, value in given.items()}
+        return found | {LENGTHS: fn.cast(given[next(iter(told))].shape()[0], dtype=types.INT32)}
 
     return padded
 

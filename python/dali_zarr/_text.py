@@ -10,7 +10,7 @@ def size(n: float) -> str:
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if n >= unit:
             return f"{n / unit:.1f} {name}"
-    return f"{n:.0f} bytes"
+    return "1 byte" if n == 1 else f"{n:.0f} bytes"
 
 
 def shape(extents: Iterable[int]) -> str:

@@ -217,11 +217,11 @@ class Loader:
             shard_id, num_shards: The rank and how many there are; default: JAX's processes, which ``jax.distributed.initialize``
                 must have made before; where JAX knows one alone, those of ``torch.distributed`` or torchrun's environment.
             return_index: Whether batches have an entry ``"index"``: a NumPy array of int64, of this process's samples.
-            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest sample of the
-                store, or up to ``max_length``, so that all batches have one shape, and an entry ``"lengths"`` of int32. ``"csr"``:
-                the arrays ``X/data`` and ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that says where
-                each row begins; it isn't checked that the indices of a row ascend; that they are columns is. Arguments that
-                change values leave the indices as they are; without ``jax_enable_x64`` they become int32.
+            collate: What ragged outputs (``ragged``, ``ragged_ends``) become. ``"padded"``: zeros up to the longest of all
+                samples, which ``max_length`` cuts, so that all batches have one shape, and an entry ``"lengths"`` of int32.
+                ``"csr"``: the arrays ``X/data`` and ``X/indices`` with one row after the other, and an entry ``"X/indptr"`` that
+                says where each row begins; it isn't checked that the indices of a row ascend; that they are columns is. Arguments
+                that change values leave the indices as they are; without ``jax_enable_x64`` they become int32.
             columns: Of ``collate="csr"``; default: by the attribute ``shape`` of the matrix's group.
             arguments, offsets, drop_last, pad_last_batch, transform, num_threads: As of :class:`dali_zarr.torch.Loader`.
 

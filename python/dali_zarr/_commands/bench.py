@@ -161,6 +161,8 @@ def _bounds(measured: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 def _faster_chunks(plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For arrays of which more is decoded than samples take, or which have very small chunks: chunks that hold what a sample takes.
     ``arguments`` are the reader's, in the operator's form."""
+    if not any(array["dims"] for array in plan["arrays"]):
+        return []
     axes = Axes.of_reader(arguments)
     window = axes.listed("window", arguments, 0)
     taken = {

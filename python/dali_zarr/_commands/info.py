@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,8 @@ from .arrays import Found, Refused, listed
 
 # Beside those that select arrays and elements.
 ARGUMENTS = ("storage_options", "dims", "window", "offsets")
-_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+# Names of files with chunks or shards: c/0/1, c.0.1, 0/1, 0.1, and c or 0 of scalars.
+_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*|c")
 
 
 def info(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +53,8 @@ def _entry(path: str | None, array: Found | Refused) -> dict[str, Any]:
         "files_if_complete": math.prod(
             -(-length // part) for length, part in zip(array.shape, array.shards or array.chunks, strict=True)
         ),
-        "packing": dict(array.packing), "gpu": array.decoded_on == "gpu", "why": array.why,
+        "packing": dict(array.packing), "gpu": array.decoded_on == "gpu",
+        "decoded_on": array.decoded_on, "why": array.why,
     }
 
 
@@ -77,7 +80,7 @@ def _walked(folder: Path) -> Iterator[os.DirEntry[str]]:
         for entry in entries:
             if entry.is_dir():
                 yield from _walked(Path(entry.path))
-            elif entry.name not in _METADATA:
+            elif _CHUNK.fullmatch(entry.name):
                 yield entry
 
 
@@ -121,7 +124,8 @@ def _described(array: Mapping[str, Any]) -> list[str]:
         # Missing values alone don't pack anything.
         kind = "packed" if array["packing"].keys() - {"_FillValue", "missing_value"} else "missing values"
         lines.append(f"  {kind}: " + ", ".join(f"{name} {value}" for name, value in array["packing"].items()))
-    lines.append("  for a GPU: decoded there" if array["gpu"] else f"  for a GPU: decoded by the CPU, since {array['why']}")
+    where = {"gpu": "decoded there", "cpu": f"decoded by the CPU, since {array['why']}", "nowhere": array["why"]}
+    lines.append(f"  for a GPU: {where[array['decoded_on']]}")
     return lines
 
 

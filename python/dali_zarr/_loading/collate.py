@@ -124,6 +124,7 @@ def _matrices(
         found[place] = (matrix, parts["data"], parts["indices"])
     if columns is None:
         raise ValueError(
-            "dali_zarr: columns: expected the number of the matrix's columns, since the group of its offsets has no 'shape'"
+            "dali_zarr: columns: expected the number of the matrix's columns, since the group of its offsets lacks the attributes "
+            "'encoding-type' and 'shape', as AnnData writes them"
         )
     return found

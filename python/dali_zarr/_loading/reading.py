@@ -59,10 +59,10 @@ class Plan:
         spec = _arguments.of_spec({**given, "offsets": list(self.told_offsets)})
         return _native.explain(spec | {"batch_size": self.batch_size, "device": self.device})
 
-    def lengths(self) -> dict[outputs.Place, int]:
-        """The ragged outputs, each with the length of its longest sample."""
+    def lengths(self) -> dict[outputs.Place, tuple[int, str]]:
+        """The ragged outputs, each with the length of its longest sample and its type."""
         told = zip(self.places(), self.explained()["outputs"], strict=False)
-        return {place: output["shape"][0] for place, output in told if output["ragged"]}
+        return {place: (output["shape"][0], output["dtype"]) for place, output in told if output["ragged"]}
 
     def pipeline_seed(self) -> int:
         """Of the transform's random operators: the same in each run, another one on each rank."""

@@ -16,7 +16,7 @@ from . import codecs
 from .attributes import attributes_of, is_packed
 from .options import Options
 from .plan import Axis, Sizes
-from .source import Source, dims_of, is_coordinate, linked, named, selections
+from .source import Source, dims_of, is_coordinate, linked, named, selections, stored_names
 from .work import Selection
 
 # Arrays of AnnData's groups that count elements of others.
@@ -96,14 +96,17 @@ def wanted(source: Source, options: Options) -> list[Wanted]:
     if options.codec is not None:
         codecs.check(options.codec)
     chosen = selections(source, options)
-    every = {dim for array in source.arrays.values() for dim in dims_of(array)}
+    every = {dim for name in source.arrays for dim in source.dims(name)}
     for name, given in (("chunks", options.chunks), ("shards", options.shards)):
         for dim in given or {}:
             if dim not in every:
                 there = did_you_mean(dim, every, f"the dimensions are {', '.join(sorted(every))}")
                 raise ValueError(f"--{name}: no array has a dimension {dim!r}; {there}")
     beside = _beside(source)
-    found = [_wanted(name, array, chosen[name], options, zarr_format, name in beside) for name, array in source.arrays.items()]
+    found = [
+        _wanted(name, array, source.dims(name), chosen[name], options, zarr_format, name in beside)
+        for name, array in source.arrays.items()
+    ]
     if any(array.names for array in found):
         # Zarr v3 leaves out that an array has no dimensions; in v2 xarray asks for it.
         found = [array if array.names or array.source.ndim else replace(array, names=()) for array in found]
@@ -138,7 +141,9 @@ def _dropped(array: Wanted, source: Source) -> dict[str, Any]:
     return {"coordinates": " ".join([*known.split(), *more])} if more else {}
 
 
-def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_format: int, beside: bool) -> Wanted:
+def _wanted(
+    name: str, array: Any, dims: tuple[str, ...], selection: Selection, options: Options, zarr_format: int, beside: bool,
+) -> Wanted:
     label = is_coordinate(name, array)
     dtype = _native(array)
     if options.dtype is not None and not beside and dtype.kind in "iuf" and dtype != options.dtype:
@@ -154,7 +159,7 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
         dtype = options.dtype
     attributes, fill = attributes_of(array, zarr_format, dtype)
     kept = [i for i, one in enumerate(selection) if not isinstance(one, int)]
-    dims = tuple(dims_of(array)[i] for i in kept)
+    dims = tuple(dims[i] for i in kept)
     shape = tuple(_length(selection[i]) for i in kept)
     chunks = _chunks(dims, shape, tuple(array.chunks[i] for i in kept), options.chunks, label)
     shards = _shards(name, dims, shape, chunks, options, label)
@@ -176,7 +181,7 @@ def _wanted(name: str, array: Any, selection: Selection, options: Options, zarr_
     if dtype.kind in "OT" and zarr_format == 2:
         # Text needs its filter.
         chain = codecs.Codecs(chain.compressors, "auto")
-    named = _names(array)
+    named = stored_names(array)
     return Wanted(
         name, array, selection, dims, shape, chunks, shards, dtype, fill, attributes, chain,
         None if named is None else tuple(named[i] for i in kept),
@@ -188,15 +193,6 @@ def _native(array: Any) -> np.dtype[Any]:
     found: np.dtype[Any] = array.dtype
     # NumPy's type for text has no byte order.
     return found if found.kind == "T" else found.newbyteorder("=")
-
-
-def _names(array: Any) -> list[str | None] | None:
-    """Dimension names as they are stored."""
-    if array.metadata.zarr_format == 3:
-        found = array.metadata.dimension_names
-    else:
-        found = dict(array.attrs).get("_ARRAY_DIMENSIONS")
-    return list(found) if found is not None and len(found) == array.ndim else None
 
 
 def _length(one: slice | list[int] | int) -> int:

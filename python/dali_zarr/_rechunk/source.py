@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -44,6 +44,21 @@ class Source:
         """Where it is, the same from every working directory, and which version of it was asked for."""
         path = self.path if "://" in self.path else os.path.realpath(self.path)
         return [path, *(options.storage_options.get(name) for name in VERSION)]
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """The names of an array's dimensions, as the reader calls them: its own, else those of the axes of the nearest image of
+        OME-Zarr around it, else ``dim_0``, ``dim_1``..."""
+        array, group = self.arrays[name], name
+        while group and stored_names(array) is None:
+            group = group.rpartition("/")[0]
+            attributes = self.groups.get(group, {})
+            of_ome = attributes.get("ome")
+            images: Any = cast("dict[str, Any]", of_ome if isinstance(of_ome, dict) else attributes).get("multiscales")
+            if isinstance(images, list):
+                level = name.removeprefix(group).strip("/")
+                found = (_axes(image, level, array.ndim) for image in cast("list[Any]", images))
+                return next((axes for axes in found if axes), dims_of(array))
+        return dims_of(array)
 
     def fingerprint(self) -> str:
         """Metadata of all arrays, as text: a source that differs in it can't be gone on with."""
@@ -176,16 +191,31 @@ def _one(root: Any, path: str, name: str, known: Iterable[str]) -> Any:
     return found
 
 
-def dims_of(array: Any) -> tuple[str, ...]:
-    """The names of dimensions; ``dim_0``, ``dim_1``... where they have none, as the reader calls them."""
+def stored_names(array: Any) -> list[str | None] | None:
+    """Dimension names as they are stored."""
     if array.metadata.zarr_format == 3:
-        names = array.metadata.dimension_names
+        found = array.metadata.dimension_names
     else:
-        names = dict(array.attrs).get("_ARRAY_DIMENSIONS")
-    listed = list(names) if names else [None] * array.ndim
-    if len(listed) != array.ndim:
-        listed = [None] * array.ndim
-    return tuple(f"dim_{i}" if name is None else str(name) for i, name in enumerate(listed))
+        found = dict(array.attrs).get("_ARRAY_DIMENSIONS")
+    return list(found) if found is not None and len(found) == array.ndim else None
+
+
+def dims_of(array: Any) -> tuple[str, ...]:
+    """The names of dimensions that an array has itself; ``dim_0``, ``dim_1``... where they have none."""
+    names = stored_names(array) or [None] * array.ndim
+    return tuple(f"dim_{i}" if name is None else str(name) for i, name in enumerate(names))
+
+
+def _axes(image: Any, level: str, ndim: int) -> tuple[str, ...] | None:
+    """The names of the axes of an OME-Zarr image, if the array ``level`` is of it. Attributes that aren't as specified are none."""
+    try:
+        if level not in [dataset["path"].removeprefix("./").strip("/") for dataset in image["datasets"]]:
+            return None
+        names = [axis if isinstance(axis, str) else axis["name"] for axis in image["axes"]]
+    except (AttributeError, KeyError, TypeError):
+        return None
+    are_names = all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    return tuple(names) if are_names and len(names) == ndim else None
 
 
 def is_coordinate(name: str, array: Any) -> bool:
@@ -201,7 +231,7 @@ def selections(source: Source, options: Options) -> dict[str, Selection]:
         ImportError: A package that labels need isn't installed.
     """
     chosen: dict[str, Mapping[str, Any]] = {"sel": options.sel, "isel": options.isel}
-    known = [dim for array in source.arrays.values() for dim in dims_of(array)]
+    known = [dim for name in source.arrays for dim in source.dims(name)]
     both = sorted(options.sel.keys() & options.isel.keys())
     if both:
         raise ValueError(f"--sel, --isel: expected one of both for each dimension, but found two for {both[0]!r}")
@@ -212,7 +242,7 @@ def selections(source: Source, options: Options) -> dict[str, Selection]:
     found: dict[str, Selection] = {}
     for name, array in source.arrays.items():
         parts: list[slice | list[int] | int] = []
-        for i, (dim, length) in enumerate(zip(dims_of(array), array.shape, strict=True)):
+        for i, (dim, length) in enumerate(zip(source.dims(name), array.shape, strict=True)):
             how = next((how for how, selection in chosen.items() if dim in selection), None)
             key = (name.rpartition("/")[0], dim, length)
             if how is None:
@@ -226,7 +256,7 @@ def selections(source: Source, options: Options) -> dict[str, Selection]:
 
 
 def _positions(source: Source, options: Options, name: str, array: Any, how: str, dim: str, i: int) -> slice | list[int] | int:
-    dims = dims_of(array)
+    dims = source.dims(name)
     axes = Axes([source.path], options.storage_options, [Array(name, name, dims, (tuple(array.shape),))], [dims[0]], {})
     indexer = options.sel[dim] if how == "sel" else options.isel[dim]
     (found,) = indexers.selected(how, dim, indexer, axes, options.method, options.tolerance)

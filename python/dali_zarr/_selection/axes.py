@@ -270,14 +270,15 @@ def _arrays(spec: Mapping[str, Any]) -> list[Array]:
     then."""
     paths = _listed(spec.get("path"))
     # Values don't matter here, nor attributes that don't decode, nor how many samples there are: one of each store is fewest.
-    spec = {**spec, "mask_and_scale": False, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
+    plain = {**spec, "mask_and_scale": False}
+    spec = {**plain, "step": [ONE_SAMPLE] * max(len(_listed(spec.get("dims"))), 1)}
     try:
         stores = [_native.explain(spec)["arrays"]]
     except ValueError as error:
-        if len(paths) < 2:
-            raise
         try:
-            stores = [_native.explain({**spec, "path": path})["arrays"] for path in paths]
+            # Arrays without dimensions take no step.
+            one_by_one = [plain] if len(paths) < 2 else [{**spec, "path": path} for path in paths]
+            stores = [_native.explain(one)["arrays"] for one in one_by_one]
         except (ValueError, TypeError, IndexError, RuntimeError):
             raise error from None
         if any([(a["name"], a["dims"]) for a in store] != [(a["name"], a["dims"]) for a in stores[0]] for store in stores):

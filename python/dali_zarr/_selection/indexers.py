@@ -38,6 +38,7 @@ def _of_label(dim: str, length: int, variable: Any, label: Any, method: Any, tol
 def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) -> Positions:
     """Along the joined axis: each store is looked up, since it has coordinates of its own."""
     step: Any = None
+    turned = label
     is_list = np.ndim(label) > 0
     found = _variables(dim, axes)
     if not found:
@@ -53,23 +54,30 @@ def _of_joined(dim: str, label: Any, axes: Axes, method: Any, tolerance: Any) ->
         whole = cast("slice[Any, Any, Any]", label)
         label, step = slice(whole.start, whole.stop), whole.step
         bounded = whole.start is not None or whole.stop is not None
-        if bounded and len({bool(one[0] < one[-1]) for one in map(_values, found) if len(one) > 1}) > 1:
+        if bounded and not all(map(_is_sorted, found)):
+            # It goes from one label's place to the other's, which only one store has.
+            return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), whole, None, None)
+        descends = _descends([_values(one) for one in found]) if bounded else set[bool]()
+        if len(descends) > 1:
             raise ValueError(
                 f"zarr_reader: sel: {dim!r}: the coordinates ascend in one store and descend in another, so a slice has no "
                 "order; select by position, with isel"
             )
-        if bounded and not all(map(_is_sorted, found)):
-            # It goes from one label's place to the other's, which only one store has.
-            return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), whole, None, None)
+        turned = slice(whole.stop, whole.start) if descends == {True} else label
     elif is_list or method is not None:
         # Each label may be in another store; the nearest is that of all stores.
         return _of_label(dim, sum(axes.lengths(dim)), axes.joined(), label, method, tolerance)
     start, parts, missing = 0, list[Positions](), None
     for variable, length in zip(found, axes.lengths(dim), strict=True):
         try:
-            part = of_label(dim, length, variable, label, None, None)
+            # Where others descend, a store that has one coordinate alone ascends for pandas.
+            asked = label if _descends([_values(variable)]) else turned
+            part = of_label(dim, length, variable, asked, None, None)
             parts.append(Positions(part.indices + start, part.is_scalar))
         except KeyError as error:
+            if isinstance(label, slice):
+                # Sorted coordinates take all bounds but text where dates descend, as in xarray: nothing may be left out.
+                raise ValueError(error.args[0]) from error
             missing = missing or error
         start += length
     if not parts and missing is not None:
@@ -88,6 +96,15 @@ def _variables(dim: str, axes: Axes) -> list[Any]:
 
 def _values(variable: Any) -> Any:
     return np.asarray(variable.values)
+
+
+def _descends(stores: list[Any]) -> set[bool]:
+    """Whether sorted coordinates descend: each store's, or, where each store has one alone, those of all stores."""
+    found = {bool(one[0] > one[-1]) for one in stores if len(one) and one[0] != one[-1]}
+    if found:
+        return found
+    firsts = [one[0] for one in stores if len(one)]
+    return {True} if len(firsts) > 1 and firsts[0] > firsts[-1] and firsts == sorted(firsts, reverse=True) else set()
 
 
 def _is_sorted(variable: Any) -> bool:

@@ -53,8 +53,10 @@ def of_index(name: str, dim: str, length: int, indexer: Any) -> Positions:
         TypeError: It is none of these.
     """
     _check_form(name, dim, indexer)
+    # An empty list has no type of its own.
+    dtype = np.int64 if not isinstance(indexer, slice) and np.size(indexer) == 0 else None
     try:
-        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer)]
+        found = np.arange(length)[indexer if isinstance(indexer, slice) else np.asarray(indexer, dtype)]
     except IndexError as error:
         if "valid indices" in str(error) or "must be of integer" in str(error):
             raise TypeError(f"zarr_reader: {name}: {dim!r}: expected integers, a slice or bools, but found {indexer!r}") from None
@@ -223,6 +225,9 @@ def _hint(label: Any, variable: Any) -> str:
     of_calendar = _of_calendar(_labels(label), variable) if np.ndim(label) else ""
     if of_calendar:
         return f"; {of_calendar}"
+    is_text = any(isinstance(one, str) for one in _labels(label))
+    if isinstance(label, slice) and is_text and variable is not None and np.asarray(variable.values).dtype.kind == "M":
+        return "; where dates don't ascend, bounds are numpy.datetime64, not text"
     if variable is None or not isinstance(label, str) or np.asarray(variable.values).dtype.kind not in "iuf":
         return ""
     try:

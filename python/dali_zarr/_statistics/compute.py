@@ -98,6 +98,8 @@ def statistics(
     told = tuple(int(offset) for offset in given.pop("offsets"))
     selected = Selected(given)
     names = tuple(map(formats.key_of, selected.arrays))
+    if not selected.axes.dims:
+        raise ValueError(f"dali_zarr: statistics: expected an array with dimensions, but {', '.join(names)} has none")
     if output is not None:
         # Known now rather than after the pass.
         files.check_output(output, names)

@@ -42,6 +42,19 @@ impl DimGrid {
         }
     }
 
+    /// Chunks with elements among `span` neighbouring ones, at most; `span` is at least 1.
+    pub fn most_within(&self, span: u64) -> u64 {
+        match self {
+            Self::Regular { chunk, count } => (span - 1).div_ceil(*chunk).saturating_add(1).min(*count),
+            Self::Irregular { starts } => {
+                let reached = |i: usize| {
+                    starts[..starts.len() - 1].partition_point(|&s| s < (starts[i + 1] - 1).saturating_add(span)) - i
+                };
+                (0..starts.len() - 1).map(reached).max().unwrap_or(0) as u64
+            }
+        }
+    }
+
     /// The chunk that holds the element `position`, which must lie in the array.
     pub fn chunk_at(&self, position: u64) -> u64 {
         match self {
@@ -188,6 +201,8 @@ mod tests {
         assert_eq!(grid[0], DimGrid::Irregular { starts: vec![0, 5, 10, 15, 17, 21] });
         assert_eq!(grid[1], DimGrid::Regular { chunk: 10, count: 3 });
         assert_eq!((grid[0].chunk_at(16), grid[0].len(4), grid[0].longest()), (3, 4, 5));
+        assert_eq!([1, 2, 3, 4, 5, 18].map(|span| grid[0].most_within(span)), [1, 2, 2, 3, 3, 5]);
+        assert_eq!([1, 2, 11, 12, 25, u64::MAX].map(|span| grid[1].most_within(span)), [1, 2, 2, 3, 3, 3]);
         let bounded = parse_v3(&json!({"name": "zarrs.regular_bounded", "configuration": {"chunk_shape": [4]}}), &[10]);
         assert_eq!(bounded.unwrap()[0], DimGrid::Irregular { starts: vec![0, 4, 8, 10] });
         assert_eq!(regular(&json!([4]), &[0]).unwrap()[0].count(), 0);

@@ -34,12 +34,15 @@ pub(super) fn bound_chunks(spec: &Spec, dataset: &Dataset, geometry: &Geometry) 
         let (view, array) = (&geometry.views[placement.array], &dataset.arrays[placement.array]);
         let most = |part: &crate::dataset::Part| {
             view.dims.iter().zip(&part.grid).fold(1u64, |n, (dim, grid)| {
-                let elements = match dim.role {
-                    Role::Whole => dim.len,
-                    Role::Axis(a) => view.cuts[a].window as u64,
+                let (elements, span) = match dim.role {
+                    Role::Whole => (dim.len, dim.len),
+                    Role::Axis(a) => {
+                        let cut = &view.cuts[a];
+                        (cut.window as u64, cut.span().map_or(u64::MAX, |span| span as u64))
+                    }
                     Role::Ragged => return n.saturating_mul(of_rows(grid, &geometry.outputs[placement.output], batch)),
                 };
-                let runs = if dim.pick.is_some() { elements } else { grid.count().min(elements) };
+                let runs = if dim.pick.is_some() { elements } else { grid.most_within(span).min(elements) };
                 n.saturating_mul(runs)
             })
         };

@@ -61,23 +61,23 @@ pub(super) fn connect(
     match url.scheme() {
         "s3" => {
             let mut builder = AmazonS3Builder::from_env().with_url(location).with_retry(no_retries());
-            for (name, value) in options {
-                builder = builder.with_config(key::<AmazonS3ConfigKey>("S3", name)?, value);
+            for (key, value) in keyed::<AmazonS3ConfigKey>("S3", options)? {
+                builder = builder.with_config(key, value);
             }
             let builder = profile::apply(builder)?.with_http_connector(connector);
             built(builder.build().map(|s| Box::new(s) as _), true, true)
         }
         "gs" => {
             let mut builder = GoogleCloudStorageBuilder::from_env().with_url(location).with_retry(no_retries());
-            for (name, value) in options {
-                builder = builder.with_config(key::<GoogleConfigKey>("Google Cloud Storage", name)?, value);
+            for (key, value) in keyed::<GoogleConfigKey>("Google Cloud Storage", options)? {
+                builder = builder.with_config(key, value);
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, true)
         }
         "az" | "abfs" | "abfss" => {
             let mut builder = MicrosoftAzureBuilder::from_env().with_url(location).with_retry(no_retries());
-            for (name, value) in options {
-                builder = builder.with_config(key::<AzureConfigKey>("Azure", name)?, value);
+            for (key, value) in keyed::<AzureConfigKey>("Azure", options)? {
+                builder = builder.with_config(key, value);
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), false, true)
         }
@@ -87,8 +87,8 @@ pub(super) fn connect(
             if url.scheme() == "http" {
                 builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
             }
-            for (name, value) in options {
-                builder = builder.with_config(key::<ClientConfigKey>("HTTP", name)?, value);
+            for (key, value) in keyed::<ClientConfigKey>("HTTP", options)? {
+                builder = builder.with_config(key, value);
             }
             built(builder.with_http_connector(connector).build().map(|s| Box::new(s) as _), true, false)
         }
@@ -115,6 +115,25 @@ pub(in crate::store) fn knows(location: &str, name: &str) -> bool {
         "http" | "https" => name.parse::<ClientConfigKey>().is_ok(),
         _ => false,
     }
+}
+
+/// The options of the crate object_store. Some have several names.
+///
+/// # Errors
+/// If a name is unknown, or an option has two values.
+fn keyed<'a, K: FromStr + PartialEq>(kind: &str, options: &'a [(String, String)]) -> Result<Vec<(K, &'a str)>> {
+    let mut found: Vec<(K, &str)> = Vec::new();
+    for (name, value) in options {
+        let key = key::<K>(kind, name)?;
+        if let Some(i) = found.iter().position(|(other, before)| *other == key && before != value) {
+            return Err(Error::value(format!(
+                "storage_options: {} and {name} are the same option of {kind} stores, with two values; give one",
+                options[i].0
+            )));
+        }
+        found.push((key, value));
+    }
+    Ok(found)
 }
 
 /// The option `name` of the crate object_store.
