@@ -64,8 +64,8 @@ fn stores(batch: usize) -> [(&'static str, Needs); 4] {
 fn what_a_limit_gives() {
     // Limits, and the least share of the throughput of the largest one that each is expected to give, in percent.
     let small =
-        [(GIB / 4, 5), (3 * GIB / 8, 12), (5 * GIB / 8, 25), (GIB, 38), (2 * GIB, 60), (4 * GIB, 82), (8 * GIB, 99)];
-    let large = [(1_000_000_000, 26), (2_000_000_000, 53), (4_000_000_000, 75), (8_000_000_000, 99)];
+        [(GIB / 4, 5), (3 * GIB / 8, 12), (5 * GIB / 8, 24), (GIB, 36), (2 * GIB, 58), (4 * GIB, 82), (8 * GIB, 99)];
+    let large = [(1_000_000_000, 25), (2_000_000_000, 52), (4_000_000_000, 75), (8_000_000_000, 99)];
     let mut wrong = Vec::new();
     for (batch, limits) in [(16, &small[..]), (128, &large[..])] {
         for (name, needs) in stores(batch) {
