@@ -107,8 +107,8 @@ def test_kernels_are_told_apart(study):
 def test_what_ran_on_the_gpu_is_read_from_a_trace(study):
     kernel = {"ph": "X", "cat": "kernel", "name": "conv", "ts": 10.5, "dur": 2.0}
     copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 11, "dur": 1}
-    others = [{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 9, "dur": 1}, {"ph": "M", "name": "process_name"}]
-    found = study["timelines"].on_gpu({"traceEvents": [*others, kernel, copy]})
+    launch, name = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 9, "dur": 1}, {"ph": "M", "name": "process"}
+    found = study["timelines"].on_gpu({"traceEvents": [name, launch, kernel, copy]})
     assert found == [("conv", 10.5, 12.5), ("Memcpy HtoD", 11, 12)]
 
 

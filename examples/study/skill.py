@@ -1,4 +1,4 @@
-"""The demo's U-Net on the study's store: six hours ahead, until it beats persistence, the forecast that nothing changes, by a fifth.
+"""The demo's U-Net on the study's store: six hours ahead, until its error is a fifth below that of persistence (nothing changes).
 
     python examples/study/skill.py --size small
 
