@@ -154,6 +154,11 @@ def test_advice_on_chunks_in_flight(tmp_path):
     least = dali_zarr.explain(**told, batch_size=64)["memory"]["smallest_device_memory_limit"]
     (tight,) = advice(batch_size=64, device_memory_limit=least + 100_000)
     assert "raise device_memory_limit" in tight
+    # Batches that together need a few chunks leave memory over.
+    write_array(tmp_path / "t", "a", np.zeros(100_000), codec="zstd", layout=Layout((1000,)), dims=("time",))
+    scalars = {"path": tmp_path / "t", "arrays": "a", "device": "gpu", "batch_size": 64}
+    for more in ({}, {"device_memory_limit": "1GiB"}):
+        assert not [text for text in dali_zarr.explain(**scalars, **more)["advice"] if "raise device_memory_limit" in text]
 
 
 def test_reads_depend_on_who_waits_where_memory_is_short(tmp_path, values):

@@ -165,6 +165,9 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
             if given { ", or raise prefetch_queue_depth" } else { "" }
         ));
     }
+    if e.memory.device_memory_is_left {
+        return None;
+    }
     Some(format!(
         "the memory limits allow {in_flight} chunks in flight, of {wanted} that would keep the decoders busy: raise {argument}, by {} \
          for each chunk",

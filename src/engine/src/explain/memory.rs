@@ -23,6 +23,8 @@ pub(crate) struct Memory {
     pub chunks_in_flight: usize,
     /// Chunks of the largest size that as many bytes have as the chunks of all batches in preparation.
     pub chunks_of_batches: usize,
+    /// Whether device memory, and not host memory, allows so few chunks, although there is more of it.
+    pub device_memory_is_left: bool,
     pub io_threads: usize,
     /// Bytes of the largest chunk, encoded and decoded.
     pub chunk: usize,
@@ -36,6 +38,7 @@ impl Memory {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
         let Budget { host: h, device, .. } = &division.budget;
+        let mut device_memory_is_left = false;
         let chunks_in_flight = match device {
             None => h.block / chunk.max(1),
             Some(d) => {
@@ -43,6 +46,7 @@ impl Memory {
                 // Waves of all lanes, and what is being read for the next ones.
                 let decoded = (d.slots / rounded(needs.decoded)).min(d.lanes * wave + reads);
                 let host = h.block / (rounded(needs.encoded) + rounded(needs.host_decoded)).max(1);
+                device_memory_is_left = decoded <= host && (d.total(needs) + 2 * chunk) as u64 <= division.limits.device;
                 decoded.min(host)
             }
         };
@@ -51,6 +55,7 @@ impl Memory {
             lookahead: rules(spec, needs, order, &division.budget).lookahead,
             chunks_in_flight: chunks_in_flight.max(1),
             chunks_of_batches: needs.of_batches(division.budget.window).div_ceil(needs.decoded.max(1)),
+            device_memory_is_left,
             io_threads,
             chunk,
             device_total: device.map(|d| d.total(needs)),
