@@ -165,7 +165,7 @@ fn few_in_flight(e: &Explanation) -> Option<String> {
             if given { ", or raise prefetch_queue_depth" } else { "" }
         ));
     }
-    if e.memory.device_memory_is_left {
+    if !e.memory.is_short {
         return None;
     }
     Some(format!(

@@ -11,6 +11,9 @@ use crate::reader::needs::rules;
 use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
 
+/// Chunks for which memory is added, to see whether there would be more of them at a time.
+const MANY: usize = 64;
+
 /// The memory of a reader, divided.
 pub(crate) struct Memory {
     /// The machine's memory, if it is known.
@@ -23,8 +26,8 @@ pub(crate) struct Memory {
     pub chunks_in_flight: usize,
     /// Chunks of the largest size that as many bytes have as the chunks of all batches in preparation.
     pub chunks_of_batches: usize,
-    /// Whether device memory, and not host memory, allows so few chunks, although there is more of it.
-    pub device_memory_is_left: bool,
+    /// Whether more memory would allow more chunks at a time.
+    pub is_short: bool,
     pub io_threads: usize,
     /// Bytes of the largest chunk, encoded and decoded.
     pub chunk: usize,
@@ -37,28 +40,20 @@ impl Memory {
     pub fn new(spec: &Spec, needs: &Needs, order: &Order, there: &MachineMemory, division: Division) -> Self {
         let (io_threads, reads) = (spec.io_threads(), spec.reads_at_a_time());
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
-        let Budget { host: h, device, .. } = &division.budget;
-        let mut device_memory_is_left = false;
-        let chunks_in_flight = match device {
-            None => h.block / chunk.max(1),
-            Some(d) => {
-                let wave = (d.wave_decoded / rounded(needs.decoded)).clamp(1, d.wave_streams.max(1));
-                // Waves of all lanes, and what is being read for the next ones.
-                let decoded = (d.slots / rounded(needs.decoded)).min(d.lanes * wave + reads);
-                let host = h.block / (rounded(needs.encoded) + rounded(needs.host_decoded)).max(1);
-                device_memory_is_left = decoded <= host && (d.total(needs) + 2 * chunk) as u64 <= division.limits.device;
-                decoded.min(host)
-            }
-        };
+        let in_flight = |budget: &Budget| in_flight(needs, budget, reads);
+        let (chunks_in_flight, limits) = (in_flight(&division.budget), &division.limits);
+        let more = |limit: u64| Some(2 * limit + (MANY * chunk) as u64);
+        let asked = Asked { host: more(limits.host), device: more(limits.device), ..Asked::of(spec) };
+        let with_more = divide(needs, &asked, &MachineMemory::default()).map_or(0, |more| in_flight(&more.budget));
         Self {
             machine: there.host.clone(),
             lookahead: rules(spec, needs, order, &division.budget).lookahead,
-            chunks_in_flight: chunks_in_flight.max(1),
+            chunks_in_flight,
             chunks_of_batches: needs.of_batches(division.budget.window).div_ceil(needs.decoded.max(1)),
-            device_memory_is_left,
+            is_short: with_more > chunks_in_flight,
             io_threads,
             chunk,
-            device_total: device.map(|d| d.total(needs)),
+            device_total: division.budget.device.map(|d| d.total(needs)),
             division,
         }
     }
@@ -99,6 +94,21 @@ impl Memory {
         }
         value
     }
+}
+
+/// Chunks of the largest size that may be between reading and decoding at a time, where so many are read at a time.
+fn in_flight(needs: &Needs, budget: &Budget, reads: usize) -> usize {
+    let host = budget.host.block;
+    let most = match &budget.device {
+        None => host / (rounded(needs.encoded) + rounded(needs.decoded)).max(1),
+        Some(d) => {
+            let wave = (d.wave_decoded / rounded(needs.decoded)).clamp(1, d.wave_streams.max(1));
+            // Waves of all lanes, and what is being read for the next ones.
+            let decoded = (d.slots / rounded(needs.decoded)).min(d.lanes * wave + reads);
+            decoded.min(host / (rounded(needs.encoded) + rounded(needs.host_decoded)).max(1))
+        }
+    };
+    most.max(1)
 }
 
 /// A simulated reader with the memory that one with these needs would have, for samples in this order.
