@@ -265,10 +265,14 @@ def test_the_page_takes_its_numbers_from_the_results(study, tmp_path):
 def test_numbers_of_a_page(study, tmp_path):
     filled = study["page"].filled
     rows = [{"store": "one-hour", "way": "dali_zarr, gds", "seconds": 0.5, "again": {"seconds": 0.25}},
-            {"store": "one-hour", "way": "kvikio", "error": "none"}]
+            {"store": "one-hour", "way": "kvikio", "error": "none"},
+            {"store": "one-hour", "way": "zarr-python", "error": "not measured: the experiment's time is used up"}]
     (tmp_path / "reading.json").write_text(json.dumps({"size_name": "whole", "rows": rows}))
     place = "reading/one-hour/dali_zarr, gds/"
     assert filled(f"{{{{{place}seconds .2f}}}} {{{{{place}seconds : {place}again.seconds .0%}}}}", tmp_path) == "0.50 200%"
+    assert filled("{{reading/one-hour/zarr-python/seconds .2f}}", tmp_path) == "not measured"
+    section = "## A\n{{reading/one-hour/dali_zarr, gds/seconds .1f}}\n"
+    assert filled(section + "## B\n{{skill/one-hour/last/rmse .1f}}\n" + section, tmp_path) == 2 * "## A\n0.5\n"
     with pytest.raises(LookupError, match="none"):
         filled("{{reading/one-hour/kvikio/seconds .2f}}", tmp_path)
     (tmp_path / "reading.json").write_text(json.dumps({"size_name": "small", "rows": rows}))

@@ -4,6 +4,7 @@
 
 A number stands in ``{{EXPERIMENT/STORE/WAY/KEY FORMAT}}``, where KEY may have dots for what is within and FORMAT is one of
 Python's. ``A : B`` instead of a place is the one divided by the other. ``{{machine}}`` is where bars were measured.
+A section whose experiment has no results is left out, and a number for which an experiment had no time is "not measured".
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ PAGE = HERE.parents[1] / "docs/project/study.md"
 NUMBER = re.compile(r"\{\{([^{}]+/[^{}]+) (\S+)\}\}")
 
 
-def value(results: Path, place: str) -> float:
-    """A number of the results.
+def value(results: Path, place: str) -> float | None:
+    """A number of the results; nothing where the experiment had no time for it.
 
     Raises:
         LookupError: It isn't there.
@@ -30,6 +31,8 @@ def value(results: Path, place: str) -> float:
     if found["size_name"] != "whole":
         raise LookupError(f"{experiment}: of the size {found['size_name']}, whose numbers mean nothing")
     rows = [row for row in found["rows"] if row["store"] == store and row["way"] == way]
+    if len(rows) == 1 and rows[0].get("error", "").startswith("not measured"):
+        return None
     if len(rows) != 1 or "error" in rows[0]:
         raise LookupError(f"{place}: {rows[0]['error'] if rows else 'no such row'}")
     number = rows[0]
@@ -43,15 +46,22 @@ def filled(text: str, results: Path) -> str:
 
     def told(match: re.Match[str]) -> str:
         numbers = [value(results, place) for place in match[1].split(" : ")]
-        number = numbers[0] / numbers[1] if len(numbers) == 2 else numbers[0]
-        return f"{number:{match[2]}}"
+        there = [number for number in numbers if number is not None]
+        if len(there) < len(numbers):
+            return "not measured"
+        return f"{there[0] / there[1] if len(there) == 2 else there[0]:{match[2]}}"
 
     def machine(match: re.Match[str]) -> str:
         found = json.loads((results / "bars.json").read_text())["machine"]
         versions = ", ".join(f"{package} {version}" for package, version in found["versions"].items())
         return f"{len(found['gpus'])} x {found['gpus'][0]}, {found['cores']} cores; {versions}"
 
-    return re.sub(r"\{\{machine\}\}", machine, NUMBER.sub(told, text))
+    def has_results(section: str) -> bool:
+        places = [place for match in NUMBER.finditer(section) for place in match[1].split(" : ")]
+        return all((results / f"{place.strip().split('/')[0]}.json").exists() for place in places)
+
+    sections = filter(has_results, re.split(r"^(?=## )", text, flags=re.MULTILINE))
+    return re.sub(r"\{\{machine\}\}", machine, NUMBER.sub(told, "".join(sections)))
 
 
 if __name__ == "__main__":
