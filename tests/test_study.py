@@ -288,6 +288,10 @@ def test_the_page_is_of_the_committed_results(study):
         assert not results.exists(), "results without a page: examples/study/page.py writes it"
         return
     assert page.filled(page.TEMPLATE.read_text(), results) == page.PAGE.read_text()
+    told = (page.PAGE.parents[2] / "README.md").read_text().split("In [the study](docs/project/study.md)")[1].split("\n\n")[0]
+    places = ("ten-hours/DataLoader", "ten-hours/dali_zarr", "one-hour/dali_zarr", "uncompressed/dali_zarr")
+    shares = [float(page.value(results, f"bars/{place}/share")) for place in places]
+    assert re.findall(r"0\.\d\d", told) == [f"{share:.2f}" for share in shares]
     assert all(file.stat().st_size < 300_000 for file in results.iterdir())
 
 
