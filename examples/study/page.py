@@ -9,6 +9,7 @@ A section whose experiment has no results is left out, and a number for which an
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -41,11 +42,15 @@ def value(results: Path, place: str) -> float | None:
     return float(number)
 
 
+def _places(match: re.Match[str]) -> list[str]:
+    return match[1].split(" : ")
+
+
 def filled(text: str, results: Path) -> str:
     """The page with the numbers of these results."""
 
     def told(match: re.Match[str]) -> str:
-        numbers = [value(results, place) for place in match[1].split(" : ")]
+        numbers = [value(results, place) for place in _places(match)]
         there = [number for number in numbers if number is not None]
         if len(there) < len(numbers):
             return "not measured"
@@ -57,7 +62,7 @@ def filled(text: str, results: Path) -> str:
         return f"{len(found['gpus'])} x {found['gpus'][0]}, {found['cores']} cores; {versions}"
 
     def has_results(section: str) -> bool:
-        places = [place for match in NUMBER.finditer(section) for place in match[1].split(" : ")]
+        places = itertools.chain.from_iterable(map(_places, NUMBER.finditer(section)))
         return all((results / f"{place.strip().split('/')[0]}.json").exists() for place in places)
 
     sections = filter(has_results, re.split(r"^(?=## )", text, flags=re.MULTILINE))

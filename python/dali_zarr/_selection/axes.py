@@ -187,15 +187,14 @@ class Axes:
     def listed(self, name: str, arguments: Mapping[str, Any], default: int) -> list[int]:
         """An argument "for each of dims". Where outputs differ, the largest: all windows of a sample begin at its start."""
         found = by_name.per_dim(name, arguments.get(name), self.dims, default).values()
-        # -1 is the whole region.
-        return [-1 if -1 in of else max(of) for of in zip(*found, strict=True)]
+        return [max(of, key=length_of) for of in zip(*found, strict=True)]
 
     def windows(self, arguments: Mapping[str, Any], output: str | None = None) -> list[tuple[int, int]]:
         """The window and its stride along each of ``dims``: of one output, or of the one with the longest window. What is given for
         a dimension that an output's array lacks doesn't count."""
-        # -1 is the whole region. Of windows with as many elements the first one's stride counts.
+        # Of windows with as many elements the first one's stride counts.
         found = [self.windows_along(arguments, i) for i in range(len(self.dims))]
-        return [of[output] if output in of else max(of.values(), key=lambda one: _length_of(one[0])) for of in found]
+        return [of[output] if output in of else max(of.values(), key=lambda one: length_of(one[0])) for of in found]
 
     def span(self, arguments: Mapping[str, Any], i: int) -> int:
         """Elements along one of ``dims`` from the first to the last of all windows that begin together."""
@@ -261,7 +260,8 @@ class Axes:
         return -((start - end) // spacing)
 
 
-def _length_of(window: int) -> float:
+def length_of(window: int) -> float:
+    """By which windows are compared: -1 is the whole region, longer than any other."""
     return math.inf if window < 0 else window
 
 

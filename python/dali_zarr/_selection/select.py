@@ -18,7 +18,7 @@ from .._arguments import by_name, tables, values
 from .._hints import nearest
 from .._log import log
 from . import gaps, grids, indexers
-from .axes import ORIGINS, REGIONS, Axes
+from .axes import ORIGINS, REGIONS, Axes, length_of
 from .lookup import Positions, shown
 
 NAMES = ("sel", "isel", "method", "tolerance")
@@ -359,7 +359,7 @@ class _Cut:
         """The longest window along one of dims, of the outputs whose arrays have it; -1 is all of the region."""
         having = {array.output for array in self._axes.arrays if self._dims[i] in array.dims}
         found = [of[i] for output, of in self._windows.items() if output is None or output in having]
-        return -1 if -1 in found else max(found, default=0)
+        return max(found, key=length_of, default=0)
 
     def drop(self, dim: str, positions: list[int], origins: list[int] | None) -> None:
         """Takes a single element of a dimension that samples aren't cut along: in all stores the same, or in each one.

@@ -80,7 +80,7 @@ DZ_HD uint32_t read_batch(LzWindow<RING>& w, uint32_t& total) {
     ++n;
     total += literals + length;
     pos = behind + used;
-    head = shifted(low, high, 8 * used);
+    head = shift_out(high, low, 8 * used);
   }
   w.pos = pos;
   return n;

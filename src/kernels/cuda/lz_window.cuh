@@ -23,15 +23,6 @@ struct alignas(16) Bytes16 {
   uint32_t word[4];
 };
 
-// 32 bits of two words, behind the first `skip` ones: at most 31.
-DZ_HD uint32_t shifted(uint32_t low, uint32_t high, uint32_t skip) {
-#ifdef __CUDA_ARCH__
-  return __funnelshift_r(low, high, skip);
-#else
-  return uint32_t((uint64_t(high) << 32 | low) >> skip);
-#endif
-}
-
 // A sequence whose output is to be written with that of others.
 struct alignas(16) LzSequence {
   uint32_t start;     // its first byte, in the batch's output
@@ -202,7 +193,7 @@ struct LzWindow {
   // Bytes `skip` and on of two aligned words.
   DZ_HD static uint32_t joined(const uint8_t* low, const uint8_t* high, uint32_t skip) {
     const uint32_t a = *reinterpret_cast<const uint32_t*>(low), b = *reinterpret_cast<const uint32_t*>(high);
-    return shifted(a, b, skip * 8);
+    return shift_out(b, a, skip * 8);
   }
 
   // `n` literals: at most left() and room(). What was written before is settled, and this is.

@@ -66,6 +66,15 @@ DZ_HD uint32_t count_bits(uint32_t mask) {
 #endif
 }
 
+// The lower half of (high, low) >> n % 32.
+DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_r(low, high, n);
+#else
+  return uint32_t((uint64_t(high) << 32 | low) >> n % 32);
+#endif
+}
+
 // Sets bits of a word that other lanes set bits of too.
 DZ_HD void set_bits(uint32_t* at, uint32_t bits) {
 #ifdef __CUDA_ARCH__

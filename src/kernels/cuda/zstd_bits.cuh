@@ -2,7 +2,7 @@
 // (RFC 8878, section 4.1). Each belongs to one thread. None reads outside the bytes that it was given, but that
 // the device loads whole words: an allocation must begin and end at a multiple of four.
 #pragma once
-#include "layout.cuh"
+#include "warp.cuh"
 
 namespace dz {
 namespace zstd {
@@ -22,15 +22,6 @@ DZ_HD uint32_t shift_in(uint32_t high, uint32_t low, uint32_t n) {
   return __funnelshift_l(low, high, n);
 #else
   return uint32_t((uint64_t(high) << 32 | low) << n % 32 >> 32);
-#endif
-}
-
-// The lower half of (high, low) >> n % 32.
-DZ_HD uint32_t shift_out(uint32_t high, uint32_t low, uint32_t n) {
-#ifdef __CUDA_ARCH__
-  return __funnelshift_r(low, high, n);
-#else
-  return uint32_t((uint64_t(high) << 32 | low) >> n % 32);
 #endif
 }
 

@@ -163,8 +163,8 @@ pub fn stream(kind: StreamKind, input: &[u8], out: &mut [u8], ring: u32) -> Resu
     if status == 0 { Ok(produced as usize) } else { Err(status) }
 }
 
-/// What `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*` do with a wave, on host memory: each frame's bytes written, and its
-/// status.
+/// What `dz_zstd_entropy`, `dz_zstd_sequences` and `dz_zstd_execute_*` do with a wave, on host memory: each frame's bytes
+/// written, and its status.
 ///
 /// # Safety
 /// The wave was put together with [`Wave::push`] from [plans](crate::zstd_plan::plan) of the same bytes that lie at the

@@ -8,8 +8,8 @@ pub mod zstd;
 pub mod zstd_plan;
 
 /// All kernels: machine code for the architectures of `build.rs`, and PTX for the others. Contains `dz_assemble`,
-/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`, `dz_zstd_sequences` and those of
-/// [`INFLATE`] and [`zstd::EXECUTE`].
+/// `dz_assemble_fill`, `dz_assemble_channels`, `dz_checksum`, `dz_gather`, `dz_lz4`, `dz_zstd_entropy`, `dz_zstd_sequences`
+/// and those of [`INFLATE`] and [`zstd::EXECUTE`].
 pub const FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// A version of CUDA.

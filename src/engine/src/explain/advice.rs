@@ -1,6 +1,7 @@
 //! What would make a reader faster: each rule looks at the numbers of the explanation, and says what it saw and what to do.
 
 use super::Explanation;
+use super::memory::FEW_FOR_GPU;
 use crate::budget::MAX_WINDOW;
 use crate::chunk_index::Route;
 use crate::codec::Compression;
@@ -11,8 +12,6 @@ use crate::spec::{DecodeDevice, Device};
 const MANY_READS: f64 = 1.5;
 /// Decoded bytes for each byte that a sample takes, from which chunks are too large for the window.
 const MUCH_DECODED: f64 = 4.0;
-/// Streams of some MiB in flight below which the GPU's decoders are idle most of the time.
-const FEW_FOR_GPU: usize = 64;
 
 /// Everything that applies, the most important first.
 pub(super) fn advice(e: &Explanation, working_set: usize) -> Vec<String> {

@@ -11,8 +11,8 @@ use crate::reader::needs::rules;
 use crate::scheduler::simulation::Config;
 use crate::spec::Spec;
 
-/// Chunks for which memory is added, to see whether there would be more of them at a time.
-const MANY: usize = 64;
+/// Streams of some MiB in flight below which the GPU's decoders are idle most of the time.
+pub(super) const FEW_FOR_GPU: usize = 64;
 
 /// The memory of a reader, divided.
 pub(crate) struct Memory {
@@ -42,7 +42,7 @@ impl Memory {
         let chunk = rounded(needs.encoded) + rounded(needs.decoded);
         let in_flight = |budget: &Budget| in_flight(needs, budget, reads);
         let (chunks_in_flight, limits) = (in_flight(&division.budget), &division.limits);
-        let more = |limit: u64| Some(2 * limit + (MANY * chunk) as u64);
+        let more = |limit: u64| Some(2 * limit + (FEW_FOR_GPU * chunk) as u64);
         let asked = Asked { host: more(limits.host), device: more(limits.device), ..Asked::of(spec) };
         let with_more = divide(needs, &asked, &MachineMemory::default()).map_or(0, |more| in_flight(&more.budget));
         Self {
