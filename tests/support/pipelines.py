@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,6 +90,21 @@ def to_numpy(tensors: Any) -> np.ndarray:
     if hasattr(tensors, "as_cpu"):
         tensors = tensors.as_cpu()
     return np.stack([np.array(tensors.at(i)) for i in range(len(tensors))])
+
+
+def read(path: Any, arrays: Sequence[str] = ("z",), count: int = 100, function: Any = None, **args: Any) -> list[np.ndarray]:
+    """The first batch of ``fn.zarr_reader``, or of another function, on the CPU, without what pads it."""
+    import dali_zarr  # noqa: F401
+    from nvidia.dali import fn
+    from nvidia.dali.pipeline import Pipeline
+
+    pipe = Pipeline(batch_size=count, num_threads=1, device_id=None)
+    with pipe:
+        how = {"host_memory_limit": "128MiB", "name": "reader", "pad_last_batch": True}
+        out = (function or fn.zarr_reader)(path=path, arrays=list(arrays), **how, **args)
+        pipe.set_outputs(*(out if isinstance(out, (list, tuple)) else [out]))
+    pipe.build()
+    return [to_numpy(o)[: pipe.epoch_size("reader")] for o in pipe.run()]
 
 
 def batches(pipe: Any) -> Iterator[list[np.ndarray]]:
