@@ -120,7 +120,9 @@ impl GridWindows {
         if self.window.as_ref().is_none_or(|w| !w.positions.contains(&position)) {
             self.window = Some(self.find(position));
         }
-        let (Some(window), Some(epoch)) = (&self.window, &mut self.epoch) else { unreachable!("both were just set") };
+        let (Some(window), Some(epoch)) = (&mut self.window, &mut self.epoch) else {
+            unreachable!("both were just set")
+        };
         let at = window.permutation.at(position - window.positions.start);
         let (stratum, first, before) = window.shares[window.shares.partition_point(|s| s.2 <= at) - 1];
         let Stratum { size, count, members } = &self.strata[stratum];

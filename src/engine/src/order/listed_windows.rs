@@ -81,7 +81,7 @@ impl ListedWindows {
             self.epoch = Some(self.shuffled(number, key_of()));
         }
         let Some(epoch) = &self.epoch else { unreachable!("it was just set") };
-        let window = match self.window.take() {
+        let mut window = match self.window.take() {
             Some(window) if window.positions.contains(&position) => window,
             _ => self.find(epoch, position),
         };

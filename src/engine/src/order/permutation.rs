@@ -5,7 +5,12 @@
 //! `n` directly, small ones included, and every round is an involution, so each position appears exactly once whatever
 //! the bits are. Nothing here may change from version to version: orders are part of what checkpoints mean.
 
+use std::hint::select_unpredictable;
+
 use crate::random::{GOLDEN, below, mix};
+
+/// Neighbours that are computed together. Each round of one waits for the round before, so four take little longer than one.
+const TOGETHER: u64 = 4;
 
 /// A permutation of `0..n`, fixed by its key.
 #[derive(Clone, Debug)]
@@ -13,6 +18,8 @@ pub struct Permutation {
     n: u64,
     /// One partner constant and one bit key per round.
     rounds: Vec<(u64, u64)>,
+    /// Where the positions `first..first + TOGETHER` go, as `(first, these)`.
+    computed: Option<(u64, [u64; TOGETHER as usize])>,
 }
 
 impl Permutation {
@@ -27,19 +34,34 @@ impl Permutation {
                 (below(k, n.max(1)), mix(key ^ mix(GOLDEN.wrapping_mul(2 * round + 2))))
             })
             .collect();
-        Self { n, rounds }
+        Self { n, rounds, computed: None }
     }
 
-    /// Where position `x` (less than `n`) goes.
-    pub fn at(&self, mut x: u64) -> u64 {
+    /// Where position `x` (less than `n`) goes. Fastest for positions in order.
+    pub fn at(&mut self, x: u64) -> u64 {
         debug_assert!(x < self.n);
+        if x % TOGETHER == 0 {
+            self.computed = Some((x, self.from(x)));
+        }
+        match self.computed {
+            Some((first, these)) if x - x % TOGETHER == first => these[(x - first) as usize],
+            _ => self.from::<1>(x)[0],
+        }
+    }
+
+    /// Where `N` positions from `first` on go; what is beyond the last goes where that goes.
+    fn from<const N: usize>(&self, first: u64) -> [u64; N] {
+        let mut at = std::array::from_fn(|i| (first + i as u64).min(self.n - 1));
         for &(k, bit_key) in &self.rounds {
-            let partner = if x <= k { k - x } else { self.n - (x - k) };
-            if mix(x.max(partner) ^ bit_key) & 1 == 1 {
-                x = partner;
+            for x in &mut at {
+                // Branches would be guessed wrongly every second time.
+                let apart = k.wrapping_sub(*x);
+                let partner = select_unpredictable(*x <= k, apart, apart.wrapping_add(self.n));
+                let larger = select_unpredictable(*x < partner, partner, *x);
+                *x = select_unpredictable(mix(larger ^ bit_key) & 1 == 1, partner, *x);
             }
         }
-        x
+        at
     }
 }
 
@@ -52,7 +74,7 @@ mod tests {
     fn each_position_once() {
         for n in (1..130).chain([1000, 4097]) {
             for k in 0..3 {
-                let p = Permutation::new(n, key(&[k, 1]));
+                let mut p = Permutation::new(n, key(&[k, 1]));
                 let mut seen = vec![false; n as usize];
                 for x in 0..n {
                     assert!(!std::mem::replace(&mut seen[p.at(x) as usize], true), "n={n}");
@@ -61,11 +83,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn in_any_order_the_same() {
+        for n in [1, 3, 4, 7, 130, 4097] {
+            let new = || Permutation::new(n, key(&[n, 1]));
+            let (mut forwards, mut backwards, mut jumps) = (new(), new(), new());
+            let in_order: Vec<u64> = (0..n).map(|x| forwards.at(x)).collect();
+            assert!((0..n).rev().all(|x| backwards.at(x) == in_order[x as usize]), "n={n}");
+            assert!((0..n).map(|i| i * 61 % n).all(|x| jumps.at(x) == in_order[x as usize]), "n={n}");
+        }
+    }
+
     /// The order must be the same on every platform and in every later version.
     #[test]
     fn golden() {
-        let p = Permutation::new(10, key(&[42, 0]));
-        let q = Permutation::new(1_000_000_000_000, key(&[42, 1]));
+        let mut p = Permutation::new(10, key(&[42, 0]));
+        let mut q = Permutation::new(1_000_000_000_000, key(&[42, 1]));
         let got: Vec<u64> = (0..10).map(|x| p.at(x)).chain((0..3).map(|x| q.at(x))).collect();
         assert_eq!(got, GOLDEN_ORDER);
     }
@@ -78,7 +111,7 @@ mod tests {
         const KEYS: u64 = 24_000;
         let mut count = [[0u32; N]; N];
         for k in 0..KEYS {
-            let p = Permutation::new(N as u64, key(&[k, 7]));
+            let mut p = Permutation::new(N as u64, key(&[k, 7]));
             for (x, row) in count.iter_mut().enumerate() {
                 row[p.at(x as u64) as usize] += 1;
             }
@@ -93,7 +126,7 @@ mod tests {
     #[test]
     fn neighbours_are_torn_apart() {
         for n in [100_000u64, 1_000_000_000_000] {
-            let p = Permutation::new(n, key(&[3, 9]));
+            let mut p = Permutation::new(n, key(&[3, 9]));
             let distances: Vec<f64> = (1..50_000).map(|x| p.at(x).abs_diff(p.at(x - 1)) as f64 / n as f64).collect();
             let mean = distances.iter().sum::<f64>() / distances.len() as f64;
             assert!((mean - 1.0 / 3.0).abs() < 0.01, "{mean}");

@@ -113,7 +113,7 @@ impl Shuffle {
             };
             self.current = Some((epoch, Permutation::new(range.end - range.start, key)));
         }
-        let permutation = &self.current.as_ref().expect("just set").1;
+        let permutation = &mut self.current.as_mut().expect("just set").1;
         range.start + permutation.at(position - range.start)
     }
 }
