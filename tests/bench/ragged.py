@@ -122,12 +122,10 @@ def with_scipy(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]
 def annbatch(path: Path, device: str, rows: int) -> Callable[[], Iterator[Any]]:
     import anndata
     import zarr
+    import zarrs  # noqa: F401
     from annbatch import Loader
 
-    if device == "cpu":
-        import zarrs  # noqa: F401
-
-        zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
+    zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
     matrix = anndata.io.sparse_dataset(zarr.open_group(path, mode="r")["X"])
     given: dict[str, Any] = {
         "shuffle": True, "batch_size": BATCH, "chunk_size": RUN, "preload_nchunks": RUNS, "preload_to_gpu": device != "cpu",

@@ -242,7 +242,7 @@ int32_t dz_host_inflate(const uint8_t* in, uint64_t len, uint8_t* out, uint64_t 
   return host_inflate<InflateShape<256, 256, 12 * 1024, 1536>>(in, len, out, capacity, *produced);
 }
 
-// What dz_lz4 does with one stream, by 32 lanes.
+// What dz_lz4 does with one stream, by 32 lanes that stand for both of its warps.
 int32_t dz_host_stream(uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out, uint64_t capacity,
                        uint64_t* produced, uint32_t ring) {
   StreamCall call = {kind, in, len, out, capacity, 0, 0, nullptr};

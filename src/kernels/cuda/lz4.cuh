@@ -1,19 +1,19 @@
-// dz_lz4: decodes raw LZ4 and Snappy blocks, and copies what is stored, one warp for each stream.
+// dz_lz4: decodes raw LZ4 blocks with two warps for each, Snappy blocks with one, and copies what is stored.
 #pragma once
 #include "streams.cuh"
 
 namespace dz {
 
-// Twenty-three blocks fit the shared memory of an H100's multiprocessor, six that of the smallest GPU. Matches that reach
+// Sixteen blocks fit the shared memory of an H100's multiprocessor, four that of the smallest GPU. Matches that reach
 // further are read from the output, at several times the latency.
 constexpr uint32_t kLzRing = 8 * 1024;
 
 }  // namespace dz
 
-// Grid: one block of 32 threads for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
+// Grid: one block of 64 threads for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
 // compressed streams, room for the decoded ones, out: bytes decoded and LzStatus, addresses of the outputs; and the
 // StreamKind of each.
-extern "C" __global__ void __launch_bounds__(32)
+extern "C" __global__ void __launch_bounds__(64)
     dz_lz4(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
            int32_t* statuses, const uint64_t* out, const uint32_t* kinds, uint32_t n) {
   using namespace dz;
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(32)
   uint64_t produced;
   const LzStatus status =
       decode_stream(buffers, kinds[i], reinterpret_cast<const uint8_t*>(in[i]), in_bytes[i],
-                    reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced, threadIdx.x);
+                    reinterpret_cast<uint8_t*>(out[i]), capacity[i], produced, threadIdx.x % kWarp);
   if (threadIdx.x == 0) {
     out_bytes[i] = produced;
     statuses[i] = status;

@@ -2,7 +2,7 @@
 // ring that matches are copied from.
 //
 // Both are in shared memory, which is ten times nearer than the rest: one stream's speed is how long each of its many
-// short, dependent steps takes. Input arrives in rounds of 512 bytes, the next of which is always on its way; output
+// short, dependent steps takes. Input arrives in rounds of 1,024 bytes, the next of which is always on its way; output
 // leaves in rounds of 512 bytes. Matches that reach beyond the ring are read from the output itself.
 //
 // Nothing is written outside the output. Nothing is read outside the input but what shares an aligned word of four
@@ -15,36 +15,13 @@ namespace dz {
 // Statuses, with the numbers that nvCOMP has for the same things.
 enum LzStatus : int32_t { kLzDone = 0, kLzCorrupt = 12, kLzTooLong = 15, kLzTruncated = 20 };
 
-constexpr uint32_t kRound = 512;         // bytes that a warp loads at once: 16 a lane
-constexpr uint32_t kInput = 2 * kRound;  // the input's window
+constexpr uint32_t kRound = 512;          // bytes that a warp writes at once: 16 a lane
+constexpr uint32_t kAhead = 2 * kRound;   // bytes that it loads at once
+constexpr uint32_t kInput = 4 * kAhead;   // the input's window
 constexpr uint64_t kLzMost = 0x7fffffff;  // bytes of a stream, encoded or decoded: positions fit 32 bits
 
 struct alignas(16) Bytes16 {
   uint32_t word[4];
-};
-
-// A sequence whose output is to be written with that of others.
-struct alignas(16) LzSequence {
-  uint32_t start;     // its first byte, in the batch's output
-  uint32_t first;     // its first literal, in the input
-  uint32_t literals;  // how many
-  uint32_t offset;    // of the match behind them
-};
-
-// Sequences that are written together: their output is at most kBatchBytes.
-constexpr uint32_t kBatchBytes = 2 * kRound;
-constexpr uint32_t kNoBytes = 2;  // words of `starts` behind those of the output, which are zero
-
-struct LzBatch {
-  LzSequence sequences[kWarp];
-  uint32_t starts[kBatchBytes / 32 + kNoBytes];  // a bit for each byte of the output with which a sequence begins
-};
-
-// Of one stream; in shared memory on the device.
-template <uint32_t RING>
-struct LzBuffers {
-  alignas(16) uint8_t bytes[kInput + RING];  // the window, then the ring
-  LzBatch batch;
 };
 
 // Positions in input and output count from the aligned 16 bytes that hold the first byte. All lanes have the same
@@ -52,11 +29,9 @@ struct LzBuffers {
 template <uint32_t RING>
 struct LzWindow {
   static_assert((RING & (RING - 1)) == 0 && RING >= 8 * kRound, "rounds that wait to leave, and a batch, fit the ring");
+  static constexpr uint32_t kBytes = kInput + RING;     // the window, then the ring
   static constexpr uint32_t kNear = RING - 2 * kRound;  // the furthest match that is in the ring for every kind of step
-  // A lane that is behind by a whole batch reads no byte that another one writes.
-  static_assert(kBatchBytes <= RING - kNear, "the ring has room for a batch beside what matches reach");
 
-  LzBuffers<RING>* buffers;
   uint8_t* buffer;
   uint32_t lane;
 
@@ -64,17 +39,16 @@ struct LzWindow {
   uint32_t in_begin, in_end;
   uint32_t pos;     // of the next byte
   uint32_t loaded;  // the window holds the kInput bytes before it
-  Bytes16 ahead;    // this lane's part of the round after that
+  Bytes16 ahead[2];  // this lane's part of the round after that
 
   uint8_t* out;
   uint32_t out_begin, out_end;
   uint32_t at;       // of the next byte
   uint32_t flushed;  // what is before it has left the ring
 
-  DZ_HD void open(LzBuffers<RING>& mine, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity,
-                  uint32_t my_lane) {
-    buffers = &mine;
-    buffer = mine.bytes;
+  // `memory` has kBytes, aligned to 16. Nothing is loaded before seek(in_begin).
+  DZ_HD void open(uint8_t* memory, const uint8_t* from, uint32_t len, uint8_t* to, uint32_t capacity, uint32_t my_lane) {
+    buffer = memory;
     lane = my_lane;
     in_begin = uint32_t(reinterpret_cast<uintptr_t>(from) & 15);
     in = from - in_begin;
@@ -83,15 +57,15 @@ struct LzWindow {
     out = to - out_begin;
     out_end = out_begin + capacity;
     at = flushed = out_begin;
-    seek(in_begin);
+    pos = loaded = in_begin;
   }
 
   DZ_HD uint32_t left() const { return in_end - pos; }
   DZ_HD uint32_t room() const { return out_end - at; }
   DZ_HD uint32_t produced() const { return at - out_begin; }
 
-  // This lane's 16 bytes of the round at `from`, with zeros for what is outside the input.
-  DZ_HD Bytes16 load_round(uint32_t from) const {
+  // This lane's 16 bytes of the 512 at `from`, with zeros for what is outside the input.
+  DZ_HD Bytes16 load_part(uint32_t from) const {
     const uint32_t first = from + 16 * lane;
     if (first >= in_begin && first < in_end && in_end - first >= 16) {
       return *reinterpret_cast<const Bytes16*>(in + first);
@@ -109,20 +83,27 @@ struct LzWindow {
     return value;
   }
 
+  DZ_HD void load_ahead() {
+    ahead[0] = load_part(loaded);
+    ahead[1] = load_part(loaded + kRound);
+  }
+
   DZ_HD void seek(uint32_t to) {
     pos = to;
-    loaded = to & ~(kRound - 1);
-    ahead = load_round(loaded);
+    loaded = to & ~(kAhead - 1);
+    load_ahead();
     refill();
   }
 
-  // Has at least kRound bytes from `pos` on in the window, or all that there are.
+  // Has more than kAhead bytes from `pos` on in the window, or all that there are. What is up to 2 * kAhead bytes before `pos`
+  // stays.
   DZ_HD void refill() {
-    while (loaded - pos <= kRound || loaded <= pos) {
+    while (loaded - pos <= kAhead || loaded <= pos) {
       lanes_sync();
-      *reinterpret_cast<Bytes16*>(buffer + (loaded + 16 * lane) % kInput) = ahead;
-      loaded += kRound;
-      ahead = load_round(loaded);
+      *reinterpret_cast<Bytes16*>(buffer + (loaded + 16 * lane) % kInput) = ahead[0];
+      *reinterpret_cast<Bytes16*>(buffer + (loaded + kRound + 16 * lane) % kInput) = ahead[1];
+      loaded += kAhead;
+      load_ahead();
       lanes_sync();
     }
   }
@@ -130,10 +111,8 @@ struct LzWindow {
   // The byte at `from`, which the window holds.
   DZ_HD uint32_t input(uint32_t from) const { return buffer[from % kInput]; }
 
-  DZ_HD LzBatch& batch() const { return buffers->batch; }
-
-  // Four bytes from `from` on, which the window holds.
-  DZ_HD uint32_t window_word(uint32_t from) const {
+  // Four bytes of the window from `from` on.
+  DZ_HD uint32_t window_bytes(uint32_t from) const {
     constexpr uint32_t kWord = kInput - 4;
     return joined(buffer + (from & kWord), buffer + ((from + 4) & kWord), from & 3);
   }
@@ -141,30 +120,37 @@ struct LzWindow {
   // Takes the byte at `pos`, with a window that is full.
   DZ_HD uint32_t take() {
     const uint32_t value = input(pos++);
-    if (loaded - pos <= kRound) refill();
+    if (loaded - pos <= kAhead) refill();
     return value;
   }
 
   DZ_HD uint8_t* ring(uint32_t position) const { return buffer + kInput + position % RING; }
 
-  // Bytes before `limit` leave the ring.
-  DZ_HD void flush_to(uint32_t limit) {
-    for (uint32_t cell = (flushed & ~15u) + 16 * lane; cell < limit; cell += 16 * kWarp) {
-      const uint32_t first = cell < flushed ? flushed : cell;
+  // Bytes from `from` to `limit` leave the ring.
+  DZ_HD void flush(uint32_t from, uint32_t limit) const {
+    for (uint32_t cell = (from & ~15u) + 16 * lane; cell < limit; cell += 16 * kWarp) {
+      const uint32_t first = cell < from ? from : cell;
       if (first == cell && limit - cell >= 16) {
         *reinterpret_cast<Bytes16*>(out + cell) = *reinterpret_cast<const Bytes16*>(ring(cell));
       } else {
         for (uint32_t i = first; i < cell + 16 && i < limit; ++i) out[i] = *ring(i);
       }
     }
-    flushed = limit;
+  }
+
+  // Where output that has not left begins once what is before `to` is settled.
+  DZ_HD uint32_t settled(uint32_t to) const {
+    const uint32_t whole = to & ~(kRound - 1);
+    return whole < out_begin ? out_begin : whole;
   }
 
   // Whole rounds leave. Lanes see what was written before, in the ring and in the output.
   DZ_HD void settle() {
     lanes_sync();
-    if (((at ^ flushed) & ~(kRound - 1)) != 0) {
-      flush_to(at & ~(kRound - 1));
+    const uint32_t whole = settled(at);
+    if (whole != flushed) {
+      flush(flushed, whole);
+      flushed = whole;
       lanes_sync();
     }
   }
@@ -172,7 +158,8 @@ struct LzWindow {
   // All that is in the ring leaves.
   DZ_HD void finish() {
     lanes_sync();
-    flush_to(at);
+    flush(flushed, at);
+    flushed = at;
   }
 
   // Four bytes of the ring or the output from `from` on.

@@ -47,12 +47,21 @@ DZ_HD void copy_stored(const uint8_t* in, uint8_t* out, uint32_t n, uint32_t lan
   for (uint32_t i = 16 * cells + lane; i < n; i += kWarp) out[i] = in[i];
 }
 
-// Decodes a whole stream, which has to end with its last byte. `produced` is right in any case.
+// Of one stream; in shared memory on the device.
+template <uint32_t RING>
+struct LzBuffers {
+  alignas(16) uint8_t bytes[LzWindow<RING>::kBytes];
+  Lz4Shared lz4;
+};
+
+// Decodes a whole stream, which has to end with its last byte. `produced` is right in any case. By two warps; what they return
+// is that of the first.
 template <uint32_t RING>
 DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint8_t* in, uint64_t len, uint8_t* out,
                              uint64_t capacity, uint64_t& produced, uint32_t lane) {
   produced = 0;
   if (len > kLzMost || capacity > kLzMost) return kLzTooLong;
+  if (kind != kLz4Block && !reads_headers()) return kLzDone;
   if (kind == kStored) {
     if (len > capacity) return kLzTooLong;
     copy_stored(in, out, uint32_t(len), lane);
@@ -61,9 +70,10 @@ DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint
   }
   if (kind != kLz4Block && kind != kSnappyBlock) return kLzCorrupt;
   LzWindow<RING> window;
-  window.open(buffers, in, uint32_t(len), out, uint32_t(capacity), lane);
-  const LzStatus status = kind == kLz4Block ? lz4_sequences(window) : snappy_elements(window);
-  window.finish();
+  window.open(buffers.bytes, in, uint32_t(len), out, uint32_t(capacity), lane);
+  if (reads_headers()) window.seek(window.in_begin);
+  const LzStatus status = kind == kLz4Block ? lz4_sequences(window, buffers.lz4) : snappy_elements(window);
+  if (reads_headers()) window.finish();
   produced = window.produced();
   return status;
 }

@@ -272,7 +272,7 @@ impl Module {
             argument(&mut n_streams),
         ];
         // SAFETY: the arguments are those of dz_lz4; the caller vouches for the addresses.
-        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 32), &mut arguments) }
+        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 64), &mut arguments) }
     }
 
     /// Enqueues the decoding of a wave of zstd frames, whose arrays lie at `arrays`. Writes a status ([`zstd::GOOD`] or
