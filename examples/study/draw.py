@@ -153,7 +153,7 @@ def skill(found: Found, out: Path) -> None:
     curve.set_ylim(0, 1.45 * last["persistence"])
     curve.legend(fontsize=8, ncols=2, loc="upper center", framealpha=1, edgecolor="white")
     plain(curve)
-    figure.suptitle(f"Made-up weather, {lead} hours ahead: {100 * last['better']:.0f} % better than persistence ({where(found)})")
+    figure.suptitle(f"Made-up weather, {lead} hours ahead: {100 * last['better']:.1f} % better than persistence ({where(found)})")
     finished(figure, out / "skill.png")
 
 

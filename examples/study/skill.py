@@ -24,7 +24,7 @@ from store import MEAN, RENEWAL, STDDEV, prepare
 
 sys.path.insert(0, str(HERE.parent))
 
-LEAD, GOAL = 6, 0.2
+LEAD, GOAL, MARGIN = 6, 0.2, 0.02  # the margin on the hours that tell, which are few
 PARTS = ("first half", "second half")
 # Seconds of training at most, seconds between validations, batch size, width of the U-Net.
 HOW = {"whole": (60.0, 4.0, 1, 32), "small": (90.0, 8.0, 2, 16), "tiny": (1.0, 0.4, 2, 8)}
@@ -107,7 +107,7 @@ class Training:
             if self.progress.seconds >= next_check:
                 better, next_check = self.better(self.held)["better"], self.progress.seconds + self.pause
                 self.progress.validations.append((self.progress.seconds, better))
-                reached = better >= share * GOAL
+                reached = better >= share * (GOAL + MARGIN)
             if (reached or self.progress.seconds >= share * self.seconds) and (share == 1 or len(self.progress.seen) in middle):
                 return
 
