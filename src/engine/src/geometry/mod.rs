@@ -28,6 +28,8 @@ pub use table_starts::TableStarts;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::batch::OutputInfo;
 use crate::dataset::Unclear;
 use crate::dtype::DType;
@@ -277,7 +279,7 @@ impl Geometry {
     }
 
     /// The start of a sample along each axis.
-    pub fn start(&self, sample: Sample) -> Vec<Start> {
+    pub fn start(&self, sample: Sample) -> SmallVec<[Start; 4]> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
             let given = table.start(sample.index);
@@ -286,7 +288,7 @@ impl Geometry {
             return self.axes.iter().zip(given.iter().chain(single)).map(one).collect();
         }
         let mut rest = (sample.index / self.per_start) as i64;
-        let mut start = vec![Start { at: 0, segment: 0 }; self.axes.len()];
+        let mut start = smallvec![Start { at: 0, segment: 0 }; self.axes.len()];
         for (i, axis) in self.axes.iter().enumerate().rev() {
             let k = if axis.random {
                 let bits = key(&[self.seed, sample.epoch, sample.draw, i as u64, CROP]);

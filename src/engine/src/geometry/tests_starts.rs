@@ -87,7 +87,7 @@ fn arrays_without_dimensions_are_one_sample() {
     let g = Geometry::new(&spec, &arrays).unwrap();
     assert_eq!((g.samples, g.axes.len()), (1, 0));
     assert_eq!(shapes(&g), [vec![], vec![], vec![], vec![], vec![0]]);
-    assert_eq!(g.start(Sample::new(3, 0)), []);
+    assert!(g.start(Sample::new(3, 0)).is_empty());
     let g = Geometry::new(
         &spec.clone().with(|s| {
             s.samples.stack_arrays = true;

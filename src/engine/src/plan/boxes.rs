@@ -1,11 +1,13 @@
 //! Cuts one array of one sample into boxes, each in one chunk, and makes a job of each.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+
+use smallvec::smallvec;
 
 use super::channels::{Place, by_channel};
-use super::chunk_runs::{ChunkRun, chunk_runs};
+use super::chunk_runs::{ChunkRun, ChunkRuns, chunk_runs};
 use super::jobs::{Boxes, Dim, Target};
-use super::{ChunkId, Planner, advance, mask_op, op_index};
+use super::{ChunkId, PerDim, Planner, advance, mask_op, op_index};
 use crate::geometry::{Cut, Geometry, Mask, Placement, Role, Start, View, ViewDim};
 
 /// What a sample reads along one dimension.
@@ -27,6 +29,23 @@ struct Piece {
     ks: Range<i64>,
     first: i64,
     stride: i64,
+}
+
+/// The runs of a sample along one dimension: those of all samples, or its own.
+enum Runs<'a> {
+    Whole(&'a [ChunkRun]),
+    Own(ChunkRuns),
+}
+
+impl Deref for Runs<'_> {
+    type Target = [ChunkRun];
+
+    fn deref(&self) -> &[ChunkRun] {
+        match self {
+            Self::Whole(runs) => runs,
+            Self::Own(runs) => runs,
+        }
+    }
 }
 
 impl Reads {
@@ -125,9 +144,10 @@ impl Planner {
             return;
         }
         let reads = |dim| reads(geometry, dim, view, p.offset, (start, row));
-        let ranges: Vec<Reads> = view.dims.iter().map(reads).collect();
-        if !geometry.repeats_edges {
-            let ranges: Vec<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
+        let ranges: PerDim<Reads> = view.dims.iter().map(reads).collect();
+        let reaches_out = |range: &Reads| range.inside != (0..range.window);
+        if !geometry.repeats_edges && ranges.iter().any(reaches_out) {
+            let ranges: PerDim<_> = ranges.iter().map(|r| (r.inside.start, r.inside.end, r.window)).collect();
             self.pad(out, p, target, origin, &ranges);
             if ranges.iter().any(|r| r.0 >= r.1) {
                 return;
@@ -138,15 +158,15 @@ impl Planner {
         for (part, grids) in array.parts[source.parts.clone()].iter().enumerate() {
             // Stores without an element of the sample are skipped. For the others, the part of the joined dimension in
             // each.
-            let mut lists: Vec<std::borrow::Cow<'_, [ChunkRun]>> = Vec::with_capacity(rank);
+            let mut lists: PerDim<Runs<'_>> = PerDim::new();
             let mut empty = false;
             for (d, dim) in view.dims.iter().enumerate() {
                 if let Some(list) = &source.whole[p.array][part][d] {
-                    lists.push(list.into());
+                    lists.push(Runs::Whole(list));
                     continue;
                 }
                 let pick = dim.picked(part);
-                let mut list = Vec::new();
+                let mut list = ChunkRuns::new();
                 for Piece { ks, first, stride } in ranges[d].pieces(geometry.repeats_edges) {
                     if d != joined {
                         list.extend(chunk_runs(pick, first, stride, ks, &grids.dims[d], 0));
@@ -180,7 +200,7 @@ impl Planner {
                     }
                 }
                 empty |= list.is_empty();
-                lists.push(list.into());
+                lists.push(Runs::Own(list));
             }
             if empty || (part > 0 && joined == rank) {
                 continue;
@@ -197,13 +217,13 @@ impl Planner {
         (part, norms): (usize, usize),
         target: Target,
         origin: i64,
-        lists: &[std::borrow::Cow<'_, [ChunkRun]>],
+        lists: &[Runs<'_>],
     ) {
         let grids = &self.arrays[p.array].parts[part];
         let rank = lists.len();
-        let mut at = vec![0u64; rank];
-        let mut element = vec![0i64; rank];
-        let mut dims = vec![Dim { n: 1, src: 0, dst: 0 }; rank];
+        let mut at: PerDim<u64> = smallvec![0; rank];
+        let mut element: PerDim<i64> = smallvec![0; rank];
+        let mut dims: PerDim<Dim> = smallvec![Dim { n: 1, src: 0, dst: 0 }; rank];
         let repeat = p.broadcast.iter().map(|&(n, dst)| Dim { n, src: 0, dst });
         dims.extend(repeat);
         loop {

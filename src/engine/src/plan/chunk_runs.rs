@@ -1,5 +1,7 @@
 //! Cuts one dimension of one sample at chunk borders.
 
+use smallvec::SmallVec;
+
 use crate::dataset::DimGrid;
 
 /// A run of a sample's elements along one dimension that lie in one chunk at equal distances.
@@ -19,6 +21,9 @@ pub(super) struct ChunkRun {
     pub at: (i64, i64),
 }
 
+/// The runs of one dimension of a sample, of which most have few.
+pub(super) type ChunkRuns = SmallVec<[ChunkRun; 2]>;
+
 /// Extents are 32 bits wide in the kernels; longer runs are cut.
 const MAX_EXTENT: u32 = 1 << 30;
 
@@ -32,7 +37,7 @@ pub(super) fn chunk_runs(
     ks: std::ops::Range<i64>,
     grid: &DimGrid,
     origin: u64,
-) -> Vec<ChunkRun> {
+) -> ChunkRuns {
     let mut runs = match pick {
         Some(pick) => picked(ks.map(|k| (k, pick[(start + k * stride) as usize] - origin)), grid),
         None => regular(start - origin as i64, stride, ks, grid),
@@ -42,8 +47,8 @@ pub(super) fn chunk_runs(
 }
 
 /// Runs of equal distance, cut at chunk borders arithmetically: the cost is per chunk, not per element.
-fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) -> Vec<ChunkRun> {
-    let mut out = Vec::new();
+fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) -> ChunkRuns {
+    let mut out = ChunkRuns::new();
     let mut k = ks.start;
     while k < ks.end {
         let at = start + k * stride;
@@ -59,8 +64,8 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
 }
 
 /// Greedy runs over arbitrary positions.
-fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> Vec<ChunkRun> {
-    let mut out: Vec<ChunkRun> = Vec::new();
+fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> ChunkRuns {
+    let mut out: ChunkRuns = ChunkRuns::new();
     for (k, at) in positions {
         let chunk = grid.chunk_at(at);
         let pos = (at - grid.start(chunk)) as i64;
@@ -110,6 +115,6 @@ mod tests {
             assert_eq!(got, pick.iter().enumerate().map(|(k, &p)| (k as i64, p as i64)).collect::<Vec<_>>());
         }
         let runs = chunk_runs(Some(&[5, 3, 1]), 0, 1, 0..3, &grid, 0);
-        assert_eq!(runs, [ChunkRun { chunk: 0, k: 0, n: 3, pos: 5, step: -2, at: (0, 1) }]);
+        assert_eq!(runs[..], [ChunkRun { chunk: 0, k: 0, n: 3, pos: 5, step: -2, at: (0, 1) }]);
     }
 }

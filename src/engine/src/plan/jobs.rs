@@ -1,8 +1,9 @@
 //! Makes jobs of boxes: drops, orders, merges and cuts their dimensions until each fits a job, and groups the jobs by chunk.
 
 use dali_zarr_kernels::{Job, MAX_DIMS, Source};
+use smallvec::smallvec;
 
-use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, advance};
+use super::{BatchPlan, ChunkId, ChunkMap, ChunkUse, PerDim, advance};
 
 /// Extents are 32 bits wide in the kernels, which count tiles in 32 bits too; longer boxes are cut.
 const MAX_EXTENT: u64 = 1 << 31;
@@ -42,6 +43,11 @@ pub(super) struct Target {
 }
 
 impl Boxes {
+    /// With room for so many jobs.
+    pub fn with_capacity(jobs: usize) -> Self {
+        Self { jobs: Vec::with_capacity(jobs), ..Self::default() }
+    }
+
     pub fn push(&mut self, chunk: Option<ChunkId>, target: Target, op: u32, src: i64, dst: i64, dims: &[Dim]) {
         if let Some(long) = dims.iter().position(|d| d.n > MAX_EXTENT) {
             let mut part = dims.to_vec();
@@ -54,7 +60,7 @@ impl Boxes {
         }
         let dims = simplify(dims.iter().map(|&dim| (dim, false)));
         let (outer, inner) = dims.split_at(dims.len().saturating_sub(MAX_DIMS));
-        let mut at = vec![0u64; outer.len()];
+        let mut at: PerDim<u64> = smallvec![0; outer.len()];
         loop {
             let offset = |of: fn(&Dim) -> i64| outer.iter().zip(&at).map(|((d, _), &i)| of(d) * i as i64).sum::<i64>();
             let job = job(target, op, src + offset(|d| d.src), dst + offset(|d| d.dst), inner);
@@ -109,13 +115,13 @@ impl Boxes {
             total += *end;
             *end = total - *end;
         }
-        let mut jobs: Vec<Option<Job>> = vec![None; total];
-        for (at, job) in self.jobs {
-            let place = &mut ends[at as usize];
-            jobs[*place] = Some(job);
+        let mut order = vec![0; total];
+        for (number, (at, _)) in self.jobs.iter().enumerate() {
+            let place = &mut ends[*at as usize];
+            order[*place] = number;
             *place += 1;
         }
-        let jobs = jobs.into_iter().flatten().collect();
+        let jobs = order.into_iter().map(|number| self.jobs[number].1).collect();
         BatchPlan { uses, jobs, pads: self.pads, index: self.index, ..BatchPlan::default() }
     }
 }
@@ -129,10 +135,10 @@ fn job(target: Target, op: u32, src: i64, dst: i64, dims: &[(Dim, bool)]) -> Job
 
 /// Drops dimensions of one element, orders the others by their distance in the output, and merges those that are
 /// contiguous in source and output, unless one of them is to stay apart. At least one remains.
-fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> Vec<(Dim, bool)> {
-    let mut dims: Vec<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
+fn simplify(dims: impl Iterator<Item = (Dim, bool)>) -> PerDim<(Dim, bool)> {
+    let mut dims: PerDim<(Dim, bool)> = dims.filter(|(d, _)| d.n > 1).collect();
     dims.sort_by_key(|(d, _)| std::cmp::Reverse(d.dst));
-    let mut out: Vec<(Dim, bool)> = Vec::with_capacity(dims.len().max(1));
+    let mut out: PerDim<(Dim, bool)> = PerDim::new();
     for (d, is_apart) in dims {
         if let Some((outer, false)) = out.last_mut()
             && !is_apart

@@ -11,14 +11,16 @@ mod table_blocks;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dali_zarr_kernels::Job;
+use smallvec::SmallVec;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
 use crate::geometry::{Axis, Geometry, Role, TableStarts, View, ViewDim};
 use crate::order::Sample;
-use chunk_runs::{ChunkRun, chunk_runs};
+use chunk_runs::{ChunkRuns, chunk_runs};
 
 /// The id of a chunk, or of an inner chunk of a shard: what is decoded as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +32,9 @@ pub struct ChunkId {
     /// Row-major index in the grid of decoded chunks.
     pub index: u64,
 }
+
+/// A list with an entry for each dimension. Planning makes some for each array of each sample, so it allocates none of the usual lengths.
+type PerDim<T> = SmallVec<[T; 4]>;
 
 /// A multiplicative hasher. Chunk ids are well spread already, and each chunk is hashed.
 #[derive(Default)]
@@ -113,6 +118,8 @@ pub struct Planner {
     arrays: Vec<ArrayGrids>,
     /// Elements per sample of each output; of a ragged one, those for each element along the first dimension.
     unit_elements: Vec<i64>,
+    /// Jobs of the last batch: there is room for so many before the next one is planned.
+    jobs: AtomicUsize,
 }
 
 /// A geometry, and the stores that it is of.
@@ -124,7 +131,7 @@ struct Source {
     parts: Range<usize>,
     /// For each array, each of `parts` and each dimension: the runs of dimensions that are read whole. They are the same for
     /// all samples.
-    whole: Vec<Vec<Vec<Option<Vec<ChunkRun>>>>>,
+    whole: Vec<Vec<Vec<Option<ChunkRuns>>>>,
 }
 
 impl Source {
@@ -190,7 +197,7 @@ impl Planner {
             sources.push(Source::new(geometry, first, parts, &arrays));
             first += samples;
         }
-        Self { sources, arrays, unit_elements }
+        Self { sources, arrays, unit_elements, jobs: AtomicUsize::new(0) }
     }
 
     /// The geometry of a store; of all of them, if samples are cut from all together.
@@ -282,7 +289,7 @@ impl Planner {
 
     /// Plans one batch of these samples.
     pub fn plan(&self, samples: &[Sample]) -> BatchPlan {
-        let mut out = jobs::Boxes::default();
+        let mut out = jobs::Boxes::with_capacity(self.jobs.load(Ordering::Relaxed));
         let mut lengths = Vec::new();
         // Elements along the ragged dimension in the samples before.
         let mut before = 0i64;
@@ -310,6 +317,7 @@ impl Planner {
             out.index.extend(geometry.index(&start));
         }
         let mut plan = out.finish();
+        self.jobs.store(plan.jobs.len(), Ordering::Relaxed);
         if self.geometry().rows.is_some() {
             let bytes = |output: &OutputInfo| {
                 let units = if output.ragged.is_some() { before as usize } else { samples.len() };

@@ -6,6 +6,7 @@ pub(crate) mod coordinates;
 mod inputs;
 pub(crate) mod needs;
 pub(crate) mod opening;
+mod planning;
 mod progress;
 mod reserve;
 mod rows;
@@ -42,15 +43,14 @@ pub use crate::memory::HostBuffer;
 use crate::memory::Machine;
 use crate::messages::{Event, Shared, spawn};
 use crate::nvtx;
-use crate::order::Sample;
 use crate::scheduler::{Finished, Scheduler, Setup};
 use crate::spec::{Device, Spec};
 use crate::stats::Stats;
 use needs::{gds_buffer, rules};
 use opening::Opened;
-use progress::{Progress, Start};
+use planning::plan_batches;
+use progress::Progress;
 use reserve::Memory;
-use sources::Sources;
 
 /// Host memory of [`Reader::small`].
 const SMALL: u64 = 64 << 20;
@@ -362,24 +362,6 @@ impl Drop for Reader {
         self.progress.cancel();
         if let Some(scheduler) = self.scheduler.take() {
             let _ = scheduler.join();
-        }
-    }
-}
-
-/// The body of the planner's thread: plans one batch for each request, once the first sample is known.
-fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared, requests: &Receiver<()>) {
-    let Ok((mut order, mut next)) = start.recv() else { return };
-    let sources = Sources::new(&shared.chunk_index);
-    for () in requests {
-        if shared.stopped() {
-            continue;
-        }
-        let samples: Vec<Sample> = (next..next + batch).map(|k| order.sample(k)).collect();
-        next += batch;
-        let mut plan = Box::new(shared.chunk_index.plan(&samples));
-        plan.batch.names = sources.names(&plan.batch.index, samples.len());
-        if shared.events.send(Event::Planned(plan)).is_err() {
-            return;
         }
     }
 }
