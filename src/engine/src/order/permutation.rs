@@ -40,7 +40,7 @@ impl Permutation {
     /// Where position `x` (less than `n`) goes. Fastest for positions in order.
     pub fn at(&mut self, x: u64) -> u64 {
         debug_assert!(x < self.n);
-        if x % TOGETHER == 0 {
+        if x.is_multiple_of(TOGETHER) {
             self.computed = Some((x, self.from(x)));
         }
         match self.computed {
