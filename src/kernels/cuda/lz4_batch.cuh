@@ -172,7 +172,7 @@ DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch) {
         lanes_sync();
         uint32_t source = lane;
         if (waits[r]) {
-          // One of the bytes before the match, which may be in this row, or beyond the end of it all.
+          // One of the `offset` bytes before the match, which may be in this row.
           const uint32_t match = run[r].about & kStart, offset = uint32_t(-run[r].distance);
           const uint32_t from = match - offset + remainder_small(at - match, offset);
           if (int32_t(from) >= int32_t(row)) source = from - row;

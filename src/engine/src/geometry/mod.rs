@@ -39,6 +39,10 @@ use crate::random::{below, key};
 use crate::spec::{Concat, OutOfBounds, Spec};
 use crate::table::Table;
 
+/// A list with an entry for each dimension. Planning makes some for each array of each sample, so those of the usual lengths
+/// aren't allocated.
+pub type PerDim<T> = SmallVec<[T; 4]>;
+
 /// An array as geometry needs it.
 #[derive(Clone, Debug)]
 pub struct ArrayShape {
@@ -279,7 +283,7 @@ impl Geometry {
     }
 
     /// The start of a sample along each axis.
-    pub fn start(&self, sample: Sample) -> SmallVec<[Start; 4]> {
+    pub fn start(&self, sample: Sample) -> PerDim<Start> {
         if let Some(table) = &self.table {
             let one = |(axis, &at): (&Axis, &i64)| Start { at, segment: axis.around(at) };
             let given = table.start(sample.index);

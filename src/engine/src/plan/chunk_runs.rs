@@ -65,7 +65,7 @@ fn regular(start: i64, stride: i64, ks: std::ops::Range<i64>, grid: &DimGrid) ->
 
 /// Greedy runs over arbitrary positions.
 fn picked(positions: impl Iterator<Item = (i64, u64)>, grid: &DimGrid) -> ChunkRuns {
-    let mut out: ChunkRuns = ChunkRuns::new();
+    let mut out = ChunkRuns::new();
     for (k, at) in positions {
         let chunk = grid.chunk_at(at);
         let pos = (at - grid.start(chunk)) as i64;

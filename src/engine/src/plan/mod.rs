@@ -14,11 +14,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dali_zarr_kernels::Job;
-use smallvec::SmallVec;
 
 use crate::batch::{Names, OutputInfo};
 use crate::dataset::DimGrid;
-use crate::geometry::{Axis, Geometry, Role, TableStarts, View, ViewDim};
+use crate::geometry::{Axis, Geometry, PerDim, Role, TableStarts, View, ViewDim};
 use crate::order::Sample;
 use chunk_runs::{ChunkRuns, chunk_runs};
 
@@ -32,9 +31,6 @@ pub struct ChunkId {
     /// Row-major index in the grid of decoded chunks.
     pub index: u64,
 }
-
-/// A list with an entry for each dimension. Planning makes some for each array of each sample, so it allocates none of the usual lengths.
-type PerDim<T> = SmallVec<[T; 4]>;
 
 /// A multiplicative hasher. Chunk ids are well spread already, and each chunk is hashed.
 #[derive(Default)]

@@ -1,14 +1,13 @@
 //! Plans the batches that the scheduler asks for, in order.
 
-use std::panic::resume_unwind;
-use std::thread;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
 
 use super::progress::Start;
 use super::sources::Sources;
 use crate::chunk_index::Plan;
-use crate::messages::{Event, Shared};
+use crate::messages::{Event, Shared, spawn};
 use crate::order::Sample;
 
 /// The body of the planner's thread: plans a batch of so many samples for each request, once the first sample is known.
@@ -22,39 +21,38 @@ pub(super) fn plan_batches(start: &Receiver<Start>, batch: u64, shared: &Shared,
         next += batch;
         (first..next).map(|k| order.sample(k)).collect()
     };
-    let sources = Sources::new(&shared.chunk_index);
-    let plan = |samples: &[Sample]| {
-        let mut plan = Box::new(shared.chunk_index.plan(samples));
-        plan.batch.names = sources.names(&plan.batch.index, samples.len());
-        plan
-    };
+    let sources = Arc::new(Sources::new(&shared.chunk_index));
     let send = |plan: Box<Plan>| shared.events.send(Event::Planned(plan)).is_ok();
-    thread::scope(|scope| {
-        let (to_second, given) = bounded::<Vec<Sample>>(1);
-        let (planned, of_second) = bounded(1);
-        let body = move || given.iter().map(|samples| plan(&samples)).all(|plan| planned.send(plan).is_ok());
-        // Without it, batches are planned one after the other.
-        let second = thread::Builder::new().name("dali-zarr-plan2".to_owned()).spawn_scoped(scope, body).ok();
-        for () in requests {
-            if shared.stopped() {
-                continue;
-            }
-            let first = samples();
-            let has_second = second.is_some() && requests.try_recv().is_ok() && to_second.send(samples()).is_ok();
-            if !send(plan(&first)) {
-                return;
-            }
-            if has_second {
-                // Nothing comes if it died.
-                let Ok(plan) = of_second.recv() else { break };
-                if !send(plan) {
-                    return;
-                }
-            }
+    let (to_second, given) = bounded::<Vec<Sample>>(1);
+    let (planned, of_second) = bounded(1);
+    let body = {
+        let (shared, sources) = (shared.clone(), Arc::clone(&sources));
+        move || {
+            given.iter().all(|samples| planned.send(plan(&shared, &sources, &samples)).is_ok());
         }
-        drop(to_second);
-        if let Some(Err(panic)) = second.map(|second| second.join()) {
-            resume_unwind(panic);
+    };
+    // Without it, batches are planned one after the other.
+    let second = spawn("plan2", shared.events.clone(), body).ok();
+    for () in requests {
+        if shared.stopped() {
+            continue;
         }
-    });
+        let first = samples();
+        let has_second = second.is_some() && requests.try_recv().is_ok() && to_second.send(samples()).is_ok();
+        if !send(plan(shared, &sources, &first)) {
+            break;
+        }
+        // Nothing comes of a thread that died, which the scheduler hears from itself.
+        if has_second && !of_second.recv().is_ok_and(send) {
+            break;
+        }
+    }
+    drop((to_second, of_second));
+    let _ = second.map(std::thread::JoinHandle::join);
+}
+
+fn plan(shared: &Shared, sources: &Sources, samples: &[Sample]) -> Box<Plan> {
+    let mut plan = Box::new(shared.chunk_index.plan(samples));
+    plan.batch.names = sources.names(&plan.batch.index, samples.len());
+    plan
 }
