@@ -1,4 +1,4 @@
-// dz_lz4: decodes raw LZ4 blocks with two warps for each, Snappy blocks with one, and copies what is stored.
+// dz_lz4: decodes raw LZ4 blocks with some warps for each, Snappy blocks with one, and copies what is stored.
 #pragma once
 #include "streams.cuh"
 
@@ -10,10 +10,10 @@ constexpr uint32_t kLzRing = 8 * 1024;
 
 }  // namespace dz
 
-// Grid: one block of 64 threads for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
+// Grid: one block of two to four warps for each of the n streams. Arrays as nvCOMP has them: addresses and sizes of the
 // compressed streams, room for the decoded ones, out: bytes decoded and LzStatus, addresses of the outputs; and the
 // StreamKind of each.
-extern "C" __global__ void __launch_bounds__(64)
+extern "C" __global__ void __launch_bounds__(128)
     dz_lz4(const uint64_t* in, const uint64_t* in_bytes, const uint64_t* capacity, uint64_t* out_bytes,
            int32_t* statuses, const uint64_t* out, const uint32_t* kinds, uint32_t n) {
   using namespace dz;

@@ -11,9 +11,9 @@ constexpr uint32_t kMinMatch = 4;
 // the batch, for a match.
 struct alignas(8) LzRun {
   int32_t distance;
-  uint32_t about;  // of a match: where it starts, and these
+  uint32_t match;  // where a match starts, and kIsMatch; 0 for literals
 };
-constexpr uint32_t kIsMatch = 1u << 31, kIsFar = 1u << 30, kStart = 0xffff;
+constexpr uint32_t kIsMatch = 1u << 31;
 
 // Sequences whose output, at most kBatchBytes, is written together.
 constexpr uint32_t kBatchBytes = 2 * kRound;
@@ -28,101 +28,141 @@ struct LzBatch {
   uint32_t is_wrong;  // whether an offset is
 };
 
-// A sequence whose match's length has at most one byte beside the token, and its literals' at most two.
+// The header of a sequence whose match's length has at most one byte beside the token, and its literals' at most two.
 struct LzHeader {
-  uint32_t literals;  // how many
-  uint32_t first;     // the first of them, or what is behind none
+  uint32_t first;   // where its literals begin
+  uint32_t behind;  // where they end, and its offset begins
+  uint32_t next;    // where the next sequence begins
+  bool is_short;    // it is such a one, as far as the literals' length says
 };
 
-// The literals of the sequence whose token and two bytes more are in `head`. False if their length has more bytes.
-DZ_HD bool read_header(uint32_t pos, uint32_t head, LzHeader& header) {
-  const uint32_t short_length = head >> 4 & 15, more = head >> 8 & 255, last = head >> 16 & 255;
-  const bool has_more = short_length == 15, has_last = has_more && more == 255;
-  header.literals = short_length + (has_more ? more : 0) + (has_last ? last : 0);
-  header.first = pos + 1 + uint32_t(has_more) + uint32_t(has_last);
-  return !(has_last && last == 255);
-}
-
-// What such a sequence at `pos` takes of the input (the lower half) and puts out (the upper half); 0 if there is none that ends
-// well before `end`.
-template <uint32_t RING>
-DZ_HD uint32_t measure_sequence(const LzWindow<RING>& w, uint32_t pos, uint32_t end) {
-  LzHeader header;
-  const uint32_t head = w.window_bytes(pos);
-  if (!read_header(pos, head, header)) return 0;
-  const uint32_t behind = header.first + header.literals;
-  if (behind + 4 > end) return 0;
-  uint32_t length = head & 15, used = 2;
-  if (length == 15) {
-    const uint32_t more = w.input(behind + 2);
-    if (more == 255) return 0;
-    length += more;
-    used = 3;
-  }
-  return (behind + used - pos) | (header.literals + kMinMatch + length) << 16;
+// Of the sequence at `pos`, whose first four bytes are `head`. In few steps that wait for each other.
+DZ_HD LzHeader read_header(uint32_t pos, uint32_t head) {
+  const uint32_t literals = head >> 4 & 15, more = head >> 8 & 255, last = head >> 16 & 255;
+  const bool has_more = literals == 15, has_last = has_more && more == 255;
+  const uint32_t behind = pos + 1 + literals + (has_more ? more + 1 : 0) + (has_last ? last + 1 : 0);
+  const uint32_t next = behind + ((head & 15) == 15 ? 3 : 2);
+  return {pos + 1 + uint32_t(has_more) + uint32_t(has_last), behind, next, !(has_last && last == 255)};
 }
 // What one puts out at most.
 static_assert((15 + 255 + 254) + (kMinMatch + 15 + 254) <= kBatchBytes, "one of them always fits a batch");
 
-// Reads the headers of such sequences, as many as there are in the window and fit. w.pos and w.at are behind them.
-//
-// Where a sequence begins is known when the one before has been read, and no sooner. So each lane measures what a sequence
-// would be that began at its byte, and then the warp hops from one that is to the next.
+// Where the sequences begin that follow each other from the first on: the i-th in lane i, `count` of them, which are enough for a
+// batch. Those behind one that is not such a sequence are nonsense.
+struct LzFound {
+  uint32_t mine, count;
+};
+
+// Finds long sequences, one after the other. Each step waits for one load: the eight bytes behind the literals hold the offset,
+// what the match's length goes on with, and the next header.
 template <uint32_t RING>
-DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch) {
-  constexpr uint32_t kRows = 2;
-  const uint32_t lane = w.lane, most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
-  const uint32_t end = w.loaded < w.in_end ? w.loaded : w.in_end;
-  uint32_t pos = w.pos, count = 0, total = 0;
-  uint32_t mine = pos, start = 0;  // this lane's sequence, and where its output starts
-  for (bool on = true; on;) {
+DZ_HD LzFound walk(const LzWindow<RING>& w) {
+  constexpr uint32_t kSteps = 8;
+  uint32_t pos = w.pos, head = w.window_bytes(pos);
+  LzFound found = {pos, 0};
+  for (; found.count < kWarp && pos - w.pos < kBatchBytes; found.count += kSteps) {
+    DZ_UNROLL_BY(8)
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      found.mine = w.lane == found.count + i ? pos : found.mine;
+      const LzHeader header = read_header(pos, head);
+      const uint32_t low = w.window_bytes(header.behind), high = w.window_bytes(header.behind + 4);
+      head = shift_out(high, low, 8 * (header.next - header.behind));
+      pos = header.next;
+    }
+  }
+  return found;
+}
+
+// Finds short sequences: each lane reads what a header would be that began at its byte, and then the warp hops from one that is
+// to the next.
+template <uint32_t RING>
+DZ_HD LzFound hop(const LzWindow<RING>& w) {
+  constexpr uint32_t kRows = 3;
+  LzFound found = {w.pos, 0};
+  uint32_t pos = w.pos;
+  while (found.count < kWarp && pos - w.pos < kBatchBytes) {
     const uint32_t base = pos;
-    uint32_t sizes[kRows];
-    DZ_UNROLL_BY(2)
-    for (uint32_t r = 0; r < kRows; ++r) sizes[r] = measure_sequence(w, base + r * kWarp + lane, end);
-    DZ_UNROLL_BY(2)
+    uint32_t next[kRows];
+    DZ_UNROLL_BY(3)
     for (uint32_t r = 0; r < kRows; ++r) {
-      while (on && pos - base < (r + 1) * kWarp) {
-        const uint32_t size = lanes_shuffle(sizes[r], pos - base - r * kWarp);
-        on = size != 0 && total + (size >> 16) <= most && count < kWarp;
-        if (!on) break;
-        if (lane == count) {
-          mine = pos;
-          start = total;
-        }
-        ++count;
-        total += size >> 16;
-        pos += size & 0xffff;
+      const uint32_t from = base + r * kWarp + w.lane;
+      next[r] = read_header(from, w.window_bytes(from)).next;
+    }
+    DZ_UNROLL_BY(3)
+    for (uint32_t r = 0; r < kRows; ++r) {
+      const uint32_t row = base + r * kWarp;
+      while (pos - row < kWarp && found.count < kWarp) {
+        found.mine = w.lane == found.count ? pos : found.mine;
+        ++found.count;
+        pos = lanes_shuffle(next[r], pos - row);
       }
     }
   }
+  return found;
+}
+
+// Sequences that take more of the input than this, on the average, are walked.
+constexpr uint32_t kWalked = 10;
+
+// The sum of `value` over this lane and those before.
+DZ_HD uint32_t lanes_sum(uint32_t value, uint32_t lane) {
+  DZ_UNROLL_BY(5)
+  for (uint32_t by = 1; by < kWarp; by *= 2) {
+    const uint32_t before = lanes_shuffle_up(value, by, lane);
+    value += lane >= by ? before : 0;
+  }
+  return value;
+}
+
+// Reads the headers of such sequences, as many as there are in the window and fit. w.pos and w.at are behind them. `are_long` is
+// how those of this batch are taken to be, and becomes how they were.
+//
+// Where a sequence begins is known when the one before has been read, and no sooner. So that comes first, and nothing else is
+// done with it; then each lane reads a header.
+template <uint32_t RING>
+DZ_HD void read_batch(LzWindow<RING>& w, LzBatch& batch, bool& are_long) {
+  const uint32_t lane = w.lane, most = w.room() < kBatchBytes ? w.room() : kBatchBytes;
+  const uint32_t end = w.loaded < w.in_end ? w.loaded : w.in_end;
   batch.starts[lane] = 0;
-  lanes_sync();
-  LzHeader header = {0, 0};
+  const LzFound found = are_long ? walk(w) : hop(w);
+  const uint32_t head = w.window_bytes(found.mine);
+  const LzHeader header = read_header(found.mine, head);
+  const uint32_t literals = header.behind - header.first, tail = w.window_bytes(header.behind);
+  const uint32_t length = head & 15, more = length == 15 ? tail >> 16 & 255 : 0;
+  const bool is_whole = lane < found.count && header.is_short && header.behind + 4 <= end && more != 255;
+  // One that isn't, or is behind such a one, doesn't fit.
+  const uint32_t bytes = is_whole ? literals + kMinMatch + length + more : kBatchBytes + 1;
+  const uint32_t until = lanes_sum(bytes, lane);
+  const uint32_t count = count_bits(lanes_ballot(until <= most));
+  const bool is_taken = lane < count;
+  const uint32_t with_literals = lanes_ballot(is_taken && literals > 0), below = (1u << lane) - 1;
   bool bad = false;
-  if (lane < count) read_header(mine, w.window_bytes(mine), header);
-  const uint32_t with_literals = lanes_ballot(header.literals > 0), below = (1u << lane) - 1;
-  if (lane < count) {
-    const uint32_t offset = w.window_bytes(header.first + header.literals) & 0xffff, match = start + header.literals;
+  lanes_sync();
+  if (is_taken) {
+    const uint32_t start = until - bytes, match = start + literals, offset = tail & 0xffff;
     // A zero is as wrong as one that is too far.
     bad = offset - 1 >= w.produced() + match;
     LzRun* run = batch.runs + lane + count_bits(with_literals & below);
-    if (header.literals > 0) {
+    if (literals > 0) {
       *run++ = {int32_t(header.first - start), 0};
       set_bits(batch.starts + start / 32, 1u << start % 32);
     }
-    *run = {-int32_t(offset), match | kIsMatch | (offset > LzWindow<RING>::kNear ? kIsFar : 0)};
+    *run = {-int32_t(offset), match | kIsMatch};
     set_bits(batch.starts + match / 32, 1u << match % 32);
   }
   const bool is_wrong = lanes_ballot(bad) != 0;
+  const uint32_t last = count - 1, total = lanes_shuffle(until, last), pos = lanes_shuffle(header.next, last);
   if (lane == 0) {
     batch.count = count;
-    batch.total = total;
+    batch.total = count > 0 ? total : 0;
     batch.at = w.at;
     batch.is_wrong = is_wrong;
   }
-  w.pos = pos;
-  w.at += total;
+  if (count > 0) {
+    are_long = pos - w.pos > kWalked * count;
+    w.pos = pos;
+    w.at += total;
+  }
 }
 
 // `x % by` for x below 512, by from 1 on: the quotient is far enough from the next integer for any rounding.
@@ -134,63 +174,65 @@ DZ_HD uint32_t remainder_small(uint32_t x, uint32_t by) {
 #endif
 }
 
-// Writes a batch that isn't wrong.
+// Writes a batch that isn't wrong: this warp's part of it, one of `writers`.
 //
-// Four bytes a lane at a time, 32 apart from each other, so that what one waits for, three others wait for, too.
+// No byte waits for another one of the batch: what is copied from the batch itself is followed to where it came from. A lane
+// makes two bytes at a time, so that what one waits for, the other waits for, too.
 template <uint32_t RING>
-DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch) {
-  // A lane that is behind by a whole batch reads no byte that another one writes.
-  static_assert(kBatchBytes <= RING - LzWindow<RING>::kNear, "the ring has room for a batch beside what matches reach");
-  constexpr uint32_t kRows = 4, kStep = kRows * kWarp;
+DZ_HD void write_batch(const LzWindow<RING>& w, const LzBatch& batch, uint32_t writer, uint32_t writers) {
+  // What is further before the batch may be overwritten in the ring, and has left.
+  constexpr int32_t kHeld = RING - kBatchBytes;
+  constexpr uint32_t kRows = 2, kStep = kRows * kWarp;
   const uint32_t lane = w.lane, until_mine = (2u << lane) - 1, begin = batch.at, total = batch.total;
-  uint32_t before = 0;  // runs that begin before these bytes
-  for (uint32_t done = 0; done < total; done += kStep) {
-    LzRun run[kRows];
-    DZ_UNROLL_BY(4)
+  // Of the 32 bytes from 32 * lane on: where runs begin, and how many begin before.
+  const uint32_t starts = batch.starts[lane], own = count_bits(starts), before = lanes_sum(own, lane) - own;
+  for (uint32_t done = writer * kStep; done < total; done += writers * kStep) {
+    uint32_t at[kRows], from[kRows], match[kRows];
+    bool is_here[kRows];  // comes from a byte of the batch
+    DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t starts = batch.starts[done / 32 + r];
-      run[r] = batch.runs[before + count_bits(starts & until_mine) - 1];
-      before += count_bits(starts);
+      const uint32_t word = done / 32 + r, bits = lanes_shuffle(starts, word) & until_mine;
+      const LzRun run = batch.runs[lanes_shuffle(before, word) + count_bits(bits) - 1];
+      at[r] = done + r * kWarp + lane;
+      from[r] = at[r] + uint32_t(run.distance);
+      match[r] = run.match;
+      is_here[r] = at[r] < total && match[r] != 0 && int32_t(from[r]) >= 0;
+    }
+    while (lanes_ballot(is_here[0] || is_here[1])) {
+      DZ_UNROLL_BY(2)
+      for (uint32_t r = 0; r < kRows; ++r) {
+        if (!lanes_ballot(is_here[r])) continue;
+        // One of the `offset` bytes before the match, where that overlaps itself.
+        const uint32_t start = match[r] & ~kIsMatch, offset = at[r] - from[r];
+        const bool overlaps = is_here[r] && from[r] >= start;
+        const uint32_t source = overlaps ? start - offset + remainder_small(at[r] - start, offset) : from[r];
+        const uint32_t word = source / 32 % kWarp, until_source = (2u << source % 32) - 1;
+        const uint32_t bits = lanes_shuffle(starts, word) & until_source, number = lanes_shuffle(before, word) + count_bits(bits) - 1;
+        if (!is_here[r]) continue;
+        from[r] = source;
+        is_here[r] = int32_t(source) >= 0;
+        if (!is_here[r]) continue;
+        const LzRun run = batch.runs[number];
+        at[r] = source;
+        from[r] = source + uint32_t(run.distance);
+        match[r] = run.match;
+        is_here[r] = match[r] != 0 && int32_t(from[r]) >= 0;
+      }
     }
     uint32_t byte[kRows];
-    bool waits[kRows];  // for one of these bytes
-    DZ_UNROLL_BY(4)
+    DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t from = done + r * kWarp + lane + uint32_t(run[r].distance);
-      const bool is_match = (run[r].about & kIsMatch) != 0;
-      waits[r] = is_match && int32_t(from) >= int32_t(done);
       // An index, not a pointer: the compiler has to see that it is shared memory.
-      const uint32_t place = is_match ? kInput + (begin + from) % RING : from % kInput;
-      byte[r] = w.buffer[place];
-      if (run[r].about & kIsFar) byte[r] = w.out[begin + from];
+      const uint32_t place = match[r] != 0 ? kInput + (begin + from[r]) % RING : from[r] % kInput;
+      const bool is_far = match[r] != 0 && int32_t(from[r]) < -kHeld, is_one = done + r * kWarp + lane < total;
+      byte[r] = !is_one ? 0 : is_far ? w.out[begin + from[r]] : w.buffer[place];
     }
-    const bool any = lanes_ballot(waits[0] || waits[1] || waits[2] || waits[3]) != 0;
-    DZ_UNROLL_BY(4)
+    DZ_UNROLL_BY(2)
     for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t row = done + r * kWarp, at = row + lane;
-      if (any && lanes_ballot(waits[r])) {
-        lanes_sync();
-        uint32_t source = lane;
-        if (waits[r]) {
-          // One of the `offset` bytes before the match, which may be in this row.
-          const uint32_t match = run[r].about & kStart, offset = uint32_t(-run[r].distance);
-          const uint32_t from = match - offset + remainder_small(at - match, offset);
-          if (int32_t(from) >= int32_t(row)) source = from - row;
-          if (source == lane) byte[r] = *w.ring(begin + from);
-        }
-        // To where the byte is read from, twice as far each time.
-        for (bool on = true; on;) {
-          const uint32_t further = lanes_shuffle(source, source);
-          on = lanes_ballot(further != source) != 0;
-          source = further;
-        }
-        byte[r] = lanes_shuffle(byte[r], source);
-      }
-      if (at < total) *w.ring(begin + at) = uint8_t(byte[r]);
+      const uint32_t to = done + r * kWarp + lane;
+      if (to < total) *w.ring(begin + to) = uint8_t(byte[r]);
     }
-    lanes_sync();
   }
-  w.flush(w.settled(begin), w.settled(begin + total));
 }
 
 }  // namespace dz

@@ -1,14 +1,15 @@
 // A decoder of raw LZ4 blocks (lz4's lz4_Block_format.md) that trusts nothing: whatever the bytes are, it stays within its
 // input and its output (lz_window.cuh says how strictly), ends, and says how.
 //
-// Two warps decode a stream: while one reads the headers of up to 32 sequences, the other writes the output of those before.
-// Sequences with long lengths, and those at the end, the first warp decodes alone, one by one. On the host one warp does both.
+// Some warps decode a stream: while the first reads the headers of up to 32 sequences, the others write the output of those
+// before. Sequences with long lengths, and those at the end, the first warp decodes alone, one by one. On the host one warp does
+// all.
 #pragma once
 #include "lz4_batch.cuh"
 
 namespace dz {
 
-// What the two warps share beside the window.
+// What the warps share beside the window.
 struct Lz4Shared {
   LzBatch batches[2];
   int32_t status;  // of the sequence that was decoded last
@@ -33,7 +34,24 @@ DZ_HD bool writes_batches() {
 #endif
 }
 
-DZ_HD void both_warps_sync() {
+// Warps that write, and which of them this is.
+DZ_HD uint32_t writing_warps() {
+#ifdef __CUDA_ARCH__
+  return blockDim.x / kWarp - 1;
+#else
+  return 1;
+#endif
+}
+
+DZ_HD uint32_t writing_warp() {
+#ifdef __CUDA_ARCH__
+  return threadIdx.x / kWarp - 1;
+#else
+  return 0;
+#endif
+}
+
+DZ_HD void all_warps_sync() {
 #ifdef __CUDA_ARCH__
   __syncthreads();
 #else
@@ -84,20 +102,29 @@ DZ_HD int32_t lz4_sequence(LzWindow<RING>& w) {
   return kLzGoesOn;
 }
 
-// Decodes batches until there is none; then w.at is behind them in both warps. False if a sequence is wrong: w.at is where its
+// Decodes batches until there is none; then w.at is behind them in all warps. False if a sequence is wrong: w.at is where its
 // batch begins.
+//
+// What a batch is before leaves the ring while the batch is written.
 template <uint32_t RING>
-DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared) {
+DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
   for (uint32_t number = 0;; ++number) {
     LzBatch &next = shared.batches[number % 2], &last = shared.batches[(number + 1) % 2];
     if (reads_headers()) {
       w.refill();
-      read_batch(w, next);
+      read_batch(w, next, are_long);
     }
-    if (writes_batches() && number > 0) write_batch(w, last);
-    both_warps_sync();
+    if (number > 0) {
+      const uint32_t settled = w.settled(last.at);
+      if (writes_batches()) {
+        w.flush(w.flushed, settled, writing_warp(), writing_warps());
+        write_batch(w, last, writing_warp(), writing_warps());
+      }
+      w.flushed = settled;
+    }
+    all_warps_sync();
+    if (number == 0) w.flushed = w.settled(next.at);
     w.at = next.at;
-    w.flushed = w.settled(w.at);
     if (next.is_wrong) return false;
     if (next.count == 0) return true;
     w.at += next.total;
@@ -107,13 +134,14 @@ DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared) {
 // Decodes a whole block. Its output is in w.out, and the last of it in the ring.
 template <uint32_t RING>
 DZ_HD LzStatus lz4_sequences(LzWindow<RING>& w, Lz4Shared& shared) {
+  bool are_long = true;  // the sequences, most lately
   for (;;) {
-    if (!lz4_batches(w, shared)) return kLzCorrupt;
+    if (!lz4_batches(w, shared, are_long)) return kLzCorrupt;
     if (reads_headers()) {
       const int32_t status = lz4_sequence(w);
       if (w.lane == 0) shared.status = status;
     }
-    both_warps_sync();
+    all_warps_sync();
     if (shared.status != kLzGoesOn) return LzStatus(shared.status);
   }
 }

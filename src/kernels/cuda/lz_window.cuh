@@ -126,9 +126,9 @@ struct LzWindow {
 
   DZ_HD uint8_t* ring(uint32_t position) const { return buffer + kInput + position % RING; }
 
-  // Bytes from `from` to `limit` leave the ring.
-  DZ_HD void flush(uint32_t from, uint32_t limit) const {
-    for (uint32_t cell = (from & ~15u) + 16 * lane; cell < limit; cell += 16 * kWarp) {
+  // Bytes from `from` to `limit` leave the ring: this warp's part of them, one of `warps`.
+  DZ_HD void flush(uint32_t from, uint32_t limit, uint32_t warp = 0, uint32_t warps = 1) const {
+    for (uint32_t cell = (from & ~15u) + 16 * (kWarp * warp + lane); cell < limit; cell += 16 * kWarp * warps) {
       const uint32_t first = cell < from ? from : cell;
       if (first == cell && limit - cell >= 16) {
         *reinterpret_cast<Bytes16*>(out + cell) = *reinterpret_cast<const Bytes16*>(ring(cell));

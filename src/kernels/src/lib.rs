@@ -305,6 +305,9 @@ pub struct ChecksumResult {
     pub found: u32,
 }
 
+/// Threads of a block of `dz_lz4`: a warp that reads headers, and the others that write.
+pub const LZ4_THREADS: u32 = 128;
+
 /// What a stream that `dz_lz4` decodes is.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

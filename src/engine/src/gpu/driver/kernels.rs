@@ -4,7 +4,7 @@ use super::{DecodeArrays, Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
 use dali_zarr_kernels::zstd::{self, ENTROPY, EXECUTE, SEQUENCES};
-use dali_zarr_kernels::{FATBIN, INFLATE, THREADS, inflate_kernel};
+use dali_zarr_kernels::{FATBIN, INFLATE, LZ4_THREADS, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -272,7 +272,7 @@ impl Module {
             argument(&mut n_streams),
         ];
         // SAFETY: the arguments are those of dz_lz4; the caller vouches for the addresses.
-        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, 64), &mut arguments) }
+        unsafe { self.launch("dz_lz4", self.lz4, stream, (n, LZ4_THREADS), &mut arguments) }
     }
 
     /// Enqueues the decoding of a wave of zstd frames, whose arrays lie at `arrays`. Writes a status ([`zstd::GOOD`] or
