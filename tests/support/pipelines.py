@@ -176,16 +176,19 @@ def settled(pipe: Any) -> dict[str, Any]:
 def at_rest(counters: Callable[[], T]) -> T:
     """What ``counters`` gives once it stands still while no thread of a reader or of DALI has run in between or waits for a
     processor or a disk, and no test's server has a request to answer. Answers from servers take their time without any thread."""
-    last, still, until = None, 0, time.monotonic() + 60
-    while time.monotonic() < until:
-        now, (busy, turns) = counters(), _threads()
-        seen = (now, turns)
-        still = still + 1 if seen == last and not busy and not any(server.in_flight for server in Server.running) else 0
+    last, still, until = counters(), 0, time.monotonic() + 60
+    turns: dict[str, bytes] = {}
+    while True:
+        now, before, (busy, turns) = counters(), turns, _threads()
+        requests = sum(server.in_flight for server in Server.running)
+        still = still + 1 if now == last and turns == before and not busy and not requests else 0
         if still == 4:
             return now
-        last = seen
+        if time.monotonic() > until:
+            woke = [task for task in turns if turns[task] != before.get(task)]
+            raise AssertionError(f"no rest: {busy} run, {woke} ran; {requests} requests in flight; counters {last}, then {now}")
+        last = now
         time.sleep(0.03 if Server.running or _asks_servers(now) else 0.004)
-    raise AssertionError(f"the counters don't come to rest: {last}")
 
 
 def _asks_servers(counters: Any) -> bool:
@@ -195,9 +198,10 @@ def _asks_servers(counters: Any) -> bool:
     return any(map(_asks_servers, counters)) if isinstance(counters, list) else True
 
 
-def _threads() -> tuple[bool, dict[str, bytes]]:
-    """Whether a thread of a reader or of DALI runs, could run or waits for a disk; and how often each has stopped so far."""
-    busy, turns = False, {}
+def _threads() -> tuple[list[str], dict[str, bytes]]:
+    """The threads of readers and of DALI that run, could run or wait for a disk; and how often each has stopped so far. By name and
+    number."""
+    busy, turns = list[str](), dict[str, bytes]()
     for task in os.listdir("/proc/self/task"):
         try:
             file = os.open(f"/proc/self/task/{task}/status", os.O_RDONLY)
@@ -208,8 +212,10 @@ def _threads() -> tuple[bool, dict[str, bytes]]:
         except OSError:  # it has ended
             continue
         if status.startswith((b"Name:\tdali-zarr", b"Name:\t[DALI]")):
-            busy |= _STATE.search(status)[1] in b"RD"
-            turns[task] = status[status.index(b"\nvoluntary_ctxt_switches:") :]
+            name = f"{status[6 : status.index(10)].decode()} {task}"
+            turns[name] = status[status.index(b"\nvoluntary_ctxt_switches:") :]
+            if _STATE.search(status)[1] in b"RD":
+                busy.append(name)
     return busy, turns
 
 
