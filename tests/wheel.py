@@ -1,5 +1,6 @@
 """Installs the wheel of dist/ into fresh environments, one for each build of DALI that it is for, and reads the demo's first batch
-there, on the CPU. No compiler can be found meanwhile. `make wheel-test` runs this; it downloads up to a gigabyte for each build.
+there, on the CPU, and on the GPU if there is one. No compiler can be found meanwhile. `make wheel-test` runs this; it downloads up
+to a gigabyte for each build.
 
     python tests/wheel.py [--only cuda12:2.4.0 ...] [--wheel FILE]
 """
@@ -27,6 +28,7 @@ from synthetic_weather import VARIABLES, write_store  # noqa: E402
 
 BATCH = 8
 PACKAGES = {"cuda12": "nvidia-dali-cuda120", "cuda13": "nvidia-dali-cuda130"}
+DEVICES = ["cpu", *(["gpu"] if shutil.which("nvidia-smi") else [])]
 
 # In the environment: NumPy is there, zarr-python isn't.
 FIRST_BATCH = """
@@ -40,16 +42,17 @@ from nvidia.dali.plugin_manager import load_library
 arguments = json.loads(sys.argv[1])
 expected = np.load(sys.argv[2])
 
-@pipeline_def(batch_size=len(expected["now"]), num_threads=2, device_id=None)
-def pairs():
-    now, later = fn.zarr_reader(device="cpu", name="reader", **arguments)
+@pipeline_def(batch_size=len(expected["now"]), num_threads=2)
+def pairs(device):
+    now, later = fn.zarr_reader(device=device, name="reader", **arguments)
     return now, later
 
-pipe = pairs()
-pipe.build()
-now, later = (np.stack([np.asarray(sample) for sample in output]) for output in pipe.run())
-for found, name in ((now, "now"), (later, "later")):
-    assert found.dtype == np.float32 and np.array_equal(found, expected[name]), (name, np.abs(found - expected[name]).max())
+for device in sys.argv[3:]:
+    pipe = pairs(device, device_id=0 if device == "gpu" else None)
+    pipe.build()
+    now, later = (np.stack([np.asarray(sample) for sample in output.as_cpu()]) for output in pipe.run())
+    for found, name in ((now, "now"), (later, "later")):
+        assert found.dtype == np.float32 and np.array_equal(found, expected[name]), (name, np.abs(found - expected[name]).max())
 
 @pipeline_def(batch_size=1, num_threads=1, device_id=None)
 def missing():
@@ -63,7 +66,7 @@ else:
     raise AssertionError("a store that isn't there was opened")
 assert not any(name in sys.modules for name in ("torch", "zarr"))
 load_library(str(dali_zarr.plugin_path()))
-print(nvidia.dali.__version__, dali_zarr.__version__, dali_zarr.plugin_path().name, now.shape)
+print(nvidia.dali.__version__, dali_zarr.__version__, dali_zarr.plugin_path().name, now.shape, *sys.argv[3:])
 """
 
 
@@ -85,8 +88,9 @@ def first_batch(folder: Path) -> tuple[dict[str, object], Path]:
 
 def run(folder: Path, *words: object) -> str:
     """By programs of this environment alone."""
-    network = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
-    environment = {"PATH": str(folder / "bin"), "HOME": str(folder)} | network
+    kept = ("PIP_", "SSL_", *(["LD_LIBRARY_PATH"] if "gpu" in DEVICES else []))  # where the driver may be
+    others = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder)} | others
     done = subprocess.run([str(word) for word in words], env=environment, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{words[0]} failed:\n{done.stdout}{done.stderr}")
@@ -104,7 +108,8 @@ def test(wheel: Path, cuda: str, version: str, arguments: dict[str, object], exp
             assert shutil.which(compiler, path=str(folder / "bin")) is None
         wanted = [f"{wheel}[{cuda}]", f"{PACKAGES[cuda]}=={version}"]
         run(folder, python, "-m", "pip", "install", "--quiet", *wanted)
-        print(f"{cuda}:{version}", run(folder, python, "-c", FIRST_BATCH, json.dumps(arguments), expected), end=" ", flush=True)
+        found = run(folder, python, "-c", FIRST_BATCH, json.dumps(arguments), expected, *DEVICES)
+        print(f"{cuda}:{version}", found, end=" ", flush=True)
         run(folder, folder / "bin/dali-zarr", "explain", arguments["path"], "--arrays", "t2m")
         print(f"{time.monotonic() - began:.0f} s")
     finally:
