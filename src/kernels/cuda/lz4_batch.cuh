@@ -1,4 +1,4 @@
-// Sequences of an LZ4 block by batches: one warp reads the headers of a batch, another writes the output of the batch before.
+// Sequences of an LZ4 block by batches: one warp reads the headers of a batch, others write the output of the batch before.
 #pragma once
 #include "lz_window.cuh"
 
