@@ -58,6 +58,7 @@ build: setup  ## Build the plugin and install the package dali_zarr into .venv
 
 # Tests run with assertions and checks of overflow (profile.checked in Cargo.toml). The library is not the one that users get, so it is
 # installed in a folder of its own. One worker more than there are cores; PYTEST_ARGS="-n0 -k name" runs some of the tests without workers.
+# Compiled Python is kept, whatever the environment says: pytest compiles tests and plugins in a way of its own, otherwise in each worker.
 TESTED := $(HERE)/build/tested
 
 # Compiling the kernels for all architectures takes minutes. Without a GPU one shows that they compile.
@@ -69,7 +70,7 @@ test: setup  ## Run every test; those that need a GPU are skipped without one
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target $(TESTED) \
 	    -C build-dir=build/checked -C cmake.define.DALI_ZARR_PROFILE=checked .
 	cargo test --profile checked --locked --workspace --lib --tests
-	PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS) tests
+	PYTHONDONTWRITEBYTECODE= PYTHONPATH=$(TESTED) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS) tests
 
 foreign: build build/foreign/.python build/foreign/.node  ## Read what other programs write; installs all of them
 	DALI_ZARR_FOREIGN_REQUIRED=1 $(BIN)/python -m pytest tests/foreign

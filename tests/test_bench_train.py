@@ -26,9 +26,15 @@ def known_models(folder: Path, *demands: str) -> list[str]:
     return ["--models", str(file)]
 
 
-def run(folder: Path, *argv: str) -> tuple[int, dict, str]:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stores, which are written once."""
+    return tmp_path_factory.mktemp("data")
+
+
+def run(folder: Path, data: Path, *argv: str) -> tuple[int, dict, str]:
     """Runs the benchmark on tiny fields; its exit status, results and output."""
-    words = [BENCH / "train.py", "--small", "--data", folder / "data", "--output", folder / "out"]
+    words = [BENCH / "train.py", "--small", "--data", data, "--output", folder / "out"]
     words += ["--seconds-per-bar", 0.1, "--queues", 1, "--time-limit", 1000]
     process = start_program(*words, *argv, imports="torch")
     out, err = process.communicate(400)
@@ -37,9 +43,9 @@ def run(folder: Path, *argv: str) -> tuple[int, dict, str]:
     return process.returncode, json.loads(results.read_text()), out
 
 
-def test_rows_hold_what_was_measured(tmp_path):
+def test_rows_hold_what_was_measured(tmp_path, data):
     words = ["--demands", "single,pairs26", "--devices", "cpu", "--memory-limits", "default,1000"]
-    status, results, text = run(tmp_path, *words, *known_models(tmp_path, "pairs26"))
+    status, results, text = run(tmp_path, data, *words, *known_models(tmp_path, "pairs26"))
     assert status == 0, text
     assert results["complete"] and not results["left_out"] and results["models"].keys() == {"single", "pairs26"}
     rows = {(row["demand"], row["store"], row["memory_limit"]): row for row in results["rows"]}
@@ -61,21 +67,21 @@ def test_rows_hold_what_was_measured(tmp_path):
         assert row["loss_is_finite"] and len(row["synthetic_bars_ms"]) == 2 and len(row["real_bars_ms"]) == 1
 
 
-def test_results_are_kept_at_the_time_limit_and_models_reused(tmp_path):
+def test_results_are_kept_at_the_time_limit_and_models_reused(tmp_path, data):
     argv = ["--demands", "pairs10", "--stores", "none", "--devices", "auto"]
     argv += [*known_models(tmp_path, "pairs10"), "--memory-limits", "2e7,4e7"]
-    status, results, text = run(tmp_path, *argv)
+    status, results, text = run(tmp_path, data, *argv)
     assert status == 0 and results["complete"] and len(results["rows"]) == 2 and "looking for a model" not in text
     assert results["models"]["pairs10"]["spec"] == {"patch": 4, "width": 8, "extra": 1}
     if importlib.util.find_spec("matplotlib"):
         assert (tmp_path / "out" / "bars.png").stat().st_size > 1000
         assert (tmp_path / "out" / "curve.png").stat().st_size > 1000
-    status, results, text = run(tmp_path, *argv, "--time-limit", "0.001")
+    status, results, text = run(tmp_path, data, *argv, "--time-limit", "0.001")
     assert status == 1 and results["rows"] == [] and len(results["left_out"]) == 2 and not results["complete"], text
 
 
-def test_two_processes_share_the_samples(tmp_path):
-    words = [BENCH / "train.py", "--data", tmp_path / "data", "--output", tmp_path / "out"]
+def test_two_processes_share_the_samples(tmp_path, data):
+    words = [BENCH / "train.py", "--data", data, "--output", tmp_path / "out"]
     words += ["--small", "--demands", "single", "--stores", "zstd", "--devices", "auto", "--seconds-per-bar", "0.1"]
     words += [*known_models(tmp_path, "single"), "--time-limit", "1000"]
     ranked(2, *words)

@@ -62,7 +62,7 @@ for arguments in ({"sel": {"level": 500}}, {"windw": 3}, {"xyzzy": 3}):
     except TypeError as error:
         print(error)
 """
-    assert run_script(script, *order, imports="nothing").splitlines() == [
+    assert run_script(script, *order, imports="only torch").splitlines() == [
         "zarr_reader: sel: the dynamic mode doesn't take it; give positions with roi_start, roi_end and pick",
         "zarr_reader: windw: there is no such argument; did you mean window?",
         "zarr_reader: xyzzy: there is no such argument; see help(dali_zarr.zarr_reader) for the arguments that there are",

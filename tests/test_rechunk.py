@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+from dali_zarr._rechunk import execute
 from support.command_line import command
 from support.references import write_hdf, write_references
 from support.remote import upload
@@ -407,7 +408,8 @@ def test_errors_come_before_the_first_byte(tmp_path, run, values, words):
     assert "Traceback" not in err and not (tmp_path / "t").exists()
 
 
-def test_errors_of_places(tmp_path, run, values):
+def test_errors_of_places(tmp_path, run, values, monkeypatch):
+    monkeypatch.setattr(execute, "_CONNECTING", 0.5)
     write_array(tmp_path / "s", "a", values, layout=Layout((5, 3, 7)), dims=DIMS)
     (tmp_path / "file").write_text("")
     for words, message in (

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +14,7 @@ import pytest
 import zarr
 from dali_zarr._rechunk import execute
 from support.command_line import command
+from support.processes import Fresh, Process, start
 from support.stores import Layout, write_array
 
 pytest.importorskip("dask")
@@ -28,11 +25,22 @@ DIMS = ("time", "lat", "lon")
 WORKERS = 2
 
 
+STARTED = """
+import importlib, os, pathlib, sys
+kind, log, *sys.argv[1:] = sys.argv[1:]
+sys.path[:] = [place for place in sys.path if not pathlib.Path(place or ".", "dali_zarr").exists()]
+file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.dup2(file, 1)
+os.dup2(file, 2)
+importlib.import_module(f"distributed.cli.dask_{kind}").main()
+"""
+
+
 class Cluster:
     """Its address, and its processes: the scheduler, then the workers."""
 
     def __init__(self, folder):
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[Process | Fresh] = []
         self._folder = folder
         how = ["--port", "0", "--no-dashboard", "--host", "127.0.0.1"]
         self.address = self._started("scheduler", how, r"Scheduler at:\s*(tcp://\S+)")
@@ -44,21 +52,19 @@ class Cluster:
     def _started(self, kind, words, pattern, name=None):
         log = self._folder / f"{name or kind}.log"
         # Workers need zarr-python, and neither DALI nor this package, of which they have another version or none.
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        with log.open("w") as out:
-            command = [sys.executable, "-m", "distributed.cli.dask_" + kind, *words]
-            self.processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=self._folder))
-        for _ in range(600):
+        self.processes.append(start(STARTED, kind, log, *words, imports="distributed"))
+        log.touch()
+        for _ in range(3000):
             if found := re.search(pattern, log.read_text()):
                 return found[1]
             assert self.processes[-1].poll() is None, log.read_text()
-            time.sleep(0.1)
+            time.sleep(0.02)
         raise TimeoutError(log.read_text())
 
     def kill(self, *which):
         for process in [self.processes[i] for i in which] or self.processes:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.kill()
+            process.communicate()
 
 
 @contextmanager

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +15,7 @@ from dali_zarr._rechunk import run as running
 from dali_zarr._rechunk import work
 from dali_zarr._rechunk.scratch import Scratch
 from support.command_line import command
-from support.processes import start_program
+from support.processes import start, start_program
 from support.stores import Layout, write_array, write_era5
 
 pytest.importorskip("dask")
@@ -217,13 +213,13 @@ def test_a_process_that_is_killed(tmp_path, run):
     words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=2", "--memory", "200KiB", "--workers", "2", "--quiet"]
     written = 0
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", SLOW, "rechunk", *words], env=os.environ)
+        process = start(SLOW, "rechunk", *words, imports="dask")
         before, limit = written, time.monotonic() + 120
         while written < before + 15 and time.monotonic() < limit:
             time.sleep(0.02)
             written = len(list((tmp_path / "t").rglob("c/*/0/0")))
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     assert 30 <= written < 100 and (tmp_path / "t/.rechunk/plan.json").exists()
     assert run(*words, "--verify")[0] == 0
     assert np.array_equal(zarr.open_group(str(tmp_path / "t"))["a"][...], values)
@@ -268,20 +264,26 @@ def test_memory_stays_below_its_limit(tmp_path, large, case):
     assert grown < limit * MIB, f"{grown / MIB:.1f} MiB"
 
 
+# No file may be larger, as on a disk with so much room.
+LIMITED_FILES = """
+import resource, signal, sys
+from dali_zarr.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+sys.exit(main())
+"""
+
+
 def test_a_full_disk_is_told_in_a_sentence(tmp_path, run):
     """Whatever else is written at that time; and the run goes on when there is room."""
     values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype("f4")
     write_array(tmp_path / "s", "a", values, layout=Layout((1, 64, 64)), dims=DIMS)
     words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "lat=8,lon=8", "--codec", "none", "--quiet"]
 
-    def limited():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-
-    command = [sys.executable, "-m", "dali_zarr", "rechunk", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=limited, check=False)
-    (line,) = ended.stderr.splitlines()
-    assert ended.returncode == 1 and line.endswith("File too large; when that is mended, the same command goes on")
+    process = start(LIMITED_FILES, "rechunk", *words, imports="dask")
+    _, err = process.communicate(120)
+    (line,) = err.splitlines()
+    assert process.returncode == 1 and line.endswith("File too large; when that is mended, the same command goes on")
     assert run(*words, "--verify")[0] == 0 and ".rechunk/plan.json" not in content(tmp_path / "t")
 
 
@@ -298,8 +300,8 @@ def test_an_interruption_is_told_in_a_sentence(tmp_path, run):
     """By Ctrl-C, soon, and the run goes on where it was."""
     values = np.random.default_rng(0).standard_normal((64, 64, 64)).astype("f4")
     write_array(tmp_path / "s", "a", values, layout=Layout((8, 64, 64)), dims=DIMS)
-    words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=2,lat=2,lon=2", "--quiet"]
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "rechunk", *words], stderr=subprocess.PIPE, text=True)
+    words = [str(tmp_path / "s"), str(tmp_path / "t"), "--chunks", "time=4,lat=4,lon=4", "--quiet"]
+    process = start(INTERRUPTED, "rechunk", *words, imports="dask")
     while not (tmp_path / "t/a/c").exists():
         assert process.poll() is None
         time.sleep(0.01)

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -76,11 +74,31 @@ def test_a_shard_that_is_replaced_is_an_error_or_read_anew_but_never_mixed(tmp_p
 
 
 FULL_DISK = '''
-import json, sys
+import ctypes, json, os, sys
+
+url, folder, values, fill, limit, disk = sys.argv[1:]
+
+def mount_disk():
+    # Only this process sees it. No thread may run yet.
+    libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+    CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for name, line in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(line)
+    if libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, disk.encode()):
+        raise OSError(ctypes.get_errno(), "mount")
+
+try:
+    mount_disk()
+except OSError as error:
+    print(json.dumps({"no disk": str(error)}))
+    sys.exit()
+
 import numpy as np
 from support.pipelines import build, same, settled, to_numpy
 
-url, folder, values, fill, limit = sys.argv[1:]
 values = np.load(values)
 if fill == "fill":
     with open(f"{folder}/other", "wb", buffering=0) as file:
@@ -98,15 +116,6 @@ print(json.dumps(settled(pipe)))
 '''
 
 
-def on_small_disk(size, folder, *argv):
-    """Runs a script that sees a disk of this size at ``folder``."""
-    mount = 'mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(size), str(folder)]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    return run_script("import os, sys; os.execvp(sys.argv[1], sys.argv[1:])", *command, sys.executable, *argv)
-
-
 @pytest.mark.parametrize("limit", ["", str(1 << 24)], ids=["default", "limit"])
 @pytest.mark.parametrize("fill", ["fill", "later", "no folder"])
 def test_a_full_disk_under_the_cache_costs_nothing_but_requests(tmp_path, values, fill, limit):
@@ -115,11 +124,12 @@ def test_a_full_disk_under_the_cache_costs_nothing_but_requests(tmp_path, values
     np.save(tmp_path / "values.npy", values)
     (tmp_path / "cache").mkdir()
     with Server(tmp_path / "s") as server:
-        argv = [server.url, str(tmp_path / "cache"), str(tmp_path / "values.npy"), fill, limit]
         # Its one entry is the root.
-        size = "64k,nr_inodes=1" if fill == "no folder" else "64k"
-        out = on_small_disk(size, tmp_path / "cache", "-c", FULL_DISK, *argv)
+        disk = "size=64k,nr_inodes=1" if fill == "no folder" else "size=64k"
+        out = run_script(FULL_DISK, server.url, str(tmp_path / "cache"), str(tmp_path / "values.npy"), fill, limit, disk)
     counters = json.loads(out.splitlines()[-1])
+    if "no disk" in counters:
+        pytest.skip(f"no file system can be mounted here: {counters['no disk']}")
     assert (counters["cache_dir_writes"] == 0) == (fill != "later"), counters
     assert counters["cache_dir_writes"] < 24 and counters["reads"] > 24, counters
     # Without a limit of its own, the cache leaves some of the disk free.

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from support.processes import ranked
 
 STUDY = Path(__file__).parents[1] / "examples/study"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -213,6 +214,13 @@ def test_ways_have_processes(study, data, tmp_path, monkeypatch):
 
 @pytest.mark.timeout_s(300)
 def test_two_processes_train_together(study, data, tmp_path, monkeypatch):
+    """As torchrun would start them; users/test_weather.py has torchrun itself."""
+    def run(words, _seconds, _env):
+        assert words[:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        told = [line.removeprefix(study["common"]._RESULT) for line in ranked(2, *words[5:]) if line.startswith("RESULT ")]
+        return [json.loads(line) for line in told], "no result"
+
+    monkeypatch.setattr(study["gpus"], "run", run)
     monkeypatch.setattr(sys, "argv", ["gpus.py", "--data", str(data), "--out", str(tmp_path), "--size", "tiny", "--ways", "2"])
     study["gpus"].main()
     checked(tmp_path, "gpus", ["2"], 3, {"real", "loading", "synthetic", "share"}, set())

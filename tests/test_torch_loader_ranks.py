@@ -263,9 +263,35 @@ def test_spawned_processes(path, tmp_path):
 
 
 FIT = """
-import json, sys, warnings
+import json, os, sys, types, warnings
 warnings.simplefilter("ignore")
 import lightning, torch
+from lightning.pytorch.strategies.launchers import subprocess_script
+
+# The process that Lightning starts is one that waits here, for the imports above take it seconds.
+told, tell = os.pipe()
+waiting = os.fork()
+
+class Started:
+    def __init__(self, command, env, cwd):
+        assert command[1:] == [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+        os.write(tell, json.dumps(env).encode())
+        os.close(tell)
+        self.pid, self.returncode = waiting, None
+    def send_signal(self, number):
+        os.kill(waiting, number)
+    def poll(self):
+        if self.returncode is None:
+            ended, status = os.waitpid(waiting, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+if waiting:
+    subprocess_script.subprocess = types.SimpleNamespace(Popen=Started)
+else:
+    os.close(tell)
+    os.environ.update(json.loads(os.read(told, 1 << 20)))
+
 from dali_zarr.torch import Loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 

@@ -104,6 +104,10 @@ def reason(error: Exception) -> str:
 
 def write_stores(args: argparse.Namespace) -> None:
     """In a process of its own: this one must not fork workers once CUDA is up."""
+    from train_stores import missing
+
+    if not missing(args.data, args.stores, args.samples, args.channels, args.grid):
+        return
     command = [sys.executable, str(HERE / "train_stores.py"), "--folder", str(args.data), "--stores", ",".join(args.stores)]
     command += ["--samples", str(args.samples), "--channels", str(args.channels), "--grid", *map(str, args.grid)]
     subprocess.run(command, check=True)

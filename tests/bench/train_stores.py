@@ -61,24 +61,29 @@ def _write(paths: list[str], time_step: int, channels: int, grid: tuple[int, int
             zarr.open_array(path, path="field", mode="r+")[time_step] = fields
 
 
+def missing(folder: Path, names: list[str], samples: int, channels: int, grid: tuple[int, int]) -> dict[str, Path]:
+    """Those of the stores that aren't there yet."""
+    paths = {name: folder_of(folder, name, samples, channels, grid) for name in names}
+    return {name: path for name, path in paths.items() if not path.with_suffix(".json").exists()}
+
+
 def prepare(folder: Path, names: list[str], samples: int, channels: int, grid: tuple[int, int], workers: int) -> None:
     """Writes those of the stores that aren't there yet: ``samples`` times of ``channels`` fields, one field a chunk."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {name: folder_of(folder, name, samples, channels, grid) for name in names}
-    missing = {name: path for name, path in paths.items() if not path.with_suffix(".json").exists()}
-    if not missing:
+    new = missing(folder, names, samples, channels, grid)
+    if not new:
         return
     begin = time.perf_counter()
-    for name, path in missing.items():
+    for name, path in new.items():
         shutil.rmtree(path, ignore_errors=True)
         zarr.create_array(
             str(path), name="field", shape=(samples, channels, *grid), chunks=(1, 1, *grid), dtype="float32", zarr_format=3,
             compressors=COMPRESSORS[name], dimension_names=("time", "channel", "latitude", "longitude"),
         )
-    where = [str(p) for p in missing.values()]
+    where = [str(p) for p in new.values()]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         list(pool.map(_write, *zip(*((where, t, channels, grid) for t in range(samples)))))
-    for path in missing.values():
+    for path in new.values():
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         path.with_suffix(".json").write_text(json.dumps({"encoded_bytes": size}))
         print(f"wrote {path.name}: {size / 1e6:.1f} MB", flush=True)

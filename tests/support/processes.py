@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
 import importlib
@@ -31,6 +32,7 @@ IMPORTS = {
     "torch": ["numpy", "zarr", "nvidia.dali.fn", "torch.distributed", "nvidia.dali.experimental.dynamic"],
     "only torch": ["torch"],
     "dask": ["numpy", "zarr", "xarray", "dask.array", "dask.threaded"],
+    "distributed": ["zarr", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker"],
     "lightning": ["numpy", "zarr", "nvidia.dali.fn", "lightning"],
 }
 
@@ -147,18 +149,49 @@ def ranked(processes: int, *words: object) -> list[str]:
 
 @functools.cache
 def _parent(imports: str) -> socket.socket:
-    """The channel to a process that forks others. It ends with this one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "support.processes", str(theirs.fileno()), imports]
-    parent = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-    theirs.close()
+    """A channel to the process that forks others, which all workers of a run share. It ends when the last channel is closed."""
+    # The kernel keeps this address, and no file has it. It is free again when the process has ended.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    address = f"\0dali-zarr-tests-{run}-{imports}"
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            channel.connect(address)
+            # The greeting comes when the imports are done. A process that was about to end gives none.
+            if channel.recv(1) == _GREETING:
+                return channel
+        except ConnectionRefusedError:
+            _start_parent(imports, address)
+        except ConnectionResetError:
+            pass
+        channel.close()
+    raise TimeoutError(f"no process that has imported {imports!r} answers")
 
-    def end() -> None:
-        ours.close()
-        parent.wait(60)
 
-    atexit.register(end)
-    return ours
+_GREETING = b"!"
+
+
+def _start_parent(imports: str, address: str) -> None:
+    """Starts the process behind an address, unless another worker does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return
+        listener.listen(64)
+        command = [sys.executable, "-m", "support.processes", str(listener.fileno()), imports]
+        parent = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()])
+    atexit.register(_end, imports, parent)
+
+
+def _end(imports: str, parent: subprocess.Popen[bytes]) -> None:
+    """Closes the channel. The process may have to go on for other workers."""
+    _parent(imports).close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        parent.wait(0.2)
 
 
 def _reap(*_: object) -> None:
@@ -168,21 +201,36 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _serve(channel: socket.socket) -> dict:
-    """Forks for each script. Returns in the processes that run them, with what was asked for."""
+def _serve(listener: socket.socket) -> dict:
+    """Forks for each script that comes by one of the channels. Returns in the processes that run them, with what was asked for."""
     signal.signal(signal.SIGCHLD, _reap)
+    channels: list[socket.socket] = []
     while True:
-        message, ends, _, _ = socket.recv_fds(channel, 1 << 20, 3)
-        if not message:
+        for ready in select.select([listener, *channels], [], [])[0]:
+            if ready is listener:
+                channel, _ = listener.accept()
+                channels.append(channel)
+                # Who has ended since then closed the channel, which comes next.
+                with contextlib.suppress(OSError):
+                    channel.send(_GREETING)
+                continue
+            message, ends, _, _ = socket.recv_fds(ready, 1 << 20, 3)
+            if not message:
+                ready.close()
+                channels.remove(ready)
+            elif os.fork() == 0:
+                for one in (listener, *channels):
+                    one.close()
+                return _child(message, *ends)
+            for end in ends:
+                os.close(end)
+        if not channels:
             os._exit(0)
-        if os.fork() == 0:
-            break
-        for end in ends:
-            os.close(end)
-    # This one waits for the process, which has it as its parent.
-    channel.close()
+
+
+def _child(message: bytes, out: int, err: int, control: int) -> dict:
+    """Waits for the process that runs the script, and ends. Returns in that process, which has this one as its parent."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    out, err, control = ends
     child = os.fork()
     if child:
         os.close(out)
@@ -192,7 +240,7 @@ def _serve(channel: socket.socket) -> dict:
         os._exit(0)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    for end in ends:
+    for end in (out, err, control):
         os.close(end)
     return json.loads(message)
 

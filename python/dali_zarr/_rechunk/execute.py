@@ -28,6 +28,8 @@ _PLANNED = 0.7
 _BATCH = 2048
 # Below so many bytes, what the allocator keeps for each thread counts.
 _TIGHT = 1 << 30
+# Seconds in which a cluster's scheduler has to answer first.
+_CONNECTING = 10.0
 # Seconds for which a cluster may have no worker.
 _PATIENCE = 60.0
 # How often zarr-python's calls are ended after an error.
@@ -145,7 +147,7 @@ class Cluster:
     def __init__(self, address: str, memory: int | None):
         distributed: Any = needed("distributed", "--scheduler")
         try:
-            self._client: Any = distributed.Client(address, timeout=10, set_as_default=False)
+            self._client: Any = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise ValueError(f"--scheduler: no scheduler answers at {address}: {error}") from error
         self._wait: Any = distributed.wait

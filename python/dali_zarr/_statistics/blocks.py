@@ -65,7 +65,9 @@ class Blocks:
         sample = sum(output["sample_bytes"] for output in told["outputs"])
         self.windows = [0] * self._count if is_listed else self._chosen_windows(told["arrays"], sample, most, world)
         block = sample * math.prod(max(window, 1) for window in self.windows)
-        self.batch_size = max(1, min(_LARGEST // max(block, 1), 4096))
+        blocks = told["samples"] if is_listed else self._blocks([max(window, 1) for window in self.windows])
+        # What pads a batch is copied too: one of few blocks would take as long as a full one.
+        self.batch_size = max(1, min(_LARGEST // max(block, 1), 4096, -(-blocks // world)))
         if most is not None:
             self.batch_size = max(1, min(self.batch_size, most // max(self.windows[0], 1)))
         self.samples = told["samples"] if is_listed else sum(
