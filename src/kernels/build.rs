@@ -22,10 +22,7 @@ fn main() {
     for name in ["DALI_ZARR_FATBIN", "DALI_ZARR_NVCC", "CUDA_HOME", "CUDAARCHS", "CXX"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    // Whatever the profile's level is: tests on the CPU spend their time in there.
-    let level = env::var("OPT_LEVEL").ok().and_then(|level| level.parse().ok()).map_or(2, |level: u32| level.max(2));
     cc::Build::new()
-        .opt_level(level)
         .cpp(true)
         .std("c++17")
         .file("cuda/host.cpp")
