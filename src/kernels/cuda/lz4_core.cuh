@@ -18,36 +18,18 @@ struct Lz4Shared {
 // The status of a sequence that others follow.
 constexpr int32_t kLzGoesOn = -1;
 
-DZ_HD bool reads_headers() {
-#ifdef __CUDA_ARCH__
-  return threadIdx.x < kWarp;
-#else
-  return true;
-#endif
-}
+// What a warp does: it reads headers, or it writes its part of each batch, one of `writers`. On the host one warp does both.
+struct LzWarp {
+  bool reads, writes;
+  uint32_t writer, writers;
+};
 
-DZ_HD bool writes_batches() {
+DZ_HD LzWarp this_warp() {
 #ifdef __CUDA_ARCH__
-  return threadIdx.x >= kWarp;
+  const uint32_t warp = threadIdx.x / kWarp;
+  return {warp == 0, warp > 0, warp - 1, blockDim.x / kWarp - 1};
 #else
-  return true;
-#endif
-}
-
-// Warps that write, and which of them this is.
-DZ_HD uint32_t writing_warps() {
-#ifdef __CUDA_ARCH__
-  return blockDim.x / kWarp - 1;
-#else
-  return 1;
-#endif
-}
-
-DZ_HD uint32_t writing_warp() {
-#ifdef __CUDA_ARCH__
-  return threadIdx.x / kWarp - 1;
-#else
-  return 0;
+  return {true, true, 0, 1};
 #endif
 }
 
@@ -108,17 +90,18 @@ DZ_HD int32_t lz4_sequence(LzWindow<RING>& w) {
 // What a batch is before leaves the ring while the batch is written.
 template <uint32_t RING>
 DZ_HD bool lz4_batches(LzWindow<RING>& w, Lz4Shared& shared, bool& are_long) {
+  const LzWarp warp = this_warp();
   for (uint32_t number = 0;; ++number) {
     LzBatch &next = shared.batches[number % 2], &last = shared.batches[(number + 1) % 2];
-    if (reads_headers()) {
+    if (warp.reads) {
       w.refill();
       read_batch(w, next, are_long);
     }
     if (number > 0) {
       const uint32_t settled = w.settled(last.at);
-      if (writes_batches()) {
-        w.flush(w.flushed, settled, writing_warp(), writing_warps());
-        write_batch(w, last, writing_warp(), writing_warps());
+      if (warp.writes) {
+        w.flush(w.flushed, settled, warp.writer, warp.writers);
+        write_batch(w, last, warp.writer, warp.writers);
       }
       w.flushed = settled;
     }
@@ -137,7 +120,7 @@ DZ_HD LzStatus lz4_sequences(LzWindow<RING>& w, Lz4Shared& shared) {
   bool are_long = true;  // the sequences, most lately
   for (;;) {
     if (!lz4_batches(w, shared, are_long)) return kLzCorrupt;
-    if (reads_headers()) {
+    if (this_warp().reads) {
       const int32_t status = lz4_sequence(w);
       if (w.lane == 0) shared.status = status;
     }

@@ -61,7 +61,7 @@ DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint
                              uint64_t capacity, uint64_t& produced, uint32_t lane) {
   produced = 0;
   if (len > kLzMost || capacity > kLzMost) return kLzTooLong;
-  if (kind != kLz4Block && !reads_headers()) return kLzDone;
+  if (kind != kLz4Block && !this_warp().reads) return kLzDone;
   if (kind == kStored) {
     if (len > capacity) return kLzTooLong;
     copy_stored(in, out, uint32_t(len), lane);
@@ -71,9 +71,9 @@ DZ_HD LzStatus decode_stream(LzBuffers<RING>& buffers, uint32_t kind, const uint
   if (kind != kLz4Block && kind != kSnappyBlock) return kLzCorrupt;
   LzWindow<RING> window;
   window.open(buffers.bytes, in, uint32_t(len), out, uint32_t(capacity), lane);
-  if (reads_headers()) window.seek(window.in_begin);
+  if (this_warp().reads) window.seek(window.in_begin);
   const LzStatus status = kind == kLz4Block ? lz4_sequences(window, buffers.lz4) : snappy_elements(window);
-  if (reads_headers()) window.finish();
+  if (this_warp().reads) window.finish();
   produced = window.produced();
   return status;
 }
