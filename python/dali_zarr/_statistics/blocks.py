@@ -64,8 +64,9 @@ class Blocks:
         self._runs = [self._chosen(store, arguments.get("segments")) for store in range(len(self._bounds))]
         sample = sum(output["sample_bytes"] for output in told["outputs"])
         self.windows = [0] * self._count if is_listed else self._chosen_windows(told["arrays"], sample, most, world)
-        block = sample * math.prod(max(window, 1) for window in self.windows)
-        blocks = told["samples"] if is_listed else self._blocks([max(window, 1) for window in self.windows])
+        extents = [max(window, 1) for window in self.windows]
+        block = sample * math.prod(extents)
+        blocks = told["samples"] if is_listed else self._blocks(extents)
         # What pads a batch is copied too: one of few blocks would take as long as a full one.
         self.batch_size = max(1, min(_LARGEST // max(block, 1), 4096, -(-blocks // world)))
         if most is not None:
@@ -80,7 +81,7 @@ class Blocks:
         spacing = [max(axis[0][2], 1) for axis in self._regions]
         self.arguments |= {
             "window": self.windows, "stride": spacing, "out_of_bounds_policy": "pad",
-            "step": [max(window, 1) * space for window, space in zip(self.windows, spacing, strict=True)],
+            "step": [extent * space for extent, space in zip(extents, spacing, strict=True)],
         }
         if arguments.get("segments") is not None:
             self.arguments["starts"] = _arguments.tables.named("starts", self._table())
