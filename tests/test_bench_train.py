@@ -43,20 +43,10 @@ def run(folder: Path, data: Path, *argv: str) -> tuple[int, dict, str]:
     return process.returncode, json.loads(results.read_text()), out
 
 
-def decoded_once(row: dict) -> bool:
-    """Pairs in order are decoded once and delivered twice."""
-    return row["decoded_per_delivered"] == pytest.approx(1 if row["demand"] == "single" else 0.5, rel=0.2)
-
-
 def test_rows_hold_what_was_measured(tmp_path, data):
     words = ["--demands", "single,pairs26", "--devices", "cpu", "--memory-limits", "default,1000"]
-    # The reader is up to a queue ahead of what was delivered, so that the counters' borders aren't those of batches. They differ
-    # most where the machine is busy, in both directions: what is decoded too often is so each time.
-    for _ in range(4):
-        status, results, text = run(tmp_path, data, *words, *known_models(tmp_path, "pairs26"))
-        assert status == 0, text
-        if all("failed" in row or decoded_once(row) for row in results["rows"]):
-            break
+    status, results, text = run(tmp_path, data, *words, *known_models(tmp_path, "pairs26"))
+    assert status == 0, text
     assert results["complete"] and not results["left_out"] and results["models"].keys() == {"single", "pairs26"}
     rows = {(row["demand"], row["store"], row["memory_limit"]): row for row in results["rows"]}
     assert len(rows) == 8
@@ -68,7 +58,9 @@ def test_rows_hold_what_was_measured(tmp_path, data):
         pairs = demand != "single"
         assert row["real_ms"] > 0 and row["synthetic_ms"] > 0 and row["ratio"] > 0 and row["loading_gbps"] > 0
         assert row["delivered_gbps"] * row["real_ms"] == pytest.approx(sample * (1 + pairs) / 1e6)
-        assert decoded_once(row), row["decoded_per_delivered"]
+        # Pairs in order are decoded once and delivered twice, but for the pairs at the borders of the store and of its repetitions.
+        expected = 1 if demand == "single" else 0.5
+        assert row["decoded_per_delivered"] == pytest.approx(expected, rel=0.2)
         assert row["share_uncompressed"] == (store == "none") and row["share_cpu"] == (store == "zstd")
         expected = (row["real_ms"] - row["synthetic_ms"]) / (row["decoded_gbps"] * row["real_ms"] / 1e3)
         assert row["tax_ms_per_decoded_gb"] == pytest.approx(expected)

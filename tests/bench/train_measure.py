@@ -51,6 +51,7 @@ class Bar:
     cores: float = 0.0  # processors that this process kept busy
     steady: bool = True
     counters: dict[str, float] = field(default_factory=dict)
+    decoded_per_batch: float = 0.0  # chunks that were read for a batch
 
     @property
     def step(self) -> float:
@@ -122,7 +123,12 @@ def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, 
 
 
 def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, plan: Plan, seconds: float) -> Bar:
-    """Runs until the queues have been passed through twice, or for as long as a bar; then a bar of many queues' lengths."""
+    """Runs until the queues have been passed through twice, or for as long as a bar; then a bar of many queues' lengths.
+
+    The reader is at rest before it (:meth:`Source.settle`) and after it, so that the chunks of a batch can be counted.
+    """
+    source.settle()
+    at_rest = source.counters()
     cuda = source.setting.device.type == "cuda"
     first = _run(work, source.fetch, source.queue, 1, cuda, plan.run_ahead)
     pace = plan.agree(first.step)
@@ -136,6 +142,9 @@ def measure_real(work: Callable[[list[torch.Tensor]], None], source: Source, pla
     before = source.counters()
     bar = _run(work, source.fetch, segment, segments, cuda, plan.run_ahead)
     bar.counters = _difference(source.counters(), before)
+    source.settle()
+    whole = _difference(source.counters(), at_rest)
+    bar.decoded_per_batch = whole["chunks_read"] / max(1, whole["batches"])
     start = _steady(bar.seconds)
     bar.steady = start < len(bar.seconds) // 2
     bar.seconds = bar.seconds[start:]
@@ -152,10 +161,9 @@ def measure_synthetic(trainer: Trainer, fetch: Fetch, plan: Plan, seconds: float
 
 
 def _rates(bar: Bar, source: Source) -> dict[str, float]:
-    """GB/s of a real bar, and the decoded bytes of a step by the reader's counters over the whole bar."""
-    setting, counters = source.setting, bar.counters
-    chunk = 4 * setting.grid[0] * setting.grid[1]
-    decoded = counters["chunks_read"] * chunk / max(1, counters["batches"])
+    """GB/s of a real bar, and the decoded bytes of a step by the reader's counters."""
+    setting = source.setting
+    decoded = bar.decoded_per_batch * 4 * setting.grid[0] * setting.grid[1]
     return {
         "delivered_gbps": setting.step_bytes / bar.step / 1e9,
         "decoded_gbps": decoded / bar.step / 1e9,
@@ -176,7 +184,6 @@ def _where(counters: dict[str, float]) -> dict[str, float]:
 
 def loading(source: Source, plan: Plan) -> dict[str, Any]:
     """The reader alone: batches are dropped as soon as they are there."""
-    source.settle()
     plan.barrier()
     bar = measure_real(lambda batch: None, source, plan, plan.seconds / 2)
     rates = _rates(bar, source)
@@ -205,6 +212,7 @@ def training(source: Source, trainer: Trainer, fixed: Fetch, plan: Plan, step: f
         real[0].segment, [s for b in real for s in b.seconds], statistics.fmean(b.fetching for b in real),
         statistics.fmean(b.cores for b in real), all(b.steady for b in real),
         {name: sum(b.counters[name] for b in real) for name in real[0].counters},
+        statistics.fmean(b.decoded_per_batch for b in real),
     )
     real_step = statistics.fmean(b.step for b in real)
     # Each real bar against the two synthetic ones around it.

@@ -73,8 +73,10 @@ class Source:
         if not on_gpu and read.decode_device == "gpu":
             raise ValueError('decode_device="gpu" needs a GPU')
         memory = dali_zarr.explain(batch_size=setting.batch_size, device=device, **how)["memory"]
+        self._prepared = int(memory["batches_in_preparation"])
         # DALI's own queue of two follows the reader's.
-        self.queue = int(memory["batches_in_preparation"]) + 2
+        self.queue = self._prepared + 2
+        self._fetched = 0
         before = resident_bytes(), device_bytes(setting.device)
         self.pipe = Pipeline(
             batch_size=setting.batch_size, num_threads=2, device_id=setting.device.index if on_gpu else None, exec_dynamic=True
@@ -89,6 +91,7 @@ class Source:
     def fetch(self) -> list[torch.Tensor]:
         """The next batch; its tensors are valid on the current stream, no copy is made."""
         (batch,) = next(self.batches)
+        self._fetched += 1
         return [batch[name] for name in self.names]
 
     def memory(self) -> dict[str, int]:
@@ -102,11 +105,15 @@ class Source:
         return {name: counters[name] for name in COUNTERS}
 
     def settle(self, longest: float = 5.0) -> bool:
-        """Waits until all queues are full and nothing is read or decoded; whether that came within ``longest`` seconds."""
+        """Waits until all queues are full and nothing is read or decoded; whether that came within ``longest`` seconds.
+
+        Then counters are those of whole batches: every chunk that was read belongs to a batch that is counted.
+        """
         still, last, end = 0, None, time.perf_counter() + longest
         while time.perf_counter() < end:
             now = self.counters()
-            still = still + 1 if now == last else 0
+            full = now["batches"] - self._fetched >= self._prepared
+            still = still + 1 if full and now == last else 0
             if still == 4:
                 return True
             last = now
