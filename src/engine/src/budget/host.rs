@@ -144,19 +144,25 @@ pub(super) fn host_tables(limit: u64, needs: &Needs) -> Result<usize> {
     Ok(least_tables(needs) + (total - smallest) / 2)
 }
 
-/// Divides `limit` bytes of host memory for batches delivered to a GPU, whose lanes have `tables` bytes of tables.
+/// Divides `limit` bytes of host memory for batches delivered to a GPU, whose lanes have `tables` bytes of tables. There are so many
+/// decode threads at most, and of these so many that decode what the GPU could.
 ///
 /// # Errors
 /// If one chunk doesn't fit.
-pub(super) fn divide_for_gpu(limit: u64, needs: &Needs, tables: usize, threads: usize) -> Result<HostBudget> {
+pub(super) fn divide_for_gpu(
+    limit: u64,
+    needs: &Needs,
+    tables: usize,
+    (threads, of_these): (usize, usize),
+) -> Result<HostBudget> {
     let smallest = gpu_chunk(needs) + fixed_bytes(needs) + needs.fallback_bytes() + tables;
     let Remainder { threads, indexes, left } = remainder(limit, needs, smallest, threads)?;
-    let (shared, scratch) = shared(needs, left, threads);
+    let (shared, scratch) = shared(needs, left, threads.min(of_these));
     Ok(HostBudget { window: 0, idle: 0, block: gpu_chunk(needs) + left - scratch, indexes, threads, shared })
 }
 
-/// How many of the decode threads may decode chunks that the GPU could, and the bytes beyond [`Needs::per_thread`] that they take
-/// for it: a quarter of what is `left` at most. As much is left for the chunks that they have decoded.
+/// How many of so many decode threads have memory to decode chunks that the GPU could, and the bytes beyond [`Needs::per_thread`]
+/// that they take for it: a quarter of what is `left` at most. As much is left for the chunks that they have decoded.
 fn shared(needs: &Needs, left: usize, threads: usize) -> (usize, usize) {
     let Some(scratch) = needs.sharing else { return (0, 0) };
     let each = scratch.saturating_sub(needs.per_thread);
@@ -271,7 +277,7 @@ mod tests {
             assert!(host_tables(smallest - 1, &n).is_err());
             for limit in [smallest, smallest + 5000, smallest + (4 << 20), smallest + (4 << 30)] {
                 let tables = host_tables(limit, &n).unwrap();
-                let h = divide_for_gpu(limit, &n, tables, 4).unwrap();
+                let h = divide_for_gpu(limit, &n, tables, (4, 4)).unwrap();
                 let beside = h.shared * (2 * chunk - n.per_thread.min(2 * chunk));
                 let total = n.fallback_bytes() + tables + h.block + h.indexes + h.threads * n.per_thread + beside;
                 assert!(total as u64 <= limit, "{limit}: {total} {h:?}");
@@ -296,7 +302,7 @@ mod tests {
                 let bytes = gpu_chunk(&gpu) + more;
                 let limit = LimitFinder::new(&gpu, window).limit_for(bytes) + more_memory as u64;
                 let tables = host_tables(limit, &gpu).unwrap();
-                let block = divide_for_gpu(limit, &gpu, tables, threads).unwrap().block;
+                let block = divide_for_gpu(limit, &gpu, tables, (threads, threads)).unwrap().block;
                 assert!(block >= bytes, "{block} < {bytes} with {limit}: {gpu:?} {threads}");
             }
         }

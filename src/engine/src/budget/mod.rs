@@ -45,6 +45,8 @@ pub struct Asked {
     pub window: Option<usize>,
     /// Decode threads.
     pub threads: usize,
+    /// Of these, those that may decode at a time what the GPU could.
+    pub shared_threads: usize,
     /// Samples of a batch, for messages.
     pub batch_size: usize,
 }
@@ -52,11 +54,14 @@ pub struct Asked {
 impl Asked {
     /// By a spec.
     pub fn of(spec: &Spec) -> Self {
+        let given = spec.resources.decode_threads;
         Self {
             host: spec.resources.host_memory_limit,
             device: spec.resources.device_memory_limit,
             window: spec.resources.prefetch_queue_depth,
-            threads: spec.resources.decode_threads.unwrap_or_else(cores).max(1),
+            threads: given.unwrap_or_else(cores).max(1),
+            // The other cores are left to training: with more threads, its thread that launches kernels was late.
+            shared_threads: given.unwrap_or_else(|| cores() / 2).max(1),
             batch_size: spec.batch_size,
         }
     }
@@ -179,6 +184,7 @@ fn divide_limits(needs: &Needs, asked: &Asked, limits: Limits) -> Result<Budget>
     };
     let tables = host::host_tables(limits.host, needs)?;
     let device = device::divide(limits.device, needs, on_device, asked.window, tables)?;
-    let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, asked.threads)?;
+    let threads = (asked.threads, asked.shared_threads);
+    let host = host::divide_for_gpu(limits.host, needs, device.lanes * device.tables, threads)?;
     Ok(Budget { window: device.window, host, device: Some(device) })
 }

@@ -158,7 +158,7 @@ impl Scheduler {
     pub fn new(setup: Setup) -> Self {
         let Setup { shared, rules, fetch, decode, lanes, staging, slots, gds_buffer, gds, .. } = setup;
         let limits = lanes.as_ref().map_or(WaveLimits { encoded: 0, decoded: 0, chunks: 0 }, |l| l.limits());
-        let sharing = Sharing::new(rules.shared_tasks, rules.max_active);
+        let sharing = Sharing::new(rules.shared_tasks, if lanes.is_some() { rules.max_active } else { 0 });
         Self {
             chunks: Chunks::default(),
             batches: Batches::new(rules, lanes.is_none().then_some(setup.pools)),
@@ -294,7 +294,7 @@ impl Scheduler {
                 self.batches.taken();
                 let sharing = &mut self.waves.sharing;
                 sharing.taken(self.batches.untaken());
-                if sharing.is_on() {
+                if sharing.cpu_helps() {
                     let stats = &self.shared.stats;
                     Stats::add(&stats.batches_shared, 1);
                     stats.shared_reserve.store(sharing.reserve() as u64, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Shares the decoding between the CPU's idle cores and the GPU while a model trains on the GPU.
+//! Decides when the GPU decodes, and shares the decoding with the CPU's idle cores, while a model trains on the GPU.
 //!
 //! A decoder takes the GPU from the model: training waits while a wave runs. So the GPU should decode only what the CPU can't
-//! decode in time. The number of finished batches that wait for the consumer tells:
-//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits for the CPU.
+//! decode in time, and that in few large waves. The number of finished batches that wait for the consumer tells:
+//! - While more than a *reserve* of batches wait, the GPU decodes nothing, and what was read waits, for the CPU if that helps.
 //! - When no more than the reserve wait, a *burst* of waves takes all that was read, and the queue is filled again. No other burst begins
 //!   before it has ended: a wave takes nearly as long for few chunks as for many, so few large ones take less of the GPU.
 //! - The reserve must last until a burst ends. It is doubled when no batch is left, and lowered slowly while batches are
@@ -22,7 +22,7 @@ pub(super) struct Sharing {
     tasks: usize,
     /// The most batches that can wait.
     max_waiting: usize,
-    /// Whether the CPU helps.
+    /// Whether the consumer is slower than the reader: the GPU decodes in bursts, and the CPU helps.
     on: bool,
     /// While more batches than this wait, the GPU decodes nothing.
     reserve: usize,
@@ -46,7 +46,7 @@ const MIN_WAITING: usize = 3;
 
 impl Sharing {
     /// For at most `max_tasks` tasks of the decode threads at a time (0: the CPU never helps), where at most `max_waiting`
-    /// finished batches can wait.
+    /// finished batches can wait (0: there is no GPU).
     pub fn new(max_tasks: usize, max_waiting: usize) -> Self {
         Self {
             max_tasks,
@@ -62,9 +62,9 @@ impl Sharing {
         }
     }
 
-    /// Whether the CPU helps now: the consumer is slower than the reader.
-    pub fn is_on(&self) -> bool {
-        self.on
+    /// Whether the CPU helps now.
+    pub fn cpu_helps(&self) -> bool {
+        self.on && self.max_tasks > 0
     }
 
     /// While more batches than this wait, the GPU decodes nothing.
@@ -74,7 +74,7 @@ impl Sharing {
 
     /// All batches that memory allows are finished and wait.
     pub fn queue_is_full(&mut self) {
-        if !self.on && self.max_tasks > 0 && self.max_waiting >= MIN_WAITING {
+        if !self.on && self.max_waiting >= MIN_WAITING {
             self.on = true;
             (self.reserve, self.taken, self.floor_left) = (self.max_waiting / 2, 0, 0);
         }
@@ -162,7 +162,7 @@ mod tests {
                 sharing.taken(waiting as usize);
                 empty += usize::from(waiting < 1.0);
             }
-            if sharing.is_on() {
+            if sharing.on {
                 waiting = (waiting + cpu).min(max_waiting as f64);
             }
             wave = match wave {
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn a_consumer_that_leaves_no_batch_gets_the_gpu() {
         let mut sharing = Sharing::new(8, 8);
-        assert!(!sharing.is_on() && sharing.gpu_decodes(8));
+        assert!(!sharing.on && sharing.gpu_decodes(8));
         (0..100).for_each(|_| sharing.taken(0));
-        assert!(!sharing.is_on());
+        assert!(!sharing.on);
         sharing.launched(0, true);
         sharing.ended(0);
         sharing.queue_is_full();
-        assert!(sharing.is_on() && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
+        assert!(sharing.on && !sharing.gpu_decodes(8) && sharing.cpu_decodes());
         (0..3).for_each(|_| sharing.taken(0));
-        assert!(!sharing.is_on() && sharing.gpu_decodes(8) && !sharing.cpu_decodes());
+        assert!(!sharing.on && sharing.gpu_decodes(8) && !sharing.cpu_decodes());
     }
 
     #[test]
@@ -233,11 +233,19 @@ mod tests {
     }
 
     #[test]
-    fn without_tasks_or_batches_it_is_never_on() {
-        for (tasks, batches) in [(0, 8), (8, 2)] {
-            let mut sharing = Sharing::new(tasks, batches);
+    fn without_tasks_the_gpu_decodes_all_in_bursts() {
+        let mut sharing = Sharing::new(0, 8);
+        sharing.queue_is_full();
+        assert!(!sharing.cpu_helps() && !sharing.cpu_decodes());
+        assert!(!sharing.gpu_decodes(5) && sharing.gpu_decodes(4));
+    }
+
+    #[test]
+    fn without_a_gpu_or_with_few_batches_it_is_never_on() {
+        for batches in [0, 2] {
+            let mut sharing = Sharing::new(8, batches);
             sharing.queue_is_full();
-            assert!(!sharing.is_on() && !sharing.cpu_decodes() && sharing.gpu_decodes(batches));
+            assert!(!sharing.on && !sharing.cpu_decodes() && sharing.gpu_decodes(batches));
         }
     }
 }
