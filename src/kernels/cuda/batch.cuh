@@ -1,6 +1,11 @@
-// What the kernels that copy matches have in common: a batch of output is put together in shared memory by many threads
-// at once, which mark the bytes that they have written; a match with a source in the batch waits until that is marked.
+// What the kernels that copy matches have in common: a batch of output is put together in shared memory by many threads at once.
+//
+// Each byte of the batch has a cell. It says the byte's value (of literals, and of matches from before the batch), or which earlier
+// cell has the same value (of matches from within it). All cells are written without waiting for each other. Then each thread
+// follows its cells to their values. What it learns on the way it writes back, so that chains of any length take few steps: with each
+// step of all threads, a cell says what one twice as far back said.
 #pragma once
+#include "team.cuh"
 #include "warp.cuh"
 
 namespace dz {
@@ -12,9 +17,11 @@ constexpr uint32_t kLong = 32;
 struct Task {
   uint32_t literals_from, literals_len;
   uint32_t at;      // of the match, in the batch
-  uint32_t len;     // of the match; 0: none, or done
-  uint32_t offset;
+  uint32_t len;     // of the match; 0: none
+  uint32_t offset;  // from the match back to its source
 };
+
+// ---- copies outside of a batch ----
 
 // Four bytes at any address, of which n (1 to 4) may be looked at.
 DZ_HD uint32_t load4(const uint8_t* from, uint32_t n) {
@@ -30,48 +37,18 @@ DZ_HD uint32_t load4(const uint8_t* from, uint32_t n) {
 #endif
 }
 
-// Copies n bytes between places that don't overlap, by one thread: eight at a time, read before any is written.
-DZ_HD void copy_few(uint8_t* to, const uint8_t* from, uint32_t n) {
-#ifdef __CUDA_ARCH__
-  const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(from) & 3), shift = skew * 8;
-  const uint32_t* words = reinterpret_cast<const uint32_t*>(from - skew);
-#pragma unroll 1
-  for (uint32_t done = 0; done < n; done += 8, words += 2) {
-    const uint32_t some = n - done;
-    // Only words that hold some of the bytes.
-    const uint32_t w0 = words[0], w1 = skew + some > 4 ? words[1] : 0, w2 = skew + some > 8 ? words[2] : 0;
-    const uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
-    uint8_t* const here = to + done;
-    here[0] = uint8_t(low);
-    if (some > 1) here[1] = uint8_t(low >> 8);
-    if (some > 2) here[2] = uint8_t(low >> 16);
-    if (some > 3) here[3] = uint8_t(low >> 24);
-    if (some > 4) here[4] = uint8_t(high);
-    if (some > 5) here[5] = uint8_t(high >> 8);
-    if (some > 6) here[6] = uint8_t(high >> 16);
-    if (some > 7) here[7] = uint8_t(high >> 24);
-  }
-#else
-  for (uint32_t i = 0; i < n; ++i) to[i] = from[i];
-#endif
-}
-
 // Copies between places that don't overlap; `lanes` threads do it together.
 DZ_HD void copy_apart(uint8_t* to, const uint8_t* from, uint32_t n, uint32_t lane, uint32_t lanes) {
-  const uint32_t head = uint32_t(-reinterpret_cast<uintptr_t>(to) & 3);
   if (n < 16) {
     for (uint32_t i = lane; i < n; i += lanes) to[i] = from[i];
     return;
   }
-  const uint32_t words = (n - head) / 4, tail = head + words * 4;
-  if (lane < head) to[lane] = from[lane];
-#ifndef __CUDA_ARCH__
-  for (uint32_t i = 1; i < head; ++i) to[i] = from[i];
-#endif
+  const uint32_t head = uint32_t(-reinterpret_cast<uintptr_t>(to) & 3), words = (n - head) / 4;
+  for (uint32_t i = lane; i < head; i += lanes) to[i] = from[i];
   for (uint32_t i = lane; i < words; i += lanes) {
     *reinterpret_cast<uint32_t*>(to + head + 4 * i) = load4(from + head + 4 * i, 4);
   }
-  for (uint32_t i = tail + lane; i < n; i += lanes) to[i] = from[i];
+  for (uint32_t i = head + words * 4 + lane; i < n; i += lanes) to[i] = from[i];
 }
 
 DZ_HD void fill(uint8_t* to, uint8_t value, uint32_t n, uint32_t lane, uint32_t lanes) {
@@ -104,120 +81,194 @@ DZ_HD void copy_match(uint8_t* to, uint32_t offset, uint32_t n, uint32_t lane, u
   }
 }
 
-// Bytes of a match's source that are not the match itself.
-DZ_HD uint32_t source_len(const Task& task) { return task.offset < task.len ? task.offset : task.len; }
+// ---- cells ----
 
-// Bits of a run of bytes, in two words: at most 33 bytes.
-struct Bits {
-  uint32_t word, low, high;
-};
+// Set in a cell that says its byte's value, in the lowest eight bits. Other cells say an index below their own.
+constexpr uint32_t kValue = 0x8000;
 
-DZ_HD Bits bits_of(uint32_t at, uint32_t n) {
-  const uint64_t bits = ((uint64_t(1) << n) - 1) << (at % 32);
-  return {at / 32, uint32_t(bits), uint32_t(bits >> 32)};
-}
-
-// Whether all of them are set.
-DZ_HD bool marked(const uint32_t* written, const Bits& bits) {
-  const volatile uint32_t* at = written + bits.word;
-  return ((bits.low & ~at[0]) | (bits.high & ~at[1])) == 0;
-}
-
-DZ_HD void mark(uint32_t* written, const Bits& bits) {
-  set_bits(written + bits.word, bits.low);
-  set_bits(written + bits.word + 1, bits.high);
-}
-
-// The same for any number of bytes.
-DZ_HD void mark_all(uint32_t* written, uint32_t at, uint32_t n) {
-  for (uint32_t i = 0; i < n; i += 32) mark(written, bits_of(at + i, n - i < 32 ? n - i : 32));
-}
-
-DZ_HD bool all_marked(const uint32_t* written, uint32_t at, uint32_t n) {
-  bool all = true;
-  for (uint32_t i = 0; i < n; i += 32) all = all && marked(written, bits_of(at + i, n - i < 32 ? n - i : 32));
-  return all;
-}
-
-// How far a task's match reaches before the batch: bytes of its source that come from the output, not from the stage.
-DZ_HD uint32_t outside(const Task& task) {
-  const uint32_t n = source_len(task);
-  if (task.offset <= task.at) return 0;
-  return task.offset - task.at < n ? task.offset - task.at : n;
-}
-
-// Whether the source is written, as far as it lies in the batch.
-DZ_HD bool ready(const Task& task, const uint32_t* written) {
-  const uint32_t out = outside(task);
-  return all_marked(written, task.at + out - task.offset, source_len(task) - out);
-}
-
-// Copies a match into the batch that begins at `bytes` in shared memory and at `output` in the frame's output, by one
-// thread.
-DZ_HD void copy_task(const Task& task, uint8_t* bytes, const uint8_t* output) {
-  const uint32_t out = outside(task), n = source_len(task);
-  uint8_t* to = bytes + task.at;
-  if (out) copy_few(to, output + task.at - task.offset, out);
-  if (out < n) copy_few(to + out, to + out - task.offset, n - out);
-  // The rest repeats what was just copied, twice as much each time.
-  for (uint32_t done = n; done < task.len;) {
-    const uint32_t more = done < task.len - done ? done : task.len - done;
-    copy_few(to + done, to, more);
-    done += more;
-  }
-}
-
-// The same by the threads of a warp.
-DZ_HD void copy_long_task(const Task& task, uint8_t* bytes, const uint8_t* output, uint32_t lane, uint32_t lanes) {
-  const uint32_t out = outside(task), n = source_len(task);
-  uint8_t* to = bytes + task.at;
-  const uint8_t* far = output + task.at - task.offset;
-  for (uint32_t i = lane; i < out; i += lanes) to[i] = far[i];
-  for (uint32_t i = out + lane; i < n; i += lanes) to[i] = *(to + i - task.offset);
-#ifdef __CUDA_ARCH__
-  __syncwarp();
+// Cells are written alone and read four at a time.
+#if defined(__GNUC__) || defined(__CUDACC__)
+typedef uint16_t __attribute__((may_alias)) Cell;
+typedef uint32_t __attribute__((may_alias)) TwoCells;
+#else
+#error "a type that may alias others is needed"
 #endif
-  for (uint32_t i = n + lane; i < task.len; i += lanes) to[i] = to[i % n];
+
+// The cells of byte 0 and 1, or 2 and 3, of a word.
+DZ_HD uint32_t low_cells(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, kValue >> 8, 0x4140);
+#else
+  return (word & 0xff) | (word & 0xff00) << 8 | kValue | kValue << 16;
+#endif
 }
 
-#ifdef __CUDACC__
-// Copies the matches of a warp's tasks, those that have one, as soon as their sources are written. Nobody waits for ever
-// if no warp begins a task before it has finished all those of its own that come earlier in the batch: the first of all
-// that are left waits for none.
-__device__ __forceinline__ void finish_matches(Task& task, uint8_t* bytes, const uint8_t* output, uint32_t* written,
-                                               uint32_t lane) {
-  const bool is_long = task.len > kLong;
-  const uint32_t out_len = task.len ? outside(task) : 0;
-  const uint32_t inside = task.len ? source_len(task) - out_len : 0;
-  const Bits needs = is_long || !inside ? Bits{0, 0, 0} : bits_of(task.at + out_len - task.offset, inside);
-  while (__any_sync(0xffffffff, task.len != 0)) {
-    bool go = task.len != 0 && marked(written, needs);
-    if (go && is_long) go = ready(task, written);
-    uint32_t many = __ballot_sync(0xffffffff, go);
-    if (many == 0) continue;
-    __threadfence_block();
-    if (go && !is_long) {
-      copy_task(task, bytes, output);
-      __threadfence_block();
-      mark(written, bits_of(task.at, task.len));
-      task.len = 0;
+DZ_HD uint32_t high_cells(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, kValue >> 8, 0x4342);
+#else
+  return low_cells(word >> 16);
+#endif
+}
+
+// The cells of a batch of up to WINDOW bytes of output. Those of its bytes begin at `skew`, which is as far from a multiple of four
+// as the output: so four cells in a row, at a multiple of four, belong to an aligned word.
+template <uint32_t WINDOW>
+struct Cells {
+  static_assert(WINDOW + 4 <= kValue, "an index has 15 bits");
+  alignas(8) Cell cell[WINDOW + 8];
+
+  // Values of n bytes, by one thread: eight at a time.
+  DZ_HD void put_few(uint32_t at, const uint8_t* from, uint32_t n) {
+#ifdef __CUDA_ARCH__
+    const uint32_t byte = uint32_t(reinterpret_cast<uintptr_t>(from) & 3), shift = byte * 8;
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(from - byte);
+#pragma unroll 1
+    for (uint32_t done = 0; done < n; done += 8, words += 2) {
+      const uint32_t some = n - done;
+      // Only words that hold some of the bytes.
+      const uint32_t w0 = words[0], w1 = byte + some > 4 ? words[1] : 0, w2 = byte + some > 8 ? words[2] : 0;
+      const uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
+      const uint32_t two[4] = {low_cells(low), high_cells(low), low_cells(high), high_cells(high)};
+      Cell* const here = cell + at + done;
+#pragma unroll
+      for (uint32_t i = 0; i < 8; ++i) {
+        if (some > i) here[i] = Cell(i % 2 ? two[i / 2] >> 16 : two[i / 2]);
+      }
     }
-    for (many = __ballot_sync(0xffffffff, go && is_long); many; many &= many - 1) {
-      const int from = __ffs(int(many)) - 1;
-      Task shared = {};
-      shared.at = __shfl_sync(0xffffffff, task.at, from);
-      shared.len = __shfl_sync(0xffffffff, task.len, from);
-      shared.offset = __shfl_sync(0xffffffff, task.offset, from);
-      copy_long_task(shared, bytes, output, lane, 32);
-      __threadfence_block();
-      __syncwarp();
-      if (lane == uint32_t(from)) {
-        mark_all(written, task.at, task.len);
-        task.len = 0;
+#else
+    for (uint32_t i = 0; i < n; ++i) cell[at + i] = Cell(kValue | from[i]);
+#endif
+  }
+
+  // As many cells that say what those from `from` on say, by one thread.
+  DZ_HD void point_few(uint32_t at, uint32_t from, uint32_t n) {
+    uint32_t i = 0;
+    if (n && at % 2) cell[at + i++] = Cell(from);
+    uint32_t two = (from + i) | (from + i + 1) << 16;
+#ifdef __CUDACC__
+#pragma unroll 1
+#endif
+    for (; i + 2 <= n; i += 2, two += 0x00020002) *reinterpret_cast<TwoCells*>(cell + at + i) = two;
+    if (i < n) cell[at + i] = Cell(two);
+  }
+
+  // Four cells at a time for i in 0..n, by `lanes` threads: `one` gives the cell of byte i, `four` those from byte i on, in two words.
+  template <class One, class Four>
+  DZ_HD void put_many(uint32_t at, uint32_t n, uint32_t lane, uint32_t lanes, One one, Four four) {
+    const uint32_t to_four = -at & 3, head = to_four < n ? to_four : n, fours = (n - head) / 4;
+    for (uint32_t i = lane; i < head; i += lanes) cell[at + i] = one(i);
+    for (uint32_t i = lane; i < fours; i += lanes) {
+      uint32_t low, high;
+      four(head + 4 * i, low, high);
+      TwoCells* const to = reinterpret_cast<TwoCells*>(cell + at + head + 4 * i);
+      to[0] = low;
+      to[1] = high;
+    }
+    for (uint32_t i = head + 4 * fours + lane; i < n; i += lanes) cell[at + i] = one(i);
+  }
+
+  // Values of any number of bytes.
+  DZ_HD void put_many(uint32_t at, const uint8_t* from, uint32_t n, uint32_t lane, uint32_t lanes) {
+    put_many(
+        at, n, lane, lanes, [from](uint32_t i) { return Cell(kValue | from[i]); },
+        [from](uint32_t i, uint32_t& low, uint32_t& high) {
+          const uint32_t word = load4(from + i, 4);
+          low = low_cells(word);
+          high = high_cells(word);
+        });
+  }
+
+  // The same value for all.
+  DZ_HD void repeat_many(uint32_t at, uint8_t value, uint32_t n, uint32_t lane, uint32_t lanes) {
+    const uint32_t two = low_cells(value * 0x0101u);
+    put_many(
+        at, n, lane, lanes, [two](uint32_t) { return Cell(two); },
+        [two](uint32_t, uint32_t& low, uint32_t& high) { low = high = two; });
+  }
+
+  // What those from `from` on say.
+  DZ_HD void point_many(uint32_t at, uint32_t from, uint32_t n, uint32_t lane, uint32_t lanes) {
+    put_many(
+        at, n, lane, lanes, [from](uint32_t i) { return Cell(from + i); },
+        [from](uint32_t i, uint32_t& low, uint32_t& high) {
+          low = (from + i) | (from + i + 1) << 16;
+          high = low + 0x00020002;
+        });
+  }
+
+  // A task's match in a batch that begins at `output`. Bytes of its source that lie before the batch are read there.
+  DZ_HD void put_match(const Task& task, uint32_t skew, const uint8_t* output, uint32_t lane, uint32_t lanes) {
+    const uint32_t reach = task.offset > task.at ? task.offset - task.at : 0, before = reach < task.len ? reach : task.len;
+    const uint32_t at = skew + task.at;
+    const uint8_t* const from = output + task.at - task.offset;
+    if (lanes == 1) {
+      if (before) put_few(at, from, before);
+      point_few(at + before, at + before - task.offset, task.len - before);
+    } else {
+      put_many(at, from, before, lane, lanes);
+      point_many(at + before, at + before - task.offset, task.len - before, lane, lanes);
+    }
+  }
+
+  // The four bytes whose cells begin at `first`, a multiple of four, after all cells were written.
+  DZ_HD uint32_t follow(uint32_t first) {
+    volatile TwoCells* const here = reinterpret_cast<TwoCells*>(cell + first);
+    volatile Cell* const cells = cell;
+    uint32_t low = here[0], high = here[1];
+    while ((low & high & (kValue | kValue << 16)) != (kValue | kValue << 16)) {
+      const uint32_t said[4] = {low & 0xffff, low >> 16, high & 0xffff, high >> 16};
+      uint32_t more[4];
+      for (uint32_t i = 0; i < 4; ++i) more[i] = said[i] & kValue ? said[i] : cells[said[i]];
+      // Others need not go the same way.
+      here[0] = low = more[0] | more[1] << 16;
+      here[1] = high = more[2] | more[3] << 16;
+    }
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, 0x6420);
+#else
+    return (low & 0xff) | (low >> 8 & 0xff00) | (high & 0xff) << 16 | (high & 0xff0000) << 8;
+#endif
+  }
+
+  // Cells beside those of a batch of `size` bytes that are read with them say a value.
+  DZ_HD void close(uint32_t skew, uint32_t size, uint32_t thread) {
+    if (thread < skew) cell[thread] = Cell(kValue);
+    if (thread < 4) cell[skew + size + thread] = Cell(kValue);
+  }
+
+  // Writes the batch to the output, by `threads` threads, after all cells were written.
+  DZ_HD void write(uint8_t* output, uint32_t skew, uint32_t size, uint32_t thread, uint32_t threads) {
+    uint8_t* const words = output - skew;
+    for (uint32_t first = 4 * thread; first < skew + size; first += 4 * threads) {
+      const uint32_t word = follow(first);
+      if (first >= skew && first + 4 <= skew + size) {
+        *reinterpret_cast<TwoCells*>(words + first) = word;
+        continue;
+      }
+      for (uint32_t i = 0; i < 4; ++i) {
+        if (first + i >= skew && first + i < skew + size) words[first + i] = uint8_t(word >> (8 * i));
       }
     }
   }
-}
+};
+
+DZ_HD uint32_t skew_of(const uint8_t* output) { return uint32_t(reinterpret_cast<uintptr_t>(output) & 3); }
+
+// Calls `work(task, lane, lanes)` for the tasks of a warp's threads that are `mine`, one after the other, with all lanes. On the host
+// a thread does its own alone.
+template <class Work>
+DZ_HD void by_warp(bool mine, const Task& task, Work work) {
+#ifdef __CUDA_ARCH__
+  for (uint32_t many = lanes_ballot(mine); many; many &= many - 1) {
+    const uint32_t from = lowest_bit(many);
+    const Task shared = {lanes_shuffle(task.literals_from, from), lanes_shuffle(task.literals_len, from),
+                         lanes_shuffle(task.at, from), lanes_shuffle(task.len, from), lanes_shuffle(task.offset, from)};
+    work(shared, threadIdx.x % kWarp, kWarp);
+  }
+#else
+  if (mine) work(task, 0u, 1u);
 #endif
+}
 
 }  // namespace dz

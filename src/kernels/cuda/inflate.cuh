@@ -31,7 +31,7 @@ __device__ __forceinline__ void inflate_one(const uint64_t* in, const uint64_t* 
   }
 
 // Threads, blocks of them that a multiprocessor holds, bits of a segment, bytes and matches of a batch.
-DZ_INFLATE(dz_inflate_512, 512, 2, 256, 12 * 1024, 1536)
+DZ_INFLATE(dz_inflate_512, 512, 2, 256, 10 * 1024, 1536)
 DZ_INFLATE(dz_inflate_256, 256, 4, 256, 12 * 1024, 1536)
 
 #undef DZ_INFLATE

@@ -5,7 +5,7 @@
 // whoever begins at a wrong bit soon comes upon a true beginning, and goes on rightly from there. So threads begin at
 // equal distances, each in its own segment of a span of bits; then each begins anew where the one before it ended, until
 // nobody has to. Then it is known how much each thread's segment decodes to, and all read theirs once more to write it:
-// literals into a batch of output in shared memory, matches into a list, which is then copied by all threads.
+// literals into a batch of output in shared memory (batch.cuh), matches into a list, which all threads then put into the batch.
 //
 // Only good bits go this way. Whatever ends a stream with an error, and segments that decode to more than a batch, are
 // decoded symbol after symbol by a warp, which finds the precise status.
@@ -74,9 +74,8 @@ struct InflateShape {
 // Of one stream; in shared memory on the device.
 template <class Shape>
 struct InflateState {
-  alignas(16) uint8_t bytes[Shape::WINDOW + 16];
+  Cells<Shape::WINDOW> cells;
   uint64_t matches[Shape::MATCHES];
-  uint32_t written[Shape::WINDOW / 32 + 2];  // a bit for each byte of the batch
   InflateCodes codes;
   // Of each thread's segment: where it begins and ends, and why; bytes and matches up to its end (sum_bytes, sum_matches).
   uint32_t begin[Shape::THREADS], end[Shape::THREADS];
@@ -111,30 +110,19 @@ struct CountingSink {
 
 // Writes one segment's part of a batch. What is refused: a distance beyond the stream's first byte.
 struct BatchSink {
-  uint8_t* bytes;
+  Cell* cells;        // of the batch's bytes
   uint64_t* matches;  // the next one's place
-  uint32_t* written;
   uint64_t produced;  // before the batch
   uint32_t at;        // of the next byte in the batch
-  uint32_t marks;     // of literals in the word of `at`
-
-  DZ_HD void flush() {
-    set_bits(written + at / 32, marks);
-    marks = 0;
-  }
 
   DZ_HD bool literal(uint32_t value) {
-    bytes[at] = uint8_t(value);
-    marks |= 1u << (at % 32);
-    if (at % 32 == 31) flush();
-    ++at;
+    cells[at++] = Cell(kValue | value);
     return true;
   }
 
   DZ_HD bool match(uint32_t length, uint32_t distance) {
     if (distance > produced + at) return false;
     *matches++ = pack_match(at, length, distance);
-    if (at % 32 + length >= 32) flush();
     at += length;
     return true;
   }
@@ -275,69 +263,32 @@ struct Inflater {
   DZ_HD bool write_batch(uint64_t origin, uint32_t first, uint32_t done, uint32_t end) {
     const uint64_t before = done ? s.sums[done - 1] : 0, after = s.sums[end - 1];
     uint8_t* const to = out + produced;
-    // The batch is as far from a multiple of 16 as the output, so that both are copied in wide words.
-    const uint32_t skew = uint32_t(reinterpret_cast<uintptr_t>(to) & 15);
-    uint8_t* const bytes = s.bytes + skew;
+    const uint32_t skew = skew_of(to), size = sum_bytes(after) - sum_bytes(before);
+    const uint32_t n = sum_matches(after) - sum_matches(before);
     const bool refused = team.any([&](uint32_t t) {
+      s.cells.close(skew, size, t);
       if (t < done || t >= end) return false;
       const uint64_t sum = t ? s.sums[t - 1] : 0;
-      BatchSink sink = {bytes, s.matches + (sum_matches(sum) - sum_matches(before)), s.written, produced,
-                        sum_bytes(sum) - sum_bytes(before), 0};
+      BatchSink sink = {s.cells.cell + skew, s.matches + (sum_matches(sum) - sum_matches(before)), produced,
+                        sum_bytes(sum) - sum_bytes(before)};
       BitReader bits;
       bits.open(input, origin, s.begin[t]);
-      const Stop stop = read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink);
-      sink.flush();
-      return stop == kRefused;
+      return read_symbols(s.codes, bits, first + (t + 1) * Shape::SEGMENT, sink) == kRefused;
     });
     if (refused) return false;
-    copy_matches(bytes, to, sum_matches(after) - sum_matches(before));
-    const uint32_t size = sum_bytes(after) - sum_bytes(before);
     team.each([&](uint32_t t) {
-      const uint32_t to_wide = (16 - skew) & 15, head = to_wide < size ? to_wide : size, wide = (size - head) / 16;
-      for (uint32_t i = t; i < head; i += Shape::THREADS) to[i] = bytes[i];
-      for (uint32_t i = t; i < wide; i += Shape::THREADS) {
-        reinterpret_cast<Wide*>(to + head)[i] = reinterpret_cast<const Wide*>(bytes + head)[i];
+      // All threads of a warp come along: long matches need them.
+      for (uint32_t group = t - t % kWarp; group < n; group += Shape::THREADS) {
+        const uint32_t i = group + t % kWarp;
+        const Task task = i < n ? unpack_match(s.matches[i]) : Task{};
+        const bool near = task.len <= kLong;
+        if (task.len && near) s.cells.put_match(task, skew, to, 0, 1);
+        by_warp(!near, task, [&](const Task& its, uint32_t lane, uint32_t lanes) { s.cells.put_match(its, skew, to, lane, lanes); });
       }
-      for (uint32_t i = head + 16 * wide + t; i < size; i += Shape::THREADS) to[i] = bytes[i];
     });
+    team.each([&](uint32_t t) { s.cells.write(to, skew, size, t, Shape::THREADS); });
     produced += size;
     return true;
-  }
-
-  struct alignas(16) Wide {
-    uint32_t word[4];
-  };
-
-  // Copies the `n` matches of the batch at `bytes`, which goes to `to`.
-  DZ_HD void copy_matches(uint8_t* bytes, const uint8_t* to, uint32_t n) {
-#ifdef __CUDA_ARCH__
-    const uint32_t lane = threadIdx.x % 32;
-    // Warps take groups of matches in turns, so that nobody comes to one before its earlier ones are done.
-    for (uint32_t group = threadIdx.x - lane; group < n; group += Shape::THREADS) {
-      Task task = {};
-      if (group + lane < n) task = unpack_match(s.matches[group + lane]);
-      finish_matches(task, bytes, to, s.written, lane);
-    }
-    __syncthreads();
-#else
-    // As many at a time as threads, from the last to the first, so that those that wait do.
-    for (uint32_t group = 0; group < n; group += Shape::THREADS) {
-      const uint32_t behind = n - group < Shape::THREADS ? n : group + Shape::THREADS;
-      for (bool waiting = true; waiting;) {
-        waiting = false;
-        for (uint32_t i = behind; i-- > group;) {
-          Task task = unpack_match(s.matches[i]);
-          if (task.len == 0) continue;
-          waiting = true;
-          if (!ready(task, s.written)) continue;
-          if (task.len > kLong) copy_long_task(task, bytes, to, 0, 1);
-          else copy_task(task, bytes, to);
-          mark_all(s.written, task.at, task.len);
-          s.matches[i] = 0;
-        }
-      }
-    }
-#endif
   }
 
   // The symbols of a block up to its end.
@@ -356,7 +307,6 @@ struct Inflater {
         const uint64_t left = capacity - produced;
         const uint32_t room = left < Shape::WINDOW ? uint32_t(left) : Shape::WINDOW;
         const uint32_t n = team.count([&](uint32_t t) {
-          for (uint32_t w = t; w < Shape::WINDOW / 32 + 2; w += Shape::THREADS) s.written[w] = 0;
           return t >= done && t < segments && sum_bytes(s.sums[t]) - sum_bytes(before) <= room &&
                  sum_matches(s.sums[t]) - sum_matches(before) <= Shape::MATCHES;
         });

@@ -6,5 +6,5 @@
 #include "inflate.cuh"
 #include "lz4.cuh"
 #include "zstd_entropy.cuh"
-#include "zstd_execute_kernel.cuh"
+#include "zstd_execute.cuh"
 #include "zstd_sequences.cuh"

@@ -1,12 +1,28 @@
 // The threads of a block, for code that goes by steps: each thread does its part of a step, and what it wrote, all read
 // in the next. On the host the threads of a step go one after the other, so that such code is tested without a GPU.
 //
-// A step gets its thread's number and may keep nothing for the next but in shared memory. What is computed between
-// steps is the same in all threads. A step must not write what was read since the step before it.
+// A step gets its thread's number and may keep nothing for the next but in shared memory and in a PerThread. What is computed
+// between steps is the same in all threads. A step must not write what was read since the step before it.
 #pragma once
 #include "layout.cuh"
 
 namespace dz {
+
+// A value of each thread, which lasts from step to step.
+template <class T, uint32_t THREADS>
+class PerThread {
+#ifdef __CUDA_ARCH__
+  T value;
+
+ public:
+  DZ_HD T& operator[](uint32_t) { return value; }
+#else
+  T values[THREADS];
+
+ public:
+  DZ_HD T& operator[](uint32_t thread) { return values[thread]; }
+#endif
+};
 
 template <uint32_t THREADS>
 struct Team {

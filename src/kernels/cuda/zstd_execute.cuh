@@ -1,24 +1,13 @@
 // dz_zstd_execute_*: writes the bytes of zstd frames from their decoded literals and sequences (RFC 8878, sections
 // 3.1.1.4 and 3.1.1.5), one block of threads for each frame.
 //
-// Where each sequence writes is known beforehand, so that THREADS of them go at once: a batch is put together in shared
-// memory and then copied to the output. Literals, and matches that lie before the batch, are copied without waiting.
-// A match with a source in the batch waits until these bytes are marked as written; the first such sequence of
-// a batch never waits, so that all get done.
+// Where each sequence writes is known beforehand, so that as many of them go at once as there are threads: a batch (batch.cuh).
 #pragma once
 #include "batch.cuh"
 #include "zstd_layout.cuh"
 
 namespace dz {
 namespace zstd {
-
-// One batch, of at most WINDOW bytes of output.
-template <uint32_t WINDOW>
-struct Stage {
-  alignas(16) uint8_t bytes[WINDOW + 16];
-  uint32_t written[WINDOW / 32 + 2];  // a bit for each byte of the batch
-  uint32_t literals, output;          // of the block, up to the batch's end
-};
 
 // Where a block's literals are.
 struct Literals {
@@ -32,17 +21,8 @@ DZ_HD void copy_literals(const Literals& literals, uint32_t from, uint8_t* to, u
   else copy_apart(to, literals.from + from, n, lane, lanes);
 }
 
-// Copies short literals into the batch.
-DZ_HD void copy_few_literals(const Literals& literals, const Task& task, uint8_t* to) {
-  if (literals.run) {
-    for (uint32_t i = 0; i < task.literals_len; ++i) to[i] = *literals.from;
-  } else {
-    copy_few(to, literals.from + task.literals_from, task.literals_len);
-  }
-}
-
-// The task of sequence `now` after `before` in a batch that begins after `batch_output` bytes of the block. The match
-// may not reach further back than to the frame's first byte: `produced` bytes came before the block.
+// The task of sequence `now` after `before` in a batch that begins after `batch_output` bytes of the block. False if the match
+// reaches further back than to the frame's first byte: `produced` bytes came before the block.
 DZ_HD bool plan_task(uint64_t before, uint64_t now, uint32_t batch_output, uint32_t produced, const uint32_t* repeat,
                      Task& task) {
   task.literals_from = packed_literals(before);
@@ -69,5 +49,148 @@ DZ_HD Status block_size(const Frame& f, const Block& b, const BlockResult& r, ui
   return size > f.capacity - produced ? kTooMuch : kGood;
 }
 
+// One frame's way to its bytes. All threads have the same values. WINDOW: bytes of a batch.
+template <uint32_t THREADS, uint32_t WINDOW>
+struct Executor {
+  Team<THREADS> team;
+  Cells<WINDOW>& cells;
+  uint32_t produced;
+  uint32_t repeat[3];
+
+  // A sequence and the one before it.
+  struct Pair {
+    uint64_t before, now;
+  };
+
+  static DZ_HD Pair pair(const Block& b, const uint64_t* sequences, uint32_t i) {
+    return i < b.sequences ? Pair{i ? sequences[i - 1] : 0, sequences[i]} : Pair{0, 0};
+  }
+
+  // Writes the cells of a thread's sequence.
+  DZ_HD void put(const Task& task, const Literals& literals, uint32_t skew, const uint8_t* out) {
+    const bool few = task.literals_len <= kLong, near = task.len <= kLong;
+    if (task.literals_len && few) {
+      const uint32_t at = skew + task.at - task.literals_len;
+      if (literals.run) cells.repeat_many(at, *literals.from, task.literals_len, 0, 1);
+      else cells.put_few(at, literals.from + task.literals_from, task.literals_len);
+    }
+    if (task.len && near) cells.put_match(task, skew, out, 0, 1);
+    by_warp(!few, task, [&](const Task& t, uint32_t lane, uint32_t lanes) {
+      const uint32_t at = skew + t.at - t.literals_len;
+      if (literals.run) cells.repeat_many(at, *literals.from, t.literals_len, lane, lanes);
+      else cells.put_many(at, literals.from + t.literals_from, t.literals_len, lane, lanes);
+    });
+    by_warp(!near, task, [&](const Task& t, uint32_t lane, uint32_t lanes) { cells.put_match(t, skew, out, lane, lanes); });
+  }
+
+  // A sequence that is longer than a batch goes straight to the output. False for damage.
+  DZ_HD bool straight(const Pair& own, const Literals& literals, uint32_t output_done, uint8_t* out) {
+    Task task = {};
+    if (!plan_task(own.before, own.now, output_done, produced, repeat, task)) return false;
+    team.each([&](uint32_t t) { copy_literals(literals, task.literals_from, out, task.literals_len, t, THREADS); });
+    team.each([&](uint32_t t) { copy_match(out + task.at, task.offset, task.len, t, THREADS); });
+    return true;
+  }
+
+  // All sequences of a block that decodes to `size` bytes, at `output`. False for damage.
+  DZ_HD bool sequences(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t size, uint8_t* output) {
+    // Of the next batch: they come while a batch is put together.
+    PerThread<Pair, THREADS> next;
+    team.each([&](uint32_t t) { next[t] = pair(b, sequences, t); });
+    uint32_t done = 0, literals_done = 0, output_done = 0;
+    while (done < b.sequences) {
+      const uint32_t n = team.count(
+          [&](uint32_t t) { return done + t < b.sequences && packed_output(next[t].now) - output_done <= WINDOW; });
+      uint8_t* const out = output + output_done;
+      const uint64_t last = sequences[done + (n ? n - 1 : 0)];
+      const uint32_t behind = done + (n ? n : 1);
+      if (n == 0) {
+        if (!straight(pair(b, sequences, done), literals, output_done, out)) return false;
+        team.each([&](uint32_t t) { next[t] = pair(b, sequences, behind + t); });
+      } else {
+        const uint32_t skew = skew_of(out), bytes = packed_output(last) - output_done;
+        const bool bad = team.any([&](uint32_t t) {
+          Task task = {};
+          const bool good = t >= n || plan_task(next[t].before, next[t].now, output_done, produced, repeat, task);
+          next[t] = pair(b, sequences, behind + t);
+          put(good ? task : Task{}, literals, skew, out);
+          cells.close(skew, bytes, t);
+          return !good;
+        });
+        if (bad) return false;
+        team.each([&](uint32_t t) { cells.write(out, skew, bytes, t, THREADS); });
+      }
+      done = behind;
+      literals_done = packed_literals(last);
+      output_done = packed_output(last);
+    }
+    team.each([&](uint32_t t) { copy_literals(literals, literals_done, output + output_done, size - output_done, t, THREADS); });
+    return true;
+  }
+
+  // The whole frame. `produced` is right in any case.
+  DZ_HD Status run(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results) {
+    uint8_t* const dst = reinterpret_cast<uint8_t*>(f.dst);
+    const uint8_t* const src = reinterpret_cast<const uint8_t*>(f.src);
+    for (uint32_t i = 0; i < f.blocks; ++i) {
+      const Block b = blocks[i];
+      const BlockResult r = results[i];
+      uint32_t size;
+      const Status status = block_size(f, b, r, produced, size);
+      if (status != kGood) return status;
+      uint8_t* const to = dst + produced;
+      if (b.kind == kRaw) {
+        team.each([&](uint32_t t) { copy_apart(to, src + b.at, size, t, THREADS); });
+      } else if (b.kind == kRun) {
+        team.each([&](uint32_t t) { fill(to, src[b.at], size, t, THREADS); });
+      } else {
+        const uint64_t* const records = reinterpret_cast<const uint64_t*>(workspace + f.workspace + b.sequences_to);
+        if (!sequences(b, literals_of(f, b, workspace), records, size, to)) return kDamaged;
+        uint32_t after[3];
+        for (uint32_t k = 0; k < 3; ++k) after[k] = resolve_offset(r.repeat[k], repeat);
+        for (uint32_t k = 0; k < 3; ++k) repeat[k] = after[k];
+      }
+      produced += size;
+    }
+    return produced == f.capacity ? kGood : kTooFew;
+  }
+};
+
+template <uint32_t THREADS, uint32_t WINDOW>
+DZ_HD Status execute(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results,
+                     Cells<WINDOW>& cells, uint32_t& produced) {
+  Executor<THREADS, WINDOW> executor = {{}, cells, 0, {1, 4, 8}};
+  const Status status = executor.run(f, blocks, workspace, results);
+  produced = executor.produced;
+  return status;
+}
+
 }  // namespace zstd
 }  // namespace dz
+
+#ifdef __CUDACC__
+// Grid: one block for each frame. The more threads it has, the sooner a frame is done; the fewer, the more frames are
+// done at once: as many as fill the device. out_bytes: bytes written, all of them within the frame's capacity; statuses:
+// dz::zstd::Status, 0 only where the frame decoded to just its capacity.
+#define DZ_ZSTD_EXECUTE(NAME, THREADS, BLOCKS)                                                                         \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                        \
+      NAME(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint8_t* workspace,                     \
+           const dz::zstd::BlockResult* results, uint64_t* out_bytes, int32_t* statuses) {                             \
+    using namespace dz::zstd;                                                                                          \
+    __shared__ dz::Cells<16 * THREADS> cells;                                                                          \
+    const Frame f = frames[blockIdx.x];                                                                                \
+    uint32_t produced;                                                                                                 \
+    const Status status =                                                                                              \
+        execute<THREADS>(f, blocks + f.first_block, workspace, results + f.first_block, cells, produced);              \
+    if (threadIdx.x == 0) {                                                                                            \
+      out_bytes[blockIdx.x] = produced;                                                                                \
+      statuses[blockIdx.x] = status;                                                                                   \
+    }                                                                                                                  \
+  }
+
+DZ_ZSTD_EXECUTE(dz_zstd_execute_1024, 1024, 1)
+DZ_ZSTD_EXECUTE(dz_zstd_execute_256, 256, 4)
+DZ_ZSTD_EXECUTE(dz_zstd_execute_128, 128, 8)
+
+#undef DZ_ZSTD_EXECUTE
+#endif

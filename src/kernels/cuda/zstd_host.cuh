@@ -52,86 +52,6 @@ inline void host_literals(const Frame* frames, const Block* blocks, uint32_t ind
   }
 }
 
-inline bool host_execute_block(const Block& b, const Literals& literals, const uint64_t* sequences, uint32_t block_len,
-                               uint32_t produced, const uint32_t* repeat, uint8_t* output) {
-  Stage<kHostWindow> stage;
-  uint32_t done = 0, literals_done = 0, output_done = 0;
-  while (done < b.sequences) {
-    Task tasks[kHostThreads];
-    uint32_t n = 0;
-    bool good = true;
-    for (uint32_t i = done; i < b.sequences && n < kHostThreads; ++i, ++n) {
-      if (packed_output(sequences[i]) - output_done > kHostWindow) break;
-      good = plan_task(i ? sequences[i - 1] : 0, sequences[i], output_done, produced, repeat, tasks[n]) && good;
-    }
-    if (!good) return false;
-    uint8_t* const out = output + output_done;
-    if (n == 0) {
-      Task& task = tasks[0];
-      if (!plan_task(done ? sequences[done - 1] : 0, sequences[done], output_done, produced, repeat, task)) return false;
-      copy_literals(literals, task.literals_from, out, task.literals_len, 0, 1);
-      copy_match(out + task.at, task.offset, task.len, 0, 1);
-      n = 1;
-    } else {
-      memset(stage.written, 0, sizeof stage.written);
-      for (uint32_t t = 0; t < n; ++t) {
-        const Task& task = tasks[t];
-        uint8_t* const to = stage.bytes + task.at - task.literals_len;
-        if (task.literals_len > kLong) copy_literals(literals, task.literals_from, to, task.literals_len, 0, 1);
-        else copy_few_literals(literals, task, to);
-        mark_all(stage.written, task.at - task.literals_len, task.literals_len);
-      }
-      // Backward, so that those that wait do.
-      for (bool waiting = true; waiting;) {
-        waiting = false;
-        for (uint32_t t = n; t-- > 0;) {
-          if (tasks[t].len && ready(tasks[t], stage.written)) {
-            if (tasks[t].len > kLong) copy_long_task(tasks[t], stage.bytes, out, 0, 1);
-            else copy_task(tasks[t], stage.bytes, out);
-            mark_all(stage.written, tasks[t].at, tasks[t].len);
-            tasks[t].len = 0;
-          }
-          waiting = waiting || tasks[t].len;
-        }
-      }
-      memcpy(out, stage.bytes, packed_output(sequences[done + n - 1]) - output_done);
-    }
-    done += n;
-    literals_done = packed_literals(sequences[done - 1]);
-    output_done = packed_output(sequences[done - 1]);
-  }
-  copy_literals(literals, literals_done, output + output_done, block_len - output_done, 0, 1);
-  return true;
-}
-
-inline Status host_execute(const Frame& f, const Block* blocks, const uint8_t* workspace, const BlockResult* results,
-                           uint32_t& produced) {
-  uint8_t* const dst = reinterpret_cast<uint8_t*>(f.dst);
-  const uint8_t* const src = reinterpret_cast<const uint8_t*>(f.src);
-  produced = 0;
-  uint32_t repeat[3] = {1, 4, 8};
-  for (uint32_t i = 0; i < f.blocks; ++i) {
-    const Block& b = blocks[i];
-    uint32_t size;
-    const Status status = block_size(f, b, results[i], produced, size);
-    if (status != kGood) return status;
-    uint8_t* const to = dst + produced;
-    if (b.kind == kRaw) {
-      copy_apart(to, src + b.at, size, 0, 1);
-    } else if (b.kind == kRun) {
-      fill(to, src[b.at], size, 0, 1);
-    } else {
-      const uint64_t* const sequences = reinterpret_cast<const uint64_t*>(workspace + f.workspace + b.sequences_to);
-      if (!host_execute_block(b, literals_of(f, b, workspace), sequences, size, produced, repeat, to)) return kDamaged;
-      uint32_t next[3];
-      for (uint32_t k = 0; k < 3; ++k) next[k] = resolve_offset(results[i].repeat[k], repeat);
-      for (uint32_t k = 0; k < 3; ++k) repeat[k] = next[k];
-    }
-    produced += size;
-  }
-  return produced == f.capacity ? kGood : kTooFew;
-}
-
 }  // namespace zstd
 }  // namespace dz
 
@@ -152,7 +72,8 @@ void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zs
   for (uint32_t i = 0; i < n_frames; ++i) {
     uint32_t produced;
     const uint32_t first = frames[i].first_block;
-    statuses[i] = dz::zstd::host_execute(frames[i], blocks + first, workspace, results + first, produced);
+    dz::Cells<dz::zstd::kHostWindow> cells;
+    statuses[i] = dz::zstd::execute<dz::zstd::kHostThreads>(frames[i], blocks + first, workspace, results + first, cells, produced);
     out_bytes[i] = produced;
   }
 }
