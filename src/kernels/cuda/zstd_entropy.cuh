@@ -101,25 +101,33 @@ __device__ __forceinline__ void decode_literals(const Frame* frames, const Block
 }  // namespace dz
 
 #ifdef __CUDACC__
-// Compressed blocks that one warp decodes.
-constexpr uint32_t kZstdGroup = 8;
+// Compressed blocks that one warp decodes, and the most warps of a block of threads.
+constexpr uint32_t kZstdGroup = 8, kZstdWarps = 8;
 
-// Grid: 2 * ceil(n_work / kZstdGroup) blocks of 32 threads, the second half of which decode literals. work: indexes of the
+// Grid: two blocks of as many warps as groups of kZstdGroup compressed blocks, each with sizeof(EntropyShared<kZstdGroup>) bytes of
+// dynamic shared memory; or fewer warps, and more blocks. The second half of the blocks decodes literals. work: indexes of the
 // compressed blocks. results: one for each of `blocks`, of which those of compressed ones are written. The workspace begins at a
 // multiple of 16.
-extern "C" __global__ void __launch_bounds__(32)
+//
+// Warps wait most of the time, so a multiprocessor should hold as many as its memory does, and others none: kernels that need much
+// shared memory find room there.
+extern "C" __global__ void __launch_bounds__(32 * kZstdWarps)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz::zstd;
-  __shared__ EntropyShared<kZstdGroup> shared;
-  const uint32_t groups = gridDim.x / 2, lane = threadIdx.x;
-  const bool sequences = blockIdx.x < groups;
-  const uint32_t begin = (sequences ? blockIdx.x : blockIdx.x - groups) * kZstdGroup;
-  const uint32_t end = min(begin + kZstdGroup, n_work);
+  extern __shared__ uint4 shared_memory[];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = gridDim.x / 2;
+  EntropyShared<kZstdGroup>& shared = reinterpret_cast<EntropyShared<kZstdGroup>*>(shared_memory)[warp];
+  const bool sequences = blockIdx.x < half;
+  const uint32_t group = (sequences ? blockIdx.x : blockIdx.x - half) * (blockDim.x / 32) + warp;
+  const uint32_t begin = min(group * kZstdGroup, n_work), end = min(begin + kZstdGroup, n_work);
+  if (begin == end) return;
   if (sequences) {
     record_sequences<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   } else {
     decode_literals<kZstdGroup>(frames, blocks, work, begin, end, workspace, results, shared, lane);
   }
 }
+
+static_assert(sizeof(dz::zstd::EntropyShared<kZstdGroup>) == 44608, "as src/zstd.rs of this crate says");
 #endif

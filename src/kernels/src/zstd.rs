@@ -4,9 +4,9 @@
 //! A wave: each frame's [`plan`](crate::zstd_plan::plan), all of them [pushed](Wave::push) with the addresses of their
 //! bytes and their output; the arrays of the [`Wave`] copied to the device, with [`Wave::workspace`] bytes of workspace,
 //! a [`BlockResult`] for each block, and a u64 and an i32 for each frame; then on one stream
-//! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: [`ENTROPY`] says how many blocks of how many threads,
+//! - `dz_zstd_entropy(frames, blocks, work, n_work: u32, workspace, results)`: [`entropy`] gives the grid,
 //!   unless `n_work` is 0;
-//! - `dz_zstd_sequences` with the same arguments, by [`SEQUENCES`];
+//! - `dz_zstd_sequences` with the same arguments, by [`sequences`];
 //! - one of [`EXECUTE`], which [`Wave::execute_kernel`] chooses, `(frames, blocks, workspace, results, out_bytes,
 //!   statuses)`: a block of threads for each frame.
 //!
@@ -17,29 +17,56 @@
 
 use crate::zstd_plan::FramePlan;
 
-/// How many blocks of threads a kernel takes that works on the compressed blocks of frames.
-#[derive(Clone, Copy, Debug)]
+/// How a kernel that works on the compressed blocks of frames is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Compressed blocks that one block of threads works on.
-    pub group: u32,
-    /// Blocks of threads for each group.
+    /// Blocks of threads.
     pub blocks: u32,
     /// Threads in each.
     pub threads: u32,
+    /// Bytes of dynamic shared memory of each.
+    pub shared: u32,
 }
 
-impl Grid {
-    /// Blocks of threads, and threads in each, for so many compressed blocks.
-    pub const fn launch(&self, compressed_blocks: u32) -> (u32, u32) {
-        (compressed_blocks.div_ceil(self.group) * self.blocks, self.threads)
+impl From<(u32, u32)> for Grid {
+    /// Of blocks and threads, without shared memory.
+    fn from((blocks, threads): (u32, u32)) -> Self {
+        Self { blocks, threads, shared: 0 }
     }
 }
 
-/// Of `dz_zstd_entropy`: a warp for the sequences of a group, and one for its literals.
-pub const ENTROPY: Grid = Grid { group: 8, blocks: 2, threads: 32 };
+/// Compressed blocks that a warp of `dz_zstd_entropy` decodes, the shared memory that it takes for them, and the most warps of a
+/// block of threads.
+const ENTROPY_GROUP: u32 = 8;
+const ENTROPY_SHARED: u32 = 44_608;
+const ENTROPY_WARPS: u32 = 8;
 
-/// Of `dz_zstd_sequences`.
-pub const SEQUENCES: Grid = Grid { group: 4, blocks: 1, threads: 128 };
+/// The grid of `dz_zstd_entropy` for so many compressed blocks, on a device where a block of threads may have so much shared memory.
+///
+/// As many warps as fit stand in one block of threads, so that they are together on few multiprocessors: a kernel of somebody else
+/// that needs much shared memory finds room on the others.
+pub const fn entropy(compressed_blocks: u32, shared: u32) -> Grid {
+    let groups = compressed_blocks.div_ceil(ENTROPY_GROUP);
+    let mut warps = entropy_shared(shared) / ENTROPY_SHARED;
+    if warps > groups {
+        warps = groups;
+    }
+    if warps == 0 {
+        return Grid { blocks: 0, threads: 32, shared: ENTROPY_SHARED };
+    }
+    Grid { blocks: 2 * groups.div_ceil(warps), threads: 32 * warps, shared: warps * ENTROPY_SHARED }
+}
+
+/// The most dynamic shared memory that a block of `dz_zstd_entropy` takes on such a device.
+pub const fn entropy_shared(shared: u32) -> u32 {
+    let warps = shared / ENTROPY_SHARED;
+    (if warps < 1 { 1 } else if warps > ENTROPY_WARPS { ENTROPY_WARPS } else { warps }) * ENTROPY_SHARED
+}
+
+/// The grid of `dz_zstd_sequences` for so many compressed blocks.
+pub const fn sequences(compressed_blocks: u32) -> Grid {
+    Grid { blocks: compressed_blocks.div_ceil(4), threads: 128, shared: 0 }
+}
 
 /// The kernels that write the bytes of frames, with the threads in their blocks.
 pub const EXECUTE: [(&str, u32); 3] =

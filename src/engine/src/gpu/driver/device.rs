@@ -13,6 +13,7 @@ pub struct Device {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     multiprocessors: i32,
+    shared_memory: i32,
 }
 
 // SAFETY: a context handle may be used from any thread; the driver synchronises its own state.
@@ -66,14 +67,17 @@ impl Device {
             )));
         }
         let handle = result::device::get(ordinal).map_err(|e| driver_error("cuDeviceGet", e))?;
-        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        // SAFETY: the handle is of a device.
-        let multiprocessors = unsafe { result::device::get_attribute(handle, attribute) }
-            .map_err(|e| driver_error("cuDeviceGetAttribute", e))?;
+        let attribute = |which| {
+            // SAFETY: the handle is of a device.
+            unsafe { result::device::get_attribute(handle, which) }.map_err(|e| driver_error("cuDeviceGetAttribute", e))
+        };
+        use sys::CUdevice_attribute as Attribute;
+        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_memory = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one handle; the retained reference is released by Drop.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, handle) })?;
-        Ok(Arc::new(Self { ordinal, handle, context, multiprocessors }))
+        Ok(Arc::new(Self { ordinal, handle, context, multiprocessors, shared_memory }))
     }
 
     /// The number that it was opened with.
@@ -84,6 +88,11 @@ impl Device {
     /// How many multiprocessors it has.
     pub fn multiprocessors(&self) -> i32 {
         self.multiprocessors
+    }
+
+    /// Bytes of shared memory that a block of threads may have at most.
+    pub fn shared_memory(&self) -> i32 {
+        self.shared_memory
     }
 
     /// Makes its context current on the calling thread. Cheap when it already is. Everything else in this module that

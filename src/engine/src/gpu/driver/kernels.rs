@@ -3,7 +3,7 @@
 use super::{DecodeArrays, Device, Stream, check, driver_error};
 use crate::error::Result;
 use cudarc::driver::{result, sys};
-use dali_zarr_kernels::zstd::{self, ENTROPY, EXECUTE, SEQUENCES};
+use dali_zarr_kernels::zstd::{self, EXECUTE, Grid};
 use dali_zarr_kernels::{FATBIN, INFLATE, LZ4_THREADS, THREADS, inflate_kernel};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -91,6 +91,11 @@ impl Module {
             for (to, (name, _)) in zstd_execute.iter_mut().zip(EXECUTE) {
                 *to = function(name)?;
             }
+            let zstd_entropy = function("dz_zstd_entropy")?;
+            let shared = zstd::entropy_shared(device.shared_memory() as u32) as i32;
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of this module.
+            check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(zstd_entropy, most, shared) })?;
             Ok(Self {
                 device: device.clone(),
                 handle,
@@ -101,7 +106,7 @@ impl Module {
                 gather: function("dz_gather")?,
                 inflate,
                 lz4: function("dz_lz4")?,
-                zstd_entropy: function("dz_zstd_entropy")?,
+                zstd_entropy,
                 zstd_sequences: function("dz_zstd_sequences")?,
                 zstd_execute,
             })
@@ -297,10 +302,10 @@ impl Module {
             argument(&mut workspace),
             argument(&mut results),
         ];
-        let grid = ENTROPY.launch(n_work);
+        let grid = zstd::entropy(n_work, self.device.shared_memory() as u32);
         // SAFETY: the arguments are those of dz_zstd_entropy; the caller vouches for the addresses.
         unsafe { self.launch("dz_zstd_entropy", self.zstd_entropy, stream, grid, &mut arguments)? };
-        let grid = SEQUENCES.launch(n_work);
+        let grid = zstd::sequences(n_work);
         // SAFETY: the arguments are those of dz_zstd_sequences, which are the same.
         unsafe { self.launch("dz_zstd_sequences", self.zstd_sequences, stream, grid, &mut arguments)? };
         let mut arguments = [
@@ -313,7 +318,7 @@ impl Module {
         ];
         let (name, threads) = wave.execute_kernel(self.device.multiprocessors() as u32);
         let which = EXECUTE.iter().position(|(n, _)| *n == name).unwrap_or(0);
-        let grid = (wave.frames.len() as u32, threads);
+        let grid = Grid { blocks: wave.frames.len() as u32, threads, shared: 0 };
         // SAFETY: the arguments are those of dz_zstd_execute_*; the caller vouches for the addresses.
         unsafe { self.launch(name, self.zstd_execute[which], stream, grid, &mut arguments) }
     }
@@ -327,15 +332,16 @@ impl Module {
         name: &str,
         function: sys::CUfunction,
         stream: &Stream,
-        (blocks, threads): (u32, u32),
+        grid: impl Into<Grid>,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
+        let Grid { blocks, threads, shared } = grid.into();
         if blocks == 0 {
             return Ok(());
         }
         self.device.bind()?;
         // SAFETY: the function is of this module, in the context that is current; the arguments are the caller's.
-        unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), 0, stream.handle, arguments) }
+        unsafe { result::launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), shared, stream.handle, arguments) }
             .map_err(|e| driver_error(&format!("cuLaunchKernel of {name} with {blocks} blocks"), e))
     }
 }
