@@ -39,7 +39,7 @@ impl Grid {
 pub const ENTROPY: Grid = Grid { group: 8, blocks: 2, threads: 32 };
 
 /// Of `dz_zstd_sequences`.
-pub const SEQUENCES: Grid = Grid { group: 4, blocks: 1, threads: 128 };
+pub const SEQUENCES: Grid = Grid { group: 1, blocks: 1, threads: 128 };
 
 /// The kernels that write the bytes of frames, with the threads in their blocks.
 pub const EXECUTE: [(&str, u32); 3] =
