@@ -67,7 +67,7 @@ fn ready(named: &Path, target: &Path) -> Result<(), String> {
 fn fat_binary(named: &str, target: &Path) -> Result<(), String> {
     let nvcc = find_nvcc()?;
     let mut command = Command::new(&nvcc);
-    command.args(["-std=c++17", "-O3", "--fatbin", "-lineinfo", "--threads=0", "-Xfatbin=-compress-all", "--Werror=all-warnings"]);
+    command.args(["-std=c++17", "-O3", "--fatbin", "--threads=0", "-Xfatbin=-compress-all", "--Werror=all-warnings"]);
     command.arg(format!("-ccbin={}", env::var("CXX").unwrap_or_else(|_| "c++".into())));
     for (arch, kind) in architectures::parsed(named)? {
         command.arg(format!("-gencode=arch=compute_{arch},code={kind}_{arch}"));

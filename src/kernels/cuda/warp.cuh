@@ -50,6 +50,26 @@ DZ_HD uint32_t lanes_shuffle_up(uint32_t value, uint32_t by, uint32_t lane) {
 #endif
 }
 
+// What all threads of a block do together. On the host they are the lanes of one warp.
+
+// What threads wrote before it, all read after it.
+DZ_HD void block_sync() {
+#ifdef __CUDA_ARCH__
+  __syncthreads();
+#else
+  host_warp_sync();
+#endif
+}
+
+// Whether it is true for one of the threads.
+DZ_HD bool block_any(bool mine) {
+#ifdef __CUDA_ARCH__
+  return __syncthreads_or(mine) != 0;
+#else
+  return host_warp_ballot(mine) != 0;
+#endif
+}
+
 DZ_HD uint32_t lowest_bit(uint32_t mask) {
 #ifdef __CUDA_ARCH__
   return uint32_t(__ffs(int(mask))) - 1;

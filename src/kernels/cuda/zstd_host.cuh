@@ -14,6 +14,9 @@ constexpr uint32_t kHostThreads = 37, kHostWindow = 1000;
 // Blocks that a warp decodes.
 constexpr uint32_t kHostGroup = 8;
 
+// The 32 lanes of a host's warp stand for four warps, which make sequences in small tiles.
+constexpr uint32_t kHostWarps = 4, kHostEach = 2;
+
 // What the lanes of a warp are given.
 struct HostWave {
   const Frame* frames;
@@ -23,6 +26,7 @@ struct HostWave {
   uint8_t* workspace;
   BlockResult* results;
   EntropyShared<kHostGroup>* shared;
+  SequencesShared<kHostWarps>* sequences;
 };
 
 inline void host_sequences(HostWave& wave) {
@@ -36,7 +40,7 @@ inline void host_sequences(HostWave& wave) {
       lanes_sync();
       if (b.sequences == 0 || w.results[own].sequences != kGood) continue;
       uint64_t* const to = reinterpret_cast<uint64_t*>(w.workspace + f.workspace + b.sequences_to);
-      make_sequences(f, b, own == f.first_block, w.shared->sequences.lengths, to, w.results[own], lane);
+      make_sequences<kWarp / kHostWarps, kHostWarps, kHostEach>(f, b, own == f.first_block, *w.sequences, to, w.results[own], lane);
     }
   }, &wave);
 }
@@ -65,7 +69,8 @@ void dz_host_zstd(const dz::zstd::Frame* frames, uint32_t n_frames, const dz::zs
   for (uint32_t begin = 0; begin < n_work; begin += kHostGroup) {
     const uint32_t end = n_work - begin < kHostGroup ? n_work : begin + kHostGroup;
     dz::zstd::EntropyShared<kHostGroup> shared;
-    dz::zstd::HostWave wave = {frames, blocks, work, begin, end, workspace, results, &shared};
+    dz::zstd::SequencesShared<dz::zstd::kHostWarps> sequences;
+    dz::zstd::HostWave wave = {frames, blocks, work, begin, end, workspace, results, &shared, &sequences};
     dz::zstd::host_sequences(wave);
   }
   for (uint32_t i = 0; i < n_work; ++i) dz::zstd::host_literals(frames, blocks, work[i], workspace, results[work[i]]);

@@ -1,9 +1,11 @@
 // dz_zstd_sequences: makes sequences of the records that dz_zstd_entropy wrote (RFC 8878, sections 3.1.1.3.2.1 and 3.1.1.5),
-// in their place. A warp takes a block, 32 sequences at a time.
+// in their place. A block of threads takes a block of the frame, a tile after the other; each thread has some sequences in a row.
 //
 // Sums of lengths and the three last offsets go from each sequence to the next one. What a sequence does to the last offsets
 // is three values, each an offset or one of the last three of before (symbolic_offset), and two such triples make a third. So both are
-// scans over the lanes.
+// scans. A thread adds up its own sequences one by one, which is cheap. Only the threads' sums go through a scan over the lanes of a
+// warp and one over warps. A triple of three new offsets says the same whatever came before, and the scan ends when all are such:
+// mostly at once.
 #pragma once
 #include "warp.cuh"
 #include "zstd_tables.cuh"
@@ -15,111 +17,265 @@ namespace zstd {
 struct Offsets {
   uint32_t last[3];
 
+  DZ_HD bool symbolic() const {
+    return last[0] > kLargestOffset || last[1] > kLargestOffset || last[2] > kLargestOffset;
+  }
+
   DZ_HD void resolve(const Offsets& before) {
+    if (!symbolic()) return;
     for (uint32_t i = 0; i < 3; ++i) last[i] = resolve_offset(last[i], before.last);
+  }
+
+  // The next sequence's offset has this value: 1 to 3 repeat one of the last offsets; without literals it is the one after, and the
+  // last is one less.
+  DZ_HD void take(uint32_t value, bool literals) {
+    const uint32_t which = value - (literals ? 1 : 0);
+    // One after the other, so that these are selections and no branches.
+    uint32_t next = last[0] - (which == 3 ? 1 : 0);
+    next = which == 1 ? last[1] : next;
+    next = which == 2 ? last[2] : next;
+    next = value > 3 ? value - 3 : next;
+    last[2] = which >= 2 ? last[1] : last[2];
+    last[1] = which >= 1 ? last[0] : last[1];
+    last[0] = next;
   }
 };
 
 DZ_HD Offsets same_offsets() { return {{symbolic_offset(0), symbolic_offset(1), symbolic_offset(2)}}; }
 
-// What a sequence says whose offset has this value: 1 to 3 repeat one of the last offsets; without literals it is the one after,
-// and the last is one less.
-DZ_HD Offsets offsets_after(uint32_t value, bool literals, bool& bad) {
-  const uint32_t last = symbolic_offset(0), second = symbolic_offset(1), third = symbolic_offset(2);
-  if (value > 3) {
-    bad = bad || value - 3 > kLargestOffset;
-    return {{value - 3, last, second}};
-  }
-  const uint32_t which = value - 1 + (literals ? 0 : 1);
-  if (which == 0) return {{last, second, third}};
-  if (which == 1) return {{second, last, third}};
-  return {{which == 2 ? third : last - 1, last, second}};
-}
+// What sequences in a row add up to.
+struct alignas(16) Sum {
+  uint32_t literals, output;
+  Offsets offsets;
 
-// One sequence before it is added up.
-struct Lone {
-  uint32_t literals, match, offset_value;
+  // These sequences come after `earlier` ones.
+  DZ_HD void follow(const Sum& earlier) {
+    literals += earlier.literals;
+    output += earlier.output;
+    offsets.resolve(earlier.offsets);
+  }
 };
 
-DZ_HD Lone read_sequence(uint64_t record, const BackwardBits& bits, const Lengths& lengths) {
-  const uint32_t cells = uint32_t(record >> 32);
-  const uint32_t l = cells >> kCellLiteral & 63, m = cells >> kCellMatch & 63;
-  const uint32_t l_bits = lengths.literal_extra[l], m_bits = lengths.match_extra[m];
-  const uint32_t o_bits = (cells & 63) - l_bits - m_bits;
-  const Words words = bits.load(int32_t(uint32_t(record)));
+DZ_HD Sum no_sum() { return {0, 0, same_offsets()}; }
+
+// What the codes of lengths stand for: the number of extra bits in five bits, and from bit 6 on the length when these are zero. Shifts
+// look at five bits only, so that such a word is a number of bits without any masking. Only code 0 of literals has no literals, and
+// only its word is 0.
+struct LengthCodes {
+  static constexpr uint32_t kLiterals = 36, kMatches = 53, kCodes = kLiterals + 1 + kMatches + 1;
+
+  uint32_t words[kCodes];  // of literal lengths, then of match lengths; behind each kind one of no bytes, for kNoRecord
+
+  DZ_HD void prepare(uint32_t i) {
+    const bool literals = i <= kLiterals;
+    const uint32_t alphabet = literals ? kLiteralLength : kMatchLength, code = literals ? i : i - kLiterals - 1;
+    const uint32_t word = base_length(alphabet, code) << 6 | extra_bits(alphabet, code);
+    words[i] = code == (literals ? kLiterals : kMatches) ? kNothing : word;
+  }
+
+  DZ_HD uint32_t literal(uint32_t cells) const { return words[cells >> kCellLiteral & 63]; }
+  DZ_HD uint32_t match(uint32_t cells) const { return words[kLiterals + 1 + (cells >> kCellMatch & 63)]; }
+
+ private:
+  // Not 0, but the bit that means nothing.
+  static constexpr uint32_t kNothing = 1 << 5;
+};
+
+// Behind the last record: no bytes, but as if there were literals, and the last offset once more. So nothing changes.
+constexpr uint64_t kNoRecord = uint64_t(LengthCodes::kLiterals << kCellLiteral | LengthCodes::kMatches << kCellMatch) << 32;
+
+// A sequence as its record and bits have it.
+struct Lone {
+  uint32_t literals, match, offset_value;
+  bool any_literals;
+};
+
+DZ_HD Lone read_sequence(uint32_t cells, const Words& words, const LengthCodes& codes) {
+  const uint32_t literal = codes.literal(cells), match = codes.match(cells);
+  // The lowest bits of `cells` are the sum of all three numbers of bits. Of all these only five bits count.
+  const uint32_t offset_bits = cells - literal - match;
   const uint32_t high = words.high(), low = words.low();
-  const uint32_t high_m = shift_in(high, low, o_bits), low_m = low << o_bits;
-  return {lengths.literal_base[l] + top(shift_in(high_m, low_m, m_bits), l_bits), lengths.match_base[m] + top(high_m, m_bits),
-          (1u << o_bits) + top(high, o_bits)};
+  const uint32_t high_match = shift_in(high, low, offset_bits), low_match = shift_in(low, 0, offset_bits);
+  const uint32_t high_literal = shift_in(high_match, low_match, match);
+  return {(literal >> 6) + top(high_literal, literal), (match >> 6) + top(high_match, match),
+          shift_in(1, high, offset_bits), literal != 0};
 }
 
-// The sequences of a block whose records are in their place and whose result says so; by a warp.
-DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, const Lengths& lengths, uint64_t* sequences,
-                          BlockResult& result, uint32_t lane) {
-  BackwardBits bits;
-  bits.reach(source(f) + b.at, b.size);
-  Offsets before = first ? Offsets{{1, 4, 8}} : same_offsets();
-  uint32_t literals = 0, output = 0;
-  bool bad = false;
-  for (uint32_t done = 0; done < b.sequences && !bad; done += kWarp) {
-    const bool in = done + lane < b.sequences;
-    Lone lone = {0, 0, 0};
-    Offsets offsets = same_offsets();
-    if (in) {
-      lone = read_sequence(sequences[done + lane], bits, lengths);
-      offsets = offsets_after(lone.offset_value, lone.literals > 0, bad);
+// EACH records or sequences in a row, of which those from `at` on belong to one thread.
+template <uint32_t EACH>
+struct Row {
+  static_assert(EACH % 2 == 0, "16 bytes are loaded and stored at once");
+  struct alignas(16) Pair {
+    uint64_t of[2];
+  };
+  Pair pairs[EACH / 2];
+
+  DZ_HD uint64_t& operator[](uint32_t k) { return pairs[k / 2].of[k % 2]; }
+
+  DZ_HD void load(const uint64_t* records, uint32_t at, uint32_t all) {
+    if (at + EACH <= all) {
+      DZ_UNROLL_BY(EACH)
+      for (uint32_t k = 0; k < EACH; k += 2) pairs[k / 2] = *reinterpret_cast<const Pair*>(records + at + k);
+    } else {
+      DZ_UNROLL_BY(EACH)
+      for (uint32_t k = 0; k < EACH; ++k) (*this)[k] = at + k < all ? records[at + k] : kNoRecord;
     }
-    uint32_t my_literals = lone.literals, my_output = lone.literals + lone.match;
-    for (uint32_t by = 1; by < kWarp; by *= 2) {
-      Offsets earlier;
-      for (uint32_t i = 0; i < 3; ++i) earlier.last[i] = lanes_shuffle_up(offsets.last[i], by, lane);
-      const uint32_t more_literals = lanes_shuffle_up(my_literals, by, lane);
-      const uint32_t more_output = lanes_shuffle_up(my_output, by, lane);
-      if (lane >= by) {
-        offsets.resolve(earlier);
-        my_literals += more_literals;
-        my_output += more_output;
+  }
+
+  DZ_HD void store(uint64_t* sequences, uint32_t at, uint32_t all) {
+    if (at + EACH <= all) {
+      DZ_UNROLL_BY(EACH)
+      for (uint32_t k = 0; k < EACH; k += 2) *reinterpret_cast<Pair*>(sequences + at + k) = pairs[k / 2];
+    } else {
+      DZ_UNROLL_BY(EACH)
+      for (uint32_t k = 0; k < EACH; ++k) {
+        if (at + k < all) sequences[at + k] = (*this)[k];
       }
     }
-    my_literals += literals;
-    my_output += output;
-    offsets.resolve(before);
-    bad = bad || offsets.last[0] == 0 || my_literals > b.literals || my_output > f.max_block;
-    if (in) sequences[done + lane] = pack(my_literals, my_output, offsets.last[0]);
-    for (uint32_t i = 0; i < 3; ++i) before.last[i] = lanes_shuffle(offsets.last[i], kWarp - 1);
-    literals = lanes_shuffle(my_literals, kWarp - 1);
-    output = lanes_shuffle(my_output, kWarp - 1);
-    bad = lanes_ballot(bad) != 0;
   }
-  if (lane != 0) return;
-  result.size = bad ? 0 : output + (b.literals - literals);
+};
+
+// As pack() does, in fewer instructions.
+DZ_HD uint64_t packed(uint32_t literals, uint32_t output, uint32_t offset) {
+  return (uint64_t(offset << (2 * kCountBits - 32)) << 32 | literals) + (uint64_t(output) << kCountBits);
+}
+
+// Sums become those of all lanes up to each one; `thread` % LANES is the lane.
+template <uint32_t LANES>
+DZ_HD void scan_lanes(Sum& sum, uint32_t thread) {
+  const uint32_t lane = thread % LANES;
+  for (uint32_t by = 1; by < LANES; by *= 2) {
+    const uint32_t literals = lanes_shuffle_up(sum.literals, by, thread);
+    const uint32_t output = lanes_shuffle_up(sum.output, by, thread);
+    if (lane >= by) {
+      sum.literals += literals;
+      sum.output += output;
+    }
+  }
+  DZ_UNROLL_BY(1)
+  for (uint32_t by = 1; by < LANES; by *= 2) {
+    // The lanes below `by` have come to the first one.
+    if (!lanes_ballot(lane >= by && sum.offsets.symbolic())) break;
+    Offsets earlier;
+    for (uint32_t i = 0; i < 3; ++i) earlier.last[i] = lanes_shuffle_up(sum.offsets.last[i], by, thread);
+    if (lane >= by) sum.offsets.resolve(earlier);
+  }
+}
+
+// What comes to the end of the first n warps.
+DZ_HD Sum sum_up(const Sum* sums, uint32_t n, const Sum& before) {
+  if (n == 0) return before;
+  Sum sum = sums[n - 1];
+  DZ_UNROLL_BY(1)
+  for (uint32_t w = n - 1; w-- > 0;) sum.follow(sums[w]);
+  sum.follow(before);
+  return sum;
+}
+
+// What the threads share that make a block's sequences.
+template <uint32_t WARPS>
+struct SequencesShared {
+  LengthCodes codes;
+  Sum sums[2][WARPS];  // of the warps, for this tile and the one before, which some may still read
+};
+
+// The sequences of a block whose records are in their place and whose result says so; by WARPS warps of LANES threads, EACH of which
+// takes so many of a tile.
+template <uint32_t LANES, uint32_t WARPS, uint32_t EACH>
+DZ_HD void make_sequences(const Frame& f, const Block& b, bool first, SequencesShared<WARPS>& shared, uint64_t* sequences,
+                          BlockResult& result, uint32_t thread) {
+  constexpr uint32_t kThreads = LANES * WARPS, kAll = kThreads * EACH;
+  // The lengths of a sequence come to less than 2^18 + 8 bytes. So sums of a tile don't overflow after any that a block may have.
+  static_assert(kAll <= 1 << 13, "32 bits for sums");
+  const uint32_t lane = thread % LANES, warp = thread / LANES;
+  BackwardBits bits;
+  bits.reach(source(f) + b.at, b.size);
+  Row<EACH> records;
+  records.load(sequences, thread * EACH, b.sequences);
+  for (uint32_t i = thread; i < LengthCodes::kCodes; i += kThreads) shared.codes.prepare(i);
+  block_sync();
+  Sum before = no_sum();
+  if (first) before.offsets = {{1, 4, 8}};
+  bool bad = false;
+  for (uint32_t done = 0, tile = 0; done < b.sequences; done += kAll, ++tile) {
+    const uint32_t own = done + thread * EACH;
+    Words words[EACH];
+    DZ_UNROLL_BY(EACH)
+    for (uint32_t k = 0; k < EACH; ++k) {
+      // The chain ended well, so that no position is below zero.
+      const int32_t at = int32_t(uint32_t(records[k])), index = at >> 5;
+      words[k] = {{bits.word(index), bits.word(index - 1), bits.word(index - 2)}, uint32_t(at)};
+    }
+    Sum sum = no_sum();
+    Row<EACH> made;
+    DZ_UNROLL_BY(EACH)
+    for (uint32_t k = 0; k < EACH; ++k) {
+      const Lone lone = read_sequence(uint32_t(records[k] >> 32), words[k], shared.codes);
+      sum.offsets.take(lone.offset_value, lone.any_literals);
+      bad = bad || lone.offset_value > kLargestOffset + 3;
+      sum.literals += lone.literals;
+      sum.output += lone.literals + lone.match;
+      made[k] = packed(sum.literals, sum.output, sum.offsets.last[0]);
+    }
+    scan_lanes<LANES>(sum, thread);
+    // These are on their way while the threads meet and this tile is written. Earlier they would take registers beside the words.
+    records.load(sequences, own + kAll, b.sequences);
+    if (lane + 1 == LANES) shared.sums[tile % 2][warp] = sum;
+    // Of what comes before the thread's sequences: first, in the warp.
+    Sum start;
+    start.literals = lanes_shuffle_up(sum.literals, 1, thread);
+    start.output = lanes_shuffle_up(sum.output, 1, thread);
+    for (uint32_t i = 0; i < 3; ++i) start.offsets.last[i] = lanes_shuffle_up(sum.offsets.last[i], 1, thread);
+    block_sync();
+    const Sum earlier = sum_up(shared.sums[tile % 2], warp, before);
+    before = sum_up(shared.sums[tile % 2], WARPS, before);
+    // Sums only grow, so that the last one tells whether one is too large. All threads see the same.
+    if (before.literals > b.literals || before.output > f.max_block) {
+      bad = true;
+      break;
+    }
+    if (lane == 0) start = earlier;
+    else start.follow(earlier);
+    const uint64_t base = pack(start.literals, start.output, 0);
+    DZ_UNROLL_BY(EACH)
+    for (uint32_t k = 0; k < EACH; ++k) {
+      // The sums fit in their fields.
+      uint64_t sequence = base + made[k];
+      const uint32_t offset = packed_offset(sequence);
+      if (offset > kLargestOffset) sequence -= pack(0, 0, offset - resolve_offset(offset, start.offsets.last));
+      bad = bad || packed_offset(sequence) == 0;
+      made[k] = sequence;
+    }
+    made.store(sequences, own, b.sequences);
+  }
+  bad = block_any(bad);
+  if (thread != 0) return;
+  result.size = bad ? 0 : before.output + (b.literals - before.literals);
   result.sequences = bad || result.size > f.max_block ? kDamaged : kGood;
-  for (uint32_t i = 0; i < 3; ++i) result.repeat[i] = before.last[i];
+  for (uint32_t i = 0; i < 3; ++i) result.repeat[i] = before.offsets.last[i];
 }
 
 }  // namespace zstd
 }  // namespace dz
 
 #ifdef __CUDACC__
-// Warps, and so blocks of frames, of one block of threads.
-constexpr uint32_t kZstdSequencesWarps = 4;
+// Warps that take a block of a frame, and sequences that a thread takes at once.
+constexpr uint32_t kZstdSequencesWarps = 4, kZstdSequencesEach = 8;
 
-// Grid: ceil(n_work / kZstdSequencesWarps) blocks of 32 * kZstdSequencesWarps threads, after dz_zstd_entropy with the same arguments.
+// Grid: n_work blocks of 32 * kZstdSequencesWarps threads, after dz_zstd_entropy with the same arguments.
 extern "C" __global__ void __launch_bounds__(32 * kZstdSequencesWarps)
     dz_zstd_sequences(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                       uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz;
   using namespace dz::zstd;
-  __shared__ Lengths lengths;
-  if (threadIdx.x < Lengths::kCodes) lengths.prepare(threadIdx.x);
-  __syncthreads();
-  const uint32_t at = blockIdx.x * kZstdSequencesWarps + threadIdx.x / 32;
-  if (at >= n_work) return;
-  const uint32_t own = work[at];
+  __shared__ SequencesShared<kZstdSequencesWarps> shared;
+  if (blockIdx.x >= n_work) return;
+  const uint32_t own = work[blockIdx.x];
   const Block b = blocks[own];
   const Frame f = frames[b.frame];
   if (b.sequences == 0 || results[own].sequences != kGood) return;
   uint64_t* const sequences = reinterpret_cast<uint64_t*>(workspace + f.workspace + b.sequences_to);
-  make_sequences(f, b, own == f.first_block, lengths, sequences, results[own], threadIdx.x % 32);
+  make_sequences<kWarp, kZstdSequencesWarps, kZstdSequencesEach>(f, b, own == f.first_block, shared, sequences, results[own],
+                                                                threadIdx.x);
 }
 #endif

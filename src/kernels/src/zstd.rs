@@ -65,7 +65,7 @@ pub const fn entropy_shared(shared: u32) -> u32 {
 
 /// The grid of `dz_zstd_sequences` for so many compressed blocks.
 pub const fn sequences(compressed_blocks: u32) -> Grid {
-    Grid { blocks: compressed_blocks.div_ceil(4), threads: 128, shared: 0 }
+    Grid { blocks: compressed_blocks, threads: 128, shared: 0 }
 }
 
 /// The kernels that write the bytes of frames, with the threads in their blocks.
