@@ -67,7 +67,7 @@ constexpr int32_t kPrefetch = 24;
 // anew for each window, which costs little as long as the next position is known early. Behind the beginning come bits
 // that mean nothing: the position goes below `begin` then and never comes back, so that it is enough to look at it
 // in the end. On the device up to twelve bytes before the data are read, or eight before the word that holds a block's first byte; the header of a
-// frame has as many.
+// frame has as many. fetch() reads whole aligned 16 bytes.
 struct BackwardBits {
   const uint8_t* base;  // the word that holds the first byte
   int32_t at;           // bits from there to the end of those not taken
@@ -113,6 +113,30 @@ struct BackwardBits {
 
   DZ_HD int32_t left() const { return at - begin; }
 
+  // Words from the multiple of 16 below `base` to it.
+  DZ_HD uint32_t skew() const {
+#ifdef __CUDA_ARCH__
+    return uint32_t(reinterpret_cast<uintptr_t>(base) & 15) / 4;
+#else
+    return 0;
+#endif
+  }
+
+  // The words from index 4 * chunk - skew() on, four of them, go to `to`, a multiple of 16. They are there after fetched().
+  DZ_HD void fetch(uint32_t chunk, uint32_t* to) const {
+#ifdef __CUDA_ARCH__
+    const uint4* const from = reinterpret_cast<const uint4*>(base - 4 * skew()) + chunk;
+#if __CUDA_ARCH__ >= 800
+    const uint32_t shared = uint32_t(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+#else
+    *reinterpret_cast<uint4*>(to) = __ldg(from);
+#endif
+#else
+    for (uint32_t i = 0; i < 4; ++i) to[i] = word(int32_t(4 * chunk + i));
+#endif
+  }
+
   // Asks for words that come some time after this one.
   DZ_HD void prefetch(int32_t index) const {
     const uint32_t later = uint32_t(index > kPrefetch ? index - kPrefetch : 0);
@@ -137,6 +161,20 @@ struct BackwardBits {
     return value;
   }
 };
+
+// Ends what the thread fetches together. Behind fetched<N>() all is there but the last N such groups.
+DZ_HD void fetch_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int N>
+DZ_HD void fetched() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
 
 }  // namespace zstd
 }  // namespace dz

@@ -111,7 +111,7 @@ constexpr uint32_t kZstdGroup = 8, kZstdWarps = 8;
 //
 // Warps wait most of the time, so a multiprocessor should hold as many as its memory does, and others none: kernels that need much
 // shared memory find room there.
-extern "C" __global__ void __launch_bounds__(32 * kZstdWarps)
+extern "C" __global__ void __launch_bounds__(32 * kZstdWarps, 1)
     dz_zstd_entropy(const dz::zstd::Frame* frames, const dz::zstd::Block* blocks, const uint32_t* work, uint32_t n_work,
                     uint8_t* workspace, dz::zstd::BlockResult* results) {
   using namespace dz::zstd;

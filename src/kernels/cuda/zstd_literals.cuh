@@ -5,10 +5,22 @@
 namespace dz {
 namespace zstd {
 
+// Words of a stream in shared memory: word i at i % 16, four at a time.
+struct LiteralRing {
+  alignas(16) uint32_t word[16];
+};
+
+// A round takes four literals, of at most 11 bits. Words are asked for so many rounds before they are needed.
+constexpr int kAhead = 4;
+// How far below the present word: as many as these rounds move, and those that a round reads.
+constexpr int32_t kAheadWords = (44 * (kAhead + 1) + 31) / 32 + 4;
+static_assert(kAheadWords + 4 <= 16, "they have room in the ring");
+
 // Of one block, in shared memory.
 struct LiteralTables {
   uint16_t huffman[1 << kMaxCodeBits];
   uint8_t weights[256];
+  LiteralRing rings[4];
   uint32_t log;   // of the table's size; 0 for damage
   uint32_t used;  // bytes of the table's description, where it is the block's own
 };
@@ -33,7 +45,7 @@ DZ_HD uint8_t literal(const uint16_t* table, uint32_t log, BackwardBits& bits) {
 }
 
 // Decodes one of the four streams of a block's literals, or the one that there is. Section 4.2.2.
-DZ_HD bool decode_literals(const Frame& f, const Block& b, const LiteralTables& t, uint32_t stream, uint8_t* to) {
+DZ_HD bool decode_literals(const Frame& f, const Block& b, LiteralTables& t, uint32_t stream, uint8_t* to) {
   const uint32_t log = t.log;
   if (log == 0 || t.used >= b.literals_size) return false;
   const uint8_t* data = source(f) + b.literals_at + t.used;
@@ -64,8 +76,19 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, const LiteralTables& 
   // bits; so words are loaded long before their bits are needed.
   int32_t index = bits.at >> 5;
   uint32_t w0 = bits.word(index), w1 = bits.word(index - 1), w2 = bits.word(index - 2);
-  for (; i + 4 <= count; i += 4) {
-    const uint32_t w3 = bits.word(index < 3 ? 0 : index - 3), w4 = bits.word(index < 4 ? 0 : index - 4);
+  const int32_t skew = int32_t(bits.skew());
+  uint32_t* const ring = t.rings[stream].word;
+  uint32_t lowest = uint32_t(index + skew) / 4 + 1;
+  for (uint32_t round = 0; i + 4 <= count; i += 4, ++round) {
+    const int32_t down = index + skew - kAheadWords;
+    const uint32_t wanted = down < 0 ? 0 : uint32_t(down) / 4;
+    for (; lowest > wanted; --lowest) bits.fetch(lowest - 1, ring + (lowest - 1) % 4 * 4);
+    fetch_group();
+    if (round < kAhead) fetched<0>();
+    else fetched<kAhead>();
+    // Behind the beginning come words that mean nothing.
+    const volatile uint32_t* const words = ring;
+    const uint32_t w3 = words[uint32_t(index + skew - 3) % 16], w4 = words[uint32_t(index + skew - 4) % 16];
     const uint32_t shift = uint32_t(bits.at) & 31;
     uint32_t high = shift_out(w0, w1, shift), low = shift_out(w1, w2, shift), word = 0, taken = 0;
     for (uint32_t k = 0; k < 4; ++k) {
@@ -82,8 +105,8 @@ DZ_HD bool decode_literals(const Frame& f, const Block& b, const LiteralTables& 
     w1 = moved == 0 ? w1 : moved == 1 ? w2 : w3;
     w2 = moved == 0 ? w2 : moved == 1 ? w3 : w4;
     index = next;
-    bits.prefetch(index);
   }
+  fetched<0>();
   for (; i < count; ++i) to[i] = literal(table, log, bits);
   return bits.left() == 0;
 }

@@ -3,8 +3,8 @@
 //
 // How long one sequence takes decides how fast blocks are decoded, and a thread issues one instruction every few cycles. So the
 // chain does nothing else: it notes where each sequence's extra bits are and how many, and zstd_sequences.cuh makes lengths and
-// offsets of that, many at a time. The other lanes of the warp bring the bits to shared memory before they are needed, and
-// take the records away.
+// offsets of that, many at a time. Its bits are brought to shared memory before they are needed, and the other lanes of the warp take
+// the records away.
 #pragma once
 #include "warp.cuh"
 #include "zstd_tables.cuh"
@@ -15,10 +15,10 @@ namespace zstd {
 // Sequences between two times that the lanes meet.
 constexpr uint32_t kStep = 8;
 // Words of a stream that are brought at once, and those in shared memory.
-constexpr uint32_t kChunkWords = 16, kRingWords = 4 * kChunkWords;
-// A sequence has at most 63 extra bits and 26 bits of states. In a step a stream moves by less than two chunks, with the three words
-// that are read beyond the last one.
-static_assert(kStep * 89 + 3 * 32 + 31 <= 2 * 32 * kChunkWords, "the words of a step lie in three chunks");
+constexpr uint32_t kChunkWords = 4, kRingWords = 64;
+// Words that a step may need: a sequence has at most 63 extra bits and 26 bits of states, and three words are read beyond the last.
+constexpr uint32_t kMoveWords = (kStep * 89 + 31) / 32, kStepWords = kMoveWords + 3;
+static_assert(kStepWords + kMoveWords + 2 * kChunkWords <= kRingWords, "the words of a step and of the next one have room");
 
 // What the chain notes of a sequence, 64 bits: the position of its first bit from the word that holds the block's first byte,
 // 32 bits, and above it the sum of its three cells, whose last field means nothing.
@@ -31,9 +31,9 @@ struct SequenceTables {
   uint32_t offsets[kOffsetCells];
   struct Flow {
     alignas(16) uint64_t records[kStep];
-    // Word i of the stream is at i % kRingWords + 3. The last three come before the first one again, so that four words in a row
-    // lie beside each other.
-    uint32_t ring[kRingWords + 3];
+    // Word i of the stream is at i % kRingWords + kChunkWords. The last chunk comes before the first one again, so that four words in
+    // a row lie beside each other.
+    alignas(16) uint32_t ring[kRingWords + kChunkWords];
   };
   union {
     int16_t counts[3][kMaxSymbols];  // while tables are built
@@ -74,7 +74,8 @@ DZ_HD void prepare_sequences(const Frame& f, const Block* blocks, uint32_t own, 
 // The states of one block's sequences.
 struct Chain {
   uint32_t lengths, offsets, matches;  // cells of the next sequence
-  int32_t at;                          // of its bits
+  int32_t at;                          // of its bits, from the first word of chunk 0 (BackwardBits::fetch)
+  int32_t skew;                        // bits from there to the word that holds the block's first byte
   uint32_t more;                       // bits of states that the last sequence took
   uint32_t rest;                       // sequences that are left
 
@@ -85,12 +86,13 @@ struct Chain {
         !t.bits.open(source(f) + t.bits_at, end - t.bits_at, t.bits_at - b.at)) {
       return false;
     }
-    t.last_word = uint32_t(t.bits.at) >> 5;
+    skew = int32_t(32 * t.bits.skew());
+    t.last_word = uint32_t(t.bits.at + skew) >> 5;
     BackwardBits bits = t.bits;
     lengths = t.lengths[bits.take(t.log[kLiteralLength])];
     offsets = t.offsets[bits.take(t.log[kOffset])];
     matches = t.matches[bits.take(t.log[kMatchLength])];
-    at = bits.at;
+    at = bits.at + skew;
     rest = b.sequences;
     return true;
   }
@@ -105,7 +107,7 @@ struct Chain {
       const uint32_t sum = lengths + offsets + matches;
       const uint32_t extra = sum & 63;
       more = sum >> kCellBits & 31;
-      t.flow.records[i] = record(at, sum);
+      t.flow.records[i] = record(at - skew, sum);
       uint32_t next = window.behind(extra);
       at -= int32_t(extra + more);
       // These are on their way while cells are.
@@ -120,7 +122,7 @@ struct Chain {
   }
 
   // Whether all bits were taken. The last sequence has no next states.
-  DZ_HD bool ended(const SequenceTables& t) const { return rest == 0 && at + int32_t(more) == t.bits.begin; }
+  DZ_HD bool ended(const SequenceTables& t) const { return rest == 0 && at - skew + int32_t(more) == t.bits.begin; }
 
   // Four words, in which at least 97 bits begin at bit `shift` % 32 of the first one.
   struct Window {
@@ -137,47 +139,23 @@ struct Chain {
 
   // Volatile, so that the words are asked for here and not where they are used.
   DZ_HD static Window look(const volatile uint32_t* ring, int32_t at) {
-    const volatile uint32_t* word = ring + (uint32_t(at >> 5) % kRingWords);
+    const volatile uint32_t* word = ring + (uint32_t(at >> 5) % kRingWords + kChunkWords - 3);
     return {{word[3], word[2], word[1], word[0]}, uint32_t(at)};
   }
 };
 
-// Brings a word of a stream to the ring; it is there after fetched() and a meeting of the lanes.
-DZ_HD void fetch(SequenceTables& t, uint32_t index) {
-  const uint32_t slot = index % kRingWords;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const uint32_t* const from = reinterpret_cast<const uint32_t*>(t.bits.base) + index;
-  const uint32_t to = uint32_t(__cvta_generic_to_shared(t.flow.ring + slot + 3));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-  if (slot >= kRingWords - 3) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to - 4 * kRingWords), "l"(from) : "memory");
+// Asks for the chunks of a stream that hold `words` words below the one that position `at` is in; `lowest` is the last that was asked
+// for.
+DZ_HD void fetch_down(SequenceTables& t, int32_t at, uint32_t words, uint32_t& lowest) {
+  // Damaged streams go below zero.
+  const int32_t word = (at >> 5) - int32_t(words);
+  const uint32_t wanted = word < 0 ? 0 : uint32_t(word) / kChunkWords;
+  while (lowest > wanted) {
+    --lowest;
+    const uint32_t slot = lowest * kChunkWords % kRingWords;
+    t.bits.fetch(lowest, t.flow.ring + kChunkWords + slot);
+    if (slot == kRingWords - kChunkWords) t.bits.fetch(lowest, t.flow.ring);
   }
-#else
-  const uint32_t word = t.bits.word(int32_t(index));
-  t.flow.ring[slot + 3] = word;
-  if (slot >= kRingWords - 3) t.flow.ring[slot + 3 - kRingWords] = word;
-#endif
-}
-
-DZ_HD void fetched() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// Brings the chunks of each lane's stream down to `wanted`; `lowest` is the last that was brought. Whether there were any.
-DZ_HD bool fetch_down_to(SequenceTables* tables, uint32_t wanted, uint32_t& lowest, uint32_t lane) {
-  bool any = false;
-  for (uint32_t streams = lanes_ballot(lowest > wanted); streams; streams = lanes_ballot(lowest > wanted)) {
-    any = true;
-    if (lowest > wanted) --lowest;
-    for (; streams; streams &= streams - 1) {
-      const uint32_t stream = lowest_bit(streams);
-      const uint32_t index = lanes_shuffle(lowest, stream) * kChunkWords + lane;
-      if (lane < kChunkWords && index <= tables[stream].last_word) fetch(tables[stream], index);
-    }
-  }
-  return any;
 }
 
 // The records of up to GROUP blocks, each with its tables prepared, by a warp; lane i has the chain of block i.
@@ -186,18 +164,16 @@ DZ_HD void follow(SequenceTables* tables, Chain& chain, uint32_t lane) {
   static_assert(GROUP * kStep / 2 <= kWarp, "a lane writes two records of a step");
   uint32_t lowest = chain.rest ? tables[lane].last_word / kChunkWords + 1 : 0;
   for (uint32_t done = 0; lanes_ballot(chain.rest > 0); done += kStep) {
-    // Of a chain that has ended nothing is wanted. Damaged ones go below zero.
-    const int32_t chunk = chain.at >> 5 < 0 ? 0 : (chain.at >> 5) / int32_t(kChunkWords);
-    const uint32_t now = chain.rest == 0 ? lowest : chunk < 2 ? 0 : uint32_t(chunk - 2);
-    fetched();
-    lanes_sync();
-    if (fetch_down_to(tables, now, lowest, lane)) {
-      fetched();
-      lanes_sync();
+    if (chain.rest) {
+      SequenceTables& t = tables[lane];
+      // Only in the first step these weren't asked for before.
+      fetch_down(t, chain.at, kStepWords, lowest);
+      fetch_group();
+      fetched<0>();
+      // Of the next step.
+      fetch_down(t, chain.at, kStepWords + kMoveWords, lowest);
+      chain.step(t);
     }
-    // For the next step. It takes the place of the chunk above this one.
-    fetch_down_to(tables, now && chain.rest ? now - 1 : now, lowest, lane);
-    if (chain.rest) chain.step(tables[lane]);
     lanes_sync();
     const uint32_t block = lane / (kStep / 2), two = lane % (kStep / 2) * 2;
     if (block < GROUP && done + two < tables[block].sequences) {
@@ -210,8 +186,10 @@ DZ_HD void follow(SequenceTables* tables, Chain& chain, uint32_t lane) {
       if (done + two + 1 < tables[block].sequences) to[1] = from[1];
 #endif
     }
+    lanes_sync();
   }
-  fetched();
+  fetch_group();
+  fetched<0>();
 }
 
 }  // namespace zstd
