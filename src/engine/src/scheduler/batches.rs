@@ -32,7 +32,9 @@ pub(super) struct Planned {
     pub outputs: Vec<u64>,
     host: Vec<HostBuffer>,
     lent: Option<DeviceBuffers>,
-    /// Uses that have not run yet. Padding and the index output count as one use each.
+    /// All uses. Padding and the index output count as one use each.
+    uses: u32,
+    /// Uses that have not run yet.
     remaining: u32,
     error: Option<Error>,
 }
@@ -126,12 +128,12 @@ impl Batches {
         self.first + self.list.len() as u64
     }
 
-    /// Adds a batch, which is delivered after `remaining` uses. With an `error` it fails.
-    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, remaining: u32, error: Option<Error>) {
+    /// Adds a batch, which is delivered after so many `uses`. With an `error` it fails.
+    pub fn add(&mut self, plan: BatchPlan, handles: Vec<Handle>, uses: u32, error: Option<Error>) {
         self.plans_asked -= 1;
         self.planned_jobs += plan.jobs.len();
         let (outputs, host) = (Vec::new(), Vec::new());
-        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, remaining, error });
+        self.list.push_back(Planned { plan, handles, outputs, host, lent: None, uses, remaining: uses, error });
     }
 
     /// Whether enough batches are planned beyond the next one to become active. In random order, a chunk is needed by
@@ -250,6 +252,11 @@ impl Batches {
             }
         }
     }
+    /// All uses of the next batch to be delivered; 0 if none is planned.
+    pub fn uses_of_next(&self) -> u32 {
+        self.list.front().map_or(0, |batch| batch.uses)
+    }
+
 
     // ---- delivery ----
 
