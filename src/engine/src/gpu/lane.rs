@@ -16,6 +16,7 @@ use dali_zarr_kernels::{CopyJob, GATHER_TILE, Job, Layout, TILE};
 use super::counters::Counters;
 use super::decoding::{Decoder, zstd_decoder};
 use super::streams::{Piece, Sorted, sort};
+use super::plain_copies::start_plain_copies;
 use super::tables::{MAX_JOBS, Tables, UPLOADS};
 use crate::budget::DeviceBudget;
 use crate::chunk_index::Route;
@@ -284,10 +285,11 @@ impl Lane {
             }
         }
         let good = wave.chunks.iter().zip(outcomes).filter(|(_, o)| o.is_ok());
-        let jobs: Vec<&Job> = good
+        let jobs = good
             .flat_map(|(c, _)| &wave.assembly.jobs[c.jobs.clone()])
-            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()])
-            .collect();
+            .chain(&wave.assembly.jobs[wave.ready_jobs.clone()]);
+        // SAFETY: sources are slots with decoded chunks, destinations outputs that are lent to this reader. Both stay until the wave has ended.
+        let jobs = unsafe { start_plain_copies(&self.stream, jobs, &self.shared.ops)? };
         for (i, part) in jobs.chunks(MAX_JOBS).enumerate() {
             if i > 0 {
                 self.stream.synchronize()?;

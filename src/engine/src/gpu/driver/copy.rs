@@ -52,8 +52,7 @@ pub unsafe fn copy_to_host_async(stream: &Stream, dst: *mut u8, src: u64, len: u
     check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, len, stream.handle) })
 }
 
-#[cfg(test)]
-/// Enqueues a copy within device memory.
+/// Enqueues a copy within device memory. The copy engine does it if it is large.
 ///
 /// # Errors
 /// If the driver refuses, or an earlier operation failed.
